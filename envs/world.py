@@ -524,6 +524,8 @@ class World(WorldHooks, EnvBase):
         Their random numbers differ from those of the other processes' worlds.
 
         Args:
+            first: number of the first of these worlds.
+            all_worlds: number of all worlds.
             seed: seed of all worlds.
         """
         self.all_worlds = all_worlds
@@ -572,7 +574,7 @@ def check_within(name: str, value: float, low: float, high: float, unit: str = "
     """Checks an option's number.
 
     Raises:
-        ValueError: the number is not finite, or lies outside ``[low, high]``.
+        ValueError: the number is NaN, or lies outside ``[low, high]``.
     """
     if not low <= value <= high:
         raise ValueError(f"{name}: {value:g} is outside [{low:g}, {high:g}]{f' {unit}' if unit else ''}")

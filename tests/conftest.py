@@ -25,7 +25,7 @@ SHARED = Path(os.environ.get("RLSTACK_SHARED") or REPO.parent / "shared").expand
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `shared` where the recorded data set is absent."""
+    """Skips tests marked `shared` if the recorded data set is missing."""
     if SHARED.is_dir():
         return
     skip = pytest.mark.skip(reason=f"recorded data set absent: {SHARED} (set RLSTACK_SHARED)")
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """What a test draws does not depend on the tests before it."""
+    """Seeds each test, so that its random numbers do not depend on the tests before it."""
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
@@ -44,7 +44,7 @@ def seeded() -> None:
 
 @pytest.fixture
 def shared_dir() -> Path:
-    """The folder of the full recorded data set; skips the test where it is absent."""
+    """Returns the folder of the full recorded data set; skips the test if it is missing."""
     if not SHARED.is_dir():
         pytest.skip(f"recorded data set absent: {SHARED} (set RLSTACK_SHARED)")
     return SHARED
@@ -52,12 +52,12 @@ def shared_dir() -> Path:
 
 @pytest.fixture
 def fixtures_dir() -> Path:
-    """The folder of small recorded files that travel with the tests."""
+    """Returns the folder of small recorded files in the repository."""
     return REPO / "tests" / "fixtures"
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it printed."""
+    """Exit status and output of a command."""
 
     status: int
     out: str

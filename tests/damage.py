@@ -1,4 +1,4 @@
-"""Ways in which files go bad, as hypothesis strategies."""
+"""Damages of files, as hypothesis strategies."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 OTHERS: list[Any] = [None, True, -1, 2**70, 0.5, float("nan"), "", "text", [], [1, [2]], {}, {"a": 1}]
-"""Of another kind than what was there."""
+"""Values of other kinds than the replaced one."""
 
 
 def profile(examples: int) -> settings:
-    """The same examples in every run; tests write files, which takes its time."""
+    """Returns settings with the same examples in each run and no deadline, since tests write files."""
     checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
     return settings(max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=checks)
 
 
 @st.composite
 def bad_bytes(draw: st.DrawFn, content: bytes) -> bytes:
-    """Cut off, bits flipped, a block of zeros, something put in between, or something else altogether."""
+    """Draws damaged bytes: truncated, with flipped bits, a block of zeros or an insertion, or other content."""
     kind = draw(st.sampled_from(["cut", "flip", "zeros", "insert", "other"]))
     place = draw(st.integers(0, max(0, len(content) - 1)))
     if kind == "cut":
@@ -48,7 +48,7 @@ def bad_bytes(draw: st.DrawFn, content: bytes) -> bytes:
 
 @st.composite
 def bad_tree(draw: st.DrawFn, tree: Any) -> Any:
-    """A copy of nested containers with one entry missing, doubled, or of another kind or shape."""
+    """Draws a copy of nested containers with one entry missing, or of another kind or shape."""
     if isinstance(tree, dict | list | tuple) and len(tree) and (draw(st.integers(0, 4)) or isinstance(tree, tuple)):
         key = draw(st.sampled_from(sorted(tree, key=repr) if isinstance(tree, dict) else range(len(tree))))
         fate = draw(st.sampled_from(["deeper", "deeper", "deeper", "gone", "other"]))
@@ -70,7 +70,7 @@ def bad_tree(draw: st.DrawFn, tree: Any) -> Any:
 
 @st.composite
 def bad_json(draw: st.DrawFn, content: bytes) -> bytes:
-    """Well-formed JSON of other entries, or damaged bytes."""
+    """Draws well-formed JSON with other entries, or damaged bytes."""
     if draw(st.booleans()):
         return draw(bad_bytes(content))
     return json.dumps(draw(bad_tree(json.loads(content)))).encode()
@@ -78,7 +78,7 @@ def bad_json(draw: st.DrawFn, content: bytes) -> bytes:
 
 @st.composite
 def bad_tensors(draw: st.DrawFn, content: bytes) -> bytes:
-    """A sound file of ``torch.save`` with other entries, or damaged bytes."""
+    """Draws a valid file of ``torch.save`` with other entries, or damaged bytes."""
     if draw(st.booleans()):
         return draw(bad_bytes(content))
     buffer = io.BytesIO()
@@ -88,7 +88,7 @@ def bad_tensors(draw: st.DrawFn, content: bytes) -> bytes:
 
 @st.composite
 def bad_arrays(draw: st.DrawFn, content: bytes) -> bytes:
-    """A sound ``.npz`` with other arrays, or damaged bytes."""
+    """Draws a valid ``.npz`` with other arrays, or damaged bytes."""
     with np.load(io.BytesIO(content), allow_pickle=True) as file:
         arrays = dict(file.items())
     if draw(st.booleans()) or any(array.dtype == object for array in arrays.values()):
@@ -103,7 +103,7 @@ def bad_arrays(draw: st.DrawFn, content: bytes) -> bytes:
 
 @st.composite
 def bad_zip(draw: st.DrawFn, content: bytes) -> bytes:
-    """A sound zip, one of whose members is damaged or missing, or damaged bytes."""
+    """Draws a valid zip with one member damaged or missing, or damaged bytes."""
     if draw(st.integers(0, 2)) == 0:
         return draw(bad_bytes(content))
     buffer = io.BytesIO()
@@ -120,7 +120,7 @@ def bad_zip(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 class Bait:
-    """Makes a folder when it is unpickled."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)

@@ -1,4 +1,4 @@
-"""Sweeps of parameters of which ``make test`` runs a part."""
+"""Parameter sweeps of which ``make test`` runs only a part."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def exhaustive(names: str | tuple[str, ...], values: Iterable[Any], quick: int = 1, **options: Any) -> Any:
-    """``pytest.mark.parametrize`` that marks all but the first ``quick`` sets of values slow."""
+    """Returns ``pytest.mark.parametrize`` with all but the first ``quick`` sets of values marked slow."""
     single = isinstance(names, str) and "," not in names
     sets = [
         value if hasattr(value, "marks") else pytest.param(value) if single else pytest.param(*value)

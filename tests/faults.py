@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 TOUCHING = ("fsync", "replace", "link", "unlink", "remove", "rename", "truncate")
-"""Calls of ``os`` that change what is on disk under which name; ``pathlib`` goes through them, too."""
+"""Functions of ``os`` that change files or their names on disk; ``pathlib`` uses them, too."""
 
 
 class Killed(BaseException):
-    """The process has been killed: from here on it does nothing to the disk, tidying up included."""
+    """The process has been killed: it no longer changes the disk, not even for clean-up."""
 
 
 @contextmanager
 def killed_at(number: int | None) -> Iterator[list[str]]:
-    """Inside, the ``number``-th call that touches the disk (from 1) and all later ones raise :class:`Killed`.
+    """Returns a context in which the ``number``-th call that changes the disk (from 1) and later ones raise Killed.
 
-    Gives the names of the calls that were made; with None nothing fails, to count them.
+    It yields the names of the calls made; with None no call fails, so that they can be counted.
     """
     calls: list[str] = []
 
@@ -43,7 +43,7 @@ def killed_at(number: int | None) -> Iterator[list[str]]:
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """Inside, no file can grow beyond so many bytes: writes fail as on a disk that is full."""
+    """Returns a context in which no file can exceed ``size`` bytes: writes fail as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""Counts, on a CPU, where a program would wait for a GPU."""
+"""Counts on a CPU where a program would wait for a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ASKING = {
     "aten::_unique2",
     "aten::unique_dim",
     "aten::bincount",
-    "aten::multinomial",  # looks whether the weights are weights
+    "aten::multinomial",  # checks the weights
     "aten::lift_fresh",  # torch.tensor(...) and indexing by a list: a copy from the host
 }
 _INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")

@@ -1,4 +1,4 @@
-"""A device that is none: it computes on the CPU, and refuses whatever a GPU would refuse."""
+"""A simulated GPU: it computes on the CPU, and raises the same errors as a GPU for tensors on other devices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _registered = False
 
 
 class _Held(Tensor):
-    """A tensor on the device, whose numbers are on the CPU."""
+    """A tensor on the simulated device, whose data are on the CPU."""
 
     held: Tensor
 
@@ -50,7 +50,7 @@ class _Held(Tensor):
 
 
 class _Generator(torch.Generator):
-    """A generator that says it is on the device it was made for."""
+    """A generator that reports the device for which it was made."""
 
     where: torch.device
     on_device: dict[int, torch.Generator] = {}
@@ -58,7 +58,7 @@ class _Generator(torch.Generator):
     def __new__(cls, device: torch.device | str = "cpu") -> _Generator:
         made = super().__new__(cls)
         made.where = torch.device(device)
-        if made.where.type == NAME:  # kept, or its address could become another's
+        if made.where.type == NAME:  # kept, so that its address is not reused
             cls.on_device[made._cdata] = made  # type: ignore[attr-defined]
         return made
 
@@ -71,13 +71,13 @@ class _Generator(torch.Generator):
 
 
 class _Module(_DummyBackendModule):
-    """What ``torch.cuda`` is to a GPU."""
+    """The counterpart of ``torch.cuda`` for the simulated device."""
 
     def synchronize(self, device: Any = None) -> None:
         pass
 
     def get_rng_state(self, device: Any = None) -> Tensor:
-        """Of generators on the CPU, which ``torch.random.fork_rng`` saves by themselves."""
+        """Returns an empty state: the generators are on the CPU, and ``torch.random.fork_rng`` saves those."""
         return torch.empty(0, dtype=torch.uint8)
 
     def set_rng_state(self, state: Tensor, device: Any = None) -> None:
@@ -85,7 +85,7 @@ class _Module(_DummyBackendModule):
 
 
 class _Made(TorchFunctionMode):
-    """Tensors from numbers and arrays, which torch makes without asking a dispatch mode."""
+    """Handles tensors made from numbers and arrays, which torch creates without a dispatch mode."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -110,7 +110,7 @@ class _Everything(TorchDispatchMode):
 
 
 def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """An operation on the CPU, after a look at where its arguments are."""
+    """Computes an operation on the CPU after checking the devices of its arguments."""
     name = func._schema.name
     tensors = list(_tensors((*args, *kwargs.values())))
     there = [entry for entry in tensors if isinstance(entry, _Held)]
@@ -154,7 +154,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def _each(function: Callable[[Any], Any], value: Any) -> Any:
-    """What ``tree_map`` does of lists and tuples, which is all that operations take, in a tenth of the time."""
+    """Does the same as ``tree_map`` for lists and tuples, the only containers of operations, in a tenth of the time."""
     if isinstance(value, list | tuple):
         return type(value)([_each(function, entry) for entry in value])
     return function(value)
@@ -182,7 +182,7 @@ def _check(
 
 @contextmanager
 def stand_in() -> Iterator[str]:
-    """In it there is the device whose name it gives; numbers of it are those of the CPU."""
+    """Returns a context with the simulated device, and yields its name; its random numbers are the CPU's."""
     global _registered
     if not _registered:
         _setup_privateuseone_for_python_backend(NAME, _Module())
@@ -192,7 +192,7 @@ def stand_in() -> Iterator[str]:
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # parameters stay the same objects, as on a GPU
     try:
-        # The threads of gradients are as many as there were devices at the first one in this process.
+        # Torch fixes the number of backward threads by the number of devices at the first backward pass of a process.
         with _Made(), _Everything(), torch.autograd.set_multithreading_enabled(False):
             yield DEVICE
     finally:

@@ -170,7 +170,7 @@ def test_words_of_commands_are_the_commands_own() -> None:
 
 @pytest.mark.slow
 def test_it_works_in_bash(tmp_path: Path) -> None:
-    """With = among the characters that break words, as it is by default, and without."""
+    """It works with = among the characters that break words, the default, and without."""
     script = tmp_path / "rlstack"
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -m rlstack "$@"\n')
     script.chmod(0o755)

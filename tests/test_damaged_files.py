@@ -1,4 +1,4 @@
-"""Whatever has become of a file: it is read, or there is one clear line, and nothing on the disk changes."""
+"""Any damaged file is read, or reported in one clear line, and nothing on the disk changes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def trained(folder: Path) -> Path:
 
 
 def written(name: str, file: str) -> Callable[[Path], Path]:
-    """What a writer of ``test_writers`` leaves."""
+    """Returns a function that makes a file by a writer of ``test_writers``."""
 
     def make(folder: Path) -> Path:
         WRITERS[name][0](folder, 1)
@@ -81,7 +81,7 @@ def written(name: str, file: str) -> Callable[[Path], Path]:
 
 
 def copied(*names: str) -> Callable[[Path], Path]:
-    """A file of the fixtures, with those that belong to it."""
+    """Returns a function that copies a file of the fixtures and the files that belong to it."""
 
     def make(folder: Path) -> Path:
         for name in names:
@@ -129,7 +129,7 @@ def demonstrated(folder: Path) -> Path:
 
 
 def resume(path: Path) -> None:
-    """What ``resume=`` reads before it builds anything."""
+    """Reads what ``resume=`` reads before it builds anything."""
     build(TrainConfig, RunDirectory.open(path.parent).read_config())
 
 
@@ -144,7 +144,7 @@ def diagnosed(path: Path) -> None:
 
 @dataclass
 class Case:
-    """A kind of file: how to make one, who reads it, how it is damaged, what the reader may raise."""
+    """A kind of file: a function that makes one, its reader, its damages, and the errors that the reader may raise."""
 
     make: Callable[[Path], Path]
     read: Callable[[Path], Any]

@@ -1,4 +1,4 @@
-"""``DEPENDENCIES.md`` names what ``pyproject.toml`` asks for, with the licences that the packages give."""
+"""``DEPENDENCIES.md`` lists the requirements of ``pyproject.toml``, with the licences that the packages state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tables = dict[str, dict[str, str]]
 
 
 def listed() -> Tables:
-    """Licence by package, by group, as the file has them."""
+    """Returns the licences in the file, by group and package."""
     tables: Tables = {}
     licences, _, _ = (REPO / "DEPENDENCIES.md").read_text(encoding="utf-8").partition("\n# Private names")
     for section in licences.split("\n## ")[1:]:
@@ -35,7 +35,7 @@ def test_the_list_is_that_of_pyproject() -> None:
 
 
 def words(licence: str) -> set[str]:
-    """The families of licences that a text names."""
+    """Returns the families of licences that a text names."""
     families = {"apache": "apache", "mit": "mit", "bsd": "bsd", "mpl": "mpl", "mozilla": "mpl", "gpl": "gpl"}
     return {family for word, family in families.items() if re.search(rf"(?<![a-z]){word}", licence.lower())}
 
@@ -49,5 +49,5 @@ def test_installed_packages_say_the_same(package: str) -> None:
     classifiers = [entry for entry in about.get_all("Classifier") or [] if entry.startswith("License ::")]
     said = words(" ".join([about.get("License-Expression") or "", (about.get("License") or "")[:60], *classifiers]))
     ours = words(next(rows[package] for rows in listed().values() if package in rows))
-    if said and package != "tensordict":  # whose metadata says BSD beside an MIT licence file
+    if said and package != "tensordict":  # its metadata says BSD, its licence file MIT
         assert ours <= said

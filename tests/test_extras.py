@@ -1,4 +1,4 @@
-"""Every line of a README that names an extra runs with that extra alone; every other line needs none."""
+"""Each line of a README that names an extra runs with that extra alone; all other lines need none."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.test_readmes import PAGES, spans
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 ANEW = re.compile(r"(?:pettingzoo|rocketsim|RocketSim|gymnasium\.envs\.(?:box2d|classic_control|mujoco))\b")
-"""What remembers whether a package could be imported."""
+"""Modules that store whether a package could be imported."""
 
 
 def lines_with_worlds() -> Iterator[tuple[str, str]]:
-    """World and extra, ``none`` if it names none, of the lines of READMEs with worlds from elsewhere."""
+    """Yields world and extra (``none`` without one) for the lines of READMEs with worlds of other libraries."""
     for page in PAGES:
         for line in spans(page):
             command, _, comment = line.partition("#")
@@ -45,7 +45,7 @@ WORLDS = sorted(set(lines_with_worlds()))
 
 
 def brought_by(requirements: Sequence[str], extra: str = "") -> set[str]:
-    """Names of the installed distributions that requirements bring, directly or not."""
+    """Returns the names of installed distributions that requirements install, directly or indirectly."""
     found: set[str] = set()
     waiting = [(Requirement(line), extra) for line in requirements]
     while waiting:
@@ -65,7 +65,7 @@ def brought_by(requirements: Sequence[str], extra: str = "") -> set[str]:
 
 
 class Hidden:
-    """Finds modules, but not those of some distributions."""
+    """A finder of modules that hides those of some distributions."""
 
     def __init__(self, distributions: set[str]) -> None:
         brings = metadata.packages_distributions()
@@ -89,7 +89,7 @@ class Hidden:
 
 @pytest.fixture
 def hide(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes what neither the core nor an extra brings look as if it were not installed."""
+    """Hides all packages that neither the core nor an extra installs."""
 
     def begin(extra: str) -> Hidden:
         installed = {canonicalize_name(entry.metadata["Name"]) for entry in metadata.distributions()}
@@ -148,7 +148,7 @@ def test_a_missing_package_is_told_with_its_extra(hide: Any) -> None:
 
 
 def test_hints_name_this_distribution() -> None:
-    """``rlstack`` on PyPI is another project, whose code a wrong hint would install."""
+    """The name ``rlstack`` on PyPI is another project, whose code a wrong hint would install."""
     root = Path(__file__).parents[1]
     files = [*root.glob("*.md"), *(path for top in ("rlstack", "envs", "conf") for path in root.glob(f"{top}/**/*.*"))]
     texts = {path: path.read_text(encoding="utf-8") for path in files if path.suffix in (".py", ".md", ".yaml")}

@@ -1,4 +1,4 @@
-"""Commands as functions: what they return, what callbacks see, and that nothing else of the process changes."""
+"""Commands as functions: their results, the arguments of callbacks, and no other changes of the process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
     **{"agent.epochs": 1, "agent.minibatch_size": 16, "total_frames": 128, "log_every": 64, "threads": 1},
     **{"eval": {"every": 64, "episodes": 2}, "checkpoint.every": 64, "logger": "csv", "device": "cpu"},
 }
-"""Batches of 32 frames; a log line, an evaluation and a checkpoint after every second one."""
+"""Batches of 32 frames; a log line, an evaluation and a checkpoint after each second batch."""
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +134,7 @@ def test_exploring_is_asked_for_by_the_key_of_the_command(run: TrainedRun) -> No
 
 
 def test_a_function_of_observations_is_judged() -> None:
-    """A pole pushed one way alone falls within a dozen steps."""
+    """A pole that is pushed in one direction only falls within twelve steps."""
     evaluation = rlstack.evaluate(lambda observation: np.zeros(len(observation), int), "cartpole", episodes=6)
     assert bool((evaluation.episodes["return"] < 12).all()) and Path("runs").exists() is False
 
@@ -179,7 +179,7 @@ def test_a_policy_of_torchrl_acts(run: TrainedRun) -> None:
     with torch.no_grad():
         network.module.weight.zero_()
         network.module.bias.copy_(torch.tensor([0.0, 1.0]))
-    # Greedily it always pushes to the right, by its own probabilities in 73 of 100 steps.
+    # The greedy policy always pushes to the right; with sampled actions it does in 73 of 100 steps.
     assert rlstack.evaluate(policy, "cartpole", episodes=20, quiet=True).summary()["eval/return"] < 12
     drawn = rlstack.evaluate(policy, "cartpole", episodes=20, policy="explore", quiet=True)
     assert drawn.summary()["eval/return"] > 12
@@ -254,7 +254,7 @@ def test_groups_of_ones_own_are_found(tmp_path: Path) -> None:
 
 @pytest.fixture
 def hydra_application() -> Iterator[None]:
-    """As within a job of a Hydra application of another version, in a sweep."""
+    """Simulates a job in a sweep of another Hydra application with another version."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.2"):
         cfg = compose("train", ["hydra.mode=MULTIRUN"], return_hydra_config=True)
@@ -319,7 +319,7 @@ for first in ("import rlstack; rlstack.train", "import rlstack.train", "from rls
 
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path) -> None:
-    """Its cells in a process with the arguments of a notebook's kernel, the two trainings cut short."""
+    """Runs its cells in a process with the arguments of a notebook's kernel; the two trainings are shortened."""
     cells = json.loads((ROOT / "experiments" / "quickstart.ipynb").read_text(encoding="utf-8"))["cells"]
     code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     for long, short in (("total_frames=250_000", "total_frames=2048"), ("frames = 10_000", "frames = 1000")):

@@ -1,4 +1,4 @@
-"""Files that want to run something when they are opened: nobody's code runs, whatever loader they are given to."""
+"""Files with code that would run when they are opened: no loader runs it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Maker = Callable[[Path, Bait], bytes]
 
 
 def raw(path: Path, bait: Bait) -> bytes:
-    """A bare pickle under the file's name."""
+    """Returns a bare pickle under the file's name."""
     return pickle.dumps(bait)
 
 
 def torch_file(path: Path, bait: Bait) -> bytes:
-    """A file of ``torch.save`` with the bait in the place of a weight, and of everything."""
+    """Returns a file of ``torch.save`` with the bait in place of a weight, or of everything."""
     buffer = io.BytesIO()
     keys = ("state", "policy_state_dict", "num_timesteps", "metadata", "agent")
     torch.save({"format": "rlstack-checkpoint", "version": 1, **dict.fromkeys(keys, bait)}, buffer)
@@ -46,7 +46,7 @@ def old_torch_file(path: Path, bait: Bait) -> bytes:
 
 
 def object_arrays(path: Path, bait: Bait) -> bytes:
-    """An ``.npz`` in which every array that a reader may ask for is a pickle."""
+    """Returns an ``.npz`` in which each array that a reader may request is a pickle."""
     names = {"action", "observation", "meta", "clock", "timesteps", "rewards", "successes", "self_encoder.0.weight"}
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=True) as file:
@@ -57,7 +57,7 @@ def object_arrays(path: Path, bait: Bait) -> bytes:
 
 
 def every_member(path: Path, bait: Bait) -> bytes:
-    """A zip with the same members, all of them pickles."""
+    """Returns a zip with the same members, all of them pickles."""
     if not zipfile.is_zipfile(path):
         return raw(path, bait)
     buffer = io.BytesIO()
@@ -87,7 +87,7 @@ def test_the_bait_works(tmp_path: Path) -> None:
 
 
 def test_serialised_objects_of_a_model_stay_closed(tmp_path: Path) -> None:
-    """Stable-Baselines3's ``data`` holds cloudpickles beside what they print; the model loads without them."""
+    """Stable-Baselines3's ``data`` holds cloudpickles next to their text form; the model loads without them."""
     import base64
 
     source, path = FIXTURES / "sb3/ppo_mlp_box_action.zip", tmp_path / "model.zip"
@@ -119,7 +119,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", [*WORLDS, "an agent"])
 def test_a_configuration_cannot_name_just_any_function(what: str, tmp_path: Path) -> None:
-    """A checkpoint's configuration says which world and agent to build; only worlds and agents are."""
+    """A checkpoint's configuration names the world and the agent to build; nothing else can be built."""
     flag = tmp_path / "flag"
     env = json.loads(json.dumps(WORLDS.get(what, {"name": "arena"})).replace("{flag}", str(flag)))
     algorithm = "subprocess:Popen" if what == "an agent" else "ppo"
@@ -149,7 +149,7 @@ def test_a_small_zip_of_gigabytes_is_refused_unread(name: str, tmp_path: Path) -
     path = case.make(tmp_path)
     content = bytearray(path.read_bytes())
     entry = content.rfind(b"PK\x01\x02")
-    content[entry + 24 : entry + 28] = (2**32 - 2).to_bytes(4, "little")  # how large it says it is
+    content[entry + 24 : entry + 28] = (2**32 - 2).to_bytes(4, "little")  # its stated size
     path.write_bytes(content)
     with pytest.raises(case.error, match=ZIPS[name]):
         case.read(path)

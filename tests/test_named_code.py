@@ -1,4 +1,4 @@
-"""Code that files name: refused by every command that opens the file, allowed by the command line alone."""
+"""Code that files name: each command that opens the file refuses it; only the command line can allow it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ IMITATION = {"expert": None, "expert_options": {}, "episodes": None, "frames": 8
 
 @pytest.fixture
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module in the working folder that leaves a file when it is imported, and another when it is called."""
+    """Makes a module in the working folder that writes a file when it is imported, and another when it is called."""
     (tmp_path / "trap.py").write_text(TRAP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -86,7 +86,7 @@ def untouched(folder: Path) -> bool:
 
 
 def routes(learner: Any) -> dict[str, dict[str, Any]]:
-    """Configurations that name a function, each by another key."""
+    """Returns configurations that name a function, each under another key."""
     agent = to_plain(learner.config)
     whole = {"agent": agent, "env": DUEL, "total_frames": 100, "imitation": IMITATION}
     return {
@@ -112,7 +112,7 @@ ROUTES = [
 
 
 def hostile_run(folder: Path, learner: Any, route: str) -> Path:
-    """A run directory of which both the configuration and the checkpoint are hostile."""
+    """Makes a run directory with a hostile configuration and a hostile checkpoint."""
     config = routes(learner)[route]
     run = RunDirectory(folder / "run")
     state = {"frames": 7, "agent": learner.state_dict(), "config": config}
@@ -123,7 +123,7 @@ def hostile_run(folder: Path, learner: Any, route: str) -> Path:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_no_reader_of_a_run_takes_code_from_it(route: str, trap: Path, learner: Any) -> None:
-    """What every command reads runs by; the commands themselves are below."""
+    """Tests the readers that all commands use; the commands themselves are below."""
     run = hostile_run(trap, learner, route)
     readers: list[Callable[[], Any]] = [
         lambda: rlstack.load(run),
@@ -225,7 +225,7 @@ def test_a_league_names_a_world_of_ours_to_be_composed(trap: Path) -> None:
 
 
 def test_the_pool_of_a_checkpoint_is_read_with_the_same_care(trap: Path) -> None:
-    """Opponents that joined a run stand in the state of its world, not in its configuration."""
+    """Opponents that joined a run are in the state of its world, not in its configuration."""
     run = RunDirectory(trap / "run")
     state = {"frames": 7, "env": {"pool": {"entries": [{"name": "a", "source": "callable:trap:run"}]}}}
     write_checkpoint(run.path / "checkpoints" / "checkpoint_000000000007.pt", state, 7)

@@ -1,4 +1,4 @@
-"""What is declared, pinned and shipped."""
+"""Declared and pinned dependencies, and the content of the distributions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_requirement_is_pinned_within_its_range(
 
 def test_pins_are_plain_and_leave_rlstack_out(pins: dict[str, Version]) -> None:
     assert "rlstack-torchrl" not in pins
-    # A local part such as +cpu would tie everyone to one build of torch.
+    # A local version such as +cpu would restrict users to one build of torch.
     assert [name for name, version in pins.items() if version.local] == []
 
 
@@ -129,11 +129,11 @@ def _python(*args: str, cwd: Path, pythonpath: Path | None = None) -> subprocess
 
 @pytest.mark.slow
 def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dict[str, Any]) -> None:
-    # Without options the source archive is built first and the wheel out of that: both must be complete.
+    # Without options the source archive is built first, and the wheel from it: both must be complete.
     dist = tmp_path / "dist"
     _python("-m", "build", "--no-isolation", "--outdir", str(dist), str(REPO), cwd=tmp_path)
     (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
-    if importlib.util.find_spec("twine"):  # what the package index would refuse; the workflow has it
+    if importlib.util.find_spec("twine"):  # checks what the package index would refuse; the workflow installs it
         _python("-m", "twine", "check", "--strict", str(wheel), str(source), cwd=tmp_path)
     version = pyproject["project"]["version"]
     assert wheel.name == f"rlstack_torchrl-{version}-py3-none-any.whl"

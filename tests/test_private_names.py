@@ -16,7 +16,7 @@ OF_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
 
 def listed() -> dict[str, tuple[list[str], str]]:
-    """Files that use a name, by the name, and the test that fails when it means something else."""
+    """Returns, by name, the files that use the name and the test that fails if its meaning changes."""
     _, _, section = (REPO / "DEPENDENCIES.md").read_text(encoding="utf-8").partition("\n# Private names")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     assert rows[0] == ["name", "used in", "why", "test"]
@@ -28,7 +28,7 @@ def listed() -> dict[str, tuple[list[str], str]]:
 
 
 def last(name: str) -> str:
-    """The private part of a dotted name."""
+    """Returns the private part of a dotted name."""
     return next(part for part in reversed(name.split(".")) if part.startswith("_"))
 
 

@@ -1,4 +1,4 @@
-"""Commands, links and code of every README: what they name is there."""
+"""Commands, links and code of all READMEs: everything that they name exists."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ORIGIN = re.compile(
 
 
 def spans(page: Path) -> Iterator[str]:
-    """Lines of blocks that are no code, and what stands between single back-quotes."""
+    """Yields the lines of blocks without code, and the texts between single back-quotes."""
     text = page.read_text(encoding="utf-8")
     for language, block in _FENCE.findall(text):
         if not language:
@@ -54,7 +54,7 @@ def spans(page: Path) -> Iterator[str]:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Name of the module and arguments, placeholders filled in."""
+    """Returns module names and arguments, with placeholders filled in."""
     found: dict[tuple[str, ...], tuple[str, list[str]]] = {}
     for page in PAGES:
         for line in spans(page):
@@ -105,7 +105,7 @@ def test_a_command_exists_and_knows_its_options(
 
 
 def _knows(module: str, flag: str) -> bool:
-    """Whether the module, or a file beside it or above it, names a flag."""
+    """Returns whether the module, or a file next to it or above it, names a flag."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:  # a word of the command rlstack
         return flag == "--config-dir"
@@ -114,7 +114,7 @@ def _knows(module: str, flag: str) -> bool:
 
 
 def _first_choice(entry: str) -> str:
-    """One run of a sweep: of ``a=1,2`` the first, of a range a number in it."""
+    """Returns one run of a sweep: the first of ``a=1,2``, or a number in a range."""
     key, sign, value = entry.partition("=")
     if "interval(" in value:
         return f"{key}=0.001"
@@ -134,7 +134,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def _leads(page: Path, target: str) -> bool:
-    """Whether a file is there, and has the heading that is asked for."""
+    """Returns whether a file exists and has the heading of the link."""
     name, _, anchor = target.partition("#")
     file = page.parent / name if name else page
     if not anchor or not file.exists():
@@ -144,7 +144,7 @@ def _leads(page: Path, target: str) -> bool:
 
 
 def test_files_that_are_named_are_there() -> None:
-    """Paths between back-quotes that begin with a folder of the project."""
+    """These are the paths between back-quotes that begin with a folder of the project."""
     lost = [
         f"{page.relative_to(ROOT)}: {span}"
         for page in PAGES
@@ -172,7 +172,7 @@ def test_the_first_page_is_short() -> None:
 
 @pytest.fixture(scope="module")
 def first_page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The names that the ten lines of the first page leave, with fewer frames."""
+    """Returns the names defined by the ten lines of the first page, run with fewer frames."""
     (program,) = programs(README)
     shorter = program.replace("250_000", "1000, threads=1, device='cpu', logger='csv', quiet=True")
     assert shorter != program and len(program.strip().splitlines()) <= 11
@@ -190,12 +190,12 @@ def test_the_first_page_s_code_runs(first_page: dict[str, Any]) -> None:
 
 
 def programs(page: Path) -> list[str]:
-    """The blocks of Python of a page."""
+    """Returns the Python blocks of a page."""
     return [block for language, block in _FENCE.findall(page.read_text(encoding="utf-8")) if language == "python"]
 
 
 def test_every_program_is_run_by_a_test() -> None:
-    """Those that are run elsewhere: by tests/agents/test_own_*.py, and by tests/envs/test_own_world.py."""
+    """The others are run by tests/agents/test_own_*.py and tests/envs/test_own_world.py."""
     elsewhere = {"rlstack/agents/README.md": 3, "envs/README.md": 1}
     here = {"README.md": 1, "rlstack/README.md": 2, "rlstack/training/README.md": 2, "rlstack/data/README.md": 1}
     here |= {"rlstack/losses/README.md": 1, "rlstack/adapters/README.md": 1, "experiments/plain_torchrl/README.md": 1}
@@ -208,7 +208,7 @@ def test_every_program_is_run_by_a_test() -> None:
 
 
 def test_training_from_python(first_page: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the pages show of ``rlstack.train``, each call composed and checked, but with the first page's run."""
+    """Each call of ``rlstack.train`` in the pages is composed and checked, but returns the first page's run."""
     composed: list[dict[str, Any]] = []
     ended: list[bool] = []
 
@@ -251,7 +251,7 @@ def test_the_replay_buffer_of_a_page_works() -> None:
 
 
 def test_the_loss_of_a_page_learns() -> None:
-    """The lines of the loop stand there as a comment, since the page has no data."""
+    """The lines of the loop are a comment on the page, since the page has no data."""
     (program,) = programs(ROOT / "rlstack" / "losses" / "README.md")
     data = TensorDict(observation=torch.randn(8, 4), action=torch.randint(2, (8,)), batch_size=[8])
     after = TensorDict(observation=torch.randn(8, 4), reward=torch.ones(8, 1), batch_size=[8])
@@ -280,7 +280,7 @@ def test_worlds_for_other_libraries() -> None:
 
 
 def test_the_code_runs(rlstack_command: Callable[..., Ended]) -> None:
-    """The program of the page of plain TorchRL, a little shorter, on a run that was just made."""
+    """Runs the program on the page of plain TorchRL, slightly shortened, with a new run."""
     page = ROOT / "experiments" / "plain_torchrl" / "README.md"
     small = ["env.num_worlds=4", "env.max_steps=20", "logger=csv", "threads=1", "device=cpu"]
     small += ["total_frames=100", "eval.episodes=1", "eval.max_steps=20"]

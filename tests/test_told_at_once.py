@@ -1,4 +1,4 @@
-"""Mistakes that need no torch to be found are told before it is imported, which takes seconds."""
+"""Mistakes that can be found without torch are reported before its import, which takes seconds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ MISTAKES = {
 
 
 def told(mistakes: Iterable[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, list[str]]]:
-    """Of every mistake the exit status, what was printed, and what had been imported by then."""
+    """Returns for each mistake the exit status, the output, and the modules imported by then."""
     folder = tmp_path_factory.mktemp("told")
     (folder / "mine" / "agent").mkdir(parents=True)
     (folder / "mine" / "agent" / "odd.yaml").write_text("defaults: [acqn, _self_]\nname: odd\n")
@@ -105,7 +105,7 @@ QUICK = [mistake for mistake in MISTAKES if mistake.startswith(("agent.lrr", "ag
 def test_mistakes_are_told_in_one_line_without_torch(
     mistakes: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The slow ones hold for the command what tests of configurations hold without it."""
+    """The slow cases check by command what tests of configurations check without it."""
     found = told(mistakes, tmp_path_factory)
     assert list(found) == mistakes
     for mistake, (status, errors, imported) in found.items():
@@ -114,7 +114,7 @@ def test_mistakes_are_told_in_one_line_without_torch(
 
 
 def test_the_shipped_agents_are_known_without_their_code() -> None:
-    """What is checked before torch is imported is what the agent itself is built from."""
+    """The configuration classes checked before torch is imported are those of the agents."""
     from rlstack.agents import agent_class
     from rlstack.config.agents import CONFIGS
 

@@ -1,4 +1,4 @@
-"""``python -m rlstack.train`` as a user types it."""
+"""``python -m rlstack.train`` by the commands that a user types."""
 
 import csv
 import os
@@ -114,7 +114,7 @@ def without_clock(run: Path) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 def test_killed_at_any_moment_the_run_resumes_to_the_same_end(tmp_path: Path) -> None:
-    """SIGKILL at five different moments, also in the middle of a write; each time the run goes on to the same end."""
+    """SIGKILL is sent at five moments, also during a write; the run then resumes to the same end each time."""
     options = [*TINY, "total_frames=6000", "checkpoint.every=200", "eval.every=6000"]
     assert train(*options, "run_dir=straight", cwd=tmp_path).returncode == 0
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -165,7 +165,7 @@ CASES = [
 @exhaustive("overrides", CASES, ids=" ".join)
 @exhaustive(("debug", "frames"), [("true", 1000), ("5000", 5000)])
 def test_debug_obeys_its_frames(overrides: list[str], debug: str, frames: int) -> None:
-    """At least four batches of all worlds and agents are within them, and off-policy agents learn."""
+    """All worlds and agents make at least four batches within these frames, and off-policy agents learn."""
     config = build(TrainConfig, debugged(composed(*overrides, f"debug={debug}")))
     assert config.total_frames == frames
     worlds = config.env["num_worlds"]
@@ -196,7 +196,7 @@ def test_without_debug_nothing_changes() -> None:
     ],
 )
 def test_the_hint_at_the_end_is_what_the_next_command_takes(overrides: list[str], hint: str, tmp_path: Path) -> None:
-    """A run that has come to its end, or to where it was to stop, goes on with what it says and with nothing less."""
+    """A run that has finished, or stopped as requested, continues by the hint's command and not with less."""
     run = RunDirectory(tmp_path)
     config = build(TrainConfig, composed(*overrides))
     assert f"train longer:  rlstack train resume={tmp_path} {hint}" in where_things_are(run, config)
@@ -210,21 +210,21 @@ def test_the_hint_at_the_end_is_what_the_next_command_takes(overrides: list[str]
 
 
 def test_a_damaged_last_checkpoint_is_no_end(tmp_path: Path) -> None:
-    """An older one may be sound: that is found where they are read."""
+    """An older one may be valid, which is found when checkpoints are read."""
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "checkpoint_000000001000.pt").write_bytes(b"PK damaged")
     RunDirectory(tmp_path).check_unfinished(1000, 1000)
 
 
 class _Reached(BaseException):
-    """An update has come to its gradients."""
+    """An update has reached its gradients."""
 
 
 @exhaustive("agent", ["dqn", "ppo", "sac"], quick=2)
 def test_six_functions_of_ours_lead_to_the_gradients(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks how a command comes to an update reads these, in this order."""
+    """These functions, in this order, lead from a command to an update."""
     backward = torch.Tensor.backward
 
     def stop(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:

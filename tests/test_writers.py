@@ -1,4 +1,4 @@
-"""Every file the project writes: after a crash or on a full disk the old one is untouched or the new one is whole."""
+"""Each file that the project writes: after a crash or on a full disk the old file is intact or the new is complete."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def checkpoint(folder: Path, value: int) -> None:
 
 def metrics(folder: Path, value: int) -> None:
     sink = CsvSink(folder / "metrics.csv")
-    sink.log(value, {f"metric{value}": 0.5})  # widens the table: the file is written anew
+    sink.log(value, {f"metric{value}": 0.5})  # adds a column: the file is rewritten
     sink.truncate_after(value)
     sink.close()
 
@@ -121,12 +121,12 @@ WRITERS: dict[str, tuple[Callable[[Path, int], Any], Callable[[Path], Any]]] = {
 
 
 def content(folder: Path) -> Content:
-    """Of the files that are more than leftovers."""
+    """Returns the content of the files that are not leftovers."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if ".partial" not in path.name}
 
 
 def whole(name: str, data: bytes, *allowed: Content) -> bool:
-    """Whether a file is as in one of the allowed states of its folder; of a table, whether its rows are whole."""
+    """Returns whether a file is as in an allowed state of its folder; for a table, whether its rows are complete."""
     lines = data.decode().splitlines(keepends=True) if name == "metrics.csv" else []
     rows = bool(lines) and all(line.endswith("\n") and line.count(",") == lines[0].count(",") for line in lines)
     return rows or any(state.get(name) == data for state in allowed)
@@ -204,7 +204,7 @@ ELSEWHERE = {
 
 
 def writing(call: ast.Call) -> str | None:
-    """The name of a call that writes to a file."""
+    """Returns the name of a call that writes to a file."""
     function = call.func
     if isinstance(function, ast.Name):
         if function.id == "write_text":  # that of envs.whole_files; a path's own is an attribute

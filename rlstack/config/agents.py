@@ -692,7 +692,7 @@ class ACQNConfig(OffPolicyConfig):
     candidate_spread: Noise = 1.0  # std of the others
     cvar: CVaR = 0.25  # conditional value at risk: compared by the mean of the worst fraction of returns; or, in
     #   worlds that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles;
-    #   has no effect with candidates 1, as nothing is compared
+    #   no effect with candidates 1, because nothing is compared
 
     def __post_init__(self) -> None:
         super().__post_init__()

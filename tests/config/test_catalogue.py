@@ -1,4 +1,4 @@
-"""The yaml files read with their comments."""
+"""The catalogue of options, read from the yaml files and their comments."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def test_a_file_takes_over_what_it_builds_on_and_what_is_said_there(folder: Path
     found = {option.key: option for option in catalogue.group_options("agent", "mine", [folder])}
     assert found["kind"] == Option("kind", "early", "late | early (sooner) | <other>", "sizes")
     assert found["extra"].comment == "of mine" and found["hidden"].value == "[64, 64]"
-    assert found["list"] == Option("list", "- 1 - 2", "of numbers", "rest")  # told by the algorithm's own file
+    assert found["list"] == Option("list", "- 1 - 2", "of numbers", "rest")  # from the algorithm's own file
 
 
 def test_names_and_headlines(folder: Path) -> None:
@@ -99,7 +99,7 @@ def test_every_key_is_there_with_its_value(group: str, name: str) -> None:
     "name", ["arena", "cartpole", "echelon", "gymnasium", "marinenav", "pettingzoo", "rocket", "torchrl"]
 )
 def test_the_yaml_of_a_world_has_every_option_of_its_constructor(name: str) -> None:
-    """So that it can be given on the command line; what the run decides is not among them."""
+    """Each option can then be given on the command line; options that the run sets are excluded."""
     of_some = {"observation_keep", "opponents"}  # for flat observations, and for worlds with two sides
     assert set(envs.options_of(name)) - {"device", "seed"} - of_some <= set(load_group("env", name))
 

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own, in an empty working directory."""
+"""The command line as a user runs it: in a separate process, in an empty working directory."""
 
 import os
 import subprocess
@@ -183,7 +183,7 @@ def test_interrupt(app: Path, cwd: Path) -> None:
 def test_it_is_no_fault_that_the_reader_of_the_output_has_left(
     app: Path, cwd: Path, arguments: list[str], unbuffered: str, status: int
 ) -> None:
-    """As ``head`` does; errors, which go elsewhere, are told all the same."""
+    """The reader closes early, like ``head``; errors, which go to stderr, are still printed."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, str(app / "app.py"), *arguments]

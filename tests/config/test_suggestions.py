@@ -1,4 +1,4 @@
-"""Misspelt names are answered with the nearest one."""
+"""Errors for misspelt names suggest the nearest name."""
 
 from pathlib import Path
 

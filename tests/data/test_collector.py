@@ -1,4 +1,4 @@
-"""The collector against a plain loop over the env, on MarineNav and on a small world of the tests' own."""
+"""The collector compared with a plain loop over the env, in MarineNav and in a small test world."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def idle(env: EnvBase) -> Policy:
 
 
 def collect(env: EnvBase, policy: Policy, spoil: bool = False) -> TensorDict:
-    """``[W, STEPS * BATCHES]`` by the collector; ``spoil`` overwrites each batch before the next is asked for."""
+    """Returns ``[W, STEPS * BATCHES]`` from the collector; ``spoil`` overwrites each batch before the next."""
     collector = make_collector(env, policy, STEPS, total_frames=env.batch_size.numel() * STEPS * BATCHES)
     batches = []
     for batch in collector:
@@ -92,7 +92,7 @@ def collect(env: EnvBase, policy: Policy, spoil: bool = False) -> TensorDict:
 
 
 def by_hand(env: EnvBase, policy: Policy) -> TensorDict:
-    """The same by TorchRL's own step and masked reset, everything copied at once."""
+    """Returns the same steps by TorchRL's own step and masked reset, copied immediately."""
     root, steps = env.reset(), []
     for _ in range(STEPS * BATCHES):
         done, root = EnvBase.step_and_maybe_reset(env, policy(root.clone()))
@@ -119,7 +119,7 @@ def test_marinenav_batches_are_those_of_a_plain_loop(num_worlds: int, spoil: boo
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"num_worlds": 1, "num_robots": 2}, {"num_worlds": 3, "num_robots": 1}])
 def test_a_restart_does_not_reach_back_into_the_batch(options: dict[str, int]) -> None:
-    """What a step said stays said, although the simulation behind it starts anew in place."""
+    """The values of a step do not change when the simulation restarts in place."""
     crowd = {"num_obstacles": 8, "min_start_goal_dis": 25.0, "max_steps": 200, "seed": 2}
     env = envs.make("marinenav", **{**crowd, **options})
     collector = make_collector(env, steering(env), 300)
@@ -186,7 +186,7 @@ def test_the_policy_is_used_as_it_is_now() -> None:
 
 
 def test_a_probabilistic_actor_draws_its_actions() -> None:
-    """As in TorchRL's own collector, whose default it is; outside, such an actor is deterministic."""
+    """As in TorchRL's own collector, by default; outside a collector, such an actor is deterministic."""
     torch.manual_seed(0)
     network = TensorDictModule(
         lambda seen: (seen[..., :1] * 0, seen[..., :1] * 0 + 1), ["observation"], ["loc", "scale"]
@@ -208,7 +208,7 @@ def test_a_restored_world_goes_on_in_a_new_collector() -> None:
     again = iter(resumed)
     for _ in range(2):
         ours, expected = next(again), next(batches)
-        for end in ("done", "terminated", "truncated"):  # flags of the step before, which only the old one has seen
+        for end in ("done", "terminated", "truncated"):  # flags of the previous step, which only the old collector has
             ours, expected = (part.exclude(end, ("agents", end)) for part in (ours, expected))
         assert_same(ours, expected)
     for each in (collector, resumed):

@@ -1,4 +1,4 @@
-"""From worlds to sequences to transitions, every value traced to where it came from."""
+"""From worlds to sequences to transitions, with each value traced to its origin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def number(w: int, t: int, a: int) -> float:
 
 
 def handmade() -> TensorDict:
-    """``[W, T]`` with agents; each number tells its world, time and agent."""
+    """Returns ``[W, T]`` with agents; each number encodes its world, time and agent."""
     where = torch.tensor([[[number(w, t, a) for a in range(A)] for t in range(T)] for w in range(W)])
     bools = torch.zeros(W, T, A, 1, dtype=torch.bool)
     terminated = bools.clone()
@@ -125,7 +125,7 @@ def sequences(reward: Tensor, done: Tensor, terminated: Tensor, active: Tensor |
 
 
 def slowly(reward: list[float], done: list[bool], start: int, n: int, gamma: float) -> tuple[float, float, int]:
-    """Return, discount of the bootstrap and index of the last step used, of one entry of one sequence."""
+    """Returns, for one entry of a sequence, the n-step return, the bootstrap's discount and the last step's index."""
     total, discount, last = 0.0, 1.0, start
     for k in range(n):
         last = start + k
@@ -221,13 +221,13 @@ def stream(seed: int, batch: int, time: int, ends: float) -> TensorDict:
 def test_returns_of_a_stream_do_not_depend_on_how_it_is_cut(
     seed: int, batch: int, sizes: list[int], n: int, ends: float, saved_after: int
 ) -> None:
-    """Every step but the last n - 1 comes out once, in order, with the return over n steps or to its episode's end."""
+    """Each step but the last n - 1 is returned once, in order, with the return over n steps or to the episode's end."""
     data, step = stream(seed, batch, sum(sizes), ends), NStep(n, 0.9)
     found = []
     for k, part in enumerate(data.split(sizes, 1)):
         found.append(step(part))
         assert found[-1].shape[1] == 0 or found[-1].shape[1] <= part.shape[1] + n
-        if k == saved_after:  # another one takes over from its state
+        if k == saved_after:  # another object continues from its state
             state, step = step.state_dict(), NStep(n, 0.9)
             step.load_state_dict(state)
     result = torch.cat(found, 1)

@@ -1,4 +1,4 @@
-"""Running statistics against NumPy's over all data at once."""
+"""Running statistics compared with NumPy's over all data at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running statistics against those recorded from the Arena game's own training stack, and their JSON form."""
+"""Running statistics compared with recordings of the Arena game's own training stack, and their JSON form."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tests.agents.arena_recordings import Recording
 
 FEATURES, GAMMA = 32, 0.99
 ROUNDING = 1e-5
-"""Of theirs, which are kept in float32: relative to the statistic."""
+"""Relative rounding of the recorded statistics, which are stored in float32."""
 
 
 def step_of(reward: Tensor, done: Tensor) -> TensorDict:
-    """One step ``[N]`` of all worlds as sequences ``[N, 1]``."""
+    """Returns one step ``[N]`` of all worlds as sequences ``[N, 1]``."""
     lead = [len(reward), 1]
     following = {"reward": reward.view(*lead, 1), "done": done.view(*lead, 1)}
     return TensorDict({"next": following, "active": torch.ones(lead, dtype=torch.bool)}, lead)
 
 
 def check(path: Path) -> None:
-    """Step by step: the statistics take in what is shown, then scale it."""
+    """Compares, step by step, the updated statistics and the scaled observations and rewards."""
     recording = Recording(path)
     observations, rewards = ObservationNormalizer(Unbounded((FEATURES,)), True), RewardScaler(GAMMA, True)
     (seen,), returns = observations.moments, rewards.moments
@@ -76,7 +76,7 @@ def test_all_recorded_statistics(shared_dir: Path) -> None:
 @pytest.mark.parametrize("unbiased", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_variance_of_batches(unbiased: bool, count: int) -> None:
-    """Over N - 1 or over N; of a batch of one nothing is known either way."""
+    """The divisor is N - 1 or N; a batch of one gives no variance in either case."""
     torch.manual_seed(0)
     moments, values = RunningMoments(torch.Size([3]), unbiased), 4 + torch.randn(count, 3)
     moments.update(values)

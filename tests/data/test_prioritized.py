@@ -1,4 +1,4 @@
-"""Prioritised replay: who is drawn how often, with which weight, and that it goes on exactly."""
+"""Prioritised replay: frequencies and weights of the drawn entries, and exact resuming."""
 
 from __future__ import annotations
 

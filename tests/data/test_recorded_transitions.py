@@ -1,4 +1,4 @@
-"""Transitions taken down while a policy acts."""
+"""Transitions recorded while a policy acts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlstack.data.recordings import TransitionRecorder, continuous, episode_leng
 
 
 def stepped(now: int, done: list[bool], active: list[list[int]], after: list[list[int]]) -> TensorDict:
-    """Two worlds of two agents after a step; who sees what is told by its number: 100 world + 10 agent + time."""
+    """Returns a step of two worlds of two agents; each observation is 100 world + 10 agent + time."""
     number = torch.tensor([[0.0, 10.0], [100.0, 110.0]]).unsqueeze(-1)
     there, then = (torch.tensor(value, dtype=torch.bool) for value in (active, after))
     left = (there & ~then).unsqueeze(-1)
@@ -34,7 +34,7 @@ def stepped(now: int, done: list[bool], active: list[list[int]], after: list[lis
 
 
 def recorded() -> TensorDict:
-    """World 0: agent 1 is done after step 0. World 1: its episode is cut after step 1, and step 2 is not wanted."""
+    """Records world 0, whose agent 1 is done after step 0, and world 1, cut after step 1 and not wanted in step 2."""
     recorder, everyone = TransitionRecorder("agents"), [[1, 1], [1, 1]]
     recorder.add(stepped(0, [False, False], everyone, [[1, 0], [1, 1]]), torch.tensor([True, True]))
     recorder.add(stepped(1, [False, True], [[1, 0], [1, 1]], [[1, 0], [1, 1]]), torch.tensor([True, True]))

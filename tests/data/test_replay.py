@@ -1,4 +1,4 @@
-"""The replay buffer: what it holds, what it gives, and that it goes on exactly after a checkpoint."""
+"""The replay buffer: its content, its samples, and exact resuming from a checkpoint."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_goes_on_exactly_after_a_checkpoint(filled: int) -> None:
     replay.sample()
     saved, rng = through_a_file(replay.state_dict()), torch.get_rng_state()
     other = make_replay(10, 5, CPU)
-    other.extend(numbered(70, 73))  # what a replay held before is forgotten
+    other.extend(numbered(70, 73))  # the buffer's previous content is discarded
     other.load_state_dict(saved)
     runs = []
     for each in (replay, other):
@@ -223,7 +223,7 @@ def test_transforms_may_be_appended() -> None:
 
 
 def test_the_storage_keeps_the_books_of_torchrls() -> None:
-    """The names that TorchRL keeps to its own classes, which ``Rows`` takes from them, say what they say there."""
+    """TorchRL's private attributes that ``Rows`` inherits have the same values as in TorchRL's own storage."""
     ours, theirs = TensorRows(10), LazyTensorStorage(10)
     for start, stop in ((0, 4), (4, 10), (2, 5)):
         for each in (ours, theirs):

@@ -10,7 +10,7 @@ from rlstack.data import Windows, cut, episode_starts, make_replay
 
 
 def stream(rows: int, steps: int, first: int = 0, dead: tuple[int, ...] = ()) -> TensorDict:
-    """Row r, step t is numbered ``100 r + t``; every seventh step ends an episode; steps in ``dead`` are not active."""
+    """Returns steps numbered ``100 r + t`` in row r; each seventh ends an episode; steps in ``dead`` are inactive."""
     time = torch.arange(first, first + steps)
     number = (torch.arange(rows)[:, None] * 100 + time).float()
     done = (time % 7 == 6).expand(rows, -1)[..., None]
@@ -54,7 +54,7 @@ def test_every_step_is_learned_from_once(burn_in: int, after: int, batch: int) -
         own = learned[learned[:, 0] // 100 == row].flatten().sort().values
         assert own.tolist() == [100 * row + t for t in range(burn_in, last)]
     wanted = steps.long() % 100 % 7 == 0
-    wanted[:, 0] = False  # where a call begins nobody can tell, nor needs to: the memory stands beside it
+    wanted[:, 0] = False  # unknown at the beginning of a call, and not needed: the recurrent state is stored with it
     assert torch.equal(made["starts"][:, 1:], wanted[:, 1:])
 
 

@@ -1,4 +1,4 @@
-"""The sum tree against sums, prefix searches and frequencies by brute force."""
+"""The sum tree compared with sums, prefix searches and frequencies by brute force."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.exhaustive import exhaustive
 CAPACITIES = st.sampled_from([1, 2, 63, 64, 65, 200, 1_100_000])
 # Multiples of 1/64 up to 2^10, whose sums are exact in float64.
 EXACT = st.integers(0, 2**16).map(lambda n: n / 64)
-# From negligible to dominating.
+# From negligible to dominant values.
 ROUGH = st.one_of(st.just(0.0), st.floats(1e-300, 1e6), st.floats(1e-3, 1.0))
 
 
 @st.composite
 def filled(draw: st.DrawFn, values: st.SearchStrategy[float]) -> tuple[SumTree, np.ndarray]:
-    """A tree after any sequence of writes, with duplicates, and the values it should hold."""
+    """Draws a tree after any sequence of writes, with duplicates, and the values that it should hold."""
     capacity = draw(CAPACITIES)
     tree, expected = SumTree(capacity), np.zeros(capacity)
     place = st.integers(0, capacity - 1)
@@ -53,7 +53,7 @@ def test_sums_and_finds_by_brute_force(made: tuple[SumTree, np.ndarray], fractio
     np.testing.assert_array_equal(tree.values.numpy(), expected)
     assert tree.total == expected.sum()
     if expected.any():
-        mass = np.floor(np.array(fractions) * expected.sum() * 64) / 64  # often right at an entry's edge
+        mass = np.floor(np.array(fractions) * expected.sum() * 64) / 64  # often exactly at an entry's edge
         np.testing.assert_array_equal(find(tree, mass), np.searchsorted(expected.cumsum(), mass, side="right"))
 
 
@@ -112,7 +112,7 @@ def test_frequencies_follow_the_values(batch: int) -> None:
     positive = values > 0
     assert counts[~positive].sum() == 0
     expected = values[positive] / values.sum() * rounds * batch
-    # Stratified draws scatter less than independent ones, so only the upper tail would tell of an error.
+    # Stratified draws vary less than independent ones, so only the upper tail would indicate an error.
     assert chisquare(counts[positive], expected).pvalue > 0.01
 
 

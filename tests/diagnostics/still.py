@@ -1,4 +1,4 @@
-"""A policy from elsewhere."""
+"""A policy of another library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m rlstack.diagnose`` on tiny worlds: what it measures, prints, writes and refuses."""
+"""``python -m rlstack.diagnose`` on tiny worlds: measurements, output, files and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OFF_POLICY += ["agent.max_grad_norm_critic=1e-3"]
 
 @pytest.fixture(autouse=True)
 def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that each look moves by a millisecond: what is measured does not depend on who else computes."""
+    """Makes each reading advance the clock by a millisecond, so that measurements do not depend on other load."""
     looks = itertools.count()
     monkeypatch.setattr(DeviceClock, "__call__", lambda self: 1e-3 * next(looks))
 
@@ -133,7 +133,7 @@ def test_a_policy_from_elsewhere_acts_but_does_not_learn(tmp_path: Path, capsys:
 
 
 def test_a_loss_of_torchrl_is_measured_but_for_its_matrix_products(tmp_path: Path) -> None:
-    """Torch's counter of operations fails where a module that is called has TensorDictParams."""
+    """Torch's counter of operations fails if a called module has TensorDictParams."""
     options = ["agent=torchrl_ppo", *ON_POLICY[1:]]
     diagnose(*options, "test=learn", f"output={tmp_path / 'out'}")
     learn = result(tmp_path / "out")["tests"]["learn"]
@@ -147,7 +147,7 @@ def prepared(*overrides: str) -> MeasuredTraining:
 
 
 def test_processes_that_a_world_does_not_start_are_no_hindrance() -> None:
-    """Rocket's own ticks are made here, whatever the number of processes for those of the simulator."""
+    """The torch backend of Rocket runs in this process, for any number of the simulator's processes."""
     subject = prepared("env=rocket", "env.num_worlds=2")
     assert subject.processes == 0 and subject.sweeps and subject.config.env["workers"] == 1
 

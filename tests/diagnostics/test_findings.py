@@ -1,4 +1,4 @@
-"""The verdict's rules, on measurements that are made up."""
+"""The verdict's rules, on made-up measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlstack.diagnostics.findings import best_setting, shares, verdict, whole_ga
 
 
 def diagnosis(parts: dict[str, float] | None = None, **tests: Any) -> dict[str, Any]:
-    """Of an on-policy agent in 64 worlds on a CPU of 4 cores."""
+    """Returns a diagnosis of an on-policy agent in 64 worlds on a CPU with 4 cores."""
     if parts is not None:
         tests["collect"] = {"parts_seconds": parts}
     return {
@@ -27,14 +27,14 @@ def diagnosis(parts: dict[str, float] | None = None, **tests: Any) -> dict[str, 
 
 
 def worlds(*rates: float) -> dict[str, Any]:
-    """Steps per second of 16, 64, 256, ... worlds."""
+    """Returns steps per second of 16, 64, 256, ... worlds."""
     counts = [16 * 4**k for k in range(len(rates))]
     sweep = [{"num_worlds": count, "steps_per_second": rate} for count, rate in zip(counts, rates)]
     return {"num_worlds": 64, "ms_per_step": 1.0, "sweep": sweep}
 
 
 def updates(*rates: float) -> dict[str, Any]:
-    """Samples per second of updates of 64, 256, 1024, ... samples."""
+    """Returns samples per second of updates of 64, 256, 1024, ... samples."""
     sweep = [{"batch": 64 * 4**k, "samples_per_second": rate} for k, rate in enumerate(rates)]
     return {"batch": 257, "sweep": sweep}
 
@@ -77,7 +77,7 @@ def test_what_was_not_measured_has_no_gain() -> None:
     found = diagnosis({"simulate": 9.0, "learn": 1.0}, env=worlds(99.0, 100.0) | {"ms_per_step": 64.0})
     found["config"]["env"] |= {"compiled": False, "workers": 0}
     assert proposals(found) == {"env.compiled=true": None, "env.workers=4": None}
-    found["tests"]["env"]["ms_per_step"] = 0.5  # 8 us for each world: a process would only cost
+    found["tests"]["env"]["ms_per_step"] = 0.5  # 8 us for each world: another process would be slower
     assert proposals(found) == {"env.compiled=true": None}
 
 

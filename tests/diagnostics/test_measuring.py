@@ -20,7 +20,7 @@ from rlstack.diagnostics.training import count_products
 
 
 class Hands:
-    """A clock that is moved by hand."""
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,7 +57,7 @@ def test_a_section_is_without_those_inside(clock: Hands) -> None:
     with sections(clock) as watched:
         watched.watch(kitchen, "cook", "cooking")
         watched.watch(Kitchen, "chop", "chopping")
-        kitchen.cook()  # before it begins: not counted
+        kitchen.cook()  # before the measurement begins: not counted
         watched.begin()
         clock.now += 100
         assert kitchen.cook() == "soup"

@@ -1,4 +1,4 @@
-"""What a reward is made of, along an episode and over a run."""
+"""The terms of a reward along an episode and over a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_terms_of_an_episode_make_up_its_return() -> None:
     episode = play_episode(agent.policy(explore=False), "rocket", OPTIONS, seed=1)
     assert set(map(len, episode.terms.values())) == {30}  # two seconds of 15 decisions each, nobody scores
     assert episode.success is False
-    # Two cars that stand still on average: the only term that pays in every step is one that must be there.
+    # Two cars that stand still on average: the only term with a reward in each step must be present.
     assert episode.terms["speed_to_ball"].any() and not episode.terms["goal"].any()
     assert episode.returned == pytest.approx(sum(values.sum() for values in episode.terms.values()))
 

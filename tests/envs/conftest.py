@@ -1,4 +1,4 @@
-"""Every test of a world draws its random actions from the same seed."""
+"""Seeds the random actions of each test of a world."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Small Gymnasium environments whose every number is known, and a rollout.
+"""Small Gymnasium environments with known numbers, and a rollout.
 
-Worker processes import this module, so it does without torch.
+Worker processes import this module, so it does not import torch.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from gymnasium import spaces
 
 TOYS = __name__
-"""Where an ``id`` finds them."""
+"""The module for an ``id`` of these environments."""
 
 
 def rolled(env: Any, steps: int, action: Any = None) -> Any:
-    """``[W, steps]`` by the fast path, with given actions ``[steps, W, ...]`` or random ones."""
+    """Returns ``[W, steps]`` by the fast path, with given actions ``[steps, W, ...]`` or random ones."""
     import torch
 
     tensordict, taken = env.reset(), []
@@ -32,7 +32,7 @@ def rolled(env: Any, steps: int, action: Any = None) -> Any:
 
 
 class Structured(gymnasium.Env[Any, Any]):
-    """A Dict observation of everything that can be encoded; the action shows up in it."""
+    """A Dict observation with all spaces that can be encoded; it contains the action."""
 
     observation_space = spaces.Dict(
         {
@@ -59,7 +59,7 @@ class Structured(gymnasium.Env[Any, Any]):
 
 
 class Masked(gymnasium.Env[Any, Any]):
-    """Action k is legal in step k (modulo 3) alone, and any other one an error; the mask comes with ``info``."""
+    """In step k only action k modulo 3 is legal, others raise an error; the mask is in ``info``."""
 
     observation_space = spaces.Box(0.0, 10.0, (1,))
     action_space = spaces.Discrete(3, start=5)
@@ -90,12 +90,12 @@ class MaskedInObservation(Masked):
 
 
 class Fragile(gymnasium.Env[Any, Any]):
-    """Breaks in some step of an episode, or while it is reset: with an exception, by ending its process, or by hanging.
+    """Fails in a step of an episode or in a reset: with an exception, by ending its process, or by hanging.
 
     Args:
         how: ``raises``, ``dies``, ``hangs`` or ``exits``.
-        at: in which step; 0 is a reset, the third one or a later one.
-        once: a file by whose absence it knows that it has not broken yet; None breaks it every time.
+        at: step of the failure; 0 is a reset, the third or a later one.
+        once: file that exists once the environment has failed, which it does only once; None: it fails each time.
     """
 
     observation_space = spaces.Box(0.0, 100.0, (1,))
@@ -124,7 +124,7 @@ class Fragile(gymnasium.Env[Any, Any]):
         if self.once is not None:
             try:
                 open(self.once, "x").close()
-            except FileExistsError:  # it has broken already, perhaps this moment in another process
+            except FileExistsError:  # it has already failed, perhaps just now in another process
                 return
         if self.how == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -136,7 +136,7 @@ class Fragile(gymnasium.Env[Any, Any]):
 
 
 class Noisy(gymnasium.Env[Any, Any]):
-    """Observes only its own random numbers; ends by chance."""
+    """Returns its own random numbers as observations; ends at random."""
 
     observation_space = spaces.Box(0.0, 1.0, (2,))
     action_space = spaces.Box(-2.0, 3.0, (2, 2))
@@ -148,16 +148,16 @@ class Noisy(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), action
         reward = float(action.sum())
-        action *= 0.0  # an environment may do as it likes with what it was given
+        action *= 0.0  # an environment may change its arguments
         return self.np_random.random(2, np.float32), reward, bool(self.np_random.random() < 0.2), False, {}
 
 
 class Old(gymnasium.Env[Any, Any]):
-    """Speaks the interface that Gymnasium had before its version 0.26.
+    """Has the interface of Gymnasium before version 0.26.
 
     Args:
-        reset: ``plain`` returns an observation alone, ``seedless`` takes no seed, ``new`` is as it should be.
-        parts: which a step returns.
+        reset: ``plain`` returns only an observation, ``seedless`` takes no seed, ``new`` is correct.
+        parts: the parts that a step returns.
     """
 
     observation_space = spaces.Box(0.0, 1.0, (1,))

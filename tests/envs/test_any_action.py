@@ -1,4 +1,4 @@
-"""What all worlds have in common: actions that can be played, a reset before the first step, seeds, closing."""
+"""Common behaviour of all worlds: invalid actions, a reset before the first step, seeds, closing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Pair = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def numbers(action: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers beyond [-1, 1] and no numbers at all, and those that are played."""
+    """Returns numbers beyond [-1, 1] and NaN, and the numbers played instead."""
     given, played = action.clone(), action.clone()
     for place, (value, meant) in enumerate([(99.0, 1.0), (-torch.inf, -1.0), (torch.nan, 0.0), (1e30, 1.0)]):
         given.view(-1)[place::5], played.view(-1)[place::5] = value, meant
@@ -29,7 +29,7 @@ def numbers(action: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def choices(counts: list[int]) -> Pair:
-    """Choices that are not there, and the nearest that are."""
+    """Returns choices that do not exist, and the nearest existing ones."""
 
     def pair(action: Tensor) -> tuple[Tensor, Tensor]:
         given, played = action.clone().view(-1, len(counts)), action.clone().view(-1, len(counts))
@@ -66,7 +66,7 @@ WORLDS: list[tuple[str, dict[str, Any], dict[Any, Pair]]] = [
         },
     ),
 ]
-"""Worlds, their options, and of their actions such that cannot be played."""
+"""Worlds, their options, and invalid actions."""
 
 
 def build(name: str, options: dict[str, Any], num_worlds: int = 3) -> EnvBase:
@@ -95,12 +95,12 @@ def test_what_cannot_be_played_is_played_as_the_nearest_that_can(
     for key, value in results[0].items(include_nested=True, leaves_only=True):
         assert torch.equal(value, results[1].get(key)), key
         assert torch.isfinite(value.float()).all(), key
-    for key in wrong:  # what is learned from is what the policy chose
+    for key in wrong:  # learning uses the policy's own choice
         torch.testing.assert_close(roots[0].get(key), given[key], equal_nan=True, rtol=0, atol=0)
 
 
 def test_thrust_rates_are_bounded_by_the_thrust_alone() -> None:
-    """MarineNav's rules know rates beyond [-1, 1]; 0 stands in for no number."""
+    """MarineNav's rules allow rates beyond [-1, 1]; 0 replaces NaN."""
     key, after = ("agents", "action"), []
     for rate in ([1.5, torch.inf], [1.5, 3.0], [torch.nan, torch.nan], [0.0, 0.0]):
         env = build("marinenav", {"num_robots": 2, "num_obstacles": 0, "perception_noise": False})
@@ -168,7 +168,7 @@ ALL: list[tuple[str, dict[str, Any]]] = [
 
 
 class Walk:
-    """Two agents of PettingZoo that show where their generators put them."""
+    """Two agents of PettingZoo that observe the random places of their generators."""
 
     from gymnasium import spaces
 

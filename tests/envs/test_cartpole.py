@@ -1,4 +1,4 @@
-"""CartPole's rules are Gymnasium's, and it is a world like the others."""
+"""CartPole has Gymnasium's rules, and the common behaviour of worlds."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ BALANCE = torch.tensor([0.1, 0.2, 1.0, 0.3], dtype=torch.float64)
 
 @exhaustive(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
 def test_every_step_is_gymnasiums(dtype: torch.dtype, tolerance: float) -> None:
-    """Half of the poles are pushed at random and fall, the others are balanced until the time limit.
+    """Half of the poles are pushed at random and fall; the others are balanced until the time limit.
 
-    Every step begins in the same states: rounding would double every nine steps, a pole is unstable.
+    Each step starts from the same states: rounding errors would double every nine steps, as a pole is unstable.
     """
     world = envs.make("cartpole", num_worlds=WORLDS, dtype=dtype, seed=3)
     theirs: list[Any] = [gymnasium.make("CartPole-v1") for _ in range(WORLDS)]

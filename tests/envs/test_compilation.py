@@ -1,4 +1,4 @@
-"""What compiled functions compare before a call."""
+"""The guards that compiled functions check before a call."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_what_is_impossible_is_refused(name: str, options: dict[str, Any], messa
 
 @pytest.mark.slow
 def test_gymnasium_finds_them_by_itself() -> None:
-    """As in the worker processes of other libraries, which import nothing of ours first."""
+    """Worker processes of other libraries do not import our packages first."""
     code = "import gymnasium; print(gymnasium.make('envs:rlstack/Arena-v0').reset(seed=0)[0].shape)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.strip() == "(32,)"
@@ -152,7 +152,7 @@ def test_the_same_seeds_begin_the_same_episodes_of_a_vector() -> None:
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
 def test_worlds_of_a_vector_begin_anew_as_gymnasium_has_it(mode: str) -> None:
-    """Beside Gymnasium's own vector of single worlds: the same flags, rewards and ends in the same steps."""
+    """Compared with Gymnasium's own vector of single worlds: flags, rewards and ends agree in all steps."""
     ours = VectorWorld("arena", 2, mode, max_steps=3)
     theirs = SyncVectorEnv([lambda: SingleWorld("arena", max_steps=3)] * 2, autoreset_mode=AutoresetMode[mode])
     ours.reset(seed=0)

@@ -1,4 +1,4 @@
-"""Gymnasium environments as a world: the same numbers as the plain environments, in TorchRL's form."""
+"""Gymnasium environments as a world: the numbers of the plain environments, in TorchRL's form."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_specs_and_collector(id: str, options: dict[str, Any]) -> None:
 
 
 def test_what_comes_out_is_what_plain_gymnasium_gives() -> None:
-    """Terminal observations, terminated apart from truncated, statistics: every environment stepped by hand."""
+    """Terminal observations, terminated and truncated, and statistics agree with environments stepped by hand."""
     env = Gymnasium(CARTPOLE, num_envs=3, max_steps=25, seed=4)
     seeds = dict(env._seeds)
     torch.manual_seed(1)

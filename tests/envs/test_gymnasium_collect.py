@@ -1,4 +1,4 @@
-"""Collecting many steps in one go is what stepping one by one and stacking gives."""
+"""Collecting many steps at once equals single steps that are stacked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
 
 
 def batches(options: dict[str, Any], agent: str, **collector: Any) -> tuple[Any, list[Any]]:
-    """Six batches of eight steps."""
+    """Returns six batches of eight steps."""
     torch.manual_seed(1)
     with envs.make("gymnasium", seed=1, **options) as env:  # type: ignore[attr-defined]
         policy = rlstack.make_agent(agent, env).policy(explore=True)

@@ -1,4 +1,4 @@
-"""Workers that fail, die or hang: replaced, counted, and given up only where that is no use."""
+"""Workers that fail, die or hang are replaced and counted; the run ends only if replacement is useless."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pids() -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", list(REASONS))
 def test_a_lost_worker_costs_its_own_episodes_only(how: str, tmp_path: Path) -> None:
-    """Which of the two breaks first is a matter of chance."""
+    """Which of the two fails first is random."""
     with fragile(how, 3, tmp_path / "broken") as env:
         began = time.monotonic()
         with pytest.warns(RuntimeWarning, match=rf"worker [01] of 2 .*: {REASONS[how]}; it is replaced"):
@@ -122,7 +122,7 @@ def test_one_that_ends_its_process_is_not_replaced() -> None:
     ],
 )
 def test_older_interfaces_are_told_in_one_line(kwargs: dict[str, Any], fault: str, max_steps: int | None) -> None:
-    """Also where a wrapper of Gymnasium's meets them first."""
+    """This also holds if a wrapper of Gymnasium calls them first."""
     with pytest.raises(EnvironmentFailed, match=rf"^{TOYS}:Old: {fault}; Gymnasium's reset.*shimmy"):
         rolled(Gymnasium(f"{TOYS}:Old", 1, kwargs=kwargs, max_steps=max_steps), 1)
 

@@ -1,4 +1,4 @@
-"""Environments in other processes: the same results, and an end without remains."""
+"""Environments in other processes: the same results, and no processes left after closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy remembers goes on with its episode, whoever steps the world."""
+"""A policy's recurrent state persists within its episode, for all ways to step the world."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.agents.recall import Recall
 
 
 class Counting:
-    """Remembers for how many steps it has acted in this episode, and how it was asked."""
+    """A policy whose recurrent state counts its steps in the episode; it records the states that it receives."""
 
     def __init__(self, env: Any, key: Any = "memory") -> None:
         self.env, self.key, self.found = env, key, []

@@ -1,4 +1,4 @@
-"""A mirrored action in the mirrored state leads to the mirror image, with the same reward; Rocket: see its folder."""
+"""A mirrored action in a mirrored state leads to the mirror image with the same reward; for Rocket see its folder."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ WORLDS, STEPS = 8, 6
 
 
 def turned(vector: Tensor, row: int) -> Tensor:
-    """A vector ``[n, ...]`` with another sign of one component."""
+    """Returns a vector ``[n, ...]`` with the sign of one component changed."""
     return torch.cat((vector[:row], -vector[row : row + 1], vector[row + 1 :]))
 
 
 def marinenav(state: WorldState) -> WorldState:
-    """Mirrored at the x axis: a current turns the other way round."""
+    """Returns the state mirrored at the x axis: vortices turn the other way round."""
     x, y, heading = state.pose
     cores = turned(state.cores, 1)
     return state.replace(
@@ -43,7 +43,7 @@ def marinenav(state: WorldState) -> WorldState:
 
 
 def arena(state: ArenaState) -> ArenaState:
-    """Mirrored at the middle of the field, with spawners that make no more enemies: these appear by chance."""
+    """Returns the state mirrored at the middle of the field; spawners make no more enemies, which appear at random."""
 
     def placed(place: Tensor) -> Tensor:
         x = torch.where(place[0].abs() < FAR / 2, 1600 - place[0], place[0])
@@ -102,7 +102,7 @@ def mirror_of(env: Any) -> Mirror:
 
 
 ANGLES = {"flat": (4, 11, 14, 17, 21, 25), "player_state": (4,), "combat_targets": (1, 4, 7, 11, 15)}
-"""Arena's numbers whose ends, of the range of a turn, are the same direction."""
+"""Arena's features that are angles: both ends of their range are the same direction."""
 
 
 def close(one: Any, two: Any, angles: tuple[int, ...] = ()) -> None:
@@ -143,11 +143,11 @@ def test_a_world_does_not_notice_its_mirror(case: str) -> None:
         close(mirror.observation(ours["observation"]), theirs["observation"], angles)
         close(mirror.observation(mirror.observation(ours["observation"])), ours["observation"], angles)
         assert (mirror.action(mirror.action(action)) == action).all()
-    with pytest.raises(AssertionError):  # the image is another one
+    with pytest.raises(AssertionError):  # the image differs
         close(ours["observation"], theirs["observation"], angles)
 
 
 def test_rules_of_the_road_have_no_mirror() -> None:
-    """A right turn is worth more than a left one as long as the rules cost anything."""
+    """A right turn has a larger reward than a left one unless the rules' penalty is zero."""
     reason = envs.make("marinenav", num_worlds=1).mirror()
     assert isinstance(reason, str) and "env.colregs_penalty=0" in reason

@@ -1,4 +1,4 @@
-"""The world that envs/README.md shows is a whole one: as it stands there, it is checked, trained and drawn."""
+"""The world in envs/README.md is complete: it is checked, trained and drawn as printed there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_pushing_towards_the_goal_reaches_it(reach: Any) -> None:
             break
         root = world.step_mdp(step)
     assert bool((world.state[:, 6] == 1).all())
-    assert (world.state[:, 4] - way.norm(dim=-1)).abs().max() < 0.2  # what is left of the way is less than its reach
+    assert (world.state[:, 4] - way.norm(dim=-1)).abs().max() < 0.2  # the rest of the way is less than its reach
 
 
 def test_a_saved_world_goes_on_as_it_was(reach: Any) -> None:
@@ -74,10 +74,10 @@ def test_its_pictures_make_the_film_of_the_first_episode(reach: Any, tmp_path: P
     evaluation = evaluate(towards, "reach:PointMass", {}, 3, seed=0, record=2)
     animation = evaluation.recordings[0].animation()
     world = reach(num_worlds=3)
-    world.set_seed(int(np.random.SeedSequence((0, 0)).generate_state(1)[0]))  # as the evaluation's first turn
+    world.set_seed(int(np.random.SeedSequence((0, 0)).generate_state(1)[0]))  # the seed of the evaluation's first turn
     world.reset()
     assert np.array_equal(animation.draw(0.0), world.render())
-    assert animation.span == (0.0, float(evaluation.episodes["length"][0]))  # a picture a step, the first and the last
+    assert animation.span == (0.0, float(evaluation.episodes["length"][0]))  # one picture per step, and the first
     last = animation.draw(animation.span[1])
     assert last[128, 128, 1] > 100 and not np.array_equal(last, animation.draw(0.0))
     assert [path.name for path in save_pictures(evaluation, tmp_path)] == ["trajectories.png", "first.mp4"]

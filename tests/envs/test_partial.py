@@ -1,4 +1,4 @@
-"""Worlds that hide a part of their observation."""
+"""Worlds that hide part of their observation."""
 
 from __future__ import annotations
 

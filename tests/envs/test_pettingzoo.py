@@ -1,4 +1,4 @@
-"""Parallel PettingZoo environments as worlds: slots, deaths, masks, ends, seeds, and the way to the learner."""
+"""Parallel PettingZoo environments as worlds: slots, deaths, masks, ends, seeds, and data for the learner."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NAMES = ["late", "early", "absent"]
 
 
 class March(pettingzoo.ParallelEnv):
-    """Agent "early" dies after 2 steps, "late" is cut short after 4, "absent" never comes.
+    """Agent "early" dies after 2 steps, "late" is truncated after 4, "absent" never appears.
 
-    Each sees [5 + steps, its action before]; "late" gets 1 and "early" 10 a step. With ``masks``, only the action that
-    is the parity of the steps is allowed.
+    Each observes [5 + steps, its previous action]; per step, "late" receives 1 and "early" 10. With ``masks``, only the
+    action equal to the parity of the steps is allowed.
     """
 
     metadata = {"name": "march"}
@@ -77,20 +77,20 @@ class March(pettingzoo.ParallelEnv):
 
 
 class Push(March):
-    """With continuous actions."""
+    """The same with continuous actions."""
 
     continuous = True
 
 
 class Unequal(March):
-    """The agents see different things."""
+    """Agents with different observations."""
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         return spaces.Box(0, 1, (3 if agent == "absent" else 2,), np.float32)
 
 
 class Doomed(March):
-    """Whoever is cut short dies in that step."""
+    """Truncated agents die in the same step."""
 
     def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
         seen, rewards, over, cut, infos = super().step(actions)
@@ -98,7 +98,7 @@ class Doomed(March):
 
 
 class Coming(March):
-    """Agent "absent" comes in the second step, for one step."""
+    """Agent "absent" appears in the second step, for one step."""
 
     def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
         leaving = self.agents and "absent" in self.agents
@@ -121,7 +121,7 @@ def ones(env: EnvBase, td: TensorDictBase) -> TensorDictBase:
 
 
 def run(env: EnvBase, steps: int) -> TensorDictBase:
-    """``steps`` steps of all ones, by the fast path."""
+    """Makes ``steps`` steps with actions of ones, by the fast path."""
     td, taken = env.reset(), []
     for _ in range(steps):
         step, td = env.step_and_maybe_reset(ones(env, td))
@@ -178,7 +178,7 @@ def test_the_world_ends_with_its_last_agent() -> None:
     assert not rollout["next", "terminated"].any()
     episode = rollout["next", "episode"]
     assert episode["length"].flatten().tolist() == [1, 2, 3, 4] * 2 + [1]
-    assert episode["return"].flatten().tolist() == [5.5, 11, 11.5, 12] * 2 + [5.5]  # of the two that were there
+    assert episode["return"].flatten().tolist() == [5.5, 11, 11.5, 12] * 2 + [5.5]  # mean over the two present agents
     assert rollout["agents", "observation"][0, 4, :, 0].tolist() == [5, 5, 0]
     assert rollout["agents", "active"][0, 4].tolist() == [True, True, False]
 

@@ -1,4 +1,4 @@
-"""Names of worlds, own worlds, and what a misspelt option says."""
+"""Names of worlds, own worlds, and errors for misspelt options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stand_in(size: int = 1, colour: str = "red") -> EnvBase:
 
 
 def open_factory(**options: Any) -> EnvBase:
-    """A factory that takes anything."""
+    """A factory that takes any options."""
     return options  # type: ignore[return-value]
 
 
@@ -74,7 +74,7 @@ def test_a_target_without_class_is_refused() -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that brings three worlds, one under a name of ours and one that is not there."""
+    """Installs a package with three worlds, one under a name of ours and one that does not exist."""
     info = tmp_path / "harbours-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: harbours\nVersion: 1.0\n")
@@ -116,7 +116,7 @@ def test_without_that_package_its_names_are_unknown() -> None:
 
 
 def wide(action_repeat: int = 7) -> EnvBase:
-    """A factory with an option of its own under that name."""
+    """A factory with its own option of that name."""
     return action_repeat  # type: ignore[return-value]
 
 

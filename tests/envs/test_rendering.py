@@ -16,7 +16,7 @@ WHITE = (255, 255, 255)
 
 
 class Fade(Animation):
-    """Brightens by 10 a unit of time, and by 1 a unit of the pause."""
+    """An animation that brightens by 10 per unit of time, and by 1 per unit of the pause."""
 
     per_second, size = 10.0, (32, 16)
 
@@ -33,7 +33,7 @@ def dark(height: int = 40, width: int = 80) -> Picture:
 
 
 def lit(picture: Picture) -> tuple[int, int, int, int]:
-    """First and last row, first and last column with any light."""
+    """Returns the first and last row and the first and last column that are not black."""
     rows, columns = (np.flatnonzero(picture.any((2, axis))) for axis in (1, 0))
     return int(rows[0]), int(rows[-1]), int(columns[0]), int(columns[-1])
 

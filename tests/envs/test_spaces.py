@@ -1,4 +1,4 @@
-"""Gymnasium spaces as specs, and values in and out of arrays."""
+"""Gymnasium spaces as specs, and conversion of values to and from arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensordicts made without checks are those that TensorDict's own constructor makes."""
+"""Tensordicts made without checks equal those of TensorDict's own constructor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any TorchRL environment as a world: rows, ends, actions, observations, groups, seeds, and what is refused."""
+"""Any TorchRL environment as a world: rows, ends, actions, observations, groups, seeds, and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def door(toy: str = "Counter", **options: Any) -> Any:
 
 
 def columns(batch: TensorDictBase, *key: str) -> list[list[float]]:
-    """``[W, T, 1]`` as lists of numbers, one of each row."""
+    """Returns ``[W, T, 1]`` as lists of numbers, one list per row."""
     return batch.get(key)[..., 0].tolist()
 
 
@@ -41,7 +41,7 @@ def columns(batch: TensorDictBase, *key: str) -> list[list[float]]:
         ({"batch": (3,)}, [2, 3, 4]),  # as it is
         ({"batch": (2, 2)}, [2, 3, 4, 5]),  # a batch of two axes is one
         ({"batch": (3,), "num_envs": 2}, [2, 3]),  # the last row is not shown
-        ({"batch": (2,), "num_envs": 3}, [2, 3, 2]),  # nor is the last of two batches
+        ({"batch": (2,), "num_envs": 3}, [2, 3, 2]),  # the last of two batches is not, either
     ],
 )
 def test_rows_begin_anew_each_by_itself(options: dict[str, Any], rows: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Worlds that restart without anybody looking which: what a GPU does, on a CPU."""
+"""Worlds that restart without a check of which have ended: the GPU's code path, on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a world can be asked: envs of other makes answer with the defaults, wrapped worlds as the worlds within."""
+"""Hooks of worlds: envs of other libraries use the defaults, wrapped worlds answer as the inner worlds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ASKED_OF_THE_CLASS = {
     *("evaluation_set", "episode_options", "load_episodes", "load_replay"),
 }
 OF_THE_ENV_ITSELF = {"carries_memory", "collect"}
-"""Each env says for itself whether it hands memories on and makes many steps at once."""
+"""Hooks that each env defines for itself: whether it carries recurrent states and collects many steps at once."""
 
 
 class Talkative(CartPole):
-    """Answers everything otherwise than by default."""
+    """A world whose hooks all differ from the defaults."""
 
     evaluation_steps, num_stages, stage_names, pictures_per_second = 7, 2, ("low", "high"), 3.0
     saves_episodes = False
@@ -94,7 +94,7 @@ def test_a_mirror_knows_the_whole_observation_of_a_step(wrapper: Any) -> None:
 
 
 def test_no_hook_is_forgotten_by_wrappers() -> None:
-    """A new hook is answered by the wrapper, or is asked of the class, or of each env for itself."""
+    """Each hook is forwarded by the wrapper, or read from the class, or defined by each env for itself."""
     hooks = {name for name in vars(WorldHooks) if not name.startswith("_")}
     own = set(vars(Wrapper)) | set(vars(ActionRepeat(CartPole(num_worlds=1), 2))) | {"set_stage"}
     assert hooks - own == ASKED_OF_THE_CLASS | OF_THE_ENV_ITSELF

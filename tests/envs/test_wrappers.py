@@ -1,4 +1,4 @@
-"""Repeated actions and stacked observations: sums, ends, histories, specs, and going on from a checkpoint."""
+"""Repeated actions and stacked observations: sums, ends, histories, specs, and resuming from a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDS = ("done", "terminated", "truncated")
 
 
 class Clock(World):
-    """World w shows [steps, action of the last step, w] and images of steps; it ends after ``lengths[w]`` steps.
+    """World w observes [steps, last action, w] and images of steps; it ends after ``lengths[w]`` steps.
 
     The reward is the action times the step's number.
     """
@@ -86,9 +86,9 @@ class Clock(World):
 
 
 class Team(World):
-    """One world of two agents that show the number of steps; agent a is cut short after ``lengths[a]`` steps.
+    """One world of two agents that observe the number of steps; agent a is truncated after ``lengths[a]`` steps.
 
-    Reward 1 for agent 0, 10 for agent 1, also after their ends.
+    Rewards are 1 for agent 0 and 10 for agent 1, also after they have ended.
     """
 
     def __init__(self, lengths: tuple[int, int] = (2, 5)) -> None:
@@ -160,7 +160,7 @@ def test_one_means_no_wrapper() -> None:
 
 
 class Other(EnvBase):
-    """No world."""
+    """An env that is not a world."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ def test_an_agent_stops_at_its_own_end() -> None:
     step, td = env.step_and_maybe_reset(td)
     agents = step["next", "agents"]
     assert agents["reward"].flatten().tolist() == [2, 30]
-    # Agent 0 was cut short in the second of three steps: what it saw then is what its value is bootstrapped from.
+    # Agent 0 was truncated in the second of three steps: its observation then is the basis of the bootstrap value.
     assert agents["observation"].flatten().tolist() == [2, 3]
     assert agents["done"].flatten().tolist() == agents["truncated"].flatten().tolist() == [True, False]
     assert not agents["terminated"].any() and agents["active"].flatten().tolist() == [False, True]
@@ -291,11 +291,11 @@ def test_the_last_observations_stand_side_by_side() -> None:
     assert step["next", "observation", "parity"][1].tolist() == [0, 1, 0]
     step, td = act(env, td, 1.0)
     assert step["next", "observation", "late"][1].tolist() == [False, False, True]
-    # The end of world 0 belongs to its own episode, and its next episode knows nothing of that.
+    # The end of world 0 belongs to its own episode and does not appear in its next episode.
     assert step["next", "observation", "vector"][0].tolist() == [1, 0.5, 0, 2, -0.5, 0, 3, 1, 0]
     assert td["observation", "vector"][0].tolist() == [0, 0, 0] * 3
     assert td["observation", "vector"][1].tolist() == [1, 0.5, 1, 2, -0.5, 1, 3, 1, 1]
-    assert td["steps"][:, 0].tolist() == [0, 3, 3]  # what is no observation stays as it is
+    assert td["steps"][:, 0].tolist() == [0, 3, 3]  # entries other than observations are unchanged
 
 
 def test_bounds_are_those_of_every_frame() -> None:
@@ -339,7 +339,7 @@ def test_a_restored_clock_keeps_its_history() -> None:
 
 
 class Forgetful(Clock):
-    """Cannot go on within its episodes."""
+    """A world that cannot resume within an episode."""
 
     saves_episodes = False
 
@@ -383,7 +383,7 @@ def test_a_restored_marinenav_continues_exactly(tmp_path: Path) -> None:
 
 
 def test_marinenav_is_evaluated_and_recorded_with_repeated_actions() -> None:
-    """Full thrust all the time: repeating it changes nothing but the number of decisions."""
+    """With constant full thrust, repeated actions change only the number of decisions."""
     names = ["arrives", "collides"]
     chosen = EpisodeSet([episodes()[name] for name in names], names)
     results = [

@@ -1,4 +1,4 @@
-"""TorchRL environments whose every number is known."""
+"""TorchRL environments with known numbers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ACTIONS = {
 
 
 class Counter(EnvBase):
-    """Counts its steps from a first number that its seed decides; row ``k`` of a batch ends after ``ends + k`` of them.
+    """Counts steps from a number that depends on the seed; row ``k`` of a batch ends after ``ends + k`` steps.
 
-    The reward is 1, or 2 where a one-hot action takes its last choice. ``taken`` has all actions as they came.
+    The reward is 1, or 2 if a one-hot action is the last choice. ``taken`` holds all received actions.
     """
 
     def __init__(
@@ -127,21 +127,21 @@ class Pair(EnvBase):
 
 
 def limited(steps: int = 3, ends: int = 9, batch: tuple[int, ...] = ()) -> TransformedEnv:
-    """Truncated by a transform, which also sums the rewards."""
+    """Returns an environment that is truncated by a transform and sums the rewards."""
     env = TransformedEnv(Counter(ends, tuple(batch)), StepCounter(max_steps=steps))
     return env.append_transform(RewardSum())
 
 
 def scaled() -> TransformedEnv:
-    """The learner gets ten times the rewards that the environment sums up."""
+    """Returns an environment whose rewards for the learner are ten times those that it sums."""
     return TransformedEnv(Counter(3), Compose(RewardSum(), RewardScaling(loc=0.0, scale=10.0)))
 
 
 def unannotated():
-    """Nobody knows what it returns before it is called."""
+    """A function without a return annotation."""
     raise AssertionError("called")
 
 
 def liar() -> EnvBase:
-    """It returns something else."""
+    """A function whose annotation is wrong."""
     return 3  # type: ignore[return-value]

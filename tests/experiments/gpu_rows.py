@@ -1,4 +1,4 @@
-"""Rows that behave in all the ways rows can, for the tests of ``python -m experiments.gpu``."""
+"""Rows with all possible outcomes, for the tests of ``python -m experiments.gpu``."""
 
 from __future__ import annotations
 

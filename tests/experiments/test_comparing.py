@@ -1,4 +1,4 @@
-"""A comparison with an earlier result names what got slower, and only that."""
+"""A comparison with an earlier result names the slower figures, and only these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The curves of off-policy corrections: every arm runs, the lag is what it says, a picture comes out."""
+"""The curves of off-policy corrections: each arm runs, the lag is exact, and a picture is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.corrections import curves
 
 
 def test_late_data_are_those_of_weights_so_many_updates_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of who acts says how old its weights are: batches of 16 worlds and 16 steps."""
+    """The acting policy's clock shows the age of its weights, in batches of 16 worlds and 16 steps."""
     seen: list[int] = []
 
     class Spy:
@@ -44,6 +44,6 @@ def test_areas_and_pictures(tmp_path: Path) -> None:
         for point in range(curves.POINTS)
     ]
     told = curves.summary(rows, 1.0)["arms"]["A2C, no lag"]
-    assert told["areas"] == [5.5, 6.5] and told["area"] == 6.0 and told["last quarter"] == 10.5  # of 9, 10 and 11
+    assert told["areas"] == [5.5, 6.5] and told["area"] == 6.0 and told["last quarter"] == 10.5  # mean of 9, 10 and 11
     curves.draw(rows, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 1000

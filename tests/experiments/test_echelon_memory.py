@@ -1,4 +1,4 @@
-"""The comparison of policies under partial sight: its test of significance, and the network with attention."""
+"""The comparison of policies under partial observation: its significance test, and the network with attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PPO here and in Stable-Baselines3: the bookkeeping of the comparison, and both for a few batches."""
+"""PPO of rlstack and of Stable-Baselines3: the statistics of the comparison, and a few batches of both."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def test_episodes_have_the_length_of_their_return(library: str) -> None:
     episodes = equal_ppo.LIBRARIES[library]("CartPole-v1", settings, 0)
     frames = [when for when, _ in episodes]
     assert frames == sorted(frames) and frames[0] > 0 and frames[-1] <= 256
-    # A step is worth 1, so no more is earned than frames were made, and only two unfinished episodes are missing.
+    # Each step has a reward of 1, so the sum is at most the number of frames; only two unfinished episodes are missing.
     assert 256 - 2 * 100 <= sum(value for _, value in episodes) <= 256

@@ -1,4 +1,4 @@
-"""``python -m experiments.gpu``: rows that fail in every way, what is compared, the whole of it on a CPU."""
+"""``python -m experiments.gpu``: rows that fail in all ways, the comparisons, and the whole command on a CPU."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_updates_that_differ_are_measured_by_how_far_they_moved() -> None:
         "parameters": 0.0,
         "name": "largest of losses and actor.weight",
     }
-    last = {**ours.last, "critic.weight": torch.tensor([4.5])}  # of a way of 5
+    last = {**ours.last, "critic.weight": torch.tensor([4.5])}  # of a total change of 5
     found = compare_lessons(ours, replace(ours, last=last, metrics=[{"loss": 2.2}]))
     assert found["parameters"] == pytest.approx(0.1) and found["losses"] == pytest.approx(0.1)
     assert found["name"] == "largest of loss and critic.weight"
@@ -231,7 +231,7 @@ def test_random_numbers_are_drawn_on_the_cpu() -> None:
     own = torch.Generator().manual_seed(7)
     wanted = torch.rand(4, generator=torch.Generator().manual_seed(7))
     with DrawnOnCpu():
-        found = torch.cat((torch.rand(2, generator=own), torch.rand(2, generator=own)))  # goes on, does not begin anew
+        found = torch.cat((torch.rand(2, generator=own), torch.rand(2, generator=own)))  # continues, does not restart
     assert torch.equal(found, wanted)
     with DrawnOnCpu(), pytest.raises(RuntimeError, match="a generator on cpu for numbers on meta"):
         torch.rand(2, generator=own, device="meta")

@@ -1,4 +1,4 @@
-"""The frozen benchmark of MarineNav: what it is made of, and how it compares players."""
+"""The frozen benchmark of MarineNav: its episodes, and its comparison of players."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the experiment with recorded episodes, on made-up results."""
+"""The table of the experiment on recorded episodes, for made-up results."""
 
 from experiments.marinenav.offline import Results, gain, table
 
@@ -11,7 +11,7 @@ def test_the_table_pools_the_episodes_of_the_seeds() -> None:
 
 
 def test_a_gain_is_that_of_the_same_episodes() -> None:
-    """One seed solves one more of four, the other none: 1/8, all of it in one of the four episodes."""
+    """One seed solves one more of four episodes, the other none: a gain of 1/8, from one of the four episodes."""
     worse, better = {"solved": [1, 0, 0, 0]}, {"solved": [1, 1, 0, 0]}
     results: Results = {"bc": [worse, worse], "iql": [better, worse]}
     mean, low, high = gain(results, "iql", "bc")

@@ -1,4 +1,4 @@
-"""What an option is worth in MarineNav: what is read of runs, and what is asked of them."""
+"""The study of options in MarineNav: the figures read from runs, and the overrides of the runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurement beside peers, at tiny sizes."""
+"""The comparison with peers, at tiny sizes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_worlds_are_stepped(way: Callable[[], peers.Train]) -> None:
 
 @pytest.mark.slow
 def test_the_reference_learns() -> None:
-    """Advantages of a rollout of one long episode, and a policy that gets better."""
+    """It has correct advantages for a rollout of one long episode, and its policy improves."""
     torch.manual_seed(0)
     reference = ReferencePPO("CartPole-v1", num_envs=4, steps=64, epochs=4, lr=2e-3)
     seen, _, _, advantage, target = reference.collect()

@@ -1,4 +1,4 @@
-"""The bookkeeping of the quality experiment, on made-up runs."""
+"""The statistics of the quality experiment, on made-up runs."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_only_evaluations_make_the_curve(tmp_path: Path) -> None:
 
 
 def evaluated(success: list[float]) -> dict[str, Any]:
-    """What ``rlstack.evaluate`` writes, for made-up episodes on two levels."""
+    """Returns the result of ``rlstack.evaluate`` for made-up episodes on two levels."""
     half = len(success) // 2
     columns = {name: torch.tensor(success) for name in ("success", "return", "discounted_return", "time", "energy")}
     columns |= {"length": torch.ones(2 * half), "collision": 1 - torch.tensor(success)}

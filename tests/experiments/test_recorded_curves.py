@@ -1,4 +1,4 @@
-"""The summary and the picture of the experiment that learns from a replay buffer, on made-up evaluations."""
+"""The summary and the picture of the experiment on learning from a replay buffer, for made-up evaluations."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The reference studies: their files, their table, and a fast subset run for real."""
+"""The reference studies: their files, their table, and a real run of a fast subset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of the page about experiments are those of their result files."""
+"""The tables of the experiments' page agree with their result files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded runs of three updates on one batch, as the reference learners left them."""
+"""Recordings of three updates of the reference learners on one batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BATCH = 16
 
 
 class Recording:
-    """One file of arrays."""
+    """One file of recorded arrays."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
@@ -24,11 +24,11 @@ class Recording:
         return torch.as_tensor(self.arrays[key])
 
     def under(self, prefix: str) -> dict[str, np.ndarray]:
-        """The arrays whose names begin so, by the rest of their names."""
+        """Returns the arrays whose names begin with ``prefix``, by the rest of their names."""
         return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
 
     def batch(self) -> TensorDict:
-        """The transitions all three updates saw."""
+        """Returns the transitions of all three updates."""
 
         def observation(prefix: str) -> dict[str, Tensor]:
             return {key: self[prefix + key] for key in ("self", "objects", "mask")}

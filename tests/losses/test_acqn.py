@@ -1,4 +1,4 @@
-"""AC-IQN's losses against updates recorded from the reference learner."""
+"""AC-IQN's losses compared with recorded updates of the reference learner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Pair(Recording):
     """A recording of AC-IQN's actor and critic."""
 
     def state(self, prefix: str, network: str) -> dict[str, Tensor]:
-        """Parameters of ``"actor"`` or ``"critic"`` under our names."""
+        """Returns the parameters of ``"actor"`` or ``"critic"`` under our names."""
         return published_state(self.under(f"{prefix}/{network}/"), NAMES[network])
 
     def network(self, prefix: str, name: str) -> nn.Module:
@@ -97,7 +97,7 @@ def recording(fixtures_dir: Path) -> Pair:
 
 def test_targets_are_copies_that_no_gradient_reaches(recording: Pair) -> None:
     loss, batch = recording.loss(), recording.batch()
-    for _ in range(2):  # to_module() must leave it so after each use
+    for _ in range(2):  # to_module() must restore this state after each use
         losses = loss(batch)
         (losses["loss_critic"] + losses["loss_actor"]).backward()
         for name in NAMES:

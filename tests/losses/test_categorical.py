@@ -1,4 +1,4 @@
-"""Projection of return distributions onto fixed atoms, against algorithm 1 of Bellemare et al. 2017 as a loop."""
+"""Projection of return distributions onto fixed atoms, compared with a loop of algorithm 1 in Bellemare et al. 2017."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def slowly(probabilities: list[float], returns: list[float], low: float, high: f
     for probability, value in zip(probabilities, returns):
         b = (min(max(value, low), high) - low) / spacing
         below, above = math.floor(b), math.ceil(b)
-        if below == above:  # an exact hit, whose mass the algorithm as printed would lose
+        if below == above:  # an exact hit, whose mass the published algorithm would lose
             projected[below] += probability
         else:
             projected[below] += probability * (above - b)

@@ -1,4 +1,4 @@
-"""Every loss as a part of TorchRL: updaters, state, keys, devices, TorchRL's own actors and critics."""
+"""Each loss as a TorchRL module: updaters, state, keys, devices, TorchRL's own actors and critics."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from rlstack.losses import (
 )
 
 S, A, N, K = 3, 4, 6, 5
-"""Numbers in an observation, choices, entries of a batch, quantiles or atoms."""
+"""Size of an observation, number of choices, size of a batch, number of quantiles or atoms."""
 
 
 class Net(nn.Module):
-    """A linear function of all its inputs, reshaped; a level ``tau`` scales it."""
+    """A linear function of all its inputs, reshaped and scaled by a level ``tau``."""
 
     def __init__(self, inputs: int, *shape: int, levels: bool = False, split: bool = False) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ everyone = pytest.mark.parametrize("name", LOSSES)
 
 
 def batch(name: str, dtype: torch.dtype = torch.float32) -> TensorDict:
-    """``N`` transitions, of which the first two have ended."""
+    """Returns ``N`` transitions, of which the first two end episodes."""
     following = {
         "observation": torch.randn(N, S, dtype=dtype),
         "reward": torch.randn(N, 1, dtype=dtype),
@@ -99,7 +99,7 @@ def batch(name: str, dtype: torch.dtype = torch.float32) -> TensorDict:
     entries = {"observation": torch.randn(N, S, dtype=dtype), "action": action, "next": following}
     for key in ("action_log_prob", "advantage", "value_target"):
         entries[key] = torch.randn(N, dtype=dtype)
-    if name == "retrace":  # three steps alike, of random actions
+    if name == "retrace":  # three equal steps with random actions
         entries["next"] = {key: value.unsqueeze(1).repeat(1, 3, 1) for key, value in following.items()}
         entries["next"] |= {"done": entries["next"]["terminated"], "action": torch.randint(A, (N, 3))}
         entries["next"]["log_prob"] = torch.full((N, 3), 1 / A, dtype=dtype).log()
@@ -283,7 +283,7 @@ def test_a_probabilistic_actor_in_ppo() -> None:
 
 
 def test_a_squashed_gaussian_of_torchrl_in_sac() -> None:
-    """Its density is that of our own by another formula."""
+    """Its density equals that of our own, which uses another formula."""
     torch.manual_seed(0)
     net, critics, data = Net(S, 4, split=True), [Net(S + 2, 1), Net(S + 2, 1)], batch("sac")
 

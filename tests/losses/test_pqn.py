@@ -1,4 +1,4 @@
-"""PQN's returns against numbers worked out by hand and TorchRL's estimator; its loss."""
+"""PQN's returns compared with hand-computed numbers and TorchRL's estimator; its loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlstack.losses import PQNLoss
 
 
 class Shown(nn.Module):
-    """Values of the actions: what the observation shows, times a weight of one."""
+    """Action values: the observation, times a weight of one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def sequence(after: list[list[float]], reward: list[float], ends: dict[str, list
     ],
 )
 def test_returns_by_hand(terminated: bool, expected: list[float]) -> None:
-    """Gamma and lambda 1/2, best values after the steps 10, 20 and 8; the second step ends an episode."""
+    """Gamma and lambda are 1/2, the best values after the steps 10, 20 and 8; the second step ends an episode."""
     ends = {"done": [False, True, False], "terminated": [False, terminated, False]}
     data = sequence([[10.0, 3.0], [-1.0, 20.0], [8.0, 8.0]], [1.0, 2.0, 4.0], ends)
     returns = PQNLoss(Shown(), gamma=0.5, td_lambda=0.5).returns(data)
@@ -67,7 +67,7 @@ def test_returns_are_torchrls(td_lambda: float) -> None:
 
 
 def test_the_loss_is_half_the_squared_error() -> None:
-    """Predicted 3 and -1, wanted 5 and 2: (4 + 9) / 2 / 2."""
+    """Predictions 3 and -1, targets 5 and 2: (4 + 9) / 2 / 2."""
     seen = torch.tensor([[3.0, 9.0], [7.0, -1.0]], dtype=torch.float64)
     wanted = torch.tensor([5.0, 2.0], dtype=torch.float64)
     data = TensorDict({"observation": seen, "action": torch.tensor([0, 1]), "value_target": wanted}, [2])

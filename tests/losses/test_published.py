@@ -1,7 +1,7 @@
-"""Whole agents of the ``*_published`` recipes against updates recorded from the reference learners.
+"""Whole agents of the ``*_published`` recipes compared with recorded updates of the reference learners.
 
-Losses, gradient norms before clipping, and parameters after three updates: networks, losses, order of the draws,
-optimisers and clipping all have to be right.
+Losses, gradient norms before clipping, and parameters are compared after three updates: networks, losses, the order of
+random draws, optimisers and clipping all have to be right.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Updates(Recording):
         return unpacked(super().under(prefix))
 
     def draws(self, name: str) -> Iterator[Tensor]:
-        """All draws of the three updates in their order."""
+        """Yields all draws of the three updates in order."""
         return (self[f"step{k}/{name}{i}"] for k in range(3) for i in range(3) if f"step{k}/{name}{i}" in self.arrays)
 
 
 def unpacked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """With the noise of weights, which the small recordings keep as the two vectors it is the product of."""
+    """Returns the arrays with the noise of weights, which small recordings store as the two factors of a product."""
     for name in [name for name in arrays if name.endswith("weight_epsilon_in")]:
         layer = name.removesuffix("weight_epsilon_in")
         arrays[f"{layer}weight_epsilon"] = np.outer(arrays[f"{layer}bias_epsilon"], arrays.pop(name))
@@ -112,7 +112,7 @@ def check(kind: str, path: Path) -> None:
 
 
 def watch_errors(agent: Any) -> list[Tensor]:
-    """What the loss reports of every entry, update by update."""
+    """Returns a list that collects the loss's error for each entry, one tensor per update."""
     seen: list[Tensor] = []
     loss: Callable[[Any], Any] = agent.loss.critic_loss
 
@@ -126,7 +126,7 @@ def watch_errors(agent: Any) -> list[Tensor]:
 
 
 def watch_critics(agent: Any) -> None:
-    """Leaves the loss of either critic in ``agent.critic_losses``."""
+    """Stores the losses of both critics in ``agent.critic_losses``."""
     loss: Callable[[Any], Any] = agent.loss.critic_loss
 
     def watched(batch: Any) -> Any:
@@ -138,7 +138,7 @@ def watch_critics(agent: Any) -> None:
 
 
 def compare_parameters(state: dict[str, Tensor], recording: Updates, part: str, names: Any) -> None:
-    """Of arrays of which only every tenth row was kept (``...::10``) these rows."""
+    """Compares parameters; for arrays stored with every tenth row (``...::10``) only these rows."""
     recorded = recording.under(f"step2/local/{published_part(part)}/")
     left = {name for name in state if not name.endswith("_epsilon")}
     for name, value in recorded.items():
@@ -187,7 +187,7 @@ def test_rainbow_keeps_its_noise_and_the_target_draws_new(fixtures_dir: Path) ->
 
 
 def test_iqn_takes_the_best_action_of_every_quantile_by_itself(fixtures_dir: Path) -> None:
-    """In the recording one action is best at all levels: here the embedding is made to matter more."""
+    """In the recording one action is best at all levels; here the embedding is given more influence."""
     recording = Updates(fixtures_dir / "losses/public_IQN.npz")
     agent, batch = build("IQN", recording), recording.batch()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The quantile Huber loss against loops, hand-worked values and finite differences."""
+"""The quantile Huber loss compared with loops, hand-computed values and finite differences."""
 
 from __future__ import annotations
 

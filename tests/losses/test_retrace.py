@@ -1,4 +1,4 @@
-"""Retrace (Munos et al. 2016): examples worked out by hand, and windows of steps."""
+"""Retrace (Munos et al. 2016): examples computed by hand, and windows of steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_three_steps_by_hand(done: int | None, terminated: bool, wanted: float) 
 
 
 class Table(nn.Module):
-    """Values of two actions in four states, which are observed as one-hot vectors."""
+    """Values of two actions in four states, observed as one-hot vectors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def test_the_loss_by_hand(epsilon: float, target: float) -> None:
 def test_returns_end_with_the_greedy_actions(
     follows: tuple[int, ...], done: int | None, reward: float, state: float, gamma: float
 ) -> None:
-    """Rewards 1, 2 and 4 at a discount of 1/2: 1 each, up to the first action that is not the greedy one."""
+    """Rewards 1, 2 and 4 with a discount of 1/2: 1 each, up to the first action that is not greedy."""
     ends = torch.zeros(1, 3, 1, dtype=torch.bool)
     if done is not None:
         ends[0, done] = True
@@ -95,7 +95,7 @@ def test_returns_end_with_the_greedy_actions(
 
 
 def numbered(time: int, ends: tuple[int, ...] = ()) -> TensorDict:
-    """A row of steps whose entries are their number, which end episodes as said."""
+    """Returns a row of steps whose entries are their numbers; the steps in ``ends`` end episodes."""
     count = torch.arange(time, dtype=torch.float32).view(1, time, 1)
     done = torch.zeros(1, time, 1, dtype=torch.bool)
     done[:, list(ends)] = True
@@ -125,6 +125,6 @@ def test_a_stream_gives_the_windows_of_the_whole() -> None:
     found, whole = torch.cat(parts, 1), n_step_windows(data, 3)[:, :7]
     assert found.shape == (1, 7)
     for key in ("reward", "observation", "terminated", "action", "log_prob"):
-        used = slice(0, 2) if key in ("action", "log_prob") else slice(None)  # nobody asks for the last action
+        used = slice(0, 2) if key in ("action", "log_prob") else slice(None)  # the last action is not used
         assert torch.equal(found["next", key][:, :, used], whole["next", key][:, :, used])
     assert torch.equal(found["next", "done"][:, :, :2], whole["next", "done"][:, :, :2])

@@ -1,4 +1,4 @@
-"""TQC's truncation, and the worst part of QR-DQN's quantiles, worked out by hand."""
+"""TQC's truncation, and the worst part of QR-DQN's quantiles, computed by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlstack.losses import TQCLoss
 
 
 class Still(nn.Module):
-    """The mean 0 and the log std 0 of one action."""
+    """A policy with mean 0 and log std 0 for one action."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Still(nn.Module):
 
 
 class Fixed(nn.Module):
-    """Three quantiles, whatever it sees."""
+    """A critic with the same three quantiles for all inputs."""
 
     def __init__(self, *quantiles: float) -> None:
         super().__init__()
@@ -61,6 +61,6 @@ def test_the_actor_climbs_the_mean_of_all() -> None:
     [(1.0, 2.5), (0.5, 1.5), (0.25, 1.0), (0.1, 1.0), (0.375, (1 + 0.5 * 2) / 1.5)],
 )
 def test_the_worst_part_of_returns(level: float, expected: float) -> None:
-    """Quantiles 1 to 4 in any order: of the worst three eighths the first and half of the second."""
+    """Quantiles 1 to 4 in any order: the worst three eighths are the first and half of the second."""
     quantiles = torch.tensor([[3.0, 1.0, 4.0, 2.0]]).unsqueeze(-1)
     assert worst_mean(quantiles, torch.tensor([level])).item() == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""V-trace (Espeholt et al. 2018): examples worked out by hand, and what it is for data of the present policy."""
+"""V-trace (Espeholt et al. 2018): examples computed by hand, and its values for on-policy data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlstack.losses import estimate, vtrace
 
 DOUBLE = torch.float64
 REWARD, VALUE, LAST = [2.0, 1.0, -1.0, 4.0], [2.0, 1.0, 3.0, 0.0], 2.0
-"""Of four steps: rewards, values of their states, and that of the state after them; the discount is a half."""
+"""For four steps: rewards, values of their states, and the value of the state after them; the discount is 1/2."""
 
 
 def sequence(values: list[float]) -> Tensor:
@@ -18,7 +18,7 @@ def sequence(values: list[float]) -> Tensor:
 
 
 def four_steps(ratios: list[float], clips: tuple[float, float], decay: float = 1.0, **ends: int) -> list[list[float]]:
-    """Advantages and targets; ``done`` is the step with which an episode ends, ``terminated`` if it is its true end."""
+    """Returns advantages and targets; ``done`` is the last step of an episode, ``terminated`` whether it terminates."""
     done, following = torch.zeros(1, 4, 1, dtype=torch.bool), sequence([*VALUE[1:], LAST])
     if "done" in ends:
         done[0, ends["done"]] = True

@@ -183,7 +183,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(tmp_path: Path) -> None:
         damaged[position] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
         try:
-            assert same(read_checkpoint(path), STATE)  # padding and timestamps carry nothing
+            assert same(read_checkpoint(path), STATE)  # padding and timestamps hold no content
         except CheckpointError:
             detected += 1
     assert detected > 50
@@ -194,7 +194,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(tmp_path: Path) -> None:
 
 
 def test_what_no_checksum_covers_is_checked_too(tmp_path: Path) -> None:
-    """The directory attribute of a record makes torch read nothing of it; content is compared with a digest of ours."""
+    """Torch does not read a record with the directory attribute; content is checked with our own digest."""
     path = CheckpointStore(tmp_path).save(STATE, 0)
     content = bytearray(path.read_bytes())
     content[content.find(b"PK\x01\x02", content.find(b"PK\x01\x02") + 1) + 38] ^= 0x10  # of the second record
@@ -285,7 +285,7 @@ def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"\(refused, it holds objects that are not plain data\)$"):
         read_checkpoint(path)
     assert not target.exists()
-    torch.load(path, weights_only=False)  # the bait does work
+    torch.load(path, weights_only=False)  # the bait works
     assert target.exists()
 
 
@@ -325,7 +325,7 @@ def test_a_killed_writer_always_leaves_a_sound_checkpoint(tmp_path: Path) -> Non
             assert forker.stdout.readline() == "reaped\n"
             latest = store.latest()
             assert latest is not None
-            state = read_checkpoint(latest)  # the very newest, no falling back
+            state = read_checkpoint(latest)  # the newest file, no fallback
             assert state["frames"] >= frames and torch.all(state["weights"] == state["frames"])
             frames = state["frames"]
             if (tmp_path / "best.pt").exists():

@@ -1,4 +1,4 @@
-"""``latest`` in place of a run."""
+"""The word ``latest`` in place of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlstack.runs.run_directory import named
 
 
 def run(folder: str, time: int, *files: str) -> None:
-    """A run directory whose checkpoints are of that time, in seconds."""
+    """Makes a run directory with checkpoints of the given time in seconds."""
     path = Path("runs", folder)
     (path / "checkpoints").mkdir(parents=True)
     (path / "config.yaml").touch()

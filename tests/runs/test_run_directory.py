@@ -1,4 +1,4 @@
-"""Folders of runs that start at the same moment."""
+"""Folders of runs that start at the same time."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Killed(BaseException):
 
 
 def trainer(subject: Population, stop_after: int = 10**9) -> Callable[[Generation], None]:
-    """Weights are what a run has learned: so many frames times the learning rate of the time."""
+    """Returns a training function; its weights are the sum of frames times the learning rate at that time."""
     steps = 0
 
     def train(generation: Generation) -> None:
@@ -77,7 +77,7 @@ def test_the_worst_go_on_as_copies_of_the_best(tmp_path: Path) -> None:
     following = subject.selected(members)
     for index in (0, 1, 3, 5):
         assert following[index] == PopulationMember({"agent.lr": 0.5 + index})
-    for index in (2, 4):  # the worst that came to its end, and the one that failed
+    for index in (2, 4):  # the worst of the finished members, and the failed one
         source = following[index].copied_from
         assert source in (1, 5)
         factor = following[index].hyperparameters["agent.lr"] / (0.5 + source)
@@ -193,7 +193,7 @@ def test_a_damaged_file_is_told_and_left_alone(content: str, tmp_path: Path) -> 
     "values", [{"agent.lr": "1,hydra.launcher=joblib"}, {"env.name": "a:b"}, {"agent.lr": 99.0}, {}]
 )
 def test_a_file_gives_members_nothing_but_values_of_what_varies(values: dict[str, Any], tmp_path: Path) -> None:
-    """They become command lines."""
+    """The values become command lines."""
     subject = population(tmp_path)
     file = tmp_path / "population.json"
     content = json.loads(file.read_text())

@@ -44,13 +44,13 @@ def search(folder: Path, **changes: Any) -> Search:
 
 
 def curve(values: dict[str, Any]) -> list[float]:
-    """Best at a learning rate of 0.01, few epochs and ppo; four evaluations."""
+    """Returns four evaluations; the score is best at a learning rate of 0.01, few epochs and ppo."""
     merit = -abs(math.log10(values["agent.lr"]) + 2) - 0.1 * values["agent.epochs"] - (values["agent"] == "a2c")
     return [merit * (1 + 1 / evaluation) for evaluation in (1, 2, 3, 4)]
 
 
 def run(subject: Search, stop_before: int = 10**9) -> Search:
-    """Runs the trials that are left; killed before one of them starts."""
+    """Runs the remaining trials, and is killed before trial ``stop_before`` starts."""
     while numbers := subject.batch():
         for number in numbers:
             if number >= stop_before:
@@ -103,8 +103,8 @@ def test_another_seed_tries_something_else(tmp_path: Path) -> None:
     [
         ([0.0, 2.9], {}, True),  # the median of 1, 3 and 5 after two evaluations is 3
         ([0.0, 3.1], {}, False),
-        ([9.0, 0.0], {}, False),  # its best so far counts
-        ([0.0], {}, False),  # the first evaluation ends none
+        ([9.0, 0.0], {}, False),  # the best score so far counts
+        ([0.0], {}, False),  # the first evaluation never ends a trial
         ([0.0, 2.9], {"pruner": "none"}, False),
         ([0.0, 2.9], {"pruner_trials": 4}, False),
         ([9.0, 3.1], {"direction": "minimize"}, True),
@@ -169,7 +169,7 @@ def test_a_file_holds_nothing_but_trials(tmp_path: Path, changes: dict[str, Any]
 
 
 def test_a_run_that_falls_behind_ends_early(tmp_path: Path) -> None:
-    """CartPole returns 500 at most; the trial before has returned more, but at first not."""
+    """CartPole's return is at most 500; the previous trial has a higher one, except at first."""
     subject = search(tmp_path, n_jobs=1, n_trials=2, pruner_trials=1)
     subject.finish(subject.batch()[0], True, [-1.0, 1000.0, 1000.0, 1000.0])
     subject.keep()

@@ -1,4 +1,4 @@
-"""What varies in a population, as it stands on the command line."""
+"""The options that vary in a population, as given on the command line."""
 
 from __future__ import annotations
 

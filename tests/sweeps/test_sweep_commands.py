@@ -1,4 +1,4 @@
-"""Sweeps as a user types them."""
+"""Sweeps by the commands that a user types."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def table(output: str) -> dict[str, str]:
-    """Folders of runs and the lines of the final table that name them."""
+    """Returns the lines of the final table by the folder of the run that they name."""
     return {
         match[0]: line for line in output.splitlines() if line[:1].isdigit() and (match := re.search(r"runs/\S+", line))
     }

@@ -1,4 +1,4 @@
-"""Every sweep has a folder of its own, and one command makes a report of it."""
+"""Each sweep has its own folder, and one command makes a report of it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_folder_says_what_is_swept(
     arguments: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = [place(*arguments) for _ in range(2)]  # within the same second, perhaps
+    folders = [place(*arguments) for _ in range(2)]  # possibly within the same second
     for added, folder in folders:
         assert folder is not None and folder.match(f"runs/{name}_sweep_*")
         assert added == [f"hydra.sweep.dir='{folder}'"] and folder.is_dir()
@@ -57,7 +57,7 @@ def test_folders_are_left_alone_where_there_is_no_need(tmp_path: Path, monkeypat
 
 @contextmanager
 def stand_in(plain: dict[str, Any], hooks: list[Any]) -> Iterator[SimpleNamespace]:
-    """A run of a low score, of which a report draws the logarithm of nothing."""
+    """Stands in for a run with a low score, for which a report plots the logarithm of nothing."""
     folder = Path(plain["run_dir"])
     score = -1.0 - plain["seed"]
     make_run(folder, config(plain["seed"], agent=plain["agent"]["name"]), score_rows(score))

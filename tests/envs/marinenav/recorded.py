@@ -1,4 +1,4 @@
-"""Recorded data as episodes, and the published actor: what the tests of the world share."""
+"""Recorded data as episodes, and the published actor, for the tests of the world."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def load_json(path: Path) -> Any:
 
 
 def robot(start: Any, goal: Any = (1.0e3, 1.0e3), theta: float = 0.0, **changes: Any) -> Config:
-    """One robot of an episode; without a goal it can never arrive."""
+    """Returns one robot of an episode; with the default goal it can never arrive."""
     return default_robot(start, goal, theta) | changes
 
 
 def build(num_worlds: int, num_robots: int, **options: Any) -> MarineNav:
-    """A float64 world without perception noise, unless told otherwise."""
+    """Returns a float64 world, by default without perception noise."""
     defaults: dict[str, Any] = {"perception_noise": False, "dtype": torch.float64, "num_obstacles": 0}
     env = envs.make("marinenav", num_worlds=num_worlds, num_robots=num_robots, **(defaults | options))
     assert isinstance(env, MarineNav)
@@ -48,7 +48,7 @@ def build(num_worlds: int, num_robots: int, **options: Any) -> MarineNav:
 
 
 def start_of(record: Table) -> tuple[MarineNav, TensorDict]:
-    """The env at the recorded initial state of a rollout, and its first tensordict."""
+    """Returns the env at the recorded initial state of a rollout, and its first tensordict."""
     robots = [robot(*where, float(theta)) for *where, theta in zip(record["start"], record["goal"], record["theta0"])]
     episode = make_episode(robots, record["cores"].tolist(), record["obstacles"].tolist())
     noisy = bool(record["noise"])
@@ -56,7 +56,7 @@ def start_of(record: Table) -> tuple[MarineNav, TensorDict]:
     if noisy:
         env.set_noise_source(PublishedNoise([record["perception_seed"]], dtype=torch.float64))
     td = env.reset_to([episode])
-    # What a config cannot say: the published random reset ignores the current, and rollouts may begin late.
+    # A config cannot express these: the published random reset ignores the current, and rollouts may start late.
     env.worlds.steps += int(record["t0"])
     if not record["reset_mode"]:
         env.worlds.velocity.zero_()
@@ -70,12 +70,12 @@ def actions_of(record: Table) -> Tensor:
 
 
 def act(env: MarineNav, td: TensorDict, action: Tensor) -> TensorDict:
-    """One step by the public entry; returns what lies under ``"next"``."""
+    """Makes one step by the public method; returns the entry ``"next"``."""
     return env.step(td.copy().set(("agents", "action"), action))["next"]
 
 
 def actor(weights: Path) -> Policy:
-    """The published deterministic AC-IQN actor."""
+    """Returns the published deterministic AC-IQN actor."""
     w = {name: torch.from_numpy(value).double() for name, value in load(weights).items()}
 
     def layer(name: str, x: Tensor) -> Tensor:
@@ -106,12 +106,12 @@ def play(env: MarineNav, td: TensorDict, policy: Policy, watch: Callable[[], Non
 
 
 def assert_close(ours: Tensor | np.ndarray, recorded: Any, what: str, tolerance: float = 1e-9) -> None:
-    """Equality up to an absolute tolerance, naming what differs."""
+    """Checks equality up to an absolute tolerance; the error names the quantity."""
     np.testing.assert_allclose(np.asarray(ours), np.asarray(recorded), rtol=0, atol=tolerance, err_msg=what)
 
 
 def lively_episodes() -> list[Config]:
-    """Four episodes that differ in everything a config can state: counts, vessels, thrusters, senses, rewards."""
+    """Returns four episodes that differ in all settings of a config: counts, vessels, thrusters, sensors, rewards."""
     rng = np.random.default_rng(5)
 
     def crowd(count: int, **changes: Sequence[Any] | Any) -> list[Config]:

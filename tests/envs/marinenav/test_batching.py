@@ -1,4 +1,4 @@
-"""A world does not notice its neighbours: alone, in a batch, in another order, padded, it runs the same."""
+"""A world is independent of its neighbours: it runs the same alone, in a batch, in another order, and padded."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def random_actions(shape: Sequence[int], continuous: bool, steps: int = STEPS, s
     generator = torch.Generator().manual_seed(seed)
     if not continuous:
         return torch.randint(25, (steps, *shape), generator=generator)
-    # Held for some steps, else nobody gets anywhere.
+    # Actions are held for some steps, so that robots make progress.
     rates = 3 * torch.rand(steps // 6 + 1, *shape, 2, generator=generator, dtype=torch.float64) - 1
     return rates.repeat_interleave(6, 0)[:steps]
 
 
 def run(env: MarineNav, td: TensorDict, actions: Tensor) -> TensorDict:
-    """What lies under "next" of every step, ``[T, W]``; no world restarts."""
+    """Returns the entry "next" of each step, ``[T, W]``; no world restarts."""
     steps = []
     for action in actions:
         td = act(env, td, action.to(env.float_dtype) if env.options.continuous else action)
@@ -45,7 +45,7 @@ def assert_same(a: TensorDict, b: TensorDict, tolerance: float = 1e-12) -> None:
 
 
 def world_of(result: TensorDict, world: int, robots: int) -> TensorDict:
-    """One world of a run ``[T, W]`` as if alone and without padding."""
+    """Returns one world of a run ``[T, W]`` as if it were alone, without padding."""
     part = result[:, world : world + 1].clone()
     part["agents"] = part["agents"][:, :, :robots]
     return part
@@ -86,7 +86,7 @@ def test_different_episodes_share_a_batch(continuous: bool, noisy: bool) -> None
 
 
 def assert_padding(agents: TensorDict) -> None:
-    """Robots a world does not have are inert and marked."""
+    """Checks that robots that a world does not have are inert and marked."""
     assert (agents["info"] == -1).all() and not agents["active"].any()
     assert agents["done"].all() and agents["terminated"].all() and not agents["truncated"].any()
     for key in ("reward", "phi", "energy", "colregs"):
@@ -158,12 +158,12 @@ def test_single_precision_follows_double_precision() -> None:
     assert first["agents", "observation", "self"].dtype == torch.float32
     actions = random_actions((64, 5), continuous=True, steps=50)
     exact, rough = run(double, td, actions), run(single, first, actions)
-    same = (exact["agents", "info"] == rough["agents", "info"]).all(-1).all(0)  # an event may fall into another step
+    same = (exact["agents", "info"] == rough["agents", "info"]).all(-1).all(0)  # an event may occur in another step
     assert same.sum() >= 62
     exact, rough = exact[:, same], rough[:, same]
     for key in ("self", "objects"):
         difference = (exact["agents", "observation", key] - rough["agents", "observation", key].double()).abs()
-        # At the edge of sight, or between two equally near objects, a slot may hold something else for a step.
+        # At the edge of the sensors' range, or for two equally near objects, a slot may hold another object for a step.
         assert (difference > 1e-2).double().mean() < (1e-4 if key == "objects" else 1e-12), key
     assert ((exact["agents", "reward"] - rough["agents", "reward"]).abs() > 1e-3).double().mean() < 1e-3
     assert (double.state.pose - single.state.pose)[same].abs().amax() < 1e-3

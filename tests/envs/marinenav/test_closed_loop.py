@@ -1,4 +1,4 @@
-"""The published AC-IQN actor on published episodes: the results that the public environment gave."""
+"""The published AC-IQN actor on published episodes has the results of the public environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def configs_of(records: Results, published: Results) -> Results:
 
 
 def check(published: Results, configs: Results, weights: Path, noisy: bool) -> None:
-    """All episodes in one batch, judged as the published evaluation does.
+    """Checks all episodes in one batch, by the rules of the published evaluation.
 
     Lengths and flags are exact. The closed loop amplifies rounding, in one noisy episode most of all: moving its
     robots by 1e-15 m changes its return by 1e-4, while the median over episodes is 1e-14. Positions are rounded to

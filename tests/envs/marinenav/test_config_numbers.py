@@ -1,4 +1,4 @@
-"""Every number of an episode file is honoured: the general vessel model, and each quantity on its own."""
+"""Each number of an episode file has an effect: the general vessel model, and each quantity separately."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_general_vessel_model(seed: int) -> None:
 
 
 def traffic() -> Config:
-    """Two vessels that meet head-on, hit each other, and one that arrives, in a current, with noise."""
+    """Returns two vessels that collide head-on, and one that arrives, in a current and with noise."""
     push = {"init_left_thrust": 400.0, "init_right_thrust": 380.0, "init_velocity_r": [0.8, 0.3, 0.2]}
     back = push | {"init_velocity_r": [-0.8, 0.1, -0.2]}
     vessels = [
@@ -88,7 +88,7 @@ def traffic() -> Config:
 
 
 def outcomes(configs: list[Config], continuous: bool) -> torch.Tensor:
-    """All observations and rewards of 25 steps, one row per config; each has the same draws of noise."""
+    """Returns all observations and rewards of 25 steps, one row per config; all have the same noise."""
     env = build(len(configs), 4, perception_noise=True, continuous_actions=continuous)
     env.set_noise_source(PublishedNoise([[1, 2, 3, 4]] * len(configs), dtype=torch.float64))
     td = env.reset_to(configs)

@@ -1,4 +1,4 @@
-"""The TorchRL face: specs, end flags, statistics, curriculum, options and their errors."""
+"""The TorchRL interface: specs, end flags, statistics, curriculum, options and their errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CURRICULUM: dict[str, Any] = {
 
 
 def ahead(td: TensorDict, rate: float = 1.0) -> Tensor:
-    """Continuous action of robots that go straight."""
+    """Returns the continuous action of robots that go straight."""
     return torch.full((*td["agents", "active"].shape, 2), rate, dtype=torch.float64)
 
 
@@ -36,7 +36,7 @@ def stay(td: TensorDict) -> Tensor:
 
 
 def push(td: TensorDict) -> tuple[tuple[str, str], Tensor]:
-    """Key and value of a random continuous action that tends forward."""
+    """Returns key and value of a random continuous action with a forward mean."""
     return ("agents", "action"), torch.rand(*td["agents", "active"].shape, 2) * 1.2 - 0.2
 
 
@@ -104,7 +104,7 @@ def test_a_collision_ends_the_world_only_when_asked_to() -> None:
         following = act(env, td, stay(td))
         assert following["agents", "info"].tolist() == [[2, 2, 0]]
         assert following["agents", "terminated"][0, :, 0].tolist() == [True, True, False]
-        assert following["agents", "truncated"][0, :, 0].tolist() == [False, False, ends]  # cut short with its world
+        assert following["agents", "truncated"][0, :, 0].tolist() == [False, False, ends]  # truncated with its world
         assert following["agents", "done"][0, :, 0].tolist() == [True, True, ends]
         assert bool(following["done"]) is bool(following["terminated"]) is ends
         assert not following["truncated"]
@@ -134,7 +134,7 @@ def test_who_has_arrived_is_seen_once_more_then_gone() -> None:
 
 def test_statistics_are_sums_over_the_episode() -> None:
     env = envs.make("marinenav", num_worlds=16, num_robots=3, min_start_goal_dis=10.0, max_steps=45, seed=4)
-    # A bias forward, so that robots get somewhere.
+    # A forward bias, so that robots make progress.
     rollout = env.rollout(60, lambda td: td.set(*push(td)), break_when_any_done=False)
     reward, info = rollout["next", "agents", "reward"][..., 0], rollout["next", "agents", "info"]
     for world in range(16):

@@ -1,4 +1,4 @@
-"""The generator of published evaluation sets: bit for bit, and its clearances."""
+"""The generator reproduces published evaluation sets bit for bit; its clearances."""
 
 from __future__ import annotations
 

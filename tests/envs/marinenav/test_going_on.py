@@ -1,4 +1,4 @@
-"""Episodes that follow each other: automatic resets, given episodes again, and a restored env."""
+"""Successive episodes: automatic resets, repeated given episodes, and a restored env."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.exhaustive import exhaustive
 
 
 def pair_of_envs(**options: Any) -> tuple[MarineNav, MarineNav]:
-    """Two equal envs in which worlds end often."""
+    """Returns two equal envs in which worlds end often."""
     defaults: dict[str, Any] = {"min_start_goal_dis": 10.0, "end_on_collision": True, "max_steps": 12}
     defaults |= {"num_worlds": 24, "seed": 7}
     first, second = (envs.make("marinenav", **(defaults | options)) for _ in range(2))
@@ -78,7 +78,7 @@ def test_the_last_observation_is_that_of_the_world_that_ended() -> None:
 
 @pytest.mark.parametrize(("worlds", "robots"), [(24, 5), (1, 5), (24, 1), (1, 1)])
 def test_what_was_handed_out_never_changes(worlds: int, robots: int) -> None:
-    """Not even where one world or one robot makes a transposed tensor share the memory of the state."""
+    """This also holds for one world or one robot, where a transposed tensor may share the state's memory."""
     env, _ = pair_of_envs(num_worlds=worlds, num_robots=robots)
     td = env.reset()
     kept: list[tuple[TensorDict, TensorDict]] = []

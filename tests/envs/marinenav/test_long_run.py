@@ -1,4 +1,4 @@
-"""Many random steps: nothing becomes infinite, nobody is lost."""
+"""Many random steps: all numbers stay finite, and no robot is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_random_steps_stay_finite(worlds: int, steps: int, continuous: bool) -> 
     lead = (worlds, env.num_robots)
     ended = 0
     for step in range(steps):
-        if step % 8 == 0:  # held, so that robots get somewhere
+        if step % 8 == 0:  # held, so that robots make progress
             rates = 4 * torch.rand(*lead, 2, generator=generator) - 1.5
             action = rates if continuous else torch.randint(25, lead, generator=generator)
         done_td, td = env.step_and_maybe_reset(td.set(("agents", "action"), action))

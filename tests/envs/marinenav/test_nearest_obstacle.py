@@ -1,4 +1,4 @@
-"""The distance to the nearest reported object, by which agents may act more or less cautiously."""
+"""The distance to the nearest reported object, on which the caution of agents may depend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HALF_DIAGONAL = 0.5 * math.hypot(5.0, 2.5)
 
 
 def seen(*objects: tuple[float, float, float], slots: int = 5) -> TensorDict:
-    """An observation of objects given as x, y and radius."""
+    """Returns an observation of objects given as x, y and radius."""
     rows = torch.zeros(slots, 5)
     for slot, (x, y, radius) in enumerate(objects):
         rows[slot] = torch.tensor([x, y, 9.0, -9.0, radius])
@@ -29,7 +29,7 @@ def test_distance_is_from_hull_to_hull(mask_dtype: torch.dtype) -> None:
         (seen((3.0, 4.0, 1.0), (0.0, 20.0, 0.5)), 5 - 1 - HALF_DIAGONAL),
         (seen((30.0, 40.0, 45.0), (0.0, 9.0, 0.5)), 5 - HALF_DIAGONAL),  # a large one further away
         (seen((1.0, 0.0, 1.0)), -HALF_DIAGONAL),  # overlapping
-        (seen(), math.inf),  # empty slots are zeros, not objects at hand
+        (seen(), math.inf),  # empty slots are zeros, not near objects
     ]
     together = torch.stack([observation for observation, _ in cases])
     together["mask"] = together["mask"].to(mask_dtype)

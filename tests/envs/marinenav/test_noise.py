@@ -1,4 +1,4 @@
-"""Perception noise as the world shows it, against the distributions it claims to have."""
+"""Perception noise in the world's observations, compared with its specified distributions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_concentration_must_be_positive() -> None:
 
 
 def sightings(worlds: int, steps: int, kappa: float = 1.0, std: float = 0.05) -> dict[str, np.ndarray]:
-    """Noise of one resting robot's view on a disc 8 m ahead and a vessel 10 m to starboard, ``[steps, W, 2]``."""
+    """Returns the noise of a resting robot's view of a disc 8 m ahead and a vessel 10 m to starboard, [steps, W, 2]."""
     senses = robot((0, 0))["perception"] | {"r_kappa": kappa, "pos_std": std, "vel_std": 2 * std}
     vessels: list[Config] = [robot((20.0, 20.0), perception=senses), robot((20.0, 30.0), perception=senses)]
     env = build(worlds, 2, perception_noise=True, seed=3)
@@ -63,7 +63,7 @@ def test_noise_has_its_distribution(kappa: float) -> None:
 
 
 def test_no_two_draws_are_related() -> None:
-    """Between quantities, objects, worlds and steps: correlations of 3600 pairs stay within their error."""
+    """Correlations of 3600 pairs between quantities, objects, worlds and steps stay within their error."""
     noise = sightings(600, 6)
     steps, worlds = noise["angle"].shape[:2]
     columns = np.concatenate(

@@ -1,4 +1,4 @@
-"""The published noise streams against a recorded noisy episode."""
+"""The published noise streams compared with a recorded noisy episode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_perception_seeds_follow_the_published_reset(fixtures_dir: Path) -> None
 
 
 def test_noise_streams_replay_a_recorded_noisy_episode(fixtures_dir: Path) -> None:
-    """Every perception call of a recorded episode, from true states and the streams alone."""
+    """Each perception of a recorded episode is reproduced from the true states and the streams alone."""
     recorded = np.load(fixtures_dir / "marinenav/noisy_perception.npz")
     noise = PublishedNoise([[0], recorded["perception_seed"].tolist()])  # world 0: unused, must not interfere
     radius = np.append(recorded["obstacles"][:, 2], [2.795084971874737] * 4)
@@ -47,7 +47,7 @@ def perceive(
     z: np.ndarray,
     mask: np.ndarray,
 ) -> np.ndarray:
-    """The published perception model for one robot: at most five rows px, py, vx, vy, r in its body frame."""
+    """Returns the published perception of one robot: at most five rows px, py, vx, vy, r in its body frame."""
     cos, sin = np.cos(ego[2]), np.sin(ego[2])
     to_body = np.array([[cos, -sin], [sin, cos]])
     p = (position + 0.05 * z[:, :2] - ego[:2]) @ to_body
@@ -61,7 +61,7 @@ def perceive(
 
 def test_each_robot_owns_its_stream_and_draws_only_for_candidates() -> None:
     both = PublishedNoise([[5, 5]]).draw(np.ones((1, 2, 3), bool))
-    assert (both[0, 0] == both[0, 1]).all()  # equal seeds: equal streams, not one stream in turn
+    assert (both[0, 0] == both[0, 1]).all()  # equal seeds: equal streams, not one shared stream
     noise = PublishedNoise([[5, 5]])
     assert (noise.draw(np.array([[[False] * 3, [True] * 3]]))[0, 1] == both[0, 0]).all()
     assert (noise.draw(np.ones((1, 2, 3), bool))[0, 0] == both[0, 0]).all()  # had drawn nothing so far

@@ -1,4 +1,4 @@
-"""The world against recordings of the public environment: rollouts, the physics table, the current table."""
+"""The world compared with recordings of the public environment: rollouts, physics table, current table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERYWHERE = [
 
 @pytest.mark.parametrize("path", EVERYWHERE)
 def test_rollout(path: Path) -> None:
-    """Free-running from the recorded start: errors may only grow by rounding."""
+    """The world runs freely from the recorded start: errors grow by rounding only."""
     record = load(path)
     env, td = start_of(record)
     check_start(record, env.state.pose, td["agents"])
@@ -110,10 +110,10 @@ def tables(name: str) -> list[object]:
 @exhaustive("continuous", [True, False])
 @exhaustive("path", tables("physics_table"))
 def test_physics_table(path: Path, continuous: bool, substeps: int) -> None:
-    """Random states, thrusts and currents after one substep and after one action; every row is a world."""
+    """Random states, thrusts and currents after one substep and after one action; each row is a world."""
     table = load(path)
     rows = np.flatnonzero(table["continuous"] == continuous)
-    # The thrust changes by the same amount however many substeps the action lasts.
+    # The thrust changes by the same amount for any number of substeps per action.
     rates = [float(rate) * 10 / substeps for rate in (0, -500, -1000, 500, 1000)]
     episodes = [
         physics_episode(table, row, N=substeps, left_thrust_change=rates, right_thrust_change=rates) for row in rows
@@ -142,7 +142,7 @@ def physics_episode(table: Table, row: int, **changes: object) -> Config:
 
 @exhaustive("path", tables("current_table"))
 def test_current_table(path: Path) -> None:
-    """A vessel that rests in the water drifts with it: its velocity over ground is the current."""
+    """A vessel at rest in the water drifts with it: its velocity over ground is the current."""
     table = load(path)
     worlds, points = table["query"].shape[:2]
     episodes = [

@@ -1,4 +1,4 @@
-"""Recordings collected from a stepping env, up to pictures of them."""
+"""Recordings of a stepped env, and pictures of them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_recording_stops_when_the_world_begins_another_episode() -> None:
     for _ in range(9):
         _, td = env.step_and_maybe_reset(td.update(env.action_spec.zero()))
         recorder.add()
-    assert len(recorder.recordings()[0].pose) == 5  # its last frame was replaced before it could be seen
+    assert len(recorder.recordings()[0].pose) == 5  # its last frame was replaced before it was recorded
 
 
 def test_a_recording_may_consist_of_the_start_alone() -> None:

@@ -1,4 +1,4 @@
-"""Renderer: the right pixels change, nothing is mirrored, files hold every frame, errors name the fault."""
+"""The renderer: the right pixels change, nothing is mirrored, files hold all frames, errors name the fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLUE, ORANGE = (tuple(round(255 * c) for c in matplotlib.colors.to_rgb(c)) for c
 
 
 def recording(**changes: Any) -> MarineNavRecording:
-    """Two robots, six frames: robot 0 heads north along y = 10, robot 1 heads east along x = 15."""
+    """Returns two robots and six frames: robot 0 heads north along y = 10, robot 1 heads east along x = 15."""
     frames, robots = 6, 2
     pose = np.zeros((frames, robots, 3))
     pose[:, 0, 0], pose[:, 0, 1] = np.linspace(20, 30, frames), 10.0
@@ -43,7 +43,7 @@ def draw_frame(episode: MarineNavRecording, t: int, ego: int | None = None) -> P
 
 
 def to_pixel(x: float, y: float) -> tuple[int, int]:
-    """Row and column of a world position, for a recording that stays on the map."""
+    """Returns row and column of a world position, for a recording that stays on the map."""
     left, bottom, width, height = 0.065 * 960, 0.075 * 720, 0.66 * 960, 0.88 * 720
     return round(719 - bottom - (x + 2) / 59 * height), round(left + (y + 2) / 59 * width)
 
@@ -54,7 +54,7 @@ def pixel(frame: np.ndarray, x: float, y: float) -> tuple[int, ...]:
 
 
 def near(frame: np.ndarray, x: float, y: float, colour: Any, metres: float = 0.6) -> bool:
-    """Whether something of this colour is drawn within a square around a position."""
+    """Returns whether something of this colour is drawn within a square around a position."""
     row, column = to_pixel(x, y)
     half = round(metres / 59 * 634)
     patch = frame[row - half : row + half + 1, column - half : column + half + 1].astype(int)
@@ -88,7 +88,7 @@ def test_only_what_moves_changes_between_frames() -> None:
     changed = (first != last).any(-1)
     row, column = to_pixel(45, 40)
     assert not changed[:row, :column].any() and changed.any()
-    assert (drawing.draw(0) == first).all()  # nothing of the later frame stays behind
+    assert (drawing.draw(0) == first).all()  # nothing of the later frame remains
 
 
 def test_a_robot_that_is_not_there_is_an_error() -> None:
@@ -137,7 +137,7 @@ def test_perceived_objects_appear_at_their_world_position() -> None:
     assert not near(plain, 8.5, 36.0, ORANGE)
     assert not near(frame, 26.5, 20.0, ORANGE)
     assert not near(draw_frame(seen, 0, ego=0), 8.5, 36.0, ORANGE)
-    assert (draw_frame(seen, 0) != plain).any()  # without an ego: everybody's, faintly
+    assert (draw_frame(seen, 0) != plain).any()  # without an ego robot: those of all robots, faintly
 
 
 def test_collision_is_marked_and_padding_is_not_drawn() -> None:

@@ -1,4 +1,4 @@
-"""Random worlds have the distribution of the published resets: recorded statistics, the generator, the caps."""
+"""Random worlds have the distribution of the published resets: recorded statistics, generator, limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def assert_agrees(ours: float, theirs: float, error: float, what: str) -> None:
 
 @pytest.mark.parametrize("index", range(8))
 def test_recorded_statistics(fixtures_dir: Path, index: int) -> None:
-    """Standard errors are of the recording, 600 or 300 resets, and of ours."""
+    """Standard errors are those of the recording, 600 or 300 resets, and of our worlds."""
     level = load_json(fixtures_dir / "marinenav/reset_stats.json")["levels"][index]
     worlds, robots = 3000, level["num_robots"]
     state = random_state(level, worlds)
@@ -61,7 +61,7 @@ def test_recorded_statistics(fixtures_dir: Path, index: int) -> None:
     assert_agrees(separation.mean(), level["min_start_sep_mean"], separation.std() * share, "separation")
     for axis in range(2):
         start = state.start[axis].numpy()
-        # Robots of a world push each other apart, so that their mean varies less than that of independent ones.
+        # Robots of a world keep apart from each other, so that their mean varies less than that of independent ones.
         assert_agrees(start.mean(), level["start_xy_mean"][axis], start.std() * per_robot, f"start, axis {axis}")
     if level["num_cores"]:
         flag = state.cores[2].numpy()
@@ -78,7 +78,7 @@ LEVEL = {"num_robots": 6, "num_cores": 8, "num_obstacles": 8, "min_start_goal_di
 
 @pytest.mark.slow
 def test_the_distribution_is_that_of_the_published_generator() -> None:
-    """Two-sample Kolmogorov-Smirnov tests against the sequential generator, which is right bit for bit."""
+    """Two-sample Kolmogorov-Smirnov tests compare it with the sequential generator, which is exact."""
     episodes = generate_episodes(11, [LEVEL], per_level=250)
     state = random_state(LEVEL, 2000)
 
@@ -146,7 +146,7 @@ def test_clearances_hold_in_every_world() -> None:
 
 @pytest.mark.slow
 def test_at_most_500_attempts_are_made() -> None:
-    """A lone robot needs one success; how many worlds have one tells the number of attempts."""
+    """A single robot needs one success; the share of worlds with one gives the number of attempts."""
     generator = torch.Generator().manual_seed(0)
     legs = 51 * torch.rand(2, 2, 8_000_000, generator=generator)
     squared = (legs[0, 0] - legs[1, 0]) ** 2 + (legs[0, 1] - legs[1, 1]) ** 2

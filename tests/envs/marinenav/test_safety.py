@@ -1,4 +1,4 @@
-"""What is measured of how safely robots sail, against geometry worked out by hand."""
+"""Measures of the robots' safety, compared with geometry computed by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES = MarineNavRules()
 
 
 def two_robots(apart: float) -> WorldState:
-    """Two robots ``apart`` metres from hull to hull, and an obstacle of radius 1 m, 5 m beyond the second one."""
+    """Returns two robots ``apart`` metres from hull to hull, and an obstacle of radius 1 m, 5 m beyond the second."""
     state = blank_state(2, 1, 0, 1, torch.float64, torch.device("cpu"))
     state.present[:], state.active[:] = True, True
     second = 2 * HULL_RADIUS + apart
@@ -95,7 +95,7 @@ def test_a_player_alone_sails_to_its_goal(choose) -> None:
 
 
 def test_reciprocal_velocity_of_two_robots_that_meet_head_on_is_mirrored_in_a_point() -> None:
-    """Each sees the other as the other sees it, so each chooses the same in its own axes, off the line of sight."""
+    """Both have the same view of each other, so each chooses the same in its own axes, off the line of sight."""
     world = envs.make("marinenav", num_worlds=1, num_robots=2, num_obstacles=0, dtype=torch.float64)
     shown = world.reset()["agents", "observation"].clone()
     shown["self"].zero_()
@@ -111,7 +111,7 @@ def test_reciprocal_velocity_of_two_robots_that_meet_head_on_is_mirrored_in_a_po
 
 
 def test_orca_collides_less_often_than_a_blind_player() -> None:
-    """In 24 episodes of 120 steps: at most half of the collisions of a player that steers straight to its goal."""
+    """In 24 episodes of 120 steps it has at most half the collisions of a player that steers straight to its goal."""
 
     def blind(observation):
         goal = observation.get("self")[..., :2]
