@@ -150,14 +150,14 @@ class Arena(World):
             return
         fresh, places = self._pool.take(len(worlds))
         self._state.restart(worlds, fresh.state, places)
-        # Never in place: batches hold these tensors.
+        # Not in place, since batches refer to these tensors.
         self._observation = self._observation.index_copy(0, worlds, fresh.observation[places])
         self._episode = self._episode.index_copy(1, worlds, fresh.statistics[:, places])
 
     def _restart_where(self, ended: Tensor) -> bool:
         fresh, places = self._pool.take_where(ended)
         self._state.restart_where(ended, fresh.state, places)
-        # Never in place: batches hold these tensors.
+        # Not in place, since batches refer to these tensors.
         self._observation = chosen(ended, fresh.observation, places, self._observation)
         self._episode = torch.where(ended, fresh.statistics.index_select(1, places), self._episode)
         return True

@@ -84,7 +84,7 @@ class CartPole(World):
         count = self.num_worlds if worlds is None else len(worlds)
         drawn = torch.rand(count, 4, generator=self.generator, dtype=self.float_dtype, device=self.device)
         start, zero = (2 * drawn - 1) * STARTS_WITHIN, drawn.new_zeros(count, 1)
-        # Never in place: batches hold these tensors.
+        # Not in place, since batches refer to these tensors.
         self.state = start if worlds is None else self.state.index_copy(0, worlds, start)
         self.length = zero if worlds is None else self.length.index_copy(0, worlds, zero)
 

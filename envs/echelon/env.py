@@ -186,7 +186,7 @@ class Echelon(World):
         else:
             fresh, places = self._pool.take(len(worlds))
             self._match.copy_worlds(worlds, fresh.match, places)
-            # Never in place: batches hold these tensors.
+            # Not in place, since batches refer to these tensors.
             self._shown = {
                 name: value.index_copy(0, worlds, fresh.shown[name][places]) for name, value in self._shown.items()
             }
@@ -195,7 +195,7 @@ class Echelon(World):
     def _restart_where(self, ended: Tensor) -> bool:
         fresh, places = self._pool.take_where(ended)
         put_where(ended, self._match.items(), fresh.match.items(), places)
-        # Never in place: batches hold these tensors.
+        # Not in place, since batches refer to these tensors.
         self._shown = {name: chosen(ended, fresh.shown[name], places, value) for name, value in self._shown.items()}
         self._count()
         return True

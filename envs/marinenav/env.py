@@ -268,7 +268,7 @@ class MarineNav(World):
             state, observation = begun.state, begun.observation
         self._state.copy_worlds(worlds, state, source)
         fresh = observation[source]
-        # Never in place: batches hold these tensors.
+        # Not in place, since batches refer to these tensors.
         self._observation = self._observation.apply(lambda old, new: old.index_copy(0, worlds, new), fresh)
 
     def _restart_where(self, ended: Tensor) -> bool:
@@ -276,7 +276,7 @@ class MarineNav(World):
             return False
         begun, places = self._prepared().take_where(ended)
         put_where(ended, self._state.items(), begun.state.items(), places)
-        # Never in place: batches hold these tensors.
+        # Not in place, since batches refer to these tensors.
         self._observation = self._observation.apply(lambda old, new: chosen(ended, new, places, old), begun.observation)
         return True
 

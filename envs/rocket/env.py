@@ -187,7 +187,7 @@ class Rocket(World):
         else:
             fresh, places = self._pool.take(len(worlds))
             self._match.copy_worlds(worlds, fresh.match, places)
-            # Never in place: batches hold these tensors.
+            # Not in place, since batches refer to these tensors.
             self._observation = self._observation.index_copy(0, worlds, fresh.observation[places])
         if self._simulators is not None:
             self._simulators.begin(self._match.world, worlds)
@@ -198,7 +198,7 @@ class Rocket(World):
             return False
         fresh, places = self._pool.take_where(ended)
         put_where(ended, self._match.items(), fresh.match.items(), places)
-        # Never in place: batches hold these tensors.
+        # Not in place, since batches refer to these tensors.
         self._observation = chosen(ended, fresh.observation, places, self._observation)
         self._count()
         return True
