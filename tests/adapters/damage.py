@@ -1,4 +1,4 @@
-"""Files that went bad on their way."""
+"""Files damaged in transit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def damaged(file: Path, member: str | None = None) -> None:
-    """Makes the deflated data of a member of a zip (default: of the first) such that it cannot be inflated."""
+    """Damages the deflated data of a member of a zip (default: the first) so that it cannot be inflated."""
     with zipfile.ZipFile(file) as archive:
         info = archive.infolist()[0] if member is None else archive.getinfo(member)
     assert info.compress_type == zipfile.ZIP_DEFLATED

@@ -1,4 +1,4 @@
-"""The published networks, written down once more from their description: what files and policies are compared with."""
+"""The published networks, written from their description, for comparison with files and policies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEATURES = SELF + 5 * OBJECT
 
 
 class Encoded(nn.Module):
-    """``(self [B, 7], objects [B, 5, 5], mask [B, 5])`` to ``[B, 26]``."""
+    """Encodes ``(self [B, 7], objects [B, 5, 5], mask [B, 5])`` as ``[B, 26]``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Quantiles(Trunk):
 
 
 class Noisy(nn.Module):
-    """A noisy layer in evaluation: the means alone act."""
+    """A noisy layer in evaluation mode, in which the means alone act."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -127,13 +127,13 @@ CONTINUOUS = ("AC-IQN", "DDPG", "SAC")
 
 
 def acting_network(kind: str) -> nn.Module:
-    """A small random one in float64, whose outputs differ between observations."""
+    """Returns a small random network in float64, whose outputs differ between observations."""
     torch.manual_seed(3)
     return ACTING[kind]().double().requires_grad_(False)
 
 
 def decide(kind: str, network: nn.Module, inputs: Inputs) -> Tensor:
-    """The published decision; its random numbers come from torch's generator."""
+    """Takes the published decision with random numbers from torch's generator."""
     if kind in ("AC-IQN", "DDPG"):
         return network(inputs)
     if kind == "SAC":
@@ -147,7 +147,7 @@ def decide(kind: str, network: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def traced(kind: str, network: nn.Module) -> Any:
-    """A TorchScript export, as of the published agents."""
+    """Writes a TorchScript export like that of the published agents."""
     inputs: tuple[Any, ...] = ((torch.randn(2, 7).double(), torch.randn(2, 5, 5).double(), torch.ones(2, 5).double()),)
     if kind == "IQN":
         inputs = (*inputs, torch.rand(2, 32).double())
@@ -169,7 +169,7 @@ def native(kind: str, seed: int = 0, **overrides: Any) -> Agent:
 
 
 def write(directory: Path, kind: str, network: nn.Module) -> Path:
-    """The acting network's ``.pth`` file."""
+    """Writes the acting network's ``.pth`` file."""
     file = directory / FILES[next(iter(NETWORKS[kind]))][0]
     torch.save(network.state_dict(), file)
     return file

@@ -74,6 +74,6 @@ class Noise(EnvBase):
 
 
 def box(*bounds: tuple[float, float]) -> Bounded:
-    """The spec of one continuous action with these bounds."""
+    """Returns the spec of one continuous action with these bounds."""
     low, high = torch.tensor(bounds).unbind(-1)
     return Bounded(low, high, shape=low.shape, dtype=torch.float32)

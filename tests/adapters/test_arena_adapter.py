@@ -1,4 +1,4 @@
-"""Checkpoints of the Arena game's own training stack: read, continued, written back."""
+"""Checkpoints of the Arena game's own training stack are read, trained further, and written back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def game(actions: int = 6, num_worlds: int = 3) -> Noise:
 
 
 def network(weights: dict[str, Tensor]) -> Any:
-    """The published network, built as its description says."""
+    """Builds the published network from its description."""
 
     def layers(*names: str) -> list[nn.Linear]:
         made = []
@@ -77,7 +77,7 @@ def statistics(features: int = 32) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, Tensor]:
-    """Recorded ones, six times as large, so that actions vary."""
+    """Returns the recorded weights times six, so that actions vary."""
     recording = Recording(FIXTURES / "ppo_update_1.npz")
     names = [f"{name}.{kind}" for name in ORDER for kind in ("weight", "bias")]
     return {name: recording[f"before.{name}"] * (6 if name == "actor.2.weight" else 1) for name in names}
@@ -85,7 +85,7 @@ def weights() -> dict[str, Tensor]:
 
 @pytest.fixture
 def folder(weights: dict[str, Tensor], tmp_path: Path) -> Path:
-    """A run of the published trainer: a checkpoint, a final model, and what lies beside them."""
+    """Returns a run of the published trainer: a checkpoint, a final model, and the files beside them."""
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     theirs = network(weights)
@@ -196,7 +196,7 @@ def test_what_a_checkpoint_says(model: Path) -> None:
 
 
 class Harmful:
-    """Not plain data."""
+    """An object that is not plain data."""
 
     def __reduce__(self) -> Any:
         return print, ("executed",)
@@ -299,7 +299,7 @@ SMALL = {"minibatch_size": 32, "epochs": 2}
 
 
 def test_it_goes_on_from_where_it_was(model: Path) -> None:
-    """Weights, Adam's moments, statistics and the count of frames."""
+    """Compares weights, Adam's moments, statistics and the number of frames."""
     agent: Any = arena_agent(model, game(), **SMALL)
     content = torch.load(model, weights_only=True)
     assert agent.frames == 65536 and float(agent.normalizer.moments[0].count) == 622744

@@ -1,4 +1,4 @@
-"""The Arena stack's own command line: its options, its files, and going on with its checkpoints."""
+"""The Arena stack's own command line: its options, its files, and training its checkpoints further."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FINAL = ["final.pt", "final_metadata.json", "final_training_state.json", "normal
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Short rollouts of two worlds, and evaluations of a few steps, in a folder of the test's own."""
+    """Shortens rollouts to two worlds and evaluations to a few steps, in a temporary folder."""
     full = door.composed
 
     def composed(overrides: list[str]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def trained(folder: Path, *arguments: str) -> Path:
-    """The folder of the run that a command makes."""
+    """Returns the folder of the run that a command makes."""
     before = set(folder.glob("runs/ppo/*/*"))
     main(["--device", "cpu", "--steps", "64", *arguments])
     (made,) = set(folder.glob("runs/ppo/*/*")) - before
@@ -61,7 +61,7 @@ def test_a_training_leaves_the_files_of_the_stack(small: Path) -> None:
 
 
 def edited(run: Path, **changes: Any) -> Path:
-    """The final checkpoint of a run, with another record of its training."""
+    """Returns the final checkpoint of a run, with another record of its training."""
     model = run / "final" / f"{run.name}_final.pt"
     record = model.with_name(f"{model.stem}_training_state.json")
     record.write_text(json.dumps(json.loads(record.read_text()) | changes))

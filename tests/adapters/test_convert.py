@@ -1,4 +1,4 @@
-"""Agents from elsewhere as native agents that go on training."""
+"""Agents from elsewhere as native agents that train further."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def arena(num_worlds: int = 3) -> Noise:
 
 
 def asymmetric(num_worlds: int = 3) -> Noise:
-    """Bounds that cut off some of the model's actions, and whose centre is not zero."""
+    """Returns bounds that cut off some of the model's actions, and whose centre is not zero."""
     return Noise(32, box((-0.02, 0.05), (-0.3, 1)), num_worlds)
 
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_converted(name: str, world: Any, overrides: dict[str, An
 @pytest.mark.shared
 @exhaustive("kind", ["ppo", "a2c", "dqn", "sac"])
 def test_the_full_set(kind: str, shared_dir: Path) -> None:
-    """Structured or flat, as each was trained; actions as recorded with it."""
+    """Observations are structured or flat, as each agent was trained; actions are as recorded with it."""
     for path in sorted((shared_dir / "sb3").glob(f"{kind}_*.zip")):
         statistics = path.with_name(f"{path.stem}_vecnormalize.pkl")
         model, io = load_sb3(path, statistics), np.load(path.with_name(f"{path.stem}_io.npz"))
@@ -220,7 +220,7 @@ def command(*overrides: str) -> None:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Files of published agents: an AC-IQN actor, and a small DQN."""
+    """Returns files of published agents: an AC-IQN actor, and a small DQN."""
     folder = tmp_path_factory.mktemp("published")
     recorded = np.load(FIXTURES / "losses/public_DQN.npz")
     prefix = "local0/net/"
@@ -332,7 +332,7 @@ def test_a_new_run_starts_from_its_networks(checkpoint: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("resumed", [False, True])
 def test_training_begins_with_them(checkpoint: Path, resumed: bool, tmp_path: Path) -> None:
-    """Also a run that is resumed before its first checkpoint."""
+    """The same holds for a run that is resumed before its first checkpoint."""
     overrides = [
         f"init={checkpoint}",
         "agent=acqn_published",

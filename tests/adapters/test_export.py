@@ -1,4 +1,4 @@
-"""Greedy policies as programs of their own."""
+"""Greedy policies as programs that run without rlstack."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def marinenav(discrete: bool) -> Any:
 
 
 def settled(agent: Any) -> Any:
-    """With observation statistics that change something."""
+    """Returns an agent with observation statistics that change its actions."""
     observation, _ = random_inputs(agent.interface, 64)
     if agent.normalizer is not None:
         agent.normalizer.update(observation)
@@ -51,7 +51,7 @@ def settled(agent: Any) -> Any:
 
 
 def answers(path: Path, format: str, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """What a user without rlstack gets from the file."""
+    """Runs the file as a user without rlstack would."""
     if format == "torchscript":
         return torch.jit.load(str(path))(*inputs)
     import onnxruntime
@@ -62,7 +62,7 @@ def answers(path: Path, format: str, inputs: list[torch.Tensor]) -> torch.Tensor
 
 
 def check(agent: Any, path: Path, format: str, count: int = 5) -> dict[str, Any]:
-    """Exports, and compares the file with the agent by the agent's own way of acting."""
+    """Exports an agent, and compares the file with the agent's own decisions."""
     exported = export_policy(agent, path, format, frames=12)
     assert sorted(entry.name for entry in path.parent.iterdir()) == [path.name, f"{path.name}.json"]
     content = json.loads(beside(path).read_text())
@@ -189,7 +189,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def first(observation: Any) -> Any:
-    """Always the first choice."""
+    """A policy that always takes the first choice."""
     return [0] * len(observation)
 
 

@@ -1,4 +1,4 @@
-"""Exported policies with a recurrent core: the caller hands it on."""
+"""Exported policies with a recurrent core, whose state the caller passes on."""
 
 from __future__ import annotations
 

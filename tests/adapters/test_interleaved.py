@@ -1,4 +1,4 @@
-"""The published Rainbow memory against its recording, and its rules on hand-made records."""
+"""The published Rainbow buffer against its recording, and its rules on hand-made records."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_all_recorded_memories(shared_dir: Path) -> None:
 
 
 def sequences(rows: int, time: int, seed: int = 0) -> TensorDict:
-    """Random data in which each observation and action tells its row and time: 100 row + t."""
+    """Returns data in which each observation and action shows its row and time: 100 row + t."""
     generator = torch.Generator().manual_seed(seed)
     name = (100 * torch.arange(rows)[:, None] + torch.arange(time)).float()[..., None]
     done = torch.rand(rows, time, 1, generator=generator) < 0.2

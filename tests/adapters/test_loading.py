@@ -21,7 +21,7 @@ FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
 
 class LeftRight:
-    """An agent that only ever looks at the first feature."""
+    """A policy that reads the first feature only."""
 
     def act(self, state: Any, eps: float) -> int:
         return int(state[0] > 0)

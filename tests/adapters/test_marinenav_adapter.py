@@ -1,4 +1,4 @@
-"""The published actors: same actions as recorded, clear errors for anything else."""
+"""The published actors take the recorded actions; anything else gives a clear error."""
 
 from __future__ import annotations
 

@@ -58,14 +58,14 @@ def write(folder: Path, **changes: Any) -> Path:
 
 
 def trained(folder: Path) -> Path:
-    """The one folder of trials in ``folder/out``."""
+    """Returns the one folder of trials in ``folder/out``."""
     (training,) = (folder / "out").iterdir()
     return training
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Learning starts after 20 steps and episodes are judged after 12, in a folder of the test's own."""
+    """Starts learning after 20 steps and ends evaluation episodes after 12, in a temporary folder."""
     full = Trial.train_config
 
     def train_config(self: Trial, device: str, expert: str | None = None) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def test_the_evaluation_episodes_are_the_published_ones(fixtures_dir: Path, tmp_
 
 
 def test_the_evaluation_file_says_the_episodes_of_the_published_trainer(fixtures_dir: Path, tmp_path: Path) -> None:
-    """Two levels with one episode each, as the recorded example; a level may have any number of episodes."""
+    """Returns two levels with one episode each, as in the recorded example; a level may have any number of episodes."""
     recorded = load_json(fixtures_dir / "marinenav/evaluations_example_configs.json")
     schedule = {"num_robots": [2, 3], "num_cores": [0, 0], "num_obstacles": [0, 2], "min_start_goal_dis": [30, 35]}
     (trial,) = read_trials(write(tmp_path, eval_schedule={"num_episodes": [1, 1], **schedule}))
@@ -264,7 +264,7 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
 
 @pytest.mark.slow
 def test_the_network_files_are_those_of_the_last_step(small: Path) -> None:
-    """And the folder is a run directory like any other."""
+    """The folder is also an ordinary run directory."""
     main(["-C", str(write(small))])
     folder = trained(small) / "seed_9"
     run = rlstack.load(folder)
@@ -304,7 +304,7 @@ def test_networks_of_other_kinds_are_refused_before_anything_is_written(
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> Callable[[], None]:
-    """Ctrl-C in the middle of the evaluation at this step."""
+    """Sends Ctrl-C at this step of the evaluation."""
     judge = PublishedFiles.evaluate
 
     def evaluate(self: PublishedFiles, training: Training) -> Any:

@@ -1,4 +1,4 @@
-"""The published trainer's command line, ``imitation_learning: true``: whom a trial imitates, and what it leaves."""
+"""The published trainer's command line with ``imitation_learning: true``: whom a trial imitates, and what it writes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NETWORKS = {
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fixtures_dir: Path) -> Path:
-    """400 decisions are cloned, and episodes judged after 6 steps, in a folder with copies of the fixtures."""
+    """Clones 400 decisions and ends evaluation episodes after 6 steps, in a folder with copies of the fixtures."""
     full = Trial.train_config
 
     def train_config(self: Trial, device: str, expert: str | None = None) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_the_files_it_writes_act_more_like_the_expert_than_an_agent_that_learnt_
 
 @pytest.mark.slow
 def test_the_expert_acts_on_every_level(small: Path) -> None:
-    """The second begins after 1000 env steps of a trial that learns by trying."""
+    """The second expert begins after 1,000 env steps of a trial of reinforcement learning."""
     main(["-C", write(small), "-I", "marinenav:AC_IQN_params.npz"])
     world = rlstack.load(trials(small)[0]).make_env(num_worlds=32)
     assert set(world.reset()["episode", "level"].flatten().tolist()) == {0, 1}
@@ -137,7 +137,7 @@ def test_of_a_grid_only_some_trials_imitate(small: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_cloning_is_done_anew(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two trials the second is interrupted; it gets to where the first is, which is as if nothing had been."""
+    """The second of two trials is interrupted and resumed, and ends like the first."""
 
     def interrupted(self: Imitation, agent: Any) -> dict[str, float]:
         if not CheckpointStore(trials(small)[0] / "checkpoints").latest():

@@ -1,4 +1,4 @@
-"""``evaluations.npz``: the published trainer's file read, reproduced and written, and hostile ones refused."""
+"""``evaluations.npz``: the published trainer's file is read, reproduced and written; hostile files are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def as_users_load_it(path: Path) -> dict[str, np.ndarray]:
 
 
 def assert_alike(ours: Any, theirs: Any, where: str) -> None:
-    """The same nesting of lists, the same numbers to rounding."""
+    """Asserts the same nesting of lists and the same numbers up to rounding."""
     if isinstance(theirs, list):
         assert isinstance(ours, list) and len(ours) == len(theirs), where
         for index, (one, other) in enumerate(zip(ours, theirs)):
@@ -50,7 +50,7 @@ def assert_alike(ours: Any, theirs: Any, where: str) -> None:
 
 
 def history(steps: int, absent: int = 0, choices: bool = False) -> RobotHistory:
-    """Made-up numbers, all different; step t shows t % 3 objects."""
+    """Returns made-up numbers, all different; step t shows t % 3 objects."""
     rng = np.random.default_rng(steps)
     mask = np.arange(5) < np.arange(steps + 1)[:, None] % 3
     objects = rng.normal(size=(steps + 1, 5, 5)) * mask[..., None]
@@ -161,7 +161,7 @@ def test_lists_of_equal_length_become_axes_and_are_read_alike(tmp_path: Path) ->
 
 
 def test_numbers_as_numpy_has_them_are_read_too(tmp_path: Path) -> None:
-    """Whatever wrote a file: arrays within lists, numbers of any width, arrays of plain numbers."""
+    """Covers other writers: arrays within lists, numbers of any width, arrays of plain numbers."""
     one = history(2)
     entry = [[np.float32(x) for x in one.own[0]], [list(row) for row in one.objects[1][:1]]]
     robots = {
@@ -213,7 +213,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Runs:
-    """Pickles as a call."""
+    """An object whose pickle is a call."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = (function, arguments)

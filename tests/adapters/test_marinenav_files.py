@@ -1,4 +1,4 @@
-"""Files of published agents of all six types: found out, loaded, refused, written."""
+"""Files of all six types of published agents are recognised, loaded, refused and written."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def inputs_of(td: Any) -> Inputs:
 
 
 def acted(policy: Any, td: Any) -> Tensor:
-    """A policy's action; what it draws is the same at every call."""
+    """Returns a policy's action; its random numbers are the same at every call."""
     torch.manual_seed(7)
     return policy(td.copy())["agents", "action"]
 
 
 def lively(env: Any) -> Any:
-    """An observation with other vessels in sight, and not the zero velocities of a start."""
+    """Returns an observation with other vessels in sight and velocities that are not zero."""
     td = env.reset()
     observation = td["agents", "observation"]
     torch.manual_seed(1)

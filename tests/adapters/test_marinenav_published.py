@@ -1,4 +1,4 @@
-"""The released agents themselves: recorded outputs, and what they achieved in the public environment."""
+"""The released agents: their recorded outputs, and their results in the public environment."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def column(results: Records, key: str) -> Tensor:
 
 
 def check_noise_free(params: Path, configs: Records, results: Records) -> None:
-    """Lengths and flags exact, the rest up to what the closed loop makes of rounding."""
+    """Lengths and flags are exact; the rest agrees as far as rounding in a closed loop allows."""
     found = roll_out(params, [without_noise(config) for config in configs_of(configs, results)]).episodes
     for key in ("success", "collision", "length"):
         assert torch.equal(found[key].double(), column(results, key)), key
@@ -148,7 +148,7 @@ def test_all_published_episodes(name: str, shared_dir: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_published_success_rates(name: str, shared_dir: Path) -> None:
-    """On the saved configs: with noise of our own within what the recorded episodes allow, with theirs the same."""
+    """On the saved configs: with our own noise within the spread of the recorded episodes, with theirs the same."""
     folder, params = shared_dir / "golden/marinenav", shared_dir / f"weights/marinenav/{name}_params.npz"
     every = load_json(folder / "pretrained_eval_episodes_public.json.gz")
     results = [result for result in every if result["agent"] == name]
@@ -170,7 +170,7 @@ def test_published_success_rates(name: str, shared_dir: Path) -> None:
 
 
 def wilson(rate: float, count: int) -> tuple[float, float]:
-    """95 % interval of a proportion (Wilson 1927)."""
+    """Returns the 95 % interval of a proportion (Wilson 1927)."""
     z = 1.96
     centre, spread = rate + z * z / (2 * count), z * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count**2))
     return (centre - spread) / (1 + z * z / count), (centre + spread) / (1 + z * z / count)

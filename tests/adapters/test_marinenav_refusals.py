@@ -1,4 +1,4 @@
-"""Files, envs and options that no published agent fits: one clear line, and nothing is run."""
+"""Files, envs and options that fit no published agent give one clear line, and nothing runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_constructor_arguments_must_not_contradict(tmp_path: Path, content: str,
 
 
 class Trap:
-    """Something only a pickle could bring to life."""
+    """An object that only a pickle can restore."""
 
     def __reduce__(self) -> Any:
         return (Path.touch, (Path("trapped"),))
@@ -105,7 +105,7 @@ def test_other_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("protocol", [b"\x80\x02", b""])
 @pytest.mark.parametrize("content", [b"h\x05.", b"0.", b"]a.", b"(u.", b"}q\x00b.", b"cos\nsystem\n.", b"\x85", b""])
 def test_streams_that_are_no_weights(content: bytes, protocol: bytes, tmp_path: Path) -> None:
-    """Each of them makes torch's reader fail in another way."""
+    """Each of these makes torch's reader fail in another way."""
     file = tmp_path / "network_params.pth"
     file.write_bytes(protocol + content)
     refused(r"network_params\.pth: (not a file of torch.save|refused, it holds objects)", file)

@@ -1,4 +1,4 @@
-"""Recorded transitions as Minari datasets, and back, each read by the other side."""
+"""Recorded transitions as Minari datasets, and back, each read by the other library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def vessels() -> tuple[Any, Interface]:
-    """Ten steps of two vessels in each of two worlds, and what they see and do."""
+    """Returns ten steps of two vessels in each of two worlds, with their observations and actions."""
     env = envs.make("marinenav", num_worlds=2, num_robots=2, seed=0)
     batch = env.rollout(10, break_when_any_done=False)
     return trajectories(batch, torch.ones(2, 10, dtype=torch.bool), GROUP), Interface.of(env)
@@ -59,7 +59,7 @@ def test_what_was_written_is_read_again(vessels: tuple[Any, Interface], tmp_path
 
 
 def test_a_dataset_of_minaris_own_is_data(tmp_path: Path) -> None:
-    """Two episodes of CartPole, the second of which was left without an end."""
+    """Returns two episodes of CartPole, the second without an end."""
     from minari.data_collector import EpisodeBuffer
 
     seen = np.arange(28, dtype=np.float32).reshape(7, 4)

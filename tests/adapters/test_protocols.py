@@ -23,12 +23,12 @@ TWO = box((-1, 1), (0, 2))
 
 
 def sign_of_first(observation: Any) -> Any:
-    """0 or 1, batched, for numpy and torch alike."""
+    """A policy that returns 0 or 1, batched, for numpy and torch alike."""
     return (observation[..., 0] > 0) * 1
 
 
 class Acting:
-    """One observation at a time, as MarineNav's agents."""
+    """A policy that takes one observation at a time, as MarineNav's agents do."""
 
     def act(self, state: Any, eps: float) -> int:
         assert state.shape == (5,) and eps == 0.0
@@ -47,7 +47,7 @@ class PredictingTwo(Predicting):
 
 
 class Linear(nn.Module):
-    """Takes tensors; two scores."""
+    """A policy that takes tensors and returns two scores."""
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         assert isinstance(observation, torch.Tensor)
@@ -119,7 +119,7 @@ def test_structured_observations_are_dicts() -> None:
 
 def test_a_memory_is_handed_back_and_begins_anew() -> None:
     class Counting:
-        """Its action is the number of steps of the episode so far, at most 9."""
+        """A policy whose action is the number of steps of the episode so far, at most 9."""
 
         def predict(self, observation: Any, state: Any = None, episode_start: Any = None) -> Any:
             count = np.zeros(len(observation), dtype=np.int64) if state is None else np.where(episode_start, 0, state)

@@ -1,4 +1,4 @@
-"""Runs that were stored while the ways of published learners were options of the usual ones."""
+"""Runs that were stored when the rules of published learners were options of the usual agents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USUAL: dict[str, dict[str, Any]] = {
 
 
 def as_stored(plain: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a published variant as earlier versions have stored it."""
+    """Returns the configuration of a published variant as earlier versions stored it."""
     algorithm = plain["agent"]["algorithm"]
     agent = {**plain["agent"], "algorithm": algorithm.removesuffix("_published"), **FORMER[algorithm]}
     return {**plain, "agent": agent}

@@ -1,4 +1,4 @@
-"""Round trips: models made by Stable-Baselines3 here, read by us, asked the same."""
+"""Round trips: models made by Stable-Baselines3 here, read by rlstack, give the same actions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def gym_env(structured: bool, continuous: bool) -> Any:
 
 
 def make(name: str, structured: bool, continuous: bool, tmp_path: Path, **network: Any) -> tuple[Any, Any, Path]:
-    """A trained model, its normaliser, and where both were saved (``model.zip``, ``stats.pkl``)."""
+    """Returns a trained model and its normaliser, saved as ``model.zip`` and ``stats.pkl``."""
     vec = sb3.common.vec_env
     env = vec.VecNormalize(vec.DummyVecEnv([lambda: gym_env(structured, continuous)]))
     policy, _, options = MODELS[name]
@@ -145,7 +145,7 @@ def test_critics_without_an_lstm(network: dict[str, Any], tmp_path: Path) -> Non
 
 
 def test_a_live_model_is_a_foreign_policy(tmp_path: Path) -> None:
-    """``predict`` of a recurrent model carries its state and begins anew with every episode, as ours does."""
+    """``predict`` of a recurrent model carries its state and resets it with every episode, as ours does."""
     model, _, folder = make("RecurrentPPO", False, False, tmp_path)
     env, rollouts = Noise(FLAT, 4, num_worlds=4), []
     for policy in (foreign_policy(model, env), sb3_policy(load_sb3(folder / "model.zip"), env)):

@@ -1,4 +1,4 @@
-"""Models of Stable-Baselines3: recorded answers, and files that are no such models."""
+"""Models of Stable-Baselines3: recorded actions, and files that are not such models."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def recorded(path: Path) -> dict[str, Tensor]:
 
 
 def close(ours: Tensor, theirs: Tensor, steps: int = 1) -> None:
-    """Up to rounding, which a memory carries through so many steps."""
+    """Compares up to rounding, which a recurrent state carries through many steps."""
     torch.testing.assert_close(ours, theirs, rtol=steps * TOLERANCE, atol=steps * TOLERANCE)
 
 
 def check(path: Path) -> SB3Model:
-    """Every recorded answer, from normalised and from raw observations."""
+    """Compares every recorded action, from normalised and from raw observations."""
     model, answers = load_sb3(path, path.with_name(path.stem + "_vecnormalize.pkl")), recorded(path)
     keys, network = model.observation_keys, model.network
     assert isinstance(network, FeedForward)
@@ -123,7 +123,7 @@ def test_what_the_file_says() -> None:
 
 @pytest.mark.parametrize("name", [*SMALL, "sac_small"])
 def test_layers_fill_a_plain_network(name: str) -> None:
-    """The layers alone, with the activation between them, give the model's own answers."""
+    """The layers alone, with the activation between them, give the model's own outputs."""
     model = load_sb3(FIXTURES / f"{name}.zip")
     parts, network = sb3_layers(model), model.network
     features = torch.randn(7, network.in_features)
@@ -160,7 +160,7 @@ def rewritten(
     compression: int = zipfile.ZIP_STORED,
     **data: Any,
 ) -> Path:
-    """A copy of a fixture with other weights (None: without them), members or settings."""
+    """Returns a copy of a fixture with other weights (None: without them), members or settings."""
     path = tmp_path / "model.zip"
     with zipfile.ZipFile(FIXTURES / f"{name}.zip") as source, zipfile.ZipFile(path, "w", compression) as target:
         for member in source.namelist():
@@ -227,7 +227,7 @@ def test_no_file_and_no_zip(tmp_path: Path) -> None:
 
 
 class Bomb:
-    """Leaves a file behind when it is unpickled."""
+    """An object that leaves a file behind when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

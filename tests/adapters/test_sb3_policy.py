@@ -25,7 +25,7 @@ MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_
 
 
 def model(name: str, statistics: bool = True, bounds: bool = True) -> SB3Model:
-    """A fixture; without ``bounds`` as one whose file does not tell them."""
+    """Loads a fixture; without ``bounds``, as a model whose file does not state them."""
     path = FIXTURES / f"{name}_vecnormalize.pkl"
     found = load_sb3(FIXTURES / f"{name}.zip", path if statistics and path.exists() else None)
     return found if bounds else dataclasses.replace(found, low=None, high=None)
@@ -130,7 +130,7 @@ def test_envs_that_do_not_fit(name: str, env: Any, message: str) -> None:
 
 
 def replayed(chosen: SB3Model, observation: Tensor, starts: Tensor) -> Tensor:
-    """Actions ``[N, T]`` of the bare network for a sequence ``[N, T, F]``."""
+    """Returns the actions ``[N, T]`` of the bare network for a sequence ``[N, T, F]``."""
     network = chosen.network
     assert isinstance(network, RecurrentActorCritic)
     state, actions = network.initial_state(len(observation)), []
@@ -141,7 +141,7 @@ def replayed(chosen: SB3Model, observation: Tensor, starts: Tensor) -> Tensor:
 
 
 def starts_of(rollout: TensorDictBase) -> Tensor:
-    """Where episodes begin in ``[W, T]``, told by the ends of those before."""
+    """Returns where episodes begin in ``[W, T]``, given the ends of those before."""
     done = rollout["next", "done"][..., 0]
     return torch.cat((torch.ones_like(done[:, :1]), done[:, :-1]), 1)
 

@@ -154,7 +154,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def graph(tmp_path: Path, inputs: dict[str, int], kind: str = "tanh") -> Path:
-    """Tanh of the first feature of each input, joined; or, of one input, its first four features as scores."""
+    """Returns tanh of the first feature of each input, joined; or, for one input, its first four features as scores."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     helper, kinds = onnx.helper, onnx.TensorProto

@@ -1,4 +1,4 @@
-"""Observation statistics of Stable-Baselines3, and pickles that try something else."""
+"""Observation statistics of Stable-Baselines3, and pickles that attempt something else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"
 
 
 def check(path: Path) -> None:
-    """Reads what is expected, and normalises as recorded."""
+    """Reads the expected statistics, and normalises as recorded."""
     statistics = load_vecnormalize(path)
     expected = json.loads(path.with_name(path.stem + "_expected.json").read_text())
     assert build(VecNormalize, expected) == statistics
@@ -90,7 +90,7 @@ def test_entries_that_do_not_fit(change: dict[str, Any], message: str) -> None:
 
 
 class Call:
-    """Calls a function when it is unpickled."""
+    """An object that calls a function when it is unpickled."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments
@@ -121,7 +121,7 @@ def test_allowed_modules_are_no_way_around(tmp_path: Path, name: str) -> None:
 
 
 def test_a_pickle_cannot_change_what_stands_in(tmp_path: Path) -> None:
-    """Writing to one of our classes (BUILD on the class itself) fails, and the next file is read as ever."""
+    """Writing to one of our classes (BUILD on the class itself) fails, and the next file is read as before."""
     path = tmp_path / "statistics.pkl"
     for name in (b"numpy\nndarray", b"numpy.core.multiarray\nscalar", b"_codecs\nencode", b"collections\nOrderedDict"):
         path.write_bytes(b"\x80\x02c" + name + b"\n}X\x05\x00\x00\x00codes}s\x86b.")

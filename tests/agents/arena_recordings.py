@@ -27,7 +27,7 @@ PLACES = {
 
 
 class Recording:
-    """One ``.npz`` file.
+    """A recorded ``.npz`` file.
 
     Tensors by their recorded names; ``rows`` says which rows of an array that was recorded whole are kept.
     """
@@ -40,16 +40,16 @@ class Recording:
         return torch.as_tensor(self.arrays[key])
 
     def text(self, key: str) -> Any:
-        """A JSON text."""
+        """Returns the JSON text stored under a name."""
         return json.loads(str(self.arrays[key]))
 
     def after(self, name: str) -> tuple[Tensor, slice]:
-        """A parameter after the update, and which of its rows these are."""
+        """Returns a parameter after the update, and which of its rows were recorded."""
         key = f"after.{name}"
         return (self[key], slice(None)) if key in self.arrays else (self[f"{key}::16"], slice(None, None, 16))
 
     def batch(self) -> TensorDict:
-        """The rollout as our PPO has it."""
+        """Returns the rollout in the form that our PPO reads."""
         theirs = {
             "observation": "obs",
             "action": "actions",
@@ -62,12 +62,12 @@ class Recording:
 
 
 def world(features: int = 32, actions: int = 6) -> Decisions:
-    """The specs of the game."""
+    """Returns the specs of the game."""
     return Decisions(Bounded(-1.0, 1.0, shape=(features,)), Categorical(actions, shape=()))
 
 
 def published_agent(recording: Recording, **overrides: Any) -> Any:
-    """``agent=ppo_published`` with the recorded settings and the weights from before the update."""
+    """Returns ``agent=ppo_published`` with the recorded settings and the weights from before the update."""
     c = recording.text("hp")
     own = {
         "hidden": c["hidden_sizes"],
@@ -93,6 +93,6 @@ def published_agent(recording: Recording, **overrides: Any) -> Any:
 
 
 def parameters(agent: Any) -> dict[str, Tensor]:
-    """By their recorded names."""
+    """Returns the agent's weights under their recorded names."""
     layers = {name: agent.networks[part].get_submodule(place) for name, (part, place) in PLACES.items()}
     return {f"{name}.{kind}": getattr(layer, kind) for name, layer in layers.items() for kind in ("weight", "bias")}

@@ -16,7 +16,7 @@ from rlstack.losses import DQNLoss
 
 @dataclass
 class MunchausenConfig(DQNConfig):
-    """DQN's options and three more."""
+    """The options of DQN and three more."""
 
     # targets
     alpha: Fraction = 0.9  # weight of the log-probability in the reward

@@ -29,7 +29,7 @@ class RewardWeightedLoss(LossModule):
         self.scale = scale
 
     def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
-        """It bootstraps nothing."""
+        """Returns nothing, because the loss does not bootstrap."""
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         reward = tensordict.get(("next", self.tensor_keys.reward)).squeeze(-1)

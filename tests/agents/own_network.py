@@ -1,4 +1,4 @@
-"""A network of one's own: a residual layer between two linear ones."""
+"""An example of a user's network: a residual layer between two linear ones."""
 
 import torch
 from torch import Tensor, nn

@@ -26,12 +26,12 @@ _SMALL: dict[str, Any] = {
 
 
 def options_of(name: str, **values: Any) -> dict[str, Any]:
-    """Of some values, those of options that an algorithm has."""
+    """Returns those of the values that are options of the algorithm."""
     return {option: value for option, value in values.items() if option in CONFIGS[name].__dataclass_fields__}
 
 
 def takes(name: str, action: TensorSpec) -> bool:
-    """An algorithm says that it can act so."""
+    """Returns whether the algorithm can act with this action spec."""
     try:
         agent_class(name).check(Interface.of(cast("EnvBase", Decisions(Unbounded(3), action))))
     except ConfigError:
@@ -87,7 +87,7 @@ def small(env: Any = None, total_frames: int = 1000, name: str = "acqn", **overr
 
 
 class Decisions(WorldHooks):
-    """Only the specs of an env: enough to build an agent, to ask it for actions and to make up its experience.
+    """Stands in for an env with its specs alone, which suffice to build an agent and to make up its experience.
 
     Args:
         observation, action: specs of one decision.
@@ -112,7 +112,7 @@ class Decisions(WorldHooks):
             self.observation_spec["action_mask"] = Binary(len(self.allowed), dtype=torch.bool)
 
     def draw(self, *lead: int) -> TensorDict:
-        """What a policy reads, of ``lead`` decisions."""
+        """Returns what a policy reads, with the leading dimensions ``lead``."""
         seen = self.observation_spec["observation"]
         entries = {"observation": seen.expand(*lead, *seen.shape).rand()}
         if self.masked:
@@ -120,7 +120,7 @@ class Decisions(WorldHooks):
         return TensorDict(entries, lead)
 
     def experience(self, agent: Any, rows: int, frames: int) -> TensorDict:
-        """``[rows, frames]`` as ``flatten_agents`` gives, with the exploring agent's own actions."""
+        """Returns ``[rows, frames]`` in the form of ``flatten_agents``, with the exploring agent's own actions."""
         here, following = agent.policy(explore=True)(self.draw(rows, frames)), self.draw(rows, frames)
         dtype = agent.interface.dtype
         following["reward"] = torch.randn(rows, frames, 1, dtype=dtype)
@@ -131,7 +131,7 @@ class Decisions(WorldHooks):
 
 
 def plain(discrete: bool, dtype: torch.dtype = torch.float32) -> Decisions:
-    """Vectors of three numbers; four choices, or two numbers in [-1, 1]."""
+    """Returns a stand-in that observes three numbers and takes one of four choices, or two numbers in [-1, 1]."""
     action = Categorical(4, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(2,), dtype=dtype)
     return Decisions(Bounded(-2.0, 2.0, shape=(3,), dtype=dtype), action)
 
@@ -160,7 +160,7 @@ CASES = [(name, False) for name in CONTINUOUS] + [(name, True) for name in DISCR
 
 
 def sequences(frames: int) -> TensorDict:
-    """``frames`` decisions of one made-up world."""
+    """Returns ``frames`` made-up decisions of one world."""
     following = {
         "observation": torch.randn(1, frames, 2),
         "reward": torch.randn(1, frames, 1),

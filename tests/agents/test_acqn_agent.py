@@ -127,7 +127,7 @@ def test_schedules_drive_what_they_should() -> None:
 
 
 def test_the_published_recipe_reproduces_recorded_updates(fixtures_dir: Path) -> None:
-    """Optimisers, clipping and order of the whole agent, not of the losses alone."""
+    """Covers optimisers, clipping and the order of updates, in addition to the losses."""
     with np.load(fixtures_dir / "losses/public_AC_IQN.npz") as file:
         data = {key: torch.from_numpy(value) for key, value in file.items() if value.ndim}
     env = envs.make("marinenav", num_worlds=1, dtype=torch.float64)

@@ -31,7 +31,7 @@ from tests.exhaustive import exhaustive
 
 
 def learn(agent: Any, env: Decisions, rounds: int = 2) -> dict[str, Any]:
-    """Some updates on made-up experience; they must change something and stay finite."""
+    """Makes some updates on made-up experience, which must change something and stay finite."""
     before, metrics = copies(agent.parameters()), {}
     for k in range(rounds):
         metrics = agent.learn(env.experience(agent, 3, 10), 30 * (k + 1))
@@ -136,7 +136,7 @@ def test_forbidden_actions_are_never_chosen(name: str, random_frames: int) -> No
 
 @exhaustive(("name", "own"), [("dqn", {}), ("dqn", {"double": False}), ("iqn", {}), ("iqn", PER_QUANTILE), ("sac", {})])
 def test_targets_ignore_forbidden_actions(name: str, own: dict[str, Any]) -> None:
-    """A target does not move when all networks' outputs for a forbidden next action do."""
+    """Checks that a target ignores the networks' outputs for a forbidden next action."""
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
     agent = small(env, name=name, n_step=1, **own)
     batch, found = env.experience(agent, 1, 16)[0], []
@@ -166,7 +166,7 @@ def test_rainbow_evaluates_allowed_actions(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", DISCRETE)
 def test_states_that_allow_nothing_do_no_harm(name: str) -> None:
-    """Agents that are over often show an empty mask, in ended states and while they wait."""
+    """Agents whose episode has ended often show an empty mask, in the last state and while they wait."""
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
     own = {"epsilon": 0.5, "n_step": 1} if name not in FRESH else {}
     agent = small(env, name=name, **own | ({"target_action": "per_quantile"} if name == "iqn" else {}))

@@ -1,4 +1,4 @@
-"""Every agent's state: whoever is restored goes on exactly, and shares nothing with whoever was saved."""
+"""The state of every agent: a restored agent continues exactly, and shares nothing with the one that was saved."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def leaves(state: Any) -> list[Tensor]:
 
 
 def options(name: str) -> dict[str, Any]:
-    """Everything that has a state of its own: statistics, schedules, steps that wait, targets by period."""
+    """Returns options that switch on every part with a state: statistics, schedules, n-step returns, targets."""
     lr = {"kind": "linear", "start": 1e-3, "end": 0.0}
     own: dict[str, Any] = {"normalize_observations": True, "normalize_rewards": True}
     own |= options_of(name, **{"lr_actor" if options_of(name, lr_actor=lr) else "lr": lr})
@@ -45,7 +45,7 @@ def everything(agent: Any) -> dict[str, Any]:
 
 
 def both_go_on(agent: Any, other: Any, parts: list[Any], frames: list[int]) -> list[list[Tensor]]:
-    """What an agent, and another that is restored from it, hold once both have learned the same parts."""
+    """Returns the states of an agent and of one restored from it, after both have learned the same parts."""
     saved, random = through_a_file(everything(agent)), torch.get_rng_state()
     other.load_state_dict(saved["agent"])
     other.load_replay_state(saved["replay"])

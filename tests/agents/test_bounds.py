@@ -1,4 +1,4 @@
-"""Scales that are learned stay within bounds, and can turn back there."""
+"""Learned scales stay within their bounds, and can return from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_spread_of_a_policy(name: str, end: float) -> None:
 
 @pytest.mark.parametrize("target", [1e3, -1e3])
 def test_the_temperature_of_sac(target: float) -> None:
-    """An entropy that is never reached would let it grow (or shrink) without end."""
+    """With a target entropy out of reach, the temperature would otherwise grow (or shrink) without end."""
     env = plain(discrete=False)
     agent: Any = small(env, name="sac", target_entropy=target, lr_alpha=100.0)
     agent.update_once(env.experience(agent, 2, 8))
@@ -39,7 +39,7 @@ def test_the_temperature_of_sac(target: float) -> None:
 
 
 def test_the_variances_of_normalisers() -> None:
-    """Of what never changes it is zero, of what is huge it is huge; what comes out is within +-10."""
+    """A constant observation has variance zero and a huge one a huge variance; the output stays within +-10."""
     for values in (torch.full((50, 2), 3.0), torch.full((50, 2), 1e30) * torch.tensor([[1.0, -1.0]])):
         normalizer = ObservationNormalizer(Unbounded((2,)))
         normalizer.update(values)

@@ -1,4 +1,4 @@
-"""A critic that sees what all agents of a world see; policies that do not."""
+"""A critic that sees the observations of all agents of a world, and policies that do not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def batches(env: Any, agent: Any, steps: int) -> Iterator[TensorDict]:
 
 
 def marinenav(robots: int = A, num_worlds: int = 3) -> Any:
-    """Half of the worlds have a robot less; some arrive, or collide, before the others. Observations are dicts."""
+    """Makes MarineNav with one robot less in half of the worlds; some robots arrive, or collide, before the others."""
     curriculum = {
         "timesteps": None,
         "num_robots": [max(robots - 1, 1), robots],
@@ -52,7 +52,7 @@ WORLDS = {"signals": Signals, "marinenav": marinenav}
 
 
 def by_hand(agent: Any, part: TensorDict) -> Tensor:
-    """Values ``[N]`` of the active decisions of a batch, each of them by itself."""
+    """Returns the values ``[N]`` of the active decisions of a batch, each computed by itself."""
     critic, observation, active = agent.critic, agent.normalized(part["observation"]), part["active"]
 
     def encoding(row: int, step: int) -> Tensor:
@@ -72,7 +72,7 @@ def by_hand(agent: Any, part: TensorDict) -> Tensor:
 
 
 def all_values(agent: Any, part: TensorDict) -> tuple[Tensor, Tensor]:
-    """Of all states, and of those that follow, ``[B, T]``."""
+    """Returns the values of all states, and of the states that follow, ``[B, T]``."""
     observation = agent.normalized(part["observation"])
     agent.mates.begin(observation, part["active"])
     with torch.no_grad():

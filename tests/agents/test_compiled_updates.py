@@ -1,4 +1,4 @@
-"""Compiled updates and policies do what eager ones do; what cannot be compiled says why and goes on."""
+"""Compiled updates and policies equal eager ones; what cannot be compiled says why and runs eagerly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _both_learn(env: Any, agents: tuple[Any, Any], rounds: int = 3) -> list[dict
 
 
 def _compare(name: str, discrete: bool, backend: str, **overrides: Any) -> list[str]:
-    """Trains both ways on the same data; returns what was told."""
+    """Trains compiled and eagerly on the same data, and returns what was printed."""
     told: list[str] = []
     with telling(told.append):
         env, eager, quick = _pair(name, discrete, backend, **overrides)

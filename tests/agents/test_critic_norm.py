@@ -91,7 +91,7 @@ def test_the_state_holds_the_statistics() -> None:
 
 
 def test_td3_without_normalisation_bootstraps_from_its_own_networks() -> None:
-    """Apart from it, one pass over both states is what targets give that are copies."""
+    """Apart from the normalisation, one pass over both states equals targets that are copies."""
     agent = small(plain(False), name="td3", n_step=1)
     learned(agent, 1)
     agent.loss.target_noise = 0.0
@@ -106,7 +106,7 @@ def test_td3_without_normalisation_bootstraps_from_its_own_networks() -> None:
 
 
 def test_batch_renormalisation_is_torchrls_until_that_overshoots() -> None:
-    """``x_hat r + d`` of Ioffe 2017, with r and d in full force after the warm-up; TorchRL's are then multiplied."""
+    """Checks ``x_hat r + d`` (Ioffe 2017) with r and d in full force after the warm-up; TorchRL then multiplies."""
     ours, theirs = BatchRenorm(3, warmup_steps=4).double(), BatchRenorm1d(3, warmup_steps=4).double()
     for _ in range(8):
         x = 0.5 * torch.randn(16, 3, dtype=torch.float64) + 1

@@ -1,4 +1,4 @@
-"""Recording functions as CUDA graphs; a tape of operations on a CPU stands in for a graph."""
+"""Functions recorded as CUDA graphs; on a CPU, a tape of operations stands in for a graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlstack.agents.compilation import Recorded
 
 
 class _Tape(TorchDispatchMode):
-    """Remembers operations; playing them again writes into the same tensors."""
+    """Records operations, and writes into the same tensors when it replays them."""
 
     def __init__(self) -> None:
         super().__init__()

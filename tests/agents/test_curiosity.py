@@ -1,4 +1,4 @@
-"""The bonus for what is new."""
+"""The exploration bonus of random network distillation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_is_seen_often_is_no_longer_new(name: str) -> None:
 
 
 def test_the_bonus_joins_the_reward() -> None:
-    """Its discounted sum, which goes on behind the ends of episodes, has about unit standard deviation."""
+    """The discounted sum of the bonus, which continues across episodes, has a standard deviation of about one."""
     env, found = plain(discrete=True), []
     for own in ({}, {"rnd": {"coefficient": 0.0}}, {"rnd": {"coefficient": 2.0, "gamma": 0.0}}):
         agent = small(env, name="ppo", **own)

@@ -1,4 +1,4 @@
-"""Actions of numbers and choices together: as a vector, as the env takes them, and learned by PPO and A2C."""
+"""Actions that mix numbers and choices: as a vector, in the env's own form, and learned by PPO and A2C."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Signs(EnvBase):
         return TensorDict({"observation": self.sign[:, None], "action_mask": mask}, self.batch_size)
 
     def reward(self, action: TensorDictBase) -> Tensor:
-        """At most 1."""
+        """Returns the reward, at most 1."""
         axis, button = action["axis"][:, 0], action["button"]
         right = (button == (self.sign > 0)).float() - 9 * (button == 2).float()
         return right - (axis - self.sign / 2).square()

@@ -20,7 +20,7 @@ from tests.exhaustive import exhaustive
 
 
 class Shape:
-    """Only the specs of an env."""
+    """Stands in for an env with its specs alone."""
 
     def __init__(self, observation: TensorSpec, action: TensorSpec, batch: tuple[int, ...]) -> None:
         self.batch_size = torch.Size(batch)
@@ -76,7 +76,7 @@ LEARNERS = sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml") if
 
 @exhaustive("name", LEARNERS)
 def test_every_shipped_agent_acts_and_learns(name: str) -> None:
-    """On continuous actions or, where those are not for it, on discrete ones."""
+    """Uses continuous actions, or discrete ones for agents that cannot take continuous ones."""
     worlds = [("marinenav", {"num_robots": 2, "continuous_actions": continuous}) for continuous in (True, False)]
     if name == "cql":  # TorchRL's loss takes observations of one tensor
         worlds = [("echelon", {"actions": "box", "maps": 2})]
@@ -133,7 +133,7 @@ def test_agents_without_replay_say_so() -> None:
 
 @pytest.mark.parametrize("started", [False, True])
 def test_batches_of_worlds_by_torchrl_are_not_asked_for_more_than_specs(started: bool) -> None:
-    """A look at an attribute of theirs starts worlds, recurses or waits for processes that are not there."""
+    """Covers envs for which reading an attribute starts worlds, recurses, or waits for processes that do not exist."""
     env = TransformedEnv(SerialEnv(2, partial(envs.make, "marinenav", num_worlds=3, num_robots=2)))
     if started:
         env.reset()

@@ -1,4 +1,4 @@
-"""That every agent learns to look two steps ahead."""
+"""Every agent learns to look two steps ahead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FRAMES = {"ppo": 10_240, "pqn": 10_240, "a2c": 20_480}
 
 
 def learner(name: str) -> dict[str, Any]:
-    """Options with which an algorithm solves :class:`~tests.agents.small_agents.Detour`."""
+    """Returns options with which an algorithm solves :class:`~tests.agents.small_agents.Detour`."""
     return {**options_of(name, **_COMMON), **_OWN.get(name, {})}
 
 

@@ -1,4 +1,4 @@
-"""Agents from elsewhere in the place of ours."""
+"""Agents from elsewhere in place of ours."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def first(observation: Any) -> Any:
 
 
 def exploring(epsilon: Any, masked: bool = False) -> tuple[Any, Any]:
-    """An agent that always takes the first of five choices, and what it sees 4000 times."""
+    """Returns an agent that always takes the first of five choices, and 4,000 observations."""
     env = Decisions(Unbounded(3), Categorical(5, shape=()), masked)
     config = {"kind": "callable", "path": "tests.agents.test_legacy:first", "arrays": "torch", "epsilon": epsilon}
     torch.manual_seed(0)
@@ -193,7 +193,7 @@ def test_evaluated_like_one_of_ours(
 
 
 def short(num_worlds: int = 1) -> EnvBase:
-    """MarineNav, cut after two steps."""
+    """Makes MarineNav with episodes of two steps."""
     return envs.make("marinenav", num_worlds=num_worlds, max_steps=2)
 
 

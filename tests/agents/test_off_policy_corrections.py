@@ -1,4 +1,4 @@
-"""Agents that correct for data of other policies than the one they learn: V-trace on policy, Retrace off policy."""
+"""Corrections for data that another policy gathered: V-trace for on-policy agents, Retrace for off-policy ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOUBLE = torch.float64
 
 
 def moved(agent: Any) -> None:
-    """Puts the networks elsewhere than where they were when the data were gathered."""
+    """Moves the networks away from where they were when the data were gathered."""
     with torch.no_grad():
         for parameter in agent.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -34,7 +34,7 @@ def moved(agent: Any) -> None:
 
 
 def targets(agent: Any, data: Any, log_prob: Tensor) -> tuple[Tensor, Tensor]:
-    """V-trace by its definition (eq. 1 of Espeholt et al. 2018): a sum for every step of every row."""
+    """Computes V-trace by its definition (eq. 1 of Espeholt et al. 2018), a sum for every step of every row."""
     c, following = agent.config, data["next"]
     rows, time = data.shape
     value = agent.critic(data["observation"])[..., 0].detach()
@@ -92,7 +92,7 @@ def test_of_its_own_data_it_is_what_generalised_advantages_are() -> None:
 @pytest.mark.parametrize("length", [4, 5])
 @pytest.mark.parametrize("critic", ["own", "central"])
 def test_a_memory_is_unrolled_for_the_present_probabilities(length: int, critic: str) -> None:
-    """Of an agent that has not moved they are those of acting, wherever somebody was there to act."""
+    """Before any update, the probabilities equal those of acting, wherever an agent acted."""
     env = Recall(6, delay=2, dtype=DOUBLE) if critic == "own" else marinenav()
     agent = with_memory(env, "ppo", length=length, advantage="vtrace", critic=critic)
     seen, now = [], agent._log_prob
@@ -130,7 +130,7 @@ def dqn(env: Any, **options: Any) -> Any:
 
 
 def stream(env: Any, agent: Any, rows: int, steps: int) -> Any:
-    """Experience in which a step leads to the state that the next one begins with, unless an episode ends."""
+    """Makes experience in which each step leads to the state of the next, unless an episode ends."""
     data = env.experience(agent, rows, steps)
     seen, goes_on = data["next", "observation"], ~data["next", "done"][:, :-1]
     seen[:, :-1] = torch.where(goes_on, data["observation"][:, 1:], seen[:, :-1])
@@ -138,7 +138,7 @@ def stream(env: Any, agent: Any, rows: int, steps: int) -> Any:
 
 
 def test_what_explores_says_how_probable_its_actions_were() -> None:
-    """Of four actions, one in four random: 3/4 + 1/16 for the best one, 1/16 for each other."""
+    """With four actions, one in four random: 3/4 + 1/16 for the best, 1/16 for each other."""
     agent, seen = dqn(plain(True), epsilon=0.25, random_frames=100), plain(True).draw(200)
     random = agent.policy(explore=True)(seen.clone())
     torch.testing.assert_close(random["log_prob"].exp(), torch.full((200,), 0.25))
@@ -151,7 +151,7 @@ def test_what_explores_says_how_probable_its_actions_were() -> None:
 
 
 def test_of_legal_actions_only() -> None:
-    """Three of four are legal: 1/2 + 1/6, or 1/6."""
+    """With three legal actions of four: 1/2 + 1/6, or 1/6."""
     env = Decisions(Unbounded(3), Categorical(4, shape=()), masked=True)
     agent, seen = dqn(env, epsilon=0.5), env.draw(100)
     acted, best = agent.policy(explore=True)(seen.clone()), agent.policy(explore=False)(seen.clone())
@@ -200,7 +200,7 @@ def test_it_learns_from_a_stream_and_goes_on() -> None:
 
 @pytest.mark.parametrize("name", ["qrdqn", "iqn", "rainbow"])
 def test_distributions_learn_returns_that_end_with_the_greedy_actions(name: str) -> None:
-    """Of greedy actions the n-step returns, of others those of one step; the losses cannot tell who made them."""
+    """Greedy actions give n-step returns, others one-step returns, whichever agent took them."""
     env = plain(True)
     agent = small(env, name=name, hidden=[8], gamma=0.875, **RETRACE)
     data = stream(env, agent, 4, 12)

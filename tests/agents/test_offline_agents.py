@@ -1,4 +1,4 @@
-"""Agents for recorded data: what each of them makes of the same decisions."""
+"""Agents that learn from recorded data: what each learns from the same decisions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def choices() -> Decisions:
 
 
 def single(action: torch.Tensor, reward: torch.Tensor) -> TensorDict:
-    """Episodes of one decision ``[N]``."""
+    """Makes ``[N]`` episodes of one decision."""
     count = len(action)
     flag = torch.ones(count, 1, dtype=torch.bool)
     following = {
@@ -42,7 +42,7 @@ def single(action: torch.Tensor, reward: torch.Tensor) -> TensorDict:
 
 
 def learned(name: str, env: Any, data: TensorDict, updates: int, **options: Any) -> torch.Tensor:
-    """Greedy actions of an agent that has learned from data alone."""
+    """Returns the greedy actions of an agent that has learned from data alone."""
     agent: Any = make_agent(name, env, updates * 64, **{**OPTIONS, **options})
     agent.study(data)
     nothing = env.experience(agent, 1, 1)[:, :0]
@@ -53,7 +53,7 @@ def learned(name: str, env: Any, data: TensorDict, updates: int, **options: Any)
 
 
 def uniform(count: int = 2000) -> TensorDict:
-    """Actions in [-2, 2], of which 1 (0.5 of an agent's own) pays most."""
+    """The actions lie in [-2, 2]; action 1 (0.5 on the agent's own scale) pays most."""
     action = torch.rand(count, 1) * 4 - 2
     return single(action, -3 * (action / 2 - BEST).square().squeeze(-1))
 
@@ -93,7 +93,7 @@ def test_a_clone_does_what_was_done() -> None:
 
 @pytest.mark.parametrize(("name", "expected"), [("bc", 0), ("discrete_iql", 2), ("discrete_cql", 2)])
 def test_choices_that_pay_are_preferred_to_frequent_ones(name: str, expected: int) -> None:
-    """Choice 0 is made four times as often as choice 2, which pays."""
+    """The data contain choice 0 four times as often as choice 2, which pays."""
     action = torch.tensor([0, 0, 0, 0, 1, 2]).repeat(300)
     more = {"options": {"loss_function": "l2", "expectile": 0.7, "temperature": 10.0}} if name == "discrete_iql" else {}
     acted = learned(name, choices(), single(action, 10.0 * (action == 2)), 100, lr=1e-2, **more)
@@ -112,7 +112,7 @@ def test_statistics_are_those_of_the_data() -> None:
 
 
 def episode() -> TensorDict:
-    """Three decisions with rewards 1, 2, 4, cut off, and one with reward 8 that ends its episode."""
+    """Returns three decisions with rewards 1, 2, 4, truncated, and one with reward 8 that ends its episode."""
     seen = torch.tensor([[0.0, 0], [0.1, 0], [0.2, 0], [0.5, 0]])
     flags = torch.tensor([False, False, False, True]).unsqueeze(-1)
     cut = torch.tensor([False, False, True, False]).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""One optimiser step beside what torch does."""
+"""One step of our optimiser equals torch's."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_parameter_without_a_gradient_stays() -> None:
 
 
 def test_unequal_parts_count_by_their_size() -> None:
-    """7 parts of 256 entries are six of 37 and one of 34: gradients, loss and report are those of the whole."""
+    """256 entries in 7 parts (six of 37, one of 34) give the gradients, loss and metrics of the whole."""
     (batch, *_), found = data(256), []
     for accumulate in (1, 7):
         network = small_network()

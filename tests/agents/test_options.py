@@ -1,4 +1,4 @@
-"""Options every agent has: precision of the forward passes, split batches, cadence, targets."""
+"""Options that every agent has: precision of the forward passes, split batches, update frequency, targets."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_step_whose_gradients_overflow_is_left_out() -> None:
 
 
 def gradients(agent: Any, batch: TensorDict) -> list[Tensor]:
-    """Of every optimiser, after one update that leaves the parameters where they are."""
+    """Returns the gradients of every optimiser after one update that leaves the parameters unchanged."""
     for optimizer in agent.optimizers.values():
         optimizer.lr = 0.0
     if hasattr(agent.loss, "draw"):
@@ -264,7 +264,7 @@ def test_the_actor_may_wait_for_its_critics(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_temperature_stays_where_nothing_can_be_chosen() -> None:
-    """A single legal action has no entropy, whatever the temperature."""
+    """A single legal action has no entropy, whatever the temperature is."""
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(2, shape=()), masked=True)
     agent = small(env, name="sac", lr_alpha=0.1, alpha=0.2)
     updated(agent, env, 4)
@@ -308,7 +308,7 @@ def test_ppo_stops_once_its_policy_has_moved_far_enough() -> None:
 
 
 def test_ppo_may_learn_values_first() -> None:
-    """As after imitation: until its values are worth something the policy stays, and then it moves."""
+    """As after imitation: the policy stays until the value function has been trained, and then moves."""
     env = plain(discrete=True)
     agent = small(env, name="ppo", value_first=50, lr=0.01)
     before = {name: copies(network.parameters()) for name, network in agent.networks.items()}
@@ -344,7 +344,7 @@ def test_ppo_never_takes_an_entry_by_itself() -> None:
 
 @pytest.mark.parametrize("length", [5, 100])
 def test_advantages_of_sequences_equal_the_recursion(length: int) -> None:
-    """Both ways of estimating them; values of what follows are those of the true next observations."""
+    """Covers both advantage estimators; values of next states are those of the true next observations."""
     env = plain(discrete=True, dtype=torch.float64)
     agent = small(env, name="ppo", gamma=0.875, gae_lambda=0.75)
     data = env.experience(agent, 2, length)

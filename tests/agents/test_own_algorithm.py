@@ -1,4 +1,4 @@
-"""An algorithm of a user's: one file and a yaml, as the README of the agents shows."""
+"""An algorithm written by a user: one file and a YAML file, as the README of the agents shows."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_the_readme_shows_this_file() -> None:
 
 
 def test_its_losses_are_those_of_the_formula() -> None:
-    """With the ratio 1.5, the advantages 2 and -2, and epsilon 0.2: |A| / 0.4 * 0.25 = 1.25, A r = 3 and -3."""
+    """With ratio 1.5, advantages 2 and -2, and epsilon 0.2: |A| / 0.4 * 0.25 = 1.25, A r = 3 and -3."""
     loss, states = agent().loss, torch.randn(2, 4)
     action = torch.tensor([0, 1])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Networks of a user's in our agents: ``agent.network``."""
+"""Networks written by a user in our agents: ``agent.network``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mine(name: str, env: Any = None, **options: Any) -> Any:
 
 
 class Linear(nn.Module):
-    """Weights of 1, and what it was made for and what it saw."""
+    """A network with weights of 1 that records what it was built for and what it saw."""
 
     seen: Any = None
 
@@ -48,7 +48,7 @@ class Linear(nn.Module):
 
 
 class Frozen(own_network.Net):
-    """The first layer stays as it is."""
+    """A network whose first layer is frozen."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 8)
@@ -56,7 +56,7 @@ class Frozen(own_network.Net):
 
 
 class Dropped(own_network.Net):
-    """Half of the inputs are dropped in training."""
+    """A network that drops half of its inputs in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(self.dropout(x))
@@ -67,7 +67,7 @@ class Dropped(own_network.Net):
 
 
 class Blind(DQN):
-    """An algorithm that asks for no network of a user's."""
+    """An algorithm that does not use a user's network."""
 
     def build(self) -> None:
         self.network = self.add_network("network", nn.Linear(3, 4))
@@ -240,7 +240,7 @@ def test_exported_as_onnx(tmp_path: Path) -> None:
 
 
 def recorded(folder: Path, outputs: int = 4, **more: Any) -> tuple[own_network.Net, Path]:
-    """A network that was trained elsewhere, and the file of its weights."""
+    """Returns a network that was trained elsewhere, and the file of its weights."""
     torch.manual_seed(7)
     network = own_network.Net(3, outputs, 8)
     path = folder / "weights.pt"
@@ -322,7 +322,7 @@ def detached(inputs: int, outputs: int) -> nn.Module:
 
 
 class Unused(own_network.Net):
-    """A second head that nothing comes out of."""
+    """A network with a second head that is never used."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)

@@ -1,4 +1,4 @@
-"""Policies as parts of TorchRL: in its rollouts and collectors, copied, and switched by its exploration types."""
+"""Policies as TorchRL modules: in its rollouts and collectors, copied, and switched by its exploration types."""
 
 from __future__ import annotations
 

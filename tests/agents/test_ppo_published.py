@@ -36,7 +36,7 @@ def shared_folder(shared_dir: Path) -> Path:
 
 
 def updated(recording: Recording, monkeypatch: pytest.MonkeyPatch, **overrides: Any) -> tuple[Any, dict[str, Any]]:
-    """The agent after the recorded update, with the recorded order of the data, and its metrics."""
+    """Returns the agent after the recorded update, with the recorded order of the data, and its metrics."""
     agent, orders = published_agent(recording, **overrides), iter(recording["perms"])
     monkeypatch.setattr(torch, "randperm", lambda count, device=None: next(orders))
     metrics = agent.update(recording.batch())
@@ -72,7 +72,7 @@ def check_update(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["ppo_update_1", "ppo_update_2"])
 def test_recorded_updates(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first clips values, the second stops after one of eight epochs."""
+    """The first recording clips values; the second stops after one of eight epochs."""
     check_update(folder / f"{name}.npz", monkeypatch)
 
 
@@ -105,7 +105,7 @@ def test_sizes_are_those_of_the_recording(folder: Path) -> None:
     ],
 )
 def test_every_setting_counts(option: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With any of them changed the recorded parameters are not reached."""
+    """With any of these settings changed, the update misses the recorded parameters."""
     recording = Recording(folder / "ppo_update_1.npz")
     agent, _ = updated(recording, monkeypatch, **option)
     after, rows = recording.after("actor.0.weight")
@@ -113,7 +113,7 @@ def test_every_setting_counts(option: dict[str, Any], folder: Path, monkeypatch:
 
 
 def test_an_update_stops_at_the_mean_over_all_minibatches() -> None:
-    """The published one; ours stops at the last minibatch's distance."""
+    """The published rule stops by the mean; ours by the last minibatch's divergence."""
     env = plain(discrete=True)
     for name, stops in (("ppo_published", 3), ("ppo", 1)):
         agent = small(env, name=name, epochs=5, minibatch_size=10, target_kl=0.5)
@@ -224,7 +224,7 @@ def test_a_sampling_policy_plays_by_its_probabilities() -> None:
 
 
 def check_advantages(path: Path) -> None:
-    """Through the agent's own rollout: an observation is its value."""
+    """Uses the agent's own rollout, in which an observation is its own value."""
     recording = Recording(path)
     values, done = recording["values"].T[..., None], recording["dones"].T[..., None]
     env: Any = Decisions(Bounded(-9.0, 9.0, shape=(1,)), Categorical(2, shape=()))
@@ -269,7 +269,7 @@ RUN = 10_000
 
 
 def schedule_of(theirs: dict[str, Any]) -> Any:
-    """A recorded schedule as ours."""
+    """Returns a recorded schedule in our form."""
     kind, start = theirs["type"], theirs["lr_start"]
     if kind == "constant":  # takes neither an end nor a warm-up
         return make_schedule(start, RUN)

@@ -1,4 +1,4 @@
-"""Prioritised replay for every agent that learns from a memory."""
+"""Prioritised replay for every agent that learns from a replay buffer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRIORITIZED: dict[str, Any] = {
 
 
 def watched(agent: Any) -> list[TensorDict]:
-    """The samples that an agent takes from now on."""
+    """Records the samples that an agent draws from now on."""
     taken, sample = [], agent.replay.sample
 
     def watch() -> TensorDict:
@@ -36,7 +36,7 @@ def watched(agent: Any) -> list[TensorDict]:
 
 
 def one_update(agent: Any, sequences: TensorDict) -> tuple[TensorDict, torch.Tensor, torch.Tensor]:
-    """The sample of the one update, and the stored priorities before and after it."""
+    """Returns the sample of one update, and the stored priorities before and after it."""
     agent.remember(sequences)
     tree, taken = agent.replay.sampler.tree, watched(agent)
     chosen = torch.arange(0, len(agent.replay.storage), 3)
@@ -86,7 +86,7 @@ def _recalled(agent: Any, env: Recall, frames: int) -> TensorDict:
 
 
 def test_the_priority_of_a_dqn_transition_is_its_error() -> None:
-    """Values and their targets are zero but for the reward: the error is the reward, the priority (|r| + eps)**1/2."""
+    """Values and targets are zero except for the reward: the priority is (|r| + eps)**1/2."""
     env = plain(discrete=True)
     agent = small(env, name="dqn", n_step=1, **PRIORITIZED)
     sequences = env.experience(agent, 3, 30)

@@ -1,4 +1,4 @@
-"""Recurrent agents: what they learn from is what they remembered when they acted."""
+"""Recurrent agents learn with the recurrent state that they had when they acted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batches(env: Any, agent: Any, steps: int) -> Iterator[TensorDict]:
 
 
 def marinenav(num_worlds: int = 3) -> Any:
-    """Robots arrive, or collide, at different times and are not active from then on."""
+    """Robots arrive, or collide, at different times, and are inactive from then on."""
     curriculum = {
         "timesteps": None,
         "num_robots": [2, 3],
@@ -215,7 +215,7 @@ def test_replayed_features_are_those_of_acting(name: str, kind: str, truncated: 
     flat = agent.unrolled(agent.prepared(replay.storage.get(torch.arange(len(replay.storage)))))
 
     def features(key: str) -> Tensor:
-        """After each observation of the stream, or after each of those that follow."""
+        """Returns the state after each observation of the stream, or after each of the next observations."""
         core, found = agent.memories["network"], []
         memory = torch.zeros(4, core.core.memory_size, dtype=torch.float64)
         for t in range(stream.shape[1]):

@@ -1,4 +1,4 @@
-"""That a memory is learned to be used, where without one half of the reward is the best there is."""
+"""Agents learn to use their recurrent state, in a task where without one half of the reward is the best possible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FRAMES = {"ppo": 7_936, "a2c": 39_936, "dqn": 13_952, "iqn": 24_000}
 
 
 def score(name: str, memory: dict[str, Any] | None, frames: int) -> float:
-    """Mean reward of greedy episodes after training."""
+    """Returns the mean reward of greedy episodes after training."""
     torch.manual_seed(0)
     env = Recall(16, delay=4)
     agent = make_agent(name, env, frames, recurrent=memory, **LEARNERS[name])

@@ -1,4 +1,4 @@
-"""Agents in envs they cannot act in, and shipped configurations in envs they can."""
+"""Agents in envs in which they cannot act, and shipped configurations in envs in which they can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acting by the conditional value at risk, everywhere or near obstacles only."""
+"""Acting by the conditional value at risk, everywhere or only near obstacles."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_levels() -> None:
 
 
 class Gamble:
-    """Stands in for a network: action 0 surely returns 0; action 1 returns 3 or, in the worst 40 %, -2."""
+    """A stand-in network: action 0 always returns 0; action 1 returns 3 or, in the worst 40 %, -2."""
 
     def __call__(self, observation: Tensor, tau: Tensor) -> Tensor:
         gamble = torch.where(tau < 0.4, -2.0, 3.0)
@@ -70,7 +70,7 @@ def test_candidates_are_compared_more_cautiously_near_an_obstacle() -> None:
     agent = small(world(NUMBERS), name="acqn", cvar=ADAPTIVE, candidates=64, num_quantiles=100)
 
     def quantiles(observation: Tensor, action: Tensor, tau: Tensor) -> Tensor:
-        """The further to the right, the higher and the more uncertain the return."""
+        """A stand-in network: further to the right, returns are higher and more uncertain."""
         return (action + 1) * torch.where(tau < 0.4, -2.0, 3.0)
 
     vars(agent.loss)["target_critic_network"] = quantiles
@@ -83,7 +83,7 @@ def test_candidates_are_compared_more_cautiously_near_an_obstacle() -> None:
 
 @pytest.mark.parametrize(("name", "continuous"), [("iqn", False), ("acqn", True)])
 def test_robots_near_obstacles_act_differently(name: str, continuous: bool) -> None:
-    """With random weights: near by, where the level is low, some act differently than by the mean; far away nobody."""
+    """With random weights: close by, at a low level, some act differently than by the mean; far away nobody does."""
     env = envs.make("marinenav", num_worlds=20, num_robots=3, continuous_actions=continuous, num_obstacles=4)
     seen = env.reset()
     near = env.nearest_obstacle(seen["agents", "observation"]) < 10.0

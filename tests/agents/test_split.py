@@ -1,4 +1,4 @@
-"""Two sides with nothing shared."""
+"""Two sides that share nothing."""
 
 from __future__ import annotations
 

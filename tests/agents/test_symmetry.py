@@ -1,4 +1,4 @@
-"""``agent.symmetry=augment``: which mirror images are learned from, and where there are none."""
+"""``agent.symmetry=augment``: which mirror images are learned from, and envs that declare none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def turned_round(mask: Tensor) -> Tensor:
 
 
 class Mirrored(Decisions):
-    """Observations and actions that change sign in the mirror, or choices whose order does."""
+    """A world whose observations and actions change sign in the mirror, or whose choices change order."""
 
     def __init__(self, action: TensorSpec) -> None:
         self.discrete = isinstance(action, Categorical)
@@ -47,7 +47,7 @@ def world(discrete: bool) -> Mirrored:
 
 
 def image(entries: Any, env: Mirrored, agent: Any) -> dict[str, Tensor]:
-    """The mirror image of raw entries, its observation as the networks see it."""
+    """Returns the mirror image of raw entries, with the observation as the networks see it."""
     found = {"observation": agent.normalized(-entries["observation"])}
     if "action" in entries.keys():  # noqa: SIM118
         found["action"] = 3 - entries["action"] if env.discrete else -entries["action"]
@@ -103,7 +103,7 @@ def test_a_minibatch_of_fresh_data_comes_with_its_mirror_image(name: str, discre
 
 
 def test_ppo_takes_the_image_to_be_as_probable_as_what_was_done() -> None:
-    """A policy that knows nothing of the mirror finds its own actions as they were, and their images not."""
+    """A policy that ignores the mirror keeps the probabilities of its own actions, and not those of their images."""
     env = world(False)
     agent = small(env, name="ppo", symmetry="augment", policy_gain=1.0)
     torch.nn.init.normal_(agent.actor.output.bias)  # without any it is as symmetric as its activations
@@ -125,7 +125,7 @@ def test_a_world_without_a_mirror_can_be_acted_in_but_not_learned_in() -> None:
 
 
 def test_training_is_refused_before_it_starts() -> None:
-    """By the check of whatever is about to be trained."""
+    """The check before training refuses a world whose rules have no mirror image."""
     with pytest.raises(ConfigError, match=r"set env\.colregs_penalty=0") as error:
         check_buildable(config("agent=sac", "env=marinenav", env__num_worlds=2, agent__symmetry="augment"))
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Losses of TorchRL, and of a user's own, as agents: ``algorithm: torchrl``."""
+"""Losses of TorchRL, and a user's own, as agents: ``algorithm: torchrl``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def choices(masked: bool = False) -> Decisions:
 
 
 def agent(env: Any = None, **options: Any) -> Any:
-    """SAC of TorchRL, but for what is given."""
+    """Returns the configuration of TorchRL's SAC with some values replaced."""
     torch.manual_seed(0)
     return make_agent("torchrl_sac", env or numbers(), 1000, **{**REPLAY, **options})
 
@@ -98,7 +98,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Decisions], dict[str, A
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_loss_of_torchrl_learns_from_replay(name: str) -> None:
-    """Each network moves, and the next action is legal."""
+    """Every network moves, and the next action is legal."""
     loss, networks, world, options = CASES[name]
     env = world()
     made = own(f"torchrl.objectives.{loss}", networks, env, **options)
@@ -136,7 +136,7 @@ def test_fresh_rollouts_teach_torchrls_ppo_which_action_pays() -> None:
 
 
 def test_n_step_returns_are_discounted_by_their_number_of_steps() -> None:
-    """The target of an entry with discount gamma^3 is r + gamma^3 v: what TorchRL reads is the number 3."""
+    """The target of an entry with discount gamma^3 is r + gamma^3 v: TorchRL reads the number 3."""
     made = agent(gamma=0.9, n_step=3)
     batch = numbers().experience(made, 4, 4).reshape(-1)
     batch["gamma"] = torch.full((16, 1), 0.9**3)

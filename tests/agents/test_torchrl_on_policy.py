@@ -15,7 +15,7 @@ from tests.agents.torchrl_sides import agent_and_batch, module, probabilistic, s
 
 
 class Gaussian(nn.Module):
-    """Mean and standard deviation from our actor and its parameter."""
+    """Computes mean and standard deviation from our actor and its parameter."""
 
     def __init__(self, actor: nn.Module) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ def _independent_normal(loc: Tensor, scale: Tensor) -> Distribution:
 
 
 def on_policy(name: str, discrete: bool, **options: Any) -> tuple[Any, TensorDict, Any, Any]:
-    """An agent that has moved since the batch was gathered, the batch, and actor and critic as TorchRL's modules."""
+    """Returns an agent that has moved since the batch, the batch, and actor and critic as TorchRL modules."""
     agent, sequences = agent_and_batch(name, discrete, entropy_coefficient=0.015625, **options)
     batch = agent.rollout(sequences[None])
     with torch.no_grad():

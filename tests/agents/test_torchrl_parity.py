@@ -26,7 +26,7 @@ from tests.agents.torchrl_sides import DOUBLE, GAMMA, N, agent_and_batch, gradie
 
 
 def follow(loss: nn.Module, agent: Any, names: dict[str, Any]) -> None:
-    """Puts the agent's target parameters into TorchRL's target parameters."""
+    """Copies the agent's target parameters into TorchRL's."""
     for theirs, ours in names.items():
         params = getattr(loss, theirs)
         for key, value in ours.state_dict().items():
@@ -50,7 +50,7 @@ def test_dqn(double: bool, dueling: bool) -> None:
 
 
 class AtomsFirst(nn.Module):
-    """Log probabilities with the atoms before the actions, as TorchRL wants them."""
+    """Returns log probabilities with the atoms before the actions, as TorchRL expects them."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class AtomsFirst(nn.Module):
 
 
 def test_rainbow() -> None:
-    """In single precision: theirs keeps the target distribution so."""
+    """Compares in single precision, in which TorchRL keeps the target distribution."""
     agent, batch = agent_and_batch("rainbow", True, torch.float32, value_min=-1.5, value_max=2.0)
     actor = DistributionalQValueActor(
         AtomsFirst(agent.network), support=agent.loss.atoms, in_keys=["observation"], action_space="categorical"
@@ -105,7 +105,7 @@ def test_ddpg(error: str) -> None:
 
 
 def twins(agent: Any, loss: nn.Module, key: str = "target_qvalue_network_params") -> None:
-    """The two target critics into TorchRL's stacked ones."""
+    """Copies the two target critics into TorchRL's stacked ones."""
     params = getattr(loss, key)
     states = [agent.targets[f"critic_{k}"].network.state_dict() for k in (1, 2)]
     for name in states[0]:
@@ -115,7 +115,7 @@ def twins(agent: Any, loss: nn.Module, key: str = "target_qvalue_network_params"
 
 
 def critic_gradients(loss: nn.Module, value: Tensor, agent: Any) -> list[Tensor]:
-    """Gradients of TorchRL's stacked critics in the order of ours."""
+    """Returns the gradients of TorchRL's stacked critics in the order of ours."""
     params = dict(loss.qvalue_network_params.items(True, True))
     names = [name for name, _ in agent.critics[0].named_parameters()]
     keys = [next(k for k in params if ".".join(k[-name.count(".") - 1 :]) == name) for name in names]
@@ -166,7 +166,7 @@ def test_td3_smooths_its_target_actions() -> None:
 
 
 class Scale(nn.Module):
-    """Mean and standard deviation from our mean and log standard deviation."""
+    """Computes mean and standard deviation from our mean and log standard deviation."""
 
     def __init__(self, actor: nn.Module) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_critics_without_targets_with_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TorchRL's CrossQ, statistics included, when these correct the batch's own in full."""
+    """Compares TorchRL's CrossQ, statistics included, when these correct the batch's own in full."""
     agent, batch = agent_and_batch("sac", False, alpha=0.25, critic_norm="batch")
     for layer in [layer for critic in agent.critics for layer in critic.modules() if isinstance(layer, BatchRenorm)]:
         layer.num_batches_tracked.fill_(layer.warmup_steps)

@@ -20,7 +20,7 @@ DOUBLE = torch.float64
 
 
 def agent_and_batch(name: str, discrete: bool, dtype: torch.dtype = DOUBLE, **options: Any) -> tuple[Any, TensorDict]:
-    """An agent whose targets differ from its networks, and a flat batch of what it did."""
+    """Returns an agent whose targets differ from its networks, and a flat batch of its own decisions."""
     off_policy = {} if name in ("ppo", "a2c") else {"n_step": 1, "target_tau": 0.5}
     agent = small(plain(discrete, dtype), name=name, gamma=GAMMA, **off_policy, **options)
     for target in agent.targets.values():
@@ -37,7 +37,7 @@ def gradients(value: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def same(ours: Tensor, theirs: Tensor, parameters: Iterable[Tensor], atol: float = 1e-12) -> None:
-    """Equal values, and equal gradients with respect to the shared parameters."""
+    """Asserts equal values, and equal gradients with respect to the shared parameters."""
     parameters = list(parameters)
     torch.testing.assert_close(ours, theirs.reshape(ours.shape), rtol=0, atol=atol)
     torch.testing.assert_close(gradients(ours, parameters), gradients(theirs, parameters), rtol=0, atol=atol)

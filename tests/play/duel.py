@@ -1,4 +1,4 @@
-"""A small two-sided world: everyone names a number, and the side with the higher sum wins."""
+"""A small two-sided world: every agent names a number, and the side with the higher sum wins."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ SIDES = Sides(
 
 
 class Watching(Player):
-    """Names a number, and keeps what it was asked."""
+    """Names a number, and records its calls."""
 
     def __init__(self, name: str, number: int = 1) -> None:
         super().__init__(name)
@@ -136,7 +136,7 @@ class Watching(Player):
 
 
 class Counting(TensorDictModuleBase):
-    """A policy with a recurrent core in the tensordict: names how many steps it remembers, at most 2."""
+    """A policy with its recurrent state in the tensordict: names how many steps it remembers, at most 2."""
 
     in_keys = [("agents", "observation")]
     out_keys = [("agents", "action"), ("agents", "memory"), ("next", "agents", "memory")]
@@ -152,7 +152,7 @@ class Counting(TensorDictModuleBase):
 
 
 class CountingItself(TensorDictModuleBase):
-    """The same, but the policy keeps its memory itself and asks for ``is_init``."""
+    """The same, but the policy keeps its state itself and reads ``is_init``."""
 
     in_keys = [("agents", "observation")]
     out_keys = [("agents", "action")]
@@ -174,7 +174,7 @@ class CountingItself(TensorDictModuleBase):
 
 
 def constant_run(folder: Path, number: int, frames: int = 1000, **options: Any) -> Path:
-    """A run directory whose agent always names this number; ``options`` are the world's."""
+    """Makes a run directory whose agent always names this number; ``options`` are the world's."""
     env = {"name": NAME, "num_worlds": 2, **options}
     agent = make_agent("ppo", build_world(env), hidden=[2])
     output = agent.networks["actor"].output

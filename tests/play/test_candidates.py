@@ -1,4 +1,4 @@
-"""Files that are handed in to a league: who may join, under which name, and what is kept of them."""
+"""Files submitted to a league: which may join, under which names, and what is kept of them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Ones(TensorDictModuleBase):
 
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that was trained against opponents, in a world whose second side lacks one of its two agents."""
+    """Returns a run that was trained against opponents, in a world whose second side lacks one of its two agents."""
     env = {"name": NAME, "num_worlds": 4, "size": 2, "absent": True, "opponents": {"players": ["gone:forever"]}}
     interface = Interface.of(envs.make(NAME, size=2, absent=True))
     agent: Any = SimpleNamespace(interface=interface, policy=lambda explore: Ones(2 if explore else 1))

@@ -1,4 +1,4 @@
-"""Rules of a league: who is met, who is promoted, what matches are played, and what they do to ratings."""
+"""Rules of a league: opponents, promotions, the matches played, and their effect on ratings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORLD = {"name": NAME, "length": 2}
 
 
 def league_of(folder: Path, ratings: dict[str, float], kind: str = "commander") -> League:
-    """A league of members with these ratings, of which one is as sure as the other."""
+    """Returns a league of members with these ratings, all equally certain."""
     state = Glicko2(anchors={"low": 1000.0}).state_dict()
     players = {name: {**Rating(value, 50.0)._asdict(), "games": 9} for name, value in ratings.items()}
     league = League.create(folder, WORLD, ratings_from({**state, "players": players}))
@@ -50,7 +50,7 @@ def candidates(league: League, *names: str) -> None:
 
 
 class Judge(GameRunner):
-    """An arena where everybody names the number in its name, and whose calls are kept."""
+    """An arena in which every player names the number in its name, and which records its calls."""
 
     def __init__(self, num_worlds: int = 128) -> None:
         super().__init__(NAME, {"length": 2}, num_worlds)

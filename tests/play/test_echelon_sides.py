@@ -104,7 +104,7 @@ def test_blue_learns_against_bots_and_itself(tmp_path: Path) -> None:
 
 
 def test_bots_play_as_the_world_plays_them() -> None:
-    """Not as coarsely as bins of actions would have it: what they order is what is carried out."""
+    """Bots give continuous orders, which are carried out exactly rather than in bins."""
     env: Any = envs.make("echelon", num_worlds=4, blue=2, red=2, opponent="policy", maps=4)
     env.reset()
     rows = torch.tensor([1, 2, 3, 6])  # red of the first world, both of the second, blue of the fourth

@@ -28,7 +28,7 @@ def always(agent: Any, number: int) -> None:
 
 
 def their_sum(env: Any, steps: int = 3) -> list[float]:
-    """What the other side has named at the end of the first episodes; the learner names 0."""
+    """Returns what the other side named at the end of the first episodes; the learner names 0."""
     root = env.reset()
     for _ in range(steps):
         root["agents", "action"] = torch.zeros(env.num_worlds, 1, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Games are played to their end, sides in turn, and counted for who played them."""
+"""Games are played to their end, sides alternate, and results count for the right players."""
 
 from __future__ import annotations
 

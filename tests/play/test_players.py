@@ -1,4 +1,4 @@
-"""Players are found by their source, and drive the sides that they are seated at."""
+"""Players are found by their source, and drive the sides at which they are seated."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_players_of_the_world_by_name() -> None:
 
 
 def checkpoint(tmp_path: Path, seed: int = 0) -> Path:
-    """Of an untrained PPO in the world of duels."""
+    """Returns the checkpoint of an untrained PPO in the world of duels."""
     from rlstack.runs.checkpoint import write_checkpoint
 
     torch.manual_seed(seed)

@@ -23,7 +23,7 @@ SHORT = {"max_seconds": 0.3, "blue": 1, "orange": 2}
 
 
 class Tape:
-    """Stands for a recorder: a recording is the numbers of the calls of ``add`` that it saw."""
+    """A stand-in recorder, whose recording is the numbers of the calls of ``add`` that it saw."""
 
     def __init__(self, env: Any, worlds: Any) -> None:
         self.calls, self.since = 0, [0 for _ in worlds]
@@ -40,7 +40,7 @@ class Tape:
 
 
 class Taped(tuple[int, int]):
-    """Its title is not kept."""
+    """A recording without its title."""
 
     def named(self, players: tuple[str, str], title: str) -> Any:
         return (*self, *players, title)
@@ -55,7 +55,7 @@ class TapedWorld(WorldHooks):
 
 @pytest.fixture
 def taped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every world has a recorder."""
+    """Gives every world a recorder."""
     monkeypatch.setattr(BestGames, "can_record", staticmethod(lambda world: True))
 
 
@@ -105,7 +105,7 @@ def test_every_game_of_a_round_is_recorded_on_its_own() -> None:
 
 @pytest.mark.slow
 def test_play_saves_replays_and_plays_them_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A ball on its way into orange's goal: who drives blue wins."""
+    """Puts the ball on its way into orange's goal, so that blue wins."""
     settings = {"players": ["rule", "random"], "games": 2, "env": {"name": "rocket", **SHORT}, "num_worlds": 2}
     scoring = pytest.MonkeyPatch()
     with scoring.context() as patch:

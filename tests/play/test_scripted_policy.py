@@ -1,4 +1,4 @@
-"""A world's own players as somebody to imitate."""
+"""A world's own players as experts for imitation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run against its own past: snapshots join as it goes, and a killed run goes on as if nothing had happened."""
+"""A run against its own past: snapshots join during training, and a killed run resumes exactly."""
 
 from __future__ import annotations
 

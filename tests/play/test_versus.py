@@ -1,4 +1,4 @@
-"""A world with an opponent inside: one side is shown, the other is driven, results reach the pool, states go on."""
+"""A world that contains its opponent: one side is shown, the other is driven, the pool hears results, states resume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def duel(num_worlds: int = 6, opponents: dict[str, Any] | None = None, **options
 
 
 def act(env: Any, number: int, steps: int) -> list[Any]:
-    """The same number everywhere; every step's tensordict."""
+    """Acts with the same number everywhere; returns every step's tensordict."""
     root, seen = env.reset(), []
     for _ in range(steps):
         shape = env.full_action_spec["agents", "action"].shape
@@ -226,7 +226,7 @@ def test_a_promotion_needs_wins_and_games(tmp_path: Path) -> None:
 
 
 def met(env: Any) -> set[str]:
-    """Who is there in episodes that have begun anew."""
+    """Returns the opponents in episodes that have begun anew."""
     env.reset()
     return {env._names[index] for index in env._seats.assignment.unique().tolist() if index >= 0}
 
@@ -256,7 +256,7 @@ def test_a_stage_names_its_opponents(tmp_path: Path) -> None:
 
 def test_a_curriculum_changes_the_opponents() -> None:
     class Staged(Versus):
-        """With stages that change nothing but who is met."""
+        """A world whose stages change nothing but the opponent."""
 
         def _enter_stage(self, stage: int) -> None:
             return

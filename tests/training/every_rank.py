@@ -1,4 +1,4 @@
-"""Trains as ``shared_runs`` does, in one of several processes; each leaves its networks and the size of its replay.
+"""Trains as ``shared_runs`` does, in one of several processes; each writes its networks and its replay buffer's size.
 
 ``torchrun -m tests.training.every_rank <folder> <names>`` writes ``<folder>/<name>/rank<k>.pt``.
 """

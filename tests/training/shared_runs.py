@@ -1,4 +1,4 @@
-"""Trains one configuration after the other; ``torchrun`` starts it in several processes.
+"""Trains one configuration after another; ``torchrun`` starts it in several processes.
 
 Arguments: a folder, and names of :data:`RUNS` or ``name+more overrides``; each leaves a run ``<folder>/<name>``.
 """
@@ -57,7 +57,7 @@ RUNS = {
 
 
 def plain_config(name: str, folder: Path, *more: str) -> dict[str, Any]:
-    """The composed configuration of a run that goes to ``<folder>/<name>``."""
+    """Returns the composed configuration of a run in ``<folder>/<name>``."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = to_plain(compose("train", [*RUNS[name], *more]))

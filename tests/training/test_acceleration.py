@@ -1,4 +1,4 @@
-"""What ``compile`` and ``cudagraphs`` decide, and what a run says of it."""
+"""What ``compile`` and ``cudagraphs`` decide, and what a run prints about it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def config(*overrides: str) -> TrainConfig:
 
 
 def decided(*overrides: str) -> tuple[Acceleration, Any]:
-    """What is decided for a run on a CPU, and its agent."""
+    """Returns what is decided for a run on a CPU, and its agent."""
     c = config(*overrides)
     found = Acceleration(c, CPU)
     env = build_world(c.env, CPU, c.seed, **found.world)

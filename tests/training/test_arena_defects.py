@@ -1,4 +1,4 @@
-"""What went wrong in the Arena game's own training stack, and does not go wrong here: one test for each defect."""
+"""Defects of the Arena game's own training stack that rlstack does not have: one test for each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHIPS = ["env=marinenav", "env.num_worlds=8", "env.max_steps=6", "agent.inputs=r
 
 
 def training(folder: Path, *overrides: str, resume: bool = False) -> Training:
-    """A small run of PPO."""
+    """Returns the configuration of a small run of PPO."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = to_plain(compose("train", [*SMALL, *overrides]))
@@ -66,7 +66,7 @@ def batches(env: Any, agent: Any, steps: int, count: int) -> list[TensorDict]:
 
 
 def test_b1_the_record_of_a_training_leaves_the_final_model_alone(tmp_path: Path) -> None:
-    """Theirs was written over the model's own file."""
+    """The original wrote the record over the model's own file."""
     agent = rlstack.make_agent("ppo_published", Noise(32, 6))
     path = tmp_path / "run_final.pt"
     files = save_arena(agent, path, training_state=training_state(path, 2, 100, 7, None))
@@ -93,7 +93,7 @@ def test_b2_one_world_gives_numbers_and_evaluation_moves_no_statistics(name: str
 
 
 def test_b3_a_rollout_goes_on_where_the_one_before_ended() -> None:
-    """Theirs reset all worlds, and went on from the observation that they no longer showed."""
+    """The original reset all worlds, and continued from the observations of before."""
     env = cartpole(4)
     agent = agent_for(env, normalize_observations=True)
     rollouts = batches(env, agent, 5, 12)
@@ -110,7 +110,7 @@ def test_b3_a_rollout_goes_on_where_the_one_before_ended() -> None:
 
 @pytest.mark.slow
 def test_b4_what_a_stage_asks_for_is_told_by_the_game() -> None:
-    """Theirs always told the curriculum of no damage, so that no training could pass its second stage."""
+    """The original always reported no damage to the curriculum, so that no training could pass its second stage."""
     env: Any = envs.make("arena", num_worlds=24, style=2, max_steps=250)
     second = load_group("curriculum", "arena")["stages"][1]["advance"]
     assert set(second) <= {"episodes", *env.observation_spec["episode"].keys()}
@@ -122,7 +122,7 @@ def test_b4_what_a_stage_asks_for_is_told_by_the_game() -> None:
 
 
 def test_b5_statistics_of_a_file_act_and_learn_in_single_precision(tmp_path: Path) -> None:
-    """Theirs came back from JSON in double precision, which the network refused."""
+    """The original read the statistics from JSON in double precision, which the network refused."""
     env = Noise(32, 6, 8)
     agent = agent_for(env, "ppo_published", shared_layers=2)
     rollout = env.rollout(4, agent.policy(explore=True), break_when_any_done=False)
@@ -137,7 +137,7 @@ def test_b5_statistics_of_a_file_act_and_learn_in_single_precision(tmp_path: Pat
 
 
 def test_b6_the_display_lasts_from_before_the_first_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Theirs failed before the first iteration was over, and no checkpoint was ever written."""
+    """The original's display failed before the first iteration ended, so that no checkpoint was ever written."""
     monkeypatch.setenv("TERM", "xterm-256color")
     screen = Stream("utf-8", terminal=True)
     monkeypatch.setattr("sys.stdout", screen)
@@ -148,7 +148,7 @@ def test_b6_the_display_lasts_from_before_the_first_batch(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "exponential"])
 def test_b7_learning_rates_fall(kind: str) -> None:
-    """Theirs ran from the end to the beginning."""
+    """The original's learning rate ran from the end of its schedule to the beginning."""
     env = Noise(4, 3, 10)
     agent = agent_for(env, lr={"kind": kind, "start": 1e-3, "end": 1e-4})
     rates = [agent.optimizer.lr]
@@ -161,7 +161,7 @@ def test_b7_learning_rates_fall(kind: str) -> None:
 
 
 def test_b8_checkpoints_do_not_wait_for_round_numbers(tmp_path: Path) -> None:
-    """Theirs came only where the count of steps, which grows by a rollout at once, was a multiple."""
+    """The original saved only where the number of steps, which grows by whole rollouts, hit a multiple."""
     options = ["collector.steps_per_batch=9", "total_frames=1000", "checkpoint.every=100", "checkpoint.keep=99"]
     training(tmp_path / "run", *CARTPOLE, *options).execute()
     steps = sorted(int(path.stem.split("_")[1]) for path in (tmp_path / "run/checkpoints").glob("checkpoint_*.pt"))
@@ -170,7 +170,7 @@ def test_b8_checkpoints_do_not_wait_for_round_numbers(tmp_path: Path) -> None:
 
 
 def test_b9_who_evaluates_builds_the_network_that_was_trained(tmp_path: Path) -> None:
-    """Theirs built one of other widths, with the actions of the other style."""
+    """The original built a network of other widths, with the actions of the other style."""
     run = training(tmp_path / "run", *CARTPOLE, "agent.hidden=[24,12,6]", "agent.shared_layers=1", "total_frames=200")
     run.execute()
     loaded = rlstack.load(tmp_path / "run")
@@ -186,7 +186,7 @@ def test_b9_who_evaluates_builds_the_network_that_was_trained(tmp_path: Path) ->
 
 
 def test_b10_a_time_out_is_no_end() -> None:
-    """The true last observation is there, and its value stands for what would have followed."""
+    """The batch holds the true last observation, whose value stands for what would have followed."""
     env = cartpole(4, max_steps=6)
     agent = agent_for(env, gae_lambda=0.0, gamma=0.5)
     (batch,) = batches(env, agent, 20, 1)
@@ -204,7 +204,7 @@ def test_b10_a_time_out_is_no_end() -> None:
 
 
 class Operations(TorchDispatchMode):
-    """Counts what is computed, whatever its size."""
+    """Counts operations, whatever their size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class Operations(TorchDispatchMode):
 
 @exhaustive("name", ["arena", "marinenav"])
 def test_b11_a_step_is_no_loop_over_worlds(name: str) -> None:
-    """As many operations for 64 worlds as for 4, but for what happens in few of them at a time."""
+    """64 worlds need as many operations as 4, except for those that run in few worlds at a time."""
     counts = {}
     for worlds in (4, 64):
         env: Any = envs.make(name, num_worlds=worlds, max_steps=50)
@@ -232,7 +232,7 @@ def test_b11_a_step_is_no_loop_over_worlds(name: str) -> None:
 
 @pytest.mark.slow
 def test_b12_a_stage_that_begins_as_the_run_is_stopped(tmp_path: Path) -> None:
-    """It is in the checkpoint, and all worlds of the resumed run are in it."""
+    """The checkpoint holds the stage, and all worlds of the resumed run are in it."""
     stages = "curriculum.advance.any=[{frames: {min: 300}}]"
     options = [*SHIPS, stages, "total_frames=5000", "agent.steps_per_batch=8", "checkpoint.every=100_000"]
     run = training(tmp_path / "run", *options)

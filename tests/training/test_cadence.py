@@ -1,4 +1,4 @@
-"""How long a run is, how often it is looked at, and what it says of that and of itself."""
+"""The length of a run, how often it is evaluated and logged, and what it prints about that."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def composed(*overrides: str, command: str = "train") -> DictConfig:
 
 
 def plain_config(*overrides: str, **changed: Any) -> dict[str, Any]:
-    """The composed configuration, with some of its values ``eval__every=3`` changed, which takes less time."""
+    """Returns the composed configuration with some values, such as ``eval__every=3``, changed after composition."""
     found = deepcopy(composed(*overrides))
     for key, value in changed.items():
         OmegaConf.update(found, key.replace("__", "."), value)
@@ -137,7 +137,7 @@ def test_what_is_compiled_is_told_before(
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, str]], list[str]]:
-    """Rows of the metrics and lines on the screen of a run of 400 frames, 40 a batch."""
+    """Returns rows of the metrics and lines on the screen of a run of 400 frames, 40 a batch."""
     lines: list[str] = []
     folder = tmp_path_factory.mktemp("cadence") / "run"
     schedules = ["agent.lr={kind: linear, start: 0.02, end: 0.0}", "agent.clip=0.3"]

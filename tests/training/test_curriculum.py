@@ -36,7 +36,7 @@ STATISTICS = ("return", "length", "success", "spawners", "enemies", "damage_deal
 
 
 class Stages(WorldHooks):
-    """What a curriculum needs of a world, which remembers the stages that it was put into."""
+    """The parts of a world that a curriculum needs; it records the stages that it was set to."""
 
     def __init__(self, num_stages: int = 6, statistics: tuple[str, ...] = STATISTICS, worlds: int = 2) -> None:
         self.num_stages, self.entered, self.batch_size = num_stages, [], torch.Size([worlds])
@@ -57,7 +57,7 @@ def two_stages(rule: Any, **config: Any) -> Any:
 
 
 def episodes(**columns: list[float]) -> dict[str, list[float]]:
-    """Of these statistics, zero in all others."""
+    """Returns statistics of finished episodes: the given columns, and zeros in all others."""
     count = len(next(iter(columns.values())))
     return {name: columns.get(name, [0.0] * count) for name in STATISTICS}
 
@@ -66,7 +66,7 @@ def episodes(**columns: list[float]) -> dict[str, list[float]]:
 
 
 def check_decisions(path: Path) -> int:
-    """Stage by stage, and the state at the end; returns the last stage."""
+    """Checks stage by stage, and the state at the end; returns the last stage."""
     with np.load(path, allow_pickle=False) as file:
         recorded = dict(file.items())
     names = {"win": "success", "spawner_kills": "spawners", "enemy_kills": "enemies"}
@@ -251,7 +251,7 @@ def test_frames_alone_can_lead() -> None:
 
 
 def batch(done: list[list[bool]], success: list[list[float]]) -> TensorDict:
-    """``[W, T]``."""
+    """Returns the stages ``[W, T]``."""
     shape = (len(done), len(done[0]))
     columns = {name: torch.zeros(*shape, 1) for name in STATISTICS} | {"success": torch.tensor(success)[..., None]}
     following = {"done": torch.tensor(done)[..., None], "episode": columns}
@@ -283,14 +283,14 @@ LEVELS = {"num_robots": [1, 2], "num_cores": [0, 0], "num_obstacles": [0, 1], "m
 
 
 def levels_of(env: Any, steps: int = 12) -> set[float]:
-    """Of the episodes that begin within some steps."""
+    """Returns the levels of the episodes that end within some steps."""
     rollout = env.rollout(steps, break_when_any_done=False)
     return set(rollout["next", "episode", "level"].flatten().tolist())
 
 
 @exhaustive("repeats", [1, 2])
 def test_marinenav_follows(repeats: int) -> None:
-    """All worlds at once, also behind a wrapper."""
+    """All worlds change at once, also behind a wrapper."""
     options = {"curriculum": {"timesteps": None, **LEVELS}, "max_steps": 4, "action_repeat": repeats}
     env: Any = envs.make("marinenav", num_worlds=40, **options)
     assert env.num_stages == 2 and levels_of(env) == {0.0, 1.0}
@@ -330,7 +330,7 @@ WORLDS = {
 
 
 class Run(Training):
-    """Whose evaluations, of untrained agents anyway, are short."""
+    """A training whose evaluations, in which untrained agents act, are short."""
 
     def evaluate(self) -> Evaluation:
         c = self.config

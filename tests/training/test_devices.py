@@ -1,4 +1,4 @@
-"""Worlds on another device than their learner's."""
+"""Worlds on a device other than their learner's."""
 
 from pathlib import Path
 

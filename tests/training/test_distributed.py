@@ -1,4 +1,4 @@
-"""Several processes that learn together: what each has by itself, what they share, and how they end."""
+"""Several processes that learn together: what each has for itself, what they share, and how they end."""
 
 import csv
 import os
@@ -44,7 +44,7 @@ def test_a_step_takes_the_mean_gradient_and_reports_the_mean(accumulate: int) ->
         return error.mean(), {"error": error.detach(), "mean": error.detach().mean()}
 
     def mean(tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The other process has sent its own before."""
+        """The other process has sent its part before."""
         sent.append([tensor.clone() for tensor in tensors])
         return [(one + other) / 2 for one, other in zip(sent[0], tensors)]
 
@@ -169,7 +169,7 @@ def finished(process: subprocess.Popen[str]) -> str:
 
 
 def rows(run: Path) -> list[dict[str, float]]:
-    """The metrics, without what depends on the clock."""
+    """Returns the metrics without those that depend on the clock."""
     with open(run / "metrics.csv", newline="") as file:
         return [
             {key: float(value) for key, value in row.items() if value and not key.startswith(("time/", "system/"))}
@@ -186,7 +186,7 @@ def leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def newest(run: Path) -> dict[str, Any]:
-    """All that decides how a run goes on."""
+    """Returns everything that decides how a run continues."""
     state = read_checkpoint(max((run / "checkpoints").glob("checkpoint_*.pt")))
     return dict(
         leaves(
@@ -199,7 +199,7 @@ def newest(run: Path) -> dict[str, Any]:
 
 
 def check_ranks(folder: Path, names: Sequence[str], updates: int) -> None:
-    """Trains with two processes; both must end with the same networks, after other data."""
+    """Trains with two processes; both must end with the same networks, after different data."""
     output = finished(torchrun("tests.training.every_rank", str(folder), *names))
     assert output.count("run finished") == len(names), "one process speaks"
     for name in [entry.partition("+")[0] for entry in names]:
@@ -276,7 +276,7 @@ def test_a_resumed_run_goes_on_exactly_and_only_with_as_many_processes(tmp_path:
 
 
 def under_way(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
-    """A long run that has begun to learn, and the numbers of its two processes."""
+    """Returns a long run that has begun to learn, and the ids of its two processes."""
     process = torchrun("tests.training.shared_runs", str(folder), "dqn+total_frames=10_000_000+eval.every=10_000_000")
     metrics, deadline = folder / "dqn" / "metrics.csv", time.monotonic() + 200
     while not metrics.exists() or not rows(metrics.parent):

@@ -1,4 +1,4 @@
-"""Every agent and every world: a run that was killed and resumed ends in the state of one that was not, bit for bit."""
+"""For every agent and world, a run that was killed and resumed ends bit for bit like one that was not."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ WORLDS: dict[str, list[str]] = {
 
 
 def configured(*overrides: str) -> dict[str, Any]:
-    """The configuration of a tiny run."""
+    """Returns the configuration of a tiny run."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         known = compose("train", list(overrides)).agent
@@ -110,7 +110,7 @@ def training(folder: Path, plain: dict[str, Any]) -> Training:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of every checkpoint of a run by its name."""
+    """Returns the digest of every checkpoint of a run by its name."""
     paths = sorted((folder / "checkpoints").glob("checkpoint_*.pt"))
     return {path.name: state_digest(read_checkpoint(path)) for path in paths}
 
@@ -165,7 +165,7 @@ def test_killed_and_resumed_is_the_same_run(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_cannot_be_saved_begins_anew_in_the_same_way(tmp_path: Path) -> None:
-    """Gymnasium's environments cannot be saved: a resumed run begins new episodes, always the same ones."""
+    """Gymnasium's environments cannot be saved: a resumed run begins new episodes, the same at each resumption."""
     plain = configured("agent=dqn", "env=gymnasium", "env.id=CartPole-v1", "env.num_envs=4", "env.workers=0")
     ends = []
     for name in ("straight", "again", "killed", "killed again"):

@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, services out of reach, Ctrl-C: one line, and nothing is lost or left behind."""
+"""Full or read-only disks, services out of reach, Ctrl-C: one line, nothing is lost and nothing left behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plain(folder: Path, *overrides: str) -> dict[str, Any]:
 
 @contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """No file can grow beyond so many bytes: the system refuses, as it does where a disk is full."""
+    """Limits the size of files: the system refuses more, as it does on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -66,7 +66,7 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 class AtFrame(Hook):
-    """Before the run learns from the batch that begins after so many frames."""
+    """Fails before the run learns from the batch that begins after so many frames."""
 
     def __init__(self, frames: int, happens: Callable[[], Any]) -> None:
         self._frames, self._happens = frames, happens
@@ -146,7 +146,7 @@ def test_other_errors_of_the_system_keep_their_traceback(tmp_path: Path) -> None
 
 
 class Broken:
-    """A writer of TensorBoard, or a run of W&B, that works for so many calls."""
+    """A TensorBoard writer, or a W&B run, that works for so many calls."""
 
     id = "abc"
 
@@ -170,7 +170,7 @@ def log_four_times(folder: Path, **sinks: Any) -> None:
 
 @pytest.mark.parametrize("calls", [0, 2, 4])
 def test_tensorboard_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
-    """At the start, in the middle, or when it is closed."""
+    """The service fails at the start, in the middle, or when it is closed."""
     tensorboard = pytest.importorskip("torch.utils.tensorboard")
 
     def writer(*_: Any, **__: Any) -> Broken:
@@ -241,7 +241,7 @@ def test_workers_are_counted_and_given_up_in_one_line(tmp_path: Path, capsys: py
 def test_an_environment_that_ends_the_program_ends_the_run_as_an_error(
     tmp_path: Path, at: int, frames: int | None
 ) -> None:
-    """In training, after a checkpoint, and in the self-check."""
+    """The failure happens in training, after a checkpoint, and in the self-check."""
     ends = ["env.id=tests.envs.gymnasium_toys:Fragile", f"+env.kwargs={{how: exits, at: {at}}}"]
     with pytest.raises(RunError, match=r"^env: tests.*:Fragile called sys.exit\(0\) in gymnasium_toys.py:\d+; "):
         train(plain(tmp_path / "run", *ends))

@@ -1,4 +1,4 @@
-"""Numbers that are not finite are named, kept out of the agent, and end the run or do not."""
+"""Non-finite numbers are named, kept out of the agent, and end the run or not, as the option says."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def training(folder: Path, *overrides: str) -> Training:
 
 
 def spoil_data(run: Training, batches: set[int], key: Any = ("next", "observation"), value: float = torch.nan) -> None:
-    """Puts a number into world 2, step 5 of some batches (counted from 0) as they come."""
+    """Puts a number into world 2, step 5 of some batches (counted from 0) as they arrive."""
     plain, seen = run._batches, iter(range(10**6))
 
     def spoiled(collector: Any) -> Any:
@@ -55,7 +55,7 @@ def spoil_data(run: Training, batches: set[int], key: Any = ("next", "observatio
 
 
 def spoil_loss(run: Training, updates: set[int]) -> None:
-    """Makes the value function's gradient infinite in some of the loss's calls, counted from 0."""
+    """Makes the value function's gradient infinite in some calls of the loss, counted from 0."""
     loss: Any = run.agent.loss
     plain, seen = loss.value_loss, iter(range(10**6))
 
@@ -137,7 +137,7 @@ def test_networks_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
 def test_what_a_gpu_finds_is_known_later_but_before_anything_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sum that is not there before somebody waits for it, as a GPU's."""
+    """A sum that, like a GPU's, exists only after somebody waits for it."""
 
     class Late(guard.Sum):
         def __init__(self, values: list[Tensor]) -> None:
@@ -223,7 +223,7 @@ def factor(parameter: nn.Parameter, factors: list[float]) -> Any:
 @pytest.mark.parametrize("kind", ["adam", "rmsprop"])
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_a_step_that_is_not_finite_changes_nothing(kind: Any, max_grad_norm: float | None, on_gpu: bool) -> None:
-    """``on_gpu``: the way that does not wait for the device, which the CPU can go, too."""
+    """``on_gpu`` selects the path that does not wait for the device, which also runs on a CPU."""
     pair = [nn.Parameter(torch.ones(3)) for _ in range(2)]
     whole, spoiled = (Optimizer([[one]], 0.1, max_grad_norm, kind=kind) for one in pair)
     if on_gpu:

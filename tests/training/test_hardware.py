@@ -1,4 +1,4 @@
-"""What a run takes of the machine, with a GPU that is made up."""
+"""What a run uses of the machine, with a simulated GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_frames_per_second_are_those_since_the_last_reading(monkeypatch: pytest.
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An NVML whose GPU is as busy as the list says, the last number again and again."""
+    """An NVML whose GPU is as busy as the list says, repeating its last number."""
     busy = [10, 20, 60]
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: busy.pop(0) if len(busy) > 1 else busy[0])
     monkeypatch.setattr(torch.cuda, "device_memory_used", lambda device: 3_000_000)

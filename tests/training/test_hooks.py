@@ -44,7 +44,7 @@ def training(folder: Path, *hooks: Hook) -> Training:
 
 
 class Recorder(Hook):
-    """Notes what it is called for, and after how many frames."""
+    """Records the methods that are called, and the number of frames at each call."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -77,7 +77,7 @@ def test_the_order_of_a_run(tmp_path: Path) -> None:
 
 
 class Counter(Hook):
-    """Counts the batches of a run, over interruptions."""
+    """Counts the batches of a run, across interruptions."""
 
     name = "counter"
 
@@ -136,7 +136,7 @@ def test_a_hook_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
 
 
 class Judge(Hook):
-    """Evaluates after 96 frames and at the end, and finds a return of its own."""
+    """Evaluates after 96 frames and at the end, and returns a score of its own."""
 
     def evaluation_due(self, training: Training) -> bool | None:
         return training.frames in (96, 128)
@@ -154,7 +154,7 @@ def test_a_hook_evaluates_in_place_of_the_run_when_it_says(tmp_path: Path) -> No
 
 
 def test_between_a_run_and_its_agent_is_the_loop_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads a run from its start to the update passes three functions of three files."""
+    """From the start of a run to its update, three functions in three files are called."""
     calls: list[tuple[str, str]] = []
     learn = OnPolicy.learn
 

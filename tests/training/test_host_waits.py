@@ -47,7 +47,7 @@ def _small(agent: str) -> dict[str, Any]:
 
 
 class Loop:
-    """The steady part of a training."""
+    """Runs the steady part of a training."""
 
     def __init__(self, agent: str, world: str, **overrides: Any) -> None:
         torch.manual_seed(0)

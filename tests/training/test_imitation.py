@@ -1,4 +1,4 @@
-"""Behaviour cloning: of a policy, of recorded episodes, as a part of a run."""
+"""Behaviour cloning: from a policy, from recorded episodes, and as a part of a run."""
 
 import os
 import shutil
@@ -36,12 +36,12 @@ WIDE = Bounded(-3.0, 5.0, shape=(2,))  # not what agents have, which is [-1, 1]
 
 
 def choose(observation: Tensor) -> Tensor:
-    """The largest of the first three features."""
+    """Returns the index of the largest of the first three features."""
     return observation[..., :3].argmax(-1)
 
 
 def steer(observation: Tensor) -> Tensor:
-    """Smooth, within -3 and 5."""
+    """Returns smooth actions between -3 and 5."""
     return 1 + 3 * torch.stack((torch.sin(observation[..., 0]), torch.tanh(observation[..., 1])), -1)
 
 
@@ -57,7 +57,7 @@ def agent_for(name: str, env: Any, **overrides: Any) -> Any:
 
 
 def act(agent: Any, observation: Any) -> Tensor:
-    """Greedy actions for a flat batch, in the world's units."""
+    """Returns the greedy actions for a flat batch, in the world's units."""
     interface = agent.interface
     seen = TensorDict({}, [len(observation)]).set(interface.key("observation"), observation)
     return agent.policy(explore=False)(seen).get(interface.key("action"))
@@ -155,7 +155,7 @@ def test_the_normaliser_learns_the_scale_first() -> None:
 
 
 def test_the_held_out_share_is_not_learned_from() -> None:
-    """Where the given actions are coin tosses, only those that were trained on can be learned by heart."""
+    """The given actions are random, so that only those trained on can be learned by heart."""
     agent = agent_for("dqn", Noise(5, 3), hidden=[128, 128])
     tosses = TensorDict({"observation": torch.randn(200, 5), "action": torch.randint(3, (200,))}, [200])
     metrics = rlstack.imitate(agent, tosses, epochs=80, batch_size=20, lr=5e-3)
@@ -306,7 +306,7 @@ DETOUR = {"name": "tests.agents.small_agents:Detour", "num_worlds": 8}
 
 
 def plain_config(*overrides: str) -> dict[str, Any]:
-    """Of a small run in a small world."""
+    """Returns the configuration of a small run in a small world."""
     GlobalHydra.instance().clear()
     small = [value for value in SMALL_RUN if not value.startswith("env.")]
     small += ["total_frames=800", "eval.every=800", "checkpoint.every=800", "agent.buffer_size=2000"]
@@ -336,7 +336,7 @@ def rows(folder: Path) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run's checkpoint; as an expert an untrained agent is as good as any."""
+    """Returns the checkpoint of a run whose untrained agent serves as an expert."""
     folder = tmp_path_factory.mktemp("runs") / "teacher"
     training = start(folder, plain_config("seed=5"))
     training.env.reset()

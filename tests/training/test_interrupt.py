@@ -1,4 +1,4 @@
-"""Ctrl-C in long work: it ends between two steps, and what is finished stays."""
+"""Ctrl-C during long work: it ends between two steps, and finished work stays."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ctrl_c() -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[list[str]]:
-    """What work there was; afterwards the handler is as before."""
+    """Returns the work done; afterwards the handler is as before."""
     told: list[str] = []
     before = signal.getsignal(signal.SIGINT)
 
@@ -50,7 +50,7 @@ def interruptible() -> Iterator[list[str]]:
 
 
 class Interrupting(TensorDictModuleBase):
-    """Acts at random; Ctrl-C is pressed while it acts for the third time."""
+    """Acts at random; presses Ctrl-C while it acts for the third time."""
 
     in_keys = ()
     out_keys = ("action",)

@@ -116,7 +116,7 @@ def test_tensorboard_points_and_their_truncation(tmp_path: Path) -> None:
 
 
 def hyperparameters(events: Any) -> tuple[dict[str, Any], str]:
-    """As the HPARAMS tab reads them: values, and the first metric of a run that they are set against."""
+    """Reads what the HPARAMS tab shows: the values, and the first metric of a run beside them."""
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     def read(tag: str) -> Any:
@@ -211,7 +211,7 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
 
 
 def two_sittings(tmp_path: Path, **options: Any) -> Path:
-    """A run that is resumed at 10 frames; the second sitting fails."""
+    """Returns a run that is resumed at 10 frames and then fails."""
     run = tmp_path / "run"
     with MetricLogger(run, logger_config(**options), {"agent": {"lr": 0.5}, "seed": 3}) as logger:
         logger.log(10, {"eval/return": 1.5, "loss/value": float("nan")})

@@ -1,4 +1,4 @@
-"""The loop end to end on a few small worlds: runs, resumes bit-exactly, leaves a complete run directory."""
+"""The whole loop on a few small worlds: it runs, resumes bit for bit, and leaves a complete run directory."""
 
 import csv
 import os
@@ -38,7 +38,7 @@ SMALL = [
 
 
 def plain_config(*overrides: str) -> dict[str, Any]:
-    """The composed configuration of a small run."""
+    """Returns the composed configuration of a small run."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return to_plain(compose("train", [*SMALL, *overrides]))
@@ -51,7 +51,7 @@ def start(folder: Path, plain: dict[str, Any]) -> Training:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    """The metrics, without what depends on the clock."""
+    """Returns the metrics without those that depend on the clock."""
     with open(folder / "metrics.csv", newline="") as file:
         return [
             {key: value for key, value in row.items() if not key.startswith(("time/", "system/"))}
@@ -60,7 +60,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 def assert_same(one: Any, other: Any, where: str = "state") -> None:
-    """Equality to the last bit, through containers."""
+    """Returns whether two values are equal to the last bit, through containers."""
     if isinstance(one, dict):
         assert one.keys() == other.keys(), where
         for key in one:
@@ -184,7 +184,7 @@ def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tm
 
 @pytest.mark.parametrize(("every", "how"), [(300, ", go on with resume="), (600, "")])
 def test_an_evaluation_is_left_at_once(every: int, how: str, tmp_path: Path, capsys: Any) -> None:
-    """What has been learned is saved, that of the last frame too."""
+    """Everything learned is saved, up to the last frame."""
     training = start(tmp_path / "run", plain_config("total_frames=600", f"eval.every={every}"))
 
     def interrupted() -> Any:
@@ -326,7 +326,7 @@ def test_every_experiment_keeps_its_own_values() -> None:
 
 @exhaustive("env", ["gymnasium", "pettingzoo"])
 def test_small_environments_get_small_numbers(env: str) -> None:
-    """Those of agent=acqn are MarineNav's; an experiment has the last word."""
+    """The values of agent=acqn are those of MarineNav's recipe; an experiment overrides them."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         agent = compose("train", ["agent=acqn", f"env={env}"]).agent

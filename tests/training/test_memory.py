@@ -1,4 +1,4 @@
-"""What a run needs of memory is known before it is allocated, and what fits is not refused."""
+"""A run's memory is estimated before it is allocated, and what fits is not refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_fits_is_not_refused(overrides: list[str], sixteen_gigabytes: None)
 
 
 def test_sizes_are_those_of_the_tensors() -> None:
-    """CartPole shows 4 numbers, a return and a length of 4 bytes each: 24 bytes a world and step."""
+    """CartPole has 4 numbers, a return and a length of 4 bytes each: 24 bytes a world and step."""
     assert part("a batch", "agent=ppo", "env.num_worlds=100", "agent.steps_per_batch=10") == 2 * 100 * 10 * 24
     stacked = part("a batch", "agent=ppo", "env.num_worlds=100", "agent.steps_per_batch=10", "env.frame_stack=3")
     assert stacked == 2 * 100 * 10 * (3 * 16 + 8)

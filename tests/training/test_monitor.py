@@ -12,7 +12,7 @@ from rlstack.training.monitor import Monitor
 
 
 def batch(done: list[list[bool]], returns: list[list[float]], success: list[list[bool]]) -> TensorDict:
-    """``[W, T]``; what stands beside an episode's end alone counts."""
+    """Returns a batch ``[W, T]``; only statistics at the end of an episode count."""
     episode = {"return": torch.tensor(returns)[..., None], "success": torch.tensor(success)}
     size = torch.tensor(done).shape
     following = TensorDict({"done": torch.tensor(done)[..., None], "episode": TensorDict(episode, size)}, size)

@@ -1,4 +1,4 @@
-"""A webhook is told of the end, a failure and every new best; its address stays a secret, and it harms no run."""
+"""A webhook hears of the end, a failure and every new best; its address stays secret, and it never harms a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRET = "T0PS3CRET"
 
 
 class Webhook:
-    """A server of this machine that keeps what it is sent, and answers as it is told."""
+    """A local server that keeps what it receives, and answers as it is told to."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, dict[str, str], Any]] = []

@@ -1,4 +1,4 @@
-"""The score of a run, out of its metrics."""
+"""The score of a run, computed from its metrics."""
 
 from __future__ import annotations
 

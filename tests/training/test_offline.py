@@ -1,4 +1,4 @@
-"""Offline runs: from recorded data to a run like any other."""
+"""Offline runs: recorded data become a run like any other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _RECORDED: list[bytes] = []
 
 @pytest.fixture
 def episodes(rlstack_command: Command, tmp_path: Path) -> Path:
-    """Episodes of random play, which ``watch`` records once."""
+    """Returns episodes of random play, which ``watch`` records once."""
     path = tmp_path / "data" / "random.npz"
     if _RECORDED:
         path.parent.mkdir()
@@ -50,7 +50,7 @@ def episodes(rlstack_command: Command, tmp_path: Path) -> Path:
 
 
 def trained(command: Command, run: Path, *words: str) -> dict[str, Any]:
-    """The last state of a run."""
+    """Returns the last state of a run."""
     ended = command("train", "agent=discrete_iql", *WORLD, *SMALL, f"run_dir={run}", *words)
     assert ended.status == 0, ended.err
     return last_state(run)
@@ -71,7 +71,7 @@ def test_watched_episodes_are_whole(episodes: Path) -> None:
 
 
 def test_a_run_learns_from_a_file_or_a_folder_alike(rlstack_command: Command, episodes: Path, tmp_path: Path) -> None:
-    """A frame is a transition drawn: 512 of them are 32 updates of 16."""
+    """A frame is one sampled transition: 512 of them are 32 updates of 16."""
     state = trained(rlstack_command, tmp_path / "a", f"data={episodes}")
     assert state["frames"] == 512 and state["agent"]["updates"] == 32 and "replay" not in state
     other = trained(rlstack_command, tmp_path / "b", f"data={episodes.parent}")

@@ -1,4 +1,4 @@
-"""A user's own world: its constructor is the list of its options, and nothing in the working folder hides ours."""
+"""A user's own world: its constructor lists its options, and nothing in the working folder hides our modules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME = f"{__name__}:Harbour"
 
 
 class Wind:
-    """An annotation that no yaml has."""
+    """A type that no YAML value has."""
 
 
 class Harbour(CartPole):
@@ -98,7 +98,7 @@ def test_command_lines_of_own_worlds(given: list[str], taken: list[str], tmp_pat
 
 
 def test_a_debugged_run_of_an_own_world_is_small() -> None:
-    """Its size stands in no yaml."""
+    """No YAML file states its size."""
     from hydra import compose, initialize_config_dir
 
     from rlstack.config import conf_dir, to_plain
@@ -169,7 +169,7 @@ def test_a_world_in_a_folder_of_our_name(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def factory(num_worlds: int = 3) -> EnvBase:
-    """Functions have options, too."""
+    """Functions have options as well."""
     return CartPole(num_worlds=num_worlds)
 
 

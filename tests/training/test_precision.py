@@ -1,4 +1,4 @@
-"""``agent.precision``: what auto decides by recipe and device, what a run says of it, and what it keeps elsewhere."""
+"""``agent.precision``: what auto decides by recipe and device, what a run prints about it, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GPU = torch.device("cuda")
 
 @pytest.fixture
 def units(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes devices have units for bfloat16, or have none."""
+    """Gives devices units for bfloat16, or takes them away."""
     return lambda has: monkeypatch.setattr(precision, "has_bfloat16", lambda device: has)
 
 
@@ -98,7 +98,7 @@ def test_a_cpu_is_asked_for_its_units(
 
 
 def test_torch_still_tells_what_the_kernel_tells() -> None:
-    """If this fails with an AttributeError, torch has renamed what ``precision._cpu_has_bfloat16`` asks."""
+    """If this fails with an AttributeError, torch has renamed what ``precision._cpu_has_bfloat16`` reads."""
     assert isinstance(torch.ops.mkldnn._is_mkldnn_bf16_supported(), bool)
     if platform.machine() != "x86_64" or not Path("/proc/cpuinfo").is_file() or "ONEDNN_MAX_CPU_ISA" in os.environ:
         pytest.skip("the kernel does not tell, or oneDNN is held back")

@@ -18,7 +18,7 @@ class Clock:
 
 
 class Stream(io.StringIO):
-    """What a terminal or a file looks like to the display."""
+    """Stands in for a terminal or a file."""
 
     def __init__(self, encoding: str, terminal: bool = False) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ def test_stdout_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_panel_is_there_at_once_and_moves_without_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first batch, which may take a minute; a second of its clock passes with every look at it."""
+    """The display before the first batch, which may take a minute; its clock advances a second at each reading."""
     monkeypatch.setattr("rlstack.training.progress._IDLE_SECONDS", 0.001)
     clock, stream = Clock(), Stream("utf-8", terminal=True)
 
@@ -238,7 +238,7 @@ def test_the_first_news_are_shown_at_once() -> None:
 
 
 def evaluated(display: WorkDisplay, clock: Clock, seconds: float, episodes: int = 40) -> None:
-    """Work of so many steps, in so many seconds."""
+    """Shows the progress of so many steps, in so many seconds."""
     with following(display), working("evaluating", "episodes", episodes) as work:
         for done in range(1, episodes + 1):
             clock.now += seconds / episodes

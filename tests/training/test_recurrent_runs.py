@@ -1,4 +1,4 @@
-"""Runs of recurrent agents: resumed, loaded, begun from others, and taught by imitation."""
+"""Runs of recurrent agents: resumed, loaded, begun from others, and trained by imitation."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_the_self_check_tries_it(name: str, tmp_path: Path, capsys: pytest.Captu
 
 
 class Knowing(TensorDictModuleBase):
-    """Names at the last step what was shown at first, and says 0 in between; it looks it up in the world."""
+    """An expert that at the last step names what was shown first, read from the world; before that it says 0."""
 
     in_keys, out_keys = ["observation"], ["action"]
 
@@ -143,7 +143,7 @@ class Knowing(TensorDictModuleBase):
 
 
 def right(agent: Any, env: Recall, steps: int = 60) -> float:
-    """Share of episodes that are answered rightly."""
+    """Returns the share of episodes with the right answer."""
     found = env.rollout(steps, agent.policy(explore=False), break_when_any_done=False)
     return float(found["next", "reward"][found["next", "done"]].mean())
 

@@ -1,4 +1,4 @@
-"""Runs whose worlds are stepped by workers: what they learn, how they go on, and what becomes of lost workers."""
+"""Runs whose worlds are stepped by workers: what they learn, how they resume, and what happens to lost workers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_workers_gather_what_solves_cartpole(overrides: list[str], tmp_path: Pat
 
 
 def under_way(folder: Path, *overrides: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """A long run that has begun to learn, and the numbers of its workers."""
+    """Returns a long run that has begun to learn, and the ids of its workers."""
     entry = "+".join(("dqn", "total_frames=10_000_000", "eval.every=10_000_000", "compile=false", *overrides))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.training.shared_runs", str(folder), entry]
@@ -157,7 +157,7 @@ def wait_for_the_end_of(numbers: Iterable[int], seconds: float = 30) -> None:
 
 
 def descendants(number: int) -> list[tuple[int, str]]:
-    """Processes that a process has started, itself or through others, and their command lines."""
+    """Returns the processes that a process has started, directly or through others, and their command lines."""
     found = []
     for children in Path(f"/proc/{number}/task").glob("*/children"):
         for child in map(int, children.read_text().split()):
@@ -201,7 +201,7 @@ def test_workers_do_not_outlive_their_learner(tmp_path: Path) -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[None]:
-    """A Ray cluster of this machine, with two CPUs."""
+    """Starts a Ray cluster of two CPUs on this machine."""
     ray = pytest.importorskip("ray")
     options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
     ray.init(address="local", num_cpus=2, object_store_memory=200_000_000, **options)

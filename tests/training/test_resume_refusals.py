@@ -1,4 +1,4 @@
-"""Runs that cannot go on as they are: told in one line, before anything is done; and what a run's digest is of."""
+"""Runs that cannot be resumed: one line says so before anything is done; and what a run's digest covers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def train(*words: str) -> None:
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run at half of its length, whose best checkpoint is its first or its second."""
+    """Returns a run at half of its length, whose best checkpoint is its first or its second."""
     run = tmp_path_factory.mktemp("half") / "run"
     train(*TINY, "until=64", f"run_dir={run}")
     return run
@@ -143,7 +143,7 @@ def test_a_killed_process_lets_go_of_its_run(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_of_what_was_learned(half: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """However often a run was evaluated and logged, and whether it was interrupted."""
+    """The digest does not depend on how often a run was evaluated, logged or interrupted."""
     found = set()
     for words in ([f"resume={run}", "until=null"], [*TINY, "eval.every=128", "log_every=32", f"run_dir={run}2"]):
         capsys.readouterr()

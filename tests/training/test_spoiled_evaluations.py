@@ -1,4 +1,4 @@
-"""Evaluations in which something is not finite are told of; they end no run, and are never the best."""
+"""Evaluations with non-finite numbers are reported; they end no run, and are never the best."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPOILED, AT = 1, 4
 
 
 class Spoiled(CartPole):
-    """In the fifth step of its second world something is not finite, where it judges."""
+    """Makes something non-finite in the fifth step of the second evaluation world."""
 
     evaluation_options: ClassVar[dict[str, Any]] = {"spoils": True}
 
@@ -57,7 +57,7 @@ class Spoiled(CartPole):
 
 
 def push(tensordict: TensorDictBase) -> TensorDictBase:
-    """Cannot stand what is not finite."""
+    """A policy that fails on non-finite numbers."""
     assert torch.isfinite(tensordict["observation"]).all()
     return tensordict.set("action", torch.arange(len(tensordict)) % 2)
 
@@ -112,6 +112,6 @@ def test_a_run_goes_on_and_can_be_resumed(
 
 @pytest.mark.parametrize("value", [math.nan, {"deep": [1.0, {"er": math.inf}]}, [1, -math.inf]])
 def test_options_of_options_are_finite_too(value: Any) -> None:
-    """What an evaluation is held with is written down, as JSON, which knows no such numbers."""
+    """The details of an evaluation are written as JSON, which has no such numbers."""
     with pytest.raises(ConfigError, match=r"^env.kwargs.x.*: -?(nan|inf) is not a finite number$"):
         world_options({"name": "gymnasium", "id": "CartPole-v1", "kwargs": {"x": value}})

@@ -1,4 +1,4 @@
-"""Worlds and updates on a device that refuses what a GPU would refuse; its numbers are those of the CPU."""
+"""Worlds and updates on a stand-in device that refuses what a GPU would refuse; its numbers are the CPU's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LOOPS = {
 
 @pytest.fixture(autouse=True)
 def _its_own_draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """They are those of the CPU already; whose generator draws them is looked at."""
+    """The numbers are the CPU's already; the test checks which generator draws them."""
     monkeypatch.setattr(correctness, "DrawnOnCpu", nullcontext)
     yield
 

@@ -26,7 +26,7 @@ MEMORY = {"recurrent": {"kind": "gru", "size": 4, "layers": 1, "sequence_length"
 
 
 class Here:
-    """What the learner knows of TorchRL's collectors, of two workers in this process."""
+    """Two workers in this process, with the part of TorchRL's collectors that the learner uses."""
 
     def __init__(self, policy: WorkerPolicy, seed: int, steps: int, errors: str, make: Any, trouble: Any) -> None:
         self.seed, self.steps, self.open, self._trouble = seed, steps, True, trouble

@@ -1,4 +1,4 @@
-"""Arena worlds made by hand for pictures: one of everything, at places that tests know."""
+"""Hand-made Arena worlds for pictures: one of everything, at known places."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rules_of(style: int = 1) -> ArenaRules:
 
 
 def two_worlds(style: int = 1) -> ArenaState:
-    """World 0 holds nobody but the ship at its start, world 1 one of everything, all at step 200 of phase 1."""
+    """Makes world 0 with the ship at its start alone and world 1 with one of everything, at step 200 of phase 1."""
     state = blank_state(rules_of(style), 8, 2, torch.float32, "cpu")
     state.step += 200
     state.phase += 1
@@ -44,12 +44,12 @@ def two_worlds(style: int = 1) -> ArenaState:
 
 
 def shown(state: ArenaState | None = None, style: int = 1) -> ArenaSnapshot:
-    """World 1."""
+    """Returns the state of world 1."""
     return snapshot(two_worlds(style) if state is None else state, 1, rules_of(style))
 
 
 def recording(frames: int = 7, stride: int = 1) -> ArenaRecording:
-    """The ship moves 3 px a step to the right."""
+    """Returns a recording of the ship, which moves 3 px a step to the right."""
     state, taken = two_worlds(), []
     for _ in range(frames):
         taken.append(shown(state.map(torch.clone)))
@@ -59,7 +59,7 @@ def recording(frames: int = 7, stride: int = 1) -> ArenaRecording:
 
 
 def has(picture: NDArray[np.uint8], at: tuple[float, float], colour: Any, reach: int = 3) -> bool:
-    """Whether a pixel within ``reach`` of an arena position has this colour, in a picture of any size."""
+    """Returns whether a pixel within ``reach`` of an arena position has this colour, in a picture of any size."""
     height, width = picture.shape[:2]
     scale = min(width / 1600, height / 1280)
     column = round((width - 1600 * scale) / 2 + at[0] * scale)

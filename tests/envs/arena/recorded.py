@@ -1,4 +1,4 @@
-"""Recorded rollouts of the original game: their snapshots as states, their random draws, and how to compare."""
+"""Recorded rollouts of the original game: their snapshots as states, their random draws, and a comparison."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JITTER_X, JITTER_Y, FIRE, ANGLE, GAP, LAST_ANGLE = range(6)
 
 @dataclass
 class GivenDraws:
-    """One number for everything that could be drawn in a step, made beforehand."""
+    """Random numbers made beforehand, one for everything that a step can draw."""
 
     fires: Tensor  # [E, W]
     angles: Tensor  # [attempts + 1, S, W]
@@ -60,13 +60,13 @@ class Recording:
 
     @property
     def game(self) -> tuple[int, int | None]:
-        """Style and curriculum stage."""
+        """Returns style and curriculum stage."""
         stage = self.meta["curriculum_stage"]
         return self.meta["style"], None if stage < 0 else stage
 
     @cached_property
     def spawner_slots(self) -> dict[int, int]:
-        """The place of each spawner in the list that its phase began with, by id."""
+        """Returns the place of each spawner, by id, in the list at the beginning of its phase."""
         slots: dict[int, int] = {}
         for ids in self["spawner_id"]:
             alive = ids[ids >= 0]
@@ -75,14 +75,14 @@ class Recording:
         return slots
 
     def draws(self, part: int) -> list[tuple[int, int, float]]:
-        """Kind, entity and number of the draws of the set-up (0), or of step ``part - 1``."""
+        """Returns kind, entity and number of the draws of the set-up (0), or of step ``part - 1``."""
         span = slice(*self["draw_ptr"][part : part + 2])
         columns = (self[f"draw_{name}"][span] for name in ("kind", "entity", "unit"))
         return [(int(kind), int(entity), float(unit)) for kind, entity, unit in zip(*columns)]
 
 
 def load_all(paths: list[Path]) -> dict[tuple[int, int | None], list[Recording]]:
-    """Recordings by game."""
+    """Returns the recordings by game."""
     games: dict[tuple[int, int | None], list[Recording]] = {}
     for path in paths:
         recording = Recording(path)
@@ -99,7 +99,7 @@ class Moment:
 
 
 def given_draws(moments: list[Moment], dtype: torch.dtype) -> GivenDraws:
-    """The draws of the step that follows each moment; NaN where none was recorded, which spoils what would use it."""
+    """Returns the draws of the step after each moment; NaN, which spoils whatever uses it, where none was recorded."""
     count = len(moments)
     fires, angles, gaps, jitters = (
         np.full((*shape, count), np.nan) for shape in ((ENEMIES,), (6, SPAWNERS), (5, SPAWNERS), (2, SPAWNERS))
@@ -127,7 +127,7 @@ def given_draws(moments: list[Moment], dtype: torch.dtype) -> GivenDraws:
 
 
 def snapshot(moments: list[Moment], rules: ArenaRules, dtype: torch.dtype) -> ArenaState:
-    """The state at each moment."""
+    """Returns the state at each moment."""
     state = blank_state(rules, 24, len(moments), dtype, "cpu")
 
     def column(name: str) -> Tensor:
@@ -186,7 +186,7 @@ def _set_target(state: ArenaState, row: int, world: int, values: tuple[float, ..
 
 
 def moves_left(x: float, y: float, vx: float, vy: float, life: float) -> int:
-    """Moves until a projectile is gone, by trying them."""
+    """Counts the moves until a projectile is gone, by making them."""
     for move in range(1, int(life) + 1):
         if not (0 <= x + move * vx <= WIDTH and 0 <= y + move * vy <= HEIGHT):
             return move
@@ -194,7 +194,7 @@ def moves_left(x: float, y: float, vx: float, vy: float, life: float) -> int:
 
 
 class Replay:
-    """Worlds that take recorded actions and draws.
+    """Makes worlds that take recorded actions and draws.
 
     Args:
         moments: where each world begins, all of the same game.
@@ -210,7 +210,7 @@ class Replay:
             self.state = self.state.with_bullet_slots(self.rules.enemy_shot_slots)
 
     def step(self) -> ArenaOutcome:
-        """One step of every world; those whose recording is over repeat its last action."""
+        """Takes one step in every world; those whose recording has ended repeat its last action."""
         action = torch.tensor([m.recording["actions"][min(m.t, m.recording.steps - 1)] for m in self.moments])
         draws = given_draws(self.moments, self.dtype)
         if self.dense:
@@ -224,19 +224,19 @@ class Replay:
 
 @dataclass
 class Differences:
-    """How far worlds are from their recordings: the largest absolute differences, and what whole numbers differ."""
+    """The differences between worlds and their recordings: the largest absolute ones, and the integers that differ."""
 
     largest: dict[str, float]
     wrong: list[tuple[str, int, str]]  # recording, t, name
 
     def see(self, name: str, ours: Any, theirs: Any) -> None:
-        """Notes the largest difference."""
+        """Records the largest difference."""
         ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
         if ours.size:
             self.largest[name] = max(self.largest.get(name, 0.0), float(np.abs(ours - theirs).max()))
 
     def exact(self, moment: Moment, name: str, ours: Any, theirs: Any) -> bool:
-        """Notes whether whole numbers differ."""
+        """Records whether integers differ."""
         same = np.array_equal(np.asarray(ours, np.float64), np.asarray(theirs, np.float64))
         if not same:
             self.wrong.append((moment.recording.name, moment.t, name))

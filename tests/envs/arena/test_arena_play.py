@@ -1,4 +1,4 @@
-"""Playing: keys become actions, the loop keeps time, and who cannot play is told why in one line."""
+"""Playing: keys become actions, the loop keeps time, and where nobody can play, one line says why."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_after_the_end_enter_starts_a_new_game() -> None:
 
 
 def ticking(seconds: float) -> Callable[[], float]:
-    """A clock that goes on by so much whenever it is read."""
+    """A clock that advances by a fixed time whenever it is read."""
     ticks: Iterator[int] = count()
     return lambda: seconds * next(ticks)
 

@@ -1,4 +1,4 @@
-"""Recordings: one episode a world, from its first to its last state, and what happened between two of them."""
+"""Recordings: one episode a world, from its first to its last state, and the events between states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.envs.arena.pictured import ENEMY_AT, SPAWNER_AT, rules_of, shown
 
 
 def play(env: Any, recorder: ArenaRecorder, steps: int, seed: int = 0) -> None:
-    """Random actions; ended worlds start anew."""
+    """Takes random actions; ended worlds begin again."""
     torch.manual_seed(seed)
     root = env.reset()
     recorder.add()
@@ -161,7 +161,7 @@ def test_effects_end_and_a_new_episode_starts_without_them() -> None:
 
 
 class Shooting(TensorDictModuleBase):
-    """Shoots all the time."""
+    """A policy that always shoots."""
 
     in_keys, out_keys = ["observation"], ["action"]
 

@@ -1,4 +1,4 @@
-"""Renderer: everybody is where the state says, files hold the episode, errors name the fault."""
+"""The renderer draws everything where the state says, files hold the episode, errors name the fault."""
 
 from __future__ import annotations
 

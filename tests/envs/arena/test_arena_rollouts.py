@@ -46,7 +46,7 @@ def test_every_step_from_the_snapshot_before_it(paths: list[Path], dense: bool) 
 @pytest.mark.slow
 @pytest.mark.parametrize("paths", SETS[:1])
 def test_in_double_precision(paths: list[Path]) -> None:
-    """What remains is the rounding of the recordings, which are in single precision."""
+    """The remaining differences are the rounding of the recordings, which are in single precision."""
     differences = Differences({}, [])
     for recordings in load_all(paths).values():
         moments = [Moment(record, t) for record in recordings for t in range(record.steps)]
@@ -58,7 +58,7 @@ def test_in_double_precision(paths: list[Path]) -> None:
 
 @pytest.mark.parametrize("paths", SETS)
 def test_from_beginning_to_end(paths: list[Path]) -> None:
-    """Free-running: nothing is corrected, and not a single count, time or health may go astray."""
+    """The worlds run freely, without correction, and every count, time and health must stay exact."""
     differences = Differences({}, [])
     for recordings in load_all(paths).values():
         run_freely(Replay([Moment(record, 0) for record in recordings]), recordings, differences)

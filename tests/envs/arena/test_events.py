@@ -1,4 +1,4 @@
-"""What the recordings do not show: several things in one step, edges and limits. Both ways of stepping are tested."""
+"""Cases that the recordings lack: several events in one step, edges and limits, with both ways of stepping."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Point = tuple[float, float]
 
 
 def draws(worlds: int = 1, fire: float = 1.0, angle: float = 0.0, gap: float = 0.0) -> GivenDraws:
-    """The same number for all; by default nobody fires and enemies appear 42 px to the right of their spawners."""
+    """Draws the same number for all; by default nobody fires and enemies appear 42 px to the right of spawners."""
     shapes = (8, worlds), (6, 5, worlds), (5, 5, worlds), (2, 5, worlds)
     return GivenDraws(*(torch.full(shape, value) for shape, value in zip(shapes, (fire, angle, gap, 0.5))))
 
@@ -45,7 +45,7 @@ def step(request: pytest.FixtureRequest) -> Step:
 
 
 def world(phase: int = 4, player: Point = (800.0, 300.0), health: float = 150.0, at: int = 1000) -> ArenaState:
-    """One world in the middle of a phase, whose spawners rest."""
+    """Makes one world in the middle of a phase, whose spawners rest."""
     rules = make_rules(2, None)
     tables = make_tables(rules, torch.float32, "cpu")
     state = begin(torch.tensor([phase]), health, torch.full((2, 5, 1), 0.5), rules.enemy_shot_slots, rules, tables)
@@ -56,7 +56,7 @@ def world(phase: int = 4, player: Point = (800.0, 300.0), health: float = 150.0,
 
 
 def leave_spawners(state: ArenaState, *health: float) -> None:
-    """Gives the first spawners this health; the others are gone."""
+    """Gives the first spawners this health, and removes the others."""
     for slot in range(5):
         if slot < len(health):
             state.target_health[8 + slot] = health[slot]
@@ -72,14 +72,14 @@ def add_enemies(state: ArenaState, places: Sequence[Point], speed: float = 0.0) 
 
 
 def add_shots(state: ArenaState, places: Sequence[Point]) -> None:
-    """The player's shots that will be there after the next step, oldest first; they do not move."""
+    """Places shots of the player so that they are there after the next step, oldest first, and do not move."""
     for slot, place in enumerate(places):
         state.shots[:, slot, 0], state.shot_ends[slot] = torch.tensor(place), float(state.step[0]) + 50
     state.fired[0] = len(places)
 
 
 def add_bullets(state: ArenaState, places: Sequence[Point], born: Sequence[float] | None = None) -> None:
-    """Enemy shots that do not move."""
+    """Places enemy shots that do not move."""
     for slot, place in enumerate(places):
         state.bullets[:, slot, 0], state.bullet_ends[slot] = torch.tensor(place), float(state.step[0]) + 50
         state.bullet_born[slot] = float(state.step[0]) - 10 if born is None else born[slot]
@@ -163,7 +163,7 @@ def test_a_shot_hits_enemies_before_spawners_and_the_first_before_the_nearest(st
 
 
 def test_what_the_dead_do_not_feel(step: Step) -> None:
-    """Enemy shots hit in the order they were fired, then enemies in the order they were made, while it lives."""
+    """While the player lives, enemy shots hit in the order of firing, then enemies in the order of their creation."""
     state = world(health=20.0)
     add_bullets(state, [(800.0, 305.0), (800.0, 295.0), (805.0, 300.0), (1000.0, 300.0)], born=[994, 990, 992, 980])
     add_enemies(state, [(810.0, 300.0)])
@@ -259,7 +259,7 @@ def test_an_enemy_shot_without_a_slot_is_counted(step: Step) -> None:
 
 
 def test_projectiles_vanish_when_they_are_spent_or_outside() -> None:
-    """A lifetime is 120 moves, the one of the step that fires it among them."""
+    """A lifetime is 120 moves, including that of the step that fires the shot."""
     step = stepping(dense=False)
     state = world(phase=0, player=(20.0, 640.0), at=0)  # style 2 faces right at first
     state.ready[8] = NEVER

@@ -1,4 +1,4 @@
-"""Inputs for networks, against the positions they stand for."""
+"""The inputs of networks, compared with the positions that they describe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def played(style: int, steps: int = 300) -> Any:
 
 
 def nearest_spawner(env: Any) -> Tensor:
-    """Its place ``[W, 2]`` as seen from the player, px."""
+    """Returns its place ``[W, 2]`` as seen from the player, in px."""
     state, first = env.worlds, env.rules.max_enemies
     offsets = state.targets[:, first:] - state.position[:, None]
     distance = offsets.norm(dim=0).masked_fill(state.target_health[first:] <= 0, torch.inf)

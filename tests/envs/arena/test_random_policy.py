@@ -1,4 +1,4 @@
-"""Random actions fare as in the original game: episodes of all lengths, spawns and shots by our own random numbers."""
+"""Random actions fare as in the original game: lengths of episodes, spawns and shots, with our own random numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORIGINAL: dict[str, Any] = json.loads((REPO / "tests/fixtures/arena/random_polic
 
 
 def play(style: int, stage: int | None) -> dict[str, Tensor]:
-    """Statistics of the first episode of every world."""
+    """Returns the statistics of the first episode of every world."""
     env: Any = envs.make("arena", num_worlds=EPISODES, style=style, stage=stage, seed=11)
     generator = torch.Generator().manual_seed(7)
     root = env.reset()

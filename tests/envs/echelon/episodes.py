@@ -1,4 +1,4 @@
-"""A short fight for tests of recordings: the teams begin near to each other."""
+"""A short fight for tests of recordings, in which the teams begin close to each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DECISIONS = 32
 
 
 def closer(env: Any) -> None:
-    """Brings everyone a third as far from the middle, and the heavies near to being shut down."""
+    """Moves all mechs to a third of their distance from the middle, and heats the heavies almost to a shutdown."""
     state = env.worlds.state
     state.position[:2] = 32 + 0.35 * (state.position[:2] - 32)
     state.heat[:, 0] = 120.0
@@ -41,7 +41,7 @@ def fought(env: Any, recorder: EchelonRecorder, decisions: int, seed: int = 0) -
 
 @lru_cache(maxsize=1)
 def fight() -> tuple[Echelon, EchelonRecording]:
-    """The world after the fight and what was recorded of it; it has not ended."""
+    """Returns the world after the fight and the recording; the match has not ended."""
     env = Echelon(num_worlds=2, opponent="policy", seed=1, maps=2)
     recorder = EchelonRecorder(env, [1], ["a title"])
     fought(env, recorder, DECISIONS)

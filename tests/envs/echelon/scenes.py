@@ -1,4 +1,4 @@
-"""Worlds for tests: a flat field with mechs where a test wants them, lively ones, and what turns them round."""
+"""Worlds for tests: a flat field with mechs placed by hand, random states, and rotations of both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLAT = rules.MAP * rules.MAP
 
 
 def flat_maps(**cells: dict[tuple[int, int], int]) -> Maps:
-    """One empty map; ``height={(x, y): 5}`` and ``kind`` fill single cells. Only ``floors`` of 1 x 1 cells."""
+    """Makes one empty map; ``height={(x, y): 5}`` and ``kind`` fill single cells. Only ``floors`` of 1 x 1 cells."""
     layers = {name: torch.zeros(FLAT, dtype=torch.uint8) for name in ("height", "kind", "flow")}
     for name, values in cells.items():
         for (x, y), value in values.items():
@@ -33,7 +33,7 @@ def flat_maps(**cells: dict[tuple[int, int], int]) -> Maps:
 
 
 class Field:
-    """One world of a pack against a pack on flat ground; mechs that are not placed are dead.
+    """Makes one world of a pack against a pack on flat ground; mechs that are not placed are dead.
 
     Args:
         places: ``{(team, slot): (x, y, yaw)}``.
@@ -52,11 +52,11 @@ class Field:
         self.sub = PLAIN
 
     def order(self, team: int, slot: int, **values: float) -> None:
-        """What a mech does from now on, as ``primary=1``; anything else is off."""
+        """Sets what a mech does from now on, as ``primary=1``; anything else is off."""
         self.orders[team, slot] = {getattr(rules, name.upper()): value for name, value in values.items()}
 
     def step(self, count: int = 1) -> Tally:
-        """Sub-steps; sees anew before each."""
+        """Runs sub-steps, with new sightings before each."""
         given = torch.zeros(2, rules.ORDERS, 5, 1, dtype=torch.float64)
         given[:, rules.TARGET] = -1
         for (team, slot), values in self.orders.items():
@@ -71,28 +71,28 @@ class Field:
         return total
 
     def of(self, name: str, team: int, slot: int) -> float:
-        """A number of a mech."""
+        """Returns a number of a mech."""
         return float(getattr(self.state, name)[team, slot, 0])
 
     def clock(self, row: int, team: int, slot: int) -> float:
-        """Sub-steps left."""
+        """Returns the sub-steps left."""
         return float(self.state.clocks[team, row, slot, 0])
 
 
 def start(tables: Tables, worlds: int, seed: int = 0, partial: bool = False) -> State:
-    """States at the beginning of episodes."""
+    """Returns states at the beginning of episodes."""
     starts = EchelonStarts(tables, partial, (1.0, 0.0, 0.0, 0.0), (1.0, 1.0))
     return starts.draw(worlds, torch.Generator().manual_seed(seed), torch.float64)
 
 
 @lru_cache
 def hilly(packs: int = 1) -> Tables:
-    """Teams of five or ten on sixteen maps that look the same from both sides."""
+    """Makes teams of five or ten on sixteen maps that look the same from both sides."""
     return make_tables(make_maps(16, 5, True), (5 * packs, 5 * packs), torch.float64, torch.device("cpu"))
 
 
 def lively(tables: Tables, worlds: int, seed: int = 0) -> State:
-    """Mechs within twelve voxels of the middle, on the ground or on roofs, some hurt and hot."""
+    """Places mechs within twelve voxels of the middle, on the ground or on roofs, some damaged and hot."""
     state = start(tables, worlds, seed)
     generator = torch.Generator().manual_seed(seed + 1)
 
@@ -115,7 +115,7 @@ def lively(tables: Tables, worlds: int, seed: int = 0) -> State:
 
 
 def random_orders(steps: int, tables: Tables, worlds: int, seed: int = 2) -> Tensor:
-    """``[steps, 2, 10, n, W]``: any steering, fire pressed half of the time, seldom smoke."""
+    """Returns orders ``[steps, 2, 10, n, W]``: any steering, fire pressed half of the time, seldom smoke."""
     generator = torch.Generator().manual_seed(seed)
     shape = (steps, 2, rules.ORDERS, tables.mechs, worlds)
     orders = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
@@ -126,13 +126,13 @@ def random_orders(steps: int, tables: Tables, worlds: int, seed: int = 2) -> Ten
 
 
 def luck(steps: int, tables: Tables, worlds: int, seed: int = 3) -> Tensor:
-    """``[steps, numbers, W]``."""
+    """Returns random numbers ``[steps, numbers, W]``."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(steps, lucky_numbers(tables.packs), worlds, generator=generator, dtype=torch.float64)
 
 
 def run(state: State, orders: Tensor, chance: Tensor, tables: Tables, which: Which = "flying") -> State:
-    """The state after some decisions of five sub-steps."""
+    """Returns the state after some decisions of five sub-steps."""
     for now, numbers in zip(orders, chance):
         state = state.replace(focus=now[:, rules.TARGET])
         for _ in range(rules.SUB_STEPS):
@@ -146,7 +146,7 @@ _WORLD = ("zone", "score", "base", "rival", "fire_prob", "key", "steps")
 
 
 def turned(state: State) -> State:
-    """The world turned by pi about the map's middle, and the teams changed."""
+    """Rotates the world by pi about the map's middle, and exchanges the teams."""
     items = {}
     for name, value in state.items():
         if name in _WORLD:

@@ -1,4 +1,4 @@
-"""Bots: they go to the zone, aim, hold their fire, free themselves, and are as strong as they should be."""
+"""Bots go to the zone, aim, hold their fire, free themselves, and are as strong as specified."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.envs.echelon.scenes import BLUE, HEAVY, LIGHT, MEDIUM, RED, SCOUT, Fi
 
 
 def orders_in(field: Field, kind: int = HEURISTIC, team: int = BLUE) -> Tensor:
-    """What a team's bots do, ``[10, n]``."""
+    """Returns the orders of a team's bots, ``[10, n]``."""
     return bot_orders(field.state, field.tables, team, torch.tensor([kind]))[..., 0]
 
 
@@ -94,7 +94,7 @@ def test_random_orders_are_anything() -> None:
 
 
 def matches(ours: str, theirs: str, count: int, **options: Any) -> dict[str, float]:
-    """Means over one match of every world, blue played by a bot, too."""
+    """Returns means over one match of every world, in which a bot also plays blue."""
     env: Any = envs.make("echelon", num_worlds=count, maps=128, opponent=theirs, actions="hybrid", **options)
     root, kinds = env.reset(), torch.full((count,), BOTS.index(ours))
     first: dict[str, Tensor] = {}

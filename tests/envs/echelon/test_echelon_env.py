@@ -26,7 +26,7 @@ def build(worlds: int = 4, **options: Any) -> Echelon:
 
 
 def act(env: Echelon, root: TensorDict, **pressed: float) -> TensorDict:
-    """One step in which every agent does the same, as ``primary=1``, and red's bot what it does."""
+    """Takes one step in which every agent does the same, as ``primary=1``, and red's bot acts by its rules."""
     orders = torch.zeros(env._teams, rules.ORDERS, env.tables.mechs, env.num_worlds)
     orders[:, rules.TARGET] = -1
     for name, value in pressed.items():
@@ -44,7 +44,7 @@ def put(root: TensorDict, action: Any) -> None:
 
 
 def face_each_other(env: Echelon, slot: int = 1, distance: float = 6.0) -> None:
-    """Puts blue's and red's mech of a slot before each other in the start corner, which is always free."""
+    """Puts blue's and red's mech of a slot face to face in the start corner, which is always free."""
     state = env.worlds.state
     corner = state.position[:2].mean(2)[:, 0]
     out = torch.sign(32 - corner)

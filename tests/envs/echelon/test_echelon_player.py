@@ -1,4 +1,4 @@
-"""The page of a replay: it holds everything, and its script finds what the film shows."""
+"""The page of a replay holds the whole match, and its script computes what the film shows."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def asked(tmp_path: Path, question: str) -> Any:
-    """What the page's script answers, in node."""
+    """Returns what the page's script answers, run by node."""
     save_replay(fight()[1], tmp_path / "one.json")
     program = f"""
     const d = require({json.dumps(str(SCRIPT))});

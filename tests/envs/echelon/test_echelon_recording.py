@@ -1,4 +1,4 @@
-"""Recordings of matches: states as they were, and what happened between them."""
+"""Recordings of matches: states as they were, and the events between them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_frames_are_the_states() -> None:
 
 
 def test_events_are_all_that_the_simulation_counted() -> None:
-    """The sub-steps are played again from the states; the world's own counters say what must be found."""
+    """Replays the sub-steps from the states; the world's own counters tell what must be found."""
     env, recording = fight()
     found = Counter(event.type for event in recording.record.events)
     pairs = {"laser_hit": "lasers", "flamer_hit": "flamers", "missile_launch": "missiles", "kinetic_fire": "kinetics"}

@@ -1,4 +1,4 @@
-"""Pictures of matches: what there is can be seen where it is."""
+"""Pictures of matches show everything where it is."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Array = np.ndarray[Any, Any]
 
 
 def at(picture: Array, x: float, y: float) -> Array:
-    """The colour at a place on the map."""
+    """Returns the colour at a place on the map."""
     layout = EchelonLayout((picture.shape[1], picture.shape[0]))
     column, row = layout.corner[0] + x * layout.scale, layout.corner[1] - y * layout.scale
     return picture[int(row), int(column)].astype(int)
 
 
 def is_like(colour: Array, wanted: Any) -> bool:
-    """The same hue, whatever the brightness."""
+    """Returns whether two colours have the same hue, whatever their brightness."""
     one, other = np.asarray(colour, float), np.asarray(wanted, float)
     return bool(one @ other > 0.95 * np.linalg.norm(one) * np.linalg.norm(other))
 
 
 def changed(**frames: Any) -> EchelonRecording:
-    """The fight with other columns and nothing but mechs."""
+    """Returns a recording of the fight with other columns and nothing but mechs."""
     record = fight()[1].record
     new = dataclasses.replace(
         record,

@@ -1,4 +1,4 @@
-"""Recordings as files: read back without loss, and wrong files are one line."""
+"""Recordings as files are read back without loss, and wrong files give one line."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_documented_entries_are_there(document: dict[str, Any]) -> None:
 
 
 def set_in(path: str, value: Any) -> Any:
-    """A change of one entry, by its keys."""
+    """Changes one entry, found by its keys."""
 
     def change(document: Any) -> None:
         *keys, last = [int(key) if key.isdigit() else key for key in path.split("/")]

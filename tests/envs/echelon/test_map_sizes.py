@@ -1,4 +1,4 @@
-"""Maps of other sizes than the usual one."""
+"""Maps of other sizes than the default."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_place_is_looked_up_in_its_own_cell(size: int) -> None:
 
 
 def test_a_wall_of_one_voxel_hides_however_far_it_is() -> None:
-    """On the usual map 24 looks are at most 3.8 voxels apart; on larger ones there are more."""
+    """On the default map 24 samples of a line are at most 3.8 voxels apart; on larger maps there are more samples."""
     tables = build(128).tables
     assert len(tables.samples) == 48
     tall = tables.maps.sight.view(2, 128, 128)[0]

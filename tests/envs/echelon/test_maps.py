@@ -1,4 +1,4 @@
-"""The bank of maps: ways lead to the zone, both sides are alike, seeds decide."""
+"""The bank of maps: paths lead to the zone, both sides are alike, seeds decide."""
 
 from __future__ import annotations
 

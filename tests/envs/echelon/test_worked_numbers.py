@@ -23,7 +23,7 @@ def count(tally: Tally, name: str, team: int = BLUE) -> float:
 
 
 def duel(slot: int, distance: float, target: int = HEAVY, facing: float = WEST) -> Field:
-    """Blue's slot looks east at red's; red looks back unless said otherwise."""
+    """Turns blue's mech of a slot east towards red's; red looks back unless told otherwise."""
     return Field({(BLUE, slot): (20.0, 40.0, EAST), (RED, target): (20.0 + distance, 40.0, facing)})
 
 
@@ -304,7 +304,7 @@ def test_smoke_hides_for_ten_seconds() -> None:
     ],
 )
 def test_sensor_quality(own: int, enemy: int, distance: float, quality: float) -> None:
-    """1 - 0.85 jam + 0.65 eccm between 0.25 and 1.5, both fading to nothing at 50 voxels."""
+    """Checks 1 - 0.85 jam + 0.65 eccm, between 0.25 and 1.5, where both fade to nothing at 50 voxels."""
     places = {(BLUE, SCOUT): (2.0, 12.0, EAST), (BLUE, LIGHT): (2.0, 2.0, EAST)}
     field = Field({**places, (RED, SCOUT): (2.0 + distance, 2.0, WEST)})
     field.order(BLUE, SCOUT, secondary=own)

@@ -1,4 +1,4 @@
-"""What holds in every world: bounds, symmetry, independence of the batch, chance that repeats."""
+"""Properties of every world: bounds, symmetry, independence of the batch, repeatable random numbers."""
 
 from __future__ import annotations
 

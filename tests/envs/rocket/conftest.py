@@ -11,7 +11,7 @@ from envs.rocket.rocketsim.meshes import VARIABLE, field_mesh
 
 @pytest.fixture(scope="session")
 def meshes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the generated field."""
+    """Returns a folder with the generated field."""
     folder = tmp_path_factory.mktemp("meshes")
     (folder / "soccar").mkdir()
     (folder / "soccar/field.cmf").write_bytes(field_mesh().to_bytes())
@@ -20,5 +20,5 @@ def meshes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_meshes(meshes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The generated ones, whatever packages are installed."""
+    """Uses the generated meshes, whatever packages are installed."""
     monkeypatch.setenv(VARIABLE, str(meshes))

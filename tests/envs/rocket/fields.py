@@ -1,4 +1,4 @@
-"""Worlds for tests: lively ones, and what mirrors them."""
+"""Worlds for tests: random states, and their mirror images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RAMPED = Field(True, 256.0, 512.0)
 
 
 def lively(worlds: int, cars: int = 2, seed: int = 0, dtype: torch.dtype = torch.float64) -> RocketState:
-    """Cars and balls everywhere, at any speed, half of the cars full of boost."""
+    """Places cars and balls everywhere, at any speed, half of the cars full of boost."""
     starts = RocketStarts(cars // 2, cars // 2, kick_offs=0.0, random_states=1.0)
     state = starts.draw(worlds, torch.Generator().manual_seed(seed), dtype)
     # Half of the balls are near a car, so that something happens.
@@ -26,7 +26,7 @@ def lively(worlds: int, cars: int = 2, seed: int = 0, dtype: torch.dtype = torch
 
 
 def random_controls(steps: int, cars: int, worlds: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
-    """``[steps, 8, C, W]``, each held for eight ticks by :func:`run`."""
+    """Returns controls ``[steps, 8, C, W]``, each held for eight ticks by :func:`run`."""
     generator = torch.Generator().manual_seed(seed)
     sticks = torch.randint(0, 5, (steps, 5, cars, worlds), generator=generator).to(dtype) / 2 - 1
     sticks[:, 0] = sticks[:, 0].abs()
@@ -35,7 +35,7 @@ def random_controls(steps: int, cars: int, worlds: int, seed: int = 1, dtype: to
 
 
 def run(state: RocketState, controls: Tensor, field: Field = RAMPED, ticks: int = 8) -> RocketState:
-    """The state after some steps."""
+    """Returns the state after some steps."""
     with torch.no_grad():
         for now in controls:
             for _ in range(ticks):

@@ -1,4 +1,4 @@
-"""Recorded flights of the original simulator: their beginnings as states, and how to compare."""
+"""Recorded flights of the original simulator: their beginnings as states, and a comparison."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Recording:
 
     @property
     def field(self) -> Field:
-        """The field it was recorded on."""
+        """Returns the field on which it was recorded."""
         if self.name.startswith("soccar_fillet"):
             return Field(True, 256.0, 512.0)
         return Field(True) if self.name.startswith("soccar") else PLANES
 
     def flag(self, name: str) -> Array:
-        """``[B, T, C]`` after each tick."""
+        """Returns ``[B, T, C]`` after each tick."""
         return self["car_flags"][:, 1:, :, list(self["flag_names"]).index(name)]
 
     def number(self, name: str) -> Array:
-        """``[B, T, C]`` after each tick."""
+        """Returns ``[B, T, C]`` after each tick."""
         return self["car_floats"][:, 1:, :, list(self["float_names"]).index(name)]
 
     def start(self, dtype: torch.dtype = torch.float64) -> RocketState:
-        """Before the first tick."""
+        """Returns the state before the first tick."""
 
         def first(name: str) -> Tensor:
             return torch.as_tensor(self[name][:, 0]).to(dtype)
@@ -76,14 +76,14 @@ class Recording:
         return cars.replace(velocity=velocity, spin=first("car_ang").permute(2, 1, 0).contiguous(), supersonic=fast)
 
     def controls(self, tick: int, dtype: torch.dtype = torch.float64) -> Tensor:
-        """``[8, C, B]`` of a tick, the first is 1."""
+        """Returns the controls ``[8, C, B]`` of a tick, counted from 1."""
         if not self.has_cars:
             return torch.zeros(8, 1, self.flights, dtype=dtype)
         return torch.as_tensor(self["ctrl"][:, tick]).to(dtype).permute(2, 1, 0).contiguous()
 
 
 class Flight:
-    """A recording flown anew from its first row on, arrays in the recording's layout after each tick.
+    """A recording flown again from its first row, with arrays in the recording's layout after each tick.
 
     Args:
         states, events: after each tick, of a batch of which the recording is a part.
@@ -96,29 +96,29 @@ class Flight:
         self._states, self._events = states[: recording.ticks], events[: recording.ticks]
 
     def event(self, name: str) -> Array:
-        """``[B, T, C]``."""
+        """Returns ``[B, T, C]``."""
         values = [getattr(events, name)[..., self._part].T for events in self._events]
         return torch.stack(values, 1).double().numpy()
 
     def ball(self, name: str) -> Array:
-        """``[B, T, 3]`` of the ball."""
+        """Returns ``[B, T, 3]`` of the ball."""
         return torch.stack([getattr(state.ball, name)[:, self._part].T for state in self._states], 1).double().numpy()
 
     def cars(self, name: str) -> Array:
-        """``[B, T, C, ...]`` of the cars."""
+        """Returns ``[B, T, C, ...]`` of the cars."""
         values = [getattr(state.cars, name)[..., self._part] for state in self._states]
         return torch.stack([value.permute(*range(value.dim() - 1, -1, -1)) for value in values], 1).double().numpy()
 
     def ball_errors(self) -> Array:
-        """``[B, T]`` uu."""
+        """Returns the ball's error ``[B, T]`` in uu."""
         return np.abs(self.ball("position") - self.recording["ball_pos"][:, 1 : self.recording.ticks + 1]).max(-1)
 
     def car_errors(self) -> Array:
-        """``[B, T]`` uu, of the worst car."""
+        """Returns the error ``[B, T]`` of the worst car in uu."""
         return np.abs(self.cars("position") - self.recording["car_pos"][:, 1:]).max((-1, -2))
 
     def wrong_flags(self) -> dict[str, int]:
-        """How many flags differ, by name; those that all agree are left out."""
+        """Returns how many flags differ, by name, without those that all agree."""
         wrong = {name: (self.cars(ours) > 0) != self.recording.flag(name) for name, ours in FLAGS.items()}
         grounded = self.cars("wheels").sum(-1) >= 3
         # A demolished car's own flags mean nothing.
@@ -132,7 +132,7 @@ class Flight:
 def fly(
     recordings: list[Recording], dtype: torch.dtype = torch.float64, dense: bool = False, ticks: int | None = None
 ) -> list[Flight]:
-    """Recordings of as many cars on the same field, all at once."""
+    """Flies all recordings of the same number of cars on the same field at once."""
     starts = [dict(recording.start(dtype).items()) for recording in recordings]
     state = RocketState.from_items({name: torch.cat([start[name] for start in starts], -1) for name in starts[0]})
     states, events = [], []
@@ -149,7 +149,7 @@ def fly(
 
 
 def fly_all(paths: list[Path], ball_ticks: int) -> dict[str, Flight]:
-    """Recordings by name, those that can be flown together at once; balls on the flat field for so many ticks."""
+    """Returns recordings by name, those that fly at once together; balls on the flat field for so many ticks."""
     groups: dict[tuple[Field, int], list[Recording]] = {}
     for path in paths:
         recording = Recording(path)

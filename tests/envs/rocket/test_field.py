@@ -1,4 +1,4 @@
-"""The field's shape, what cars do at its walls, and that compiled code does the same."""
+"""The shape of the field, the motion of cars at its walls, and the same in compiled code."""
 
 from __future__ import annotations
 

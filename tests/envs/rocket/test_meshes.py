@@ -1,4 +1,4 @@
-"""The generated field: file format, corners on the surface, no gaps; and where files are looked for."""
+"""The generated field: file format, corners on the surface, no gaps; and the folders searched for files."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def ramps(request: pytest.FixtureRequest) -> tuple[float, float]:
 
 
 def gaps(points: np.ndarray, ramps: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """How far inside the torch world's field points ``[n, 3]`` are, and the way further in."""
+    """Returns how far points ``[n, 3]`` are inside the torch world's field, and the direction further in."""
     gap, normal = Field(True, *ramps).inside(torch.from_numpy(points).T)
     return gap.numpy(), normal.T.numpy()
 
 
 def sides(mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
-    """Middles and unit normals of all triangles ``[T, 3]``."""
+    """Returns the centres and unit normals of all triangles ``[T, 3]``."""
     corners = mesh.vertices[mesh.triangles]
     normal = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     return corners.mean(1), normal / np.linalg.norm(normal, axis=1, keepdims=True)

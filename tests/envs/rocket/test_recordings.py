@@ -48,12 +48,12 @@ HITS = ("hit_rest", "hit_moving", "hit_flip")
 
 @cache
 def flights(paths: tuple[Path, ...]) -> dict[str, Flight]:
-    """Balls alone are flown for the two seconds that are compared, except on the ramped field."""
+    """Balls alone are flown for the two seconds compared, except on the ramped field."""
     return fly_all(list(paths), TWO_SECONDS)
 
 
 def flights_of(names: Collection[str]) -> pytest.MarkDecorator:
-    """Those of the fixtures, and of the full set, that have one of some names."""
+    """Returns the recordings, from the fixtures and from the full set, with one of some names."""
     cases = [pytest.param(FIXTURES, path.stem, id=path.stem) for path in FIXTURES if path.stem in names]
     full = [path.stem for path in GOLDEN if path.stem in names]
     cases += [
@@ -108,7 +108,7 @@ def test_boost_and_pick_ups(flight: Flight) -> None:
 
 @flights_of(HITS)
 def test_single_hits(flight: Flight) -> None:
-    """The change of the ball's velocity in the tick of the first hit of each flight."""
+    """Returns the change of the ball's velocity in the tick of the first hit of each flight."""
     recorded = flight.recording["ball_vel"]
     ours, errors, late = flight.ball("velocity"), [], 0
     for row, touched in enumerate(flight.event("touches")[..., 0] > 0):
@@ -124,7 +124,7 @@ def test_single_hits(flight: Flight) -> None:
 
 @flights_of(["soccar_fillet_ball_random"])
 def test_most_balls_cross_the_ramped_field_exactly(flight: Flight) -> None:
-    """Half a minute of walls, corners, ramps and goals in all; ramps were recorded as flat facets."""
+    """Covers half a minute of walls, corners, ramps and goals; ramps were recorded as flat facets."""
     errors = flight.ball_errors()
     assert (errors[:, 60] < 0.05).mean() > 0.95
     assert (errors[:, 120] < 0.05).mean() > 0.85

@@ -26,7 +26,7 @@ def build(worlds: int = 4, **options: Any) -> Rocket:
 
 
 def set_up(env: Rocket, **changes: Any) -> None:
-    """Moves the ball of world 0: ``position``, ``velocity``."""
+    """Sets the ball of world 0: ``position``, ``velocity``."""
     world = env.worlds.world
     ball = world.ball.map(torch.clone)
     for name, value in changes.items():
@@ -35,7 +35,7 @@ def set_up(env: Rocket, **changes: Any) -> None:
 
 
 def act(env: Rocket, root: TensorDict, wanted: Tensor | None = None) -> TensorDict:
-    """One step; nothing is pressed unless said otherwise."""
+    """Takes one step; nothing is pressed unless given."""
     cars = env.starts.cars
     wanted = torch.zeros(8, cars, env.num_worlds) if wanted is None else wanted
     root["agents", "action"] = chosen_for(env._actions, wanted)

@@ -1,4 +1,4 @@
-"""Inputs for networks, against the world they stand for."""
+"""The inputs of networks, compared with the world that they describe."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_ball_is_where_it_is_in_the_axes_of_the_car(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rlbot180", "compact"])
 def test_a_turned_world_looks_the_same(kind: str) -> None:
-    """Turning by pi about the vertical changes the pitch's axes alone."""
+    """A turn by pi about the vertical changes only the axes of the pitch."""
     env, seen = played(kind)
     features = env.input_features()(seen)
     turned = seen.clone()

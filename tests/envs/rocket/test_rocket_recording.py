@@ -27,7 +27,7 @@ STEP = 8  # ticks
 
 
 def play(env: Any, recorder: RocketRecorder, steps: int) -> list[torch.Tensor]:
-    """Random actions; ended worlds start anew. Returns the actions."""
+    """Takes random actions, which it returns; ended worlds begin again."""
     torch.manual_seed(0)
     root, taken = env.reset(), []
     recorder.add()

@@ -1,4 +1,4 @@
-"""Pictures of matches: what there is can be seen where it is."""
+"""Pictures of matches show everything where it is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 def empty(steps: int = 2, cars: int = 2, **changes: Any) -> RocketRecording:
-    """Cars and ball on the ground in the middle; changes are of all states or of each."""
+    """Puts cars and ball on the ground in the middle; changes apply to all states or to each."""
     rotation = np.tile(np.eye(3, dtype=np.float32), (steps, cars, 1, 1))
     zeros = np.zeros
     columns = {
@@ -44,7 +44,7 @@ def empty(steps: int = 2, cars: int = 2, **changes: Any) -> RocketRecording:
 
 
 def at(picture: Array, x: float, y: float, z: float | None = None) -> Array:
-    """The colour at a place on the field, or with ``z`` in the strip from the side."""
+    """Returns the colour at a place on the field or, with ``z``, in the side view."""
     layout = RocketPictureLayout((picture.shape[1], picture.shape[0]))
     centre, up = (layout.above, x) if z is None else (layout.beside, z)
     column, row = centre[0] + y * layout.scale, centre[1] - up * layout.scale
@@ -52,7 +52,7 @@ def at(picture: Array, x: float, y: float, z: float | None = None) -> Array:
 
 
 def is_like(colour: Array, wanted: tuple[int, int, int]) -> bool:
-    """The same hue, whatever the brightness."""
+    """Returns whether two colours have the same hue, whatever their brightness."""
     one, other = np.asarray(colour, float), np.asarray(wanted, float)
     return bool(one @ other > 0.97 * np.linalg.norm(one) * np.linalg.norm(other))
 

@@ -1,4 +1,4 @@
-"""A curriculum of teams: how many cars take part changes within the world's room for them."""
+"""A curriculum of teams changes how many cars take part, up to the number of cars of the world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mirrored match is the mirror image, a match turned by pi is the same for the other team."""
+"""A mirrored match is the mirror image, and a match rotated by pi is the same for the other team."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def signs(values: tuple[float, ...], like: Tensor) -> Tensor:
 
 
 def mirrored(state: RocketState) -> RocketState:
-    """Left and right changed: the right axis of a car turns round, spins change but for the one about x."""
+    """Mirrors left and right: the right axis of a car turns round, and all spins but that about x change sign."""
     cars, ball = state.cars, state.ball
     flip, back = signs(MIRROR, cars.position), signs((1.0, -1.0, -1.0), cars.position)
     rotation = cars.rotation * signs(MIRROR, cars.position)
@@ -42,7 +42,7 @@ def mirrored(state: RocketState) -> RocketState:
 
 
 def turned(state: RocketState) -> RocketState:
-    """The world turned by pi, and the teams with it."""
+    """Rotates the world by pi, and the teams with it."""
     cars = state.cars.map(lambda value: value.flip(-2))
 
     def turn(record: Any, *names: str) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ def test_a_turned_match_is_the_same_for_the_other_team(cars: int) -> None:
 
 
 def with_pads(state: RocketState) -> RocketState:
-    """The mirror image with the pads at the other side, too."""
+    """Returns the mirror image, with the pads on the other side as well."""
     order = [PADS.index((-x, y)) for x, y in PADS]
     return mirrored(state).replace(pads=state.pads[order])
 
@@ -102,7 +102,7 @@ def test_what_a_car_sees_in_the_mirror(kind: str) -> None:
 
 @pytest.mark.parametrize("actions", ["multi", "lookup90", "box8"])
 def test_a_match_does_not_notice_its_mirror(actions: str) -> None:
-    """Its step, with its rewards; contacts break ties by order, see :func:`assert_same_motion`."""
+    """Takes a step and returns its rewards; contacts break ties by order, see :func:`assert_same_motion`."""
     options: dict[str, Any] = {"actions": actions, "kick_offs": 0.0, "random_states": 1.0}
     env, other = (envs.make("rocket", num_worlds=WORLDS, dtype=torch.float64, seed=3, **options) for _ in range(2))
     image = pickle.loads(pickle.dumps(env.mirror()))
@@ -133,7 +133,7 @@ def test_orange_sees_what_blue_would_see_in_its_place(kind: str) -> None:
 
 
 def test_cars_lose_energy_unless_they_are_driven() -> None:
-    """Without controls nothing gains energy but from the restitution of contacts with what is driven."""
+    """Without controls, only the restitution of contacts with driven bodies adds energy."""
     state = lively(64)
     state = state.replace(cars=state.cars.replace(boost=torch.zeros_like(state.cars.boost)))
 

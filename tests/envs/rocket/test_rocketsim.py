@@ -1,4 +1,4 @@
-"""The original simulator, live, flies as it was recorded, and torch flies as it does."""
+"""The original simulator, run live, repeats its recordings, and the torch world repeats both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TICKS = 240
 
 
 def first_ticks(recording: Recording) -> Recording:
-    """Of a recording what :data:`TICKS` say."""
+    """Cuts a recording as :data:`TICKS` says."""
     rows = recording.ticks + 1
     for name, array in recording.arrays.items():
         if array.ndim > 1 and array.shape[1] == rows:
@@ -37,7 +37,7 @@ def first_ticks(recording: Recording) -> Recording:
 
 @pytest.fixture(scope="module")
 def flights(meshes: Path) -> dict[str, tuple[Flight, Flight]]:
-    """Recordings flown anew by both, from the same starts, by the same drivers: torch first."""
+    """Flies recordings again in both, from the same starts, with the same controls: torch first."""
     recordings = [first_ticks(Recording(REPO / f"tests/fixtures/rocket/{name}.npz")) for name in RECORDED]
     starts = [dict(recording.start().items()) for recording in recordings]
     state = RocketState.from_items({name: torch.cat([start[name] for start in starts], -1) for name in starts[0]})
@@ -61,7 +61,7 @@ def flights(meshes: Path) -> dict[str, tuple[Flight, Flight]]:
 
 
 def on_the_flat(flight: Flight) -> np.ndarray:
-    """Which flights stay away from the ramps, which most recordings lack."""
+    """Returns which flights stay away from the ramps, which most recordings lack."""
     if not flight.recording.has_cars:
         return np.ones(flight.recording.flights, bool)
     places = np.abs(flight.recording["car_pos"][:, :, 0])
@@ -79,7 +79,7 @@ def test_it_flies_as_it_was_recorded(flights: dict[str, tuple[Flight, Flight]], 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_torch_flies_as_it_does(flights: dict[str, tuple[Flight, Flight]], name: str) -> None:
-    """Limits are those of the recordings."""
+    """The limits are those of the recordings."""
     ours, live = flights[name]
     chosen = on_the_flat(live)
 

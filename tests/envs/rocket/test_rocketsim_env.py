@@ -1,4 +1,4 @@
-"""The environment on the original simulator: as the torch world in everything, and not to be stopped by a crash."""
+"""The environment on the original simulator equals the torch world in every respect, and survives crashes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build(worlds: int, **options: Any) -> Rocket:
 
 @pytest.fixture
 def simulated() -> Iterator[Any]:
-    """Makes worlds of the simulator that are closed in the end."""
+    """Makes worlds of the simulator, and closes them at the end."""
     made: list[Rocket] = []
 
     def make(worlds: int, **options: Any) -> Rocket:
@@ -61,7 +61,7 @@ def put(env: Rocket, **changes: Any) -> None:
 
 
 def act(env: Rocket, root: TensorDict, wanted: torch.Tensor | None = None) -> TensorDict:
-    """One step; nothing is pressed unless said otherwise."""
+    """Takes one step; nothing is pressed unless given."""
     wanted = torch.zeros(8, env.starts.cars, env.num_worlds) if wanted is None else wanted
     root["agents", "action"] = chosen_for(env._actions, wanted)
     return env.step(root)["next"]
@@ -80,7 +80,7 @@ def test_specs(simulated: Any) -> None:
     "options", [{}, {"blue": 1, "orange": 2, "observation": "compact"}, {"dtype": torch.float64, "ramps": False}]
 )
 def test_the_same_actions_lead_to_the_same(simulated: Any, options: dict[str, Any]) -> None:
-    """Two seconds of random driving, boosting and jumping: everything that agents get to see and to earn."""
+    """Covers two seconds of random driving, boosting and jumping: all observations and rewards."""
     options = {**options, **MIXED, "seed": 3}
     worlds = (build(12, **options), simulated(12, **options))
     roots = [env.reset() for env in worlds]
@@ -284,7 +284,7 @@ def test_impossible_options_are_told(options: dict[str, Any], message: str) -> N
 @installed
 @pytest.mark.slow
 def test_the_player_of_rules_scores_as_often(simulated: Any) -> None:
-    """Rules against rules from random states, as kick-offs have but five courses; all figures of the first matches."""
+    """Plays rules against rules from random states, as there are only five kick-offs; returns figures of matches."""
     matches, results = 64, []
     options = {"kick_offs": 0.0, "random_states": 1.0, "max_seconds": 20.0, "observation": "compact"}
     for env in (build(matches, **options), simulated(matches, workers=2, **options)):

@@ -1,4 +1,4 @@
-"""The rule-based player: scores when it can, drives at the ball, and beats who acts at random."""
+"""The rule-based player scores when it can, drives at the ball, and beats random actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.envs.rocket.test_rocket_symmetry import turned
 
 
 def play(worlds: int, steps: int, prepare: Any = None, **options: Any) -> dict[str, torch.Tensor]:
-    """Rules for blue, random actions for orange: the statistics of every world's first match."""
+    """Plays rules as blue against random actions: the statistics of every world's first match."""
     env: Any = envs.make("rocket", num_worlds=worlds, observation="compact", **options)
     root = env.reset()
     if prepare is not None:
