@@ -57,12 +57,18 @@ class Experiment:
     ylabel: str
 
 
-def run(experiment: Experiment, here: Path, description: str | None) -> None:
-    """Runs the command line of an experiment with results in the folder ``here``."""
+def run(experiments: Sequence[Experiment], here: Path, description: str | None) -> None:
+    """Runs the command line of some experiments with results in the folder ``here``."""
+    named = {experiment.name: experiment for experiment in experiments}
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, Path("runs") / experiment.config, here, experiment.seeds)
-    parser.add_argument("--games", type=int, default=experiment.games, help="against each opponent")
+    parser.add_argument("experiment", choices=list(named))
+    add_options(parser, None, here, None)
+    parser.add_argument("--games", type=int, help="against each opponent")
     arguments = parser.parse_args()
+    experiment = named[arguments.experiment]
+    arguments.folder = arguments.folder or Path("runs") / experiment.config
+    arguments.seeds = arguments.seeds or list(experiment.seeds)
+    arguments.games = arguments.games or experiment.games
     overrides = [f"experiment={experiment.config}", "threads=1", *arguments.overrides]
     with ThreadPoolExecutor(arguments.parallel) as pool:
         paths = list(pool.map(lambda seed: train(seed, arguments.folder, overrides), arguments.seeds))

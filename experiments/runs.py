@@ -71,14 +71,17 @@ def cost(run: Path) -> dict[str, float]:
     return {"frames": last["frames"], **minutes}
 
 
-def add_options(parser: ArgumentParser, folder: Path, out: Path, seeds: Sequence[int] = (0, 1, 2)) -> None:
+def add_options(
+    parser: ArgumentParser, folder: Path | None, out: Path, seeds: Sequence[int] | None = (0, 1, 2)
+) -> None:
     """Adds the options of an experiment that trains and evaluates seeds.
 
     Args:
-        folder: default folder of the run directories.
+        folder: default folder of the run directories, None where the experiment names it.
         out: default folder of the results.
+        seeds: default seeds, None where the experiment names them.
     """
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
+    parser.add_argument("--seeds", type=int, nargs="+", default=None if seeds is None else list(seeds))
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")
     parser.add_argument("--evaluation-seed", type=int, default=1000)
     parser.add_argument("--folder", type=Path, default=folder, help="of the run directories")

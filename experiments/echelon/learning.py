@@ -1,6 +1,6 @@
 """Trains PPO for a team of five against the bots, plays 512 games with each seed, and draws the curve.
 
-    python -m experiments.echelon.learning --parallel 2
+    python -m experiments.echelon.learning bots --parallel 2
 
 Every seed is one ``python -m rlstack.train experiment=echelon/bots`` with one thread (further overrides can be
 appended). Its last checkpoint plays on unseen maps, at full fire, against both bots of its training, half of the games
@@ -26,4 +26,4 @@ BOTS = Experiment(
 )
 
 if __name__ == "__main__":
-    run(BOTS, Path(__file__).parent, __doc__)
+    run([BOTS], Path(__file__).parent, __doc__)

@@ -1,13 +1,16 @@
-"""Trains PPO against Rocket's rule-based player in 1v1, plays 1000 games with each seed, and draws the curve.
+"""Trains PPO in Rocket, plays 1000 games with each seed, and draws the curve.
 
-    python -m experiments.rocket.learning --seeds 0
+    python -m experiments.rocket.learning rules --seeds 0
+    python -m experiments.rocket.learning self_play
+    python -m experiments.rocket.learning two
 
-Every seed is one ``python -m rlstack.train experiment=rocket/rules`` with one thread (further overrides can be
-appended): it imitates two million decisions of the rules, then PPO learns against them. Its last checkpoint plays games
-from kick-offs against the rules, on both sides in turn, with actions sampled from the policy, since two deterministic
-players would repeat the same few games: there are five kick-offs. Results beside this file: ``rules.json``,
-``rules.csv`` and ``rules.png`` (the training), ``rules.yaml`` (the resolved configuration), ``rules.mp4`` and
-``rules.npz`` (the best game of the first seed, as film and replay).
+Every seed is one ``python -m rlstack.train experiment=rocket/<name>`` with one thread (further overrides can be
+appended). ``rules`` imitates two million decisions of the rule-based player, then PPO learns against it, 1v1; ``two``
+does the same 2v2; ``self_play`` goes on from the agent of ``rules`` (``zoo:rocket``). The last checkpoint plays games
+from kick-offs, on both sides in turn, with actions sampled from the policy, since two deterministic players would
+repeat the same few games: there are five kick-offs. Results beside this file: ``<name>.json``, ``<name>.csv`` and
+``<name>.png`` (the training), ``<name>.yaml`` (the resolved configuration), ``<name>.mp4`` and ``<name>.npz`` (the best
+game of the first seed, as film and replay).
 """
 
 from __future__ import annotations
@@ -16,15 +19,14 @@ from pathlib import Path
 
 from experiments.against import Experiment, run
 
+FILMS = ("mp4", "npz")
 RULES = Experiment(
-    name="rules",
-    config="rocket/rules",
-    opponents=("rule",),
-    games=1000,
-    seeds=(0,),
-    films=("mp4", "npz"),
-    ylabel="share of all games won against the rules",
+    "rules", "rocket/rules", ("rule",), 1000, (0, 1, 2), FILMS, "share of all games won against the rules"
 )
+SELF_PLAY = Experiment(
+    "self_play", "rocket/self_play", ("zoo:rocket", "rule"), 1000, (0,), FILMS, "share of games won against the pool"
+)
+TWO = Experiment("two", "rocket/two", ("rule",), 1000, (0,), FILMS, "share of all games won against two rules")
 
 if __name__ == "__main__":
-    run(RULES, Path(__file__).parent, __doc__)
+    run([RULES, SELF_PLAY, TWO], Path(__file__).parent, __doc__)

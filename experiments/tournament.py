@@ -1,0 +1,82 @@
+"""Plays a tournament of agents, everyone against everyone, and writes ratings and pairings.
+
+    python -m experiments.tournament rocket experiments/rocket/league.json --games 200 \\
+        rule=rule random=random parent=zoo:rocket child=runs/rocket/self_play/seed0
+
+Players are ``<name>=<source>``, with sources as for ``rlstack league run``. An interrupted tournament goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import rlstack
+from rlstack.training.environment import machine
+
+
+def tournament(env: str, players: Mapping[str, str], games: int, folder: Path, out: Path, **options: Any) -> None:
+    """Plays the missing games of a league and writes its results.
+
+    Args:
+        env: name of the world.
+        players: source of each player by name, as for ``rlstack league run``.
+        games: games of each pairing, half of them on either side.
+        folder: folder of the league; an earlier one goes on.
+        out: JSON file of the results.
+        options: further options of ``rlstack league``.
+    """
+    rlstack.league("run", env=env, players=dict(players), games=games, folder=str(folder), plots=False, **options)
+    ranking, cross = (_rows(folder / name) for name in ("ranking.csv", "cross_table.csv"))
+    against = {row.pop("player"): row for row in cross}
+    rows = [
+        {
+            "player": row["player"],
+            "elo": float(row["fitted_elo"]),
+            **{name: int(row[name]) for name in ("games", "wins", "draws", "losses")},
+            **{name: float(row[name]) for name in ("win_rate", "win_rate_low", "win_rate_high")},
+            "against": {name: cell for name, cell in against[row["player"]].items() if name != "total"},
+        }
+        for row in ranking
+    ]
+    out.write_text(json.dumps({"machine": machine(), "games": games, "rows": rows}, indent=2) + "\n")
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Markdown, a row for each player, best first, with its wins, draws and losses against each other player."""
+    rows = results["rows"]
+    names = [row["player"] for row in rows]
+    lines = [f"| player | Elo | won of all, 95 % | {' | '.join(names)} |", "|---" * (3 + len(names)) + "|"]
+    for row in rows:
+        cells = [row["player"], f"{row['elo']:.0f}"]
+        cells += ["{win_rate:.1%} ({win_rate_low:.1%} to {win_rate_high:.1%})".format(**row)]
+        cells += [row["against"][name].replace("-", "–", 2) if name != row["player"] else "" for name in names]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("env", help="name of the world")
+    parser.add_argument("out", type=Path, help="JSON file of the results")
+    parser.add_argument("players", nargs="+", metavar="name=source")
+    parser.add_argument("--games", type=int, default=200, help="of each pairing")
+    parser.add_argument("--folder", type=Path, default=Path("runs/tournament"), help="of the league")
+    arguments = parser.parse_args()
+    players = dict(player.split("=", 1) for player in arguments.players)
+    tournament(arguments.env, players, arguments.games, arguments.folder, arguments.out)
+    print(table(json.loads(arguments.out.read_text())))
+
+
+if __name__ == "__main__":
+    main()
