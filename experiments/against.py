@@ -64,7 +64,7 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
     parser.add_argument("experiment", choices=list(named))
     add_options(parser, None, here, None)
     parser.add_argument("--games", type=int, help="against each opponent")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     experiment = named[arguments.experiment]
     arguments.folder = arguments.folder or Path("runs") / experiment.config
     arguments.seeds = arguments.seeds or list(experiment.seeds)
@@ -79,6 +79,7 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
         "seeds": dict(zip(arguments.seeds, found, strict=True)),
     }
     out, name = arguments.out, experiment.name
+    out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
     rows = read_log(dict(zip(arguments.seeds, paths, strict=True)))
     with open(out / f"{name}.csv", "w", newline="") as file:

@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("style", type=int, choices=list(STYLES))
     add_options(parser, Path("runs/arena"), HERE)
     parser.add_argument("--episodes", type=int, default=500, help="in each final evaluation")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     name = f"style{arguments.style}"
     folder = arguments.folder / name
     overrides = [f"experiment=arena/{name}", "threads=1", *arguments.overrides]

@@ -121,7 +121,7 @@ def main() -> None:
     add_options(parser, Path("runs/echelon/partial"), HERE)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--episodes", type=int, default=256, help="in each final evaluation")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
 
     def one(case: tuple[str, int]) -> tuple[Path, dict[str, float]]:
         kind, seed = case

@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=50, help="per level, in the final evaluation")
     parser.add_argument("--recorded", type=int, default=400, help="episodes per level that are recorded")
     parser.add_argument("--online", type=int, default=300_000, help="frames of fine-tuning; 0: none")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     folder, episodes = arguments.folder.resolve(), arguments.episodes
     half_trained = teacher(folder)
     data = recorded(half_trained, folder, arguments.recorded)

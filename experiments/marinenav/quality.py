@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, Path("runs/quality"), HERE)
     parser.add_argument("--episodes", type=int, default=300, help="per level, in the final evaluation")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     with ThreadPoolExecutor(arguments.parallel) as pool:
         runs = list(pool.map(lambda seed: train(seed, arguments.folder, arguments.overrides), arguments.seeds))
     finals = {

@@ -117,7 +117,7 @@ def main() -> None:
     """Command line."""
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, Path("runs/recorded"), HERE)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     folder: Path = arguments.folder.resolve()
     data = teacher(folder)

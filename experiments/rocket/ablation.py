@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/rocket/ablation"), help="of the run directories")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     start = imitate(arguments.folder, arguments.overrides)
     shared = ["experiment=rocket/rules", "threads=1", "imitation.expert=null", f"init={start}"]
     shared += [f"total_frames={arguments.frames}", f"eval.every={arguments.frames}", *arguments.overrides]
