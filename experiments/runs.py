@@ -17,16 +17,28 @@ from rlstack.training.loggers import METRICS_FILE, read_metrics
 
 
 def train(seed: int, folder: Path, overrides: list[str]) -> Path:
-    """Trains a run unless it is complete already; its output goes to ``<run>.log``."""
+    """Trains a run unless it is complete already; its output goes to ``<run>.log``.
+
+    A run of the same command that was interrupted goes on from its last checkpoint; one of another command is removed.
+    """
     run = folder / f"seed{seed}"
     if complete(run):
         return run
-    shutil.rmtree(run, ignore_errors=True)  # removes an earlier attempt
+    command = ["-m", "rlstack.train", f"seed={seed}", f"run_dir={run}", *overrides]
+    begun = first_command(run) == command and any((run / "checkpoints").glob("checkpoint_*.pt"))
+    if not begun:
+        shutil.rmtree(run, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "rlstack.train", f"seed={seed}", f"run_dir={run}", *overrides]
-    with open(folder / f"seed{seed}.log", "w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
+    with open(folder / f"seed{seed}.log", "a" if begun else "w") as log:
+        command = ["-m", "rlstack.train", f"resume={run}"] if begun else command
+        subprocess.run([sys.executable, *command], check=True, stdout=log, stderr=subprocess.STDOUT)
     return run
+
+
+def first_command(run: Path) -> list[str] | None:
+    """Returns the arguments that started the run; None if there is none."""
+    file = run / "environment.json"
+    return json.loads(file.read_text())[0]["command"] if file.is_file() else None
 
 
 def complete(run: Path) -> bool:
