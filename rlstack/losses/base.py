@@ -204,7 +204,14 @@ class Loss(LossModule):
     def regression(
         self, error: Callable[..., Tensor], values: Sequence[Tensor], target: Tensor, tensordict: TensorDictBase
     ) -> tuple[list[Tensor], Metrics]:
-        """Returns the mean error of each critic's values ``[..., 1]`` to the target, and metrics."""
+        """Returns the mean error of each critic's values ``[..., 1]`` to the target, and metrics.
+
+        Raises:
+            ValueError: values and target differ in shape; broadcasting them would compare each entry with all others.
+        """
+        for value in values:
+            if value.shape != target.shape:
+                raise ValueError(f"the target has the shape {tuple(target.shape)}, the values {tuple(value.shape)}")
         metrics = {"value": values[0].detach().mean(), "target": target.mean()}
         if self.weight(tensordict) is None:
             return [error(value, target) for value in values], metrics

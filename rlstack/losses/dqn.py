@@ -50,9 +50,5 @@ class DQNLoss(Loss):
         target = self.target_value(tensordict)
         values = self.values(tensordict)
         value = values.gather(-1, self.chosen(tensordict, values.shape[-1]))
-        metrics = {"value": value.detach().mean(), "target": target.mean()}
-        if self.weight(tensordict) is None:
-            return smooth_l1_loss(value, target), metrics
-        error = (target - value.detach()).abs().squeeze(-1)
-        loss = self.mean(smooth_l1_loss(value, target, reduction="none"), tensordict)
-        return loss, {**metrics, "td_error": error}
+        losses, metrics = self.regression(smooth_l1_loss, [value], target, tensordict)
+        return losses[0], metrics

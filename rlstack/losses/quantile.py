@@ -22,7 +22,15 @@ def quantile_huber_loss(prediction: Tensor, target: Tensor, tau: Tensor, kappa: 
         kappa: Huber threshold.
 
     Returns ``[...]``: the sum over predicted quantiles of the mean over targets.
+
+    Raises:
+        ValueError: the entries of target and prediction differ in shape, apart from leading dimensions that only the
+            prediction has.
     """
+    entries = target.shape[:-1]
+    if prediction.shape[max(prediction.dim() - target.dim(), 0) : -1] != entries:
+        told = f"the quantiles {tuple(prediction.shape)}"
+        raise ValueError(f"the target has the shape {tuple(target.shape)}, {told}; all but the last must agree")
     error = target.unsqueeze(-2) - prediction.unsqueeze(-1)  # [..., n, m]
     size = error.abs()
     huber = torch.where(size <= kappa, 0.5 * error * error, kappa * (size - 0.5 * kappa))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
@@ -314,6 +315,24 @@ def test_a_policy_without_a_formula_for_its_entropy() -> None:
     assert torch.isfinite(out["loss_entropy"]) and out["loss_entropy"].requires_grad
     gaussian = Independent(Normal(torch.zeros(N, 2), torch.ones(N, 2)), 1)
     assert torch.equal(losses.a2c.entropy_of(gaussian), gaussian.entropy())
+
+
+# -- targets -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_target_that_would_be_broadcast_is_refused() -> None:
+    class Squeezed(DQNLoss):
+        def target_value(self, tensordict: TensorDictBase) -> Tensor:
+            return super().target_value(tensordict).squeeze(-1)  # [N], which with values [N, 1] would make [N, N]
+
+    following = {
+        "observation": torch.randn(N, S),
+        "reward": torch.ones(N, 1),
+        "terminated": torch.zeros(N, 1, dtype=torch.bool),
+    }
+    data = TensorDict({"observation": torch.randn(N, S), "action": torch.zeros(N, dtype=torch.int64)}, [N])
+    with pytest.raises(ValueError, match=re.escape(f"the target has the shape ({N},), the values ({N}, 1)")):
+        Squeezed(nn.Linear(S, A))(data.set("next", following))
 
 
 # -- QR-DQN ------------------------------------------------------------------------------------------------------------

@@ -61,6 +61,13 @@ def test_by_hand(prediction: list[float], target: list[float], tau: list[float],
     assert quantile_huber_loss(*inputs, kappa).item() == pytest.approx(expected, rel=1e-14)
 
 
+@pytest.mark.parametrize("shape", [(5, 1, 3), (5, 5, 3), (4, 3)])
+def test_a_target_of_other_entries_is_refused(shape: tuple[int, ...]) -> None:
+    prediction, tau = torch.zeros(5, 2), torch.tensor([0.25, 0.75])
+    with pytest.raises(ValueError, match="all but the last must agree"):
+        quantile_huber_loss(prediction, torch.zeros(shape), tau)
+
+
 def test_gradient() -> None:
     torch.manual_seed(0)
     prediction = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
