@@ -6,7 +6,6 @@ Lengths are pixels, angles radians (y points down, angle 0 is +x), times steps (
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 FAR = 1.0e6
@@ -169,33 +168,22 @@ class ArenaRules:
         return self.enemy_speed * self.phases[phase].speed * self.stage.enemy_speed
 
 
-TERMS = ("hit_enemy", "kill_enemy", "hit_spawner", "kill_spawner", "quick_kill", "damage", "clear_phase", "death")
-"""The rewards of events that training may change."""
-
-
-def make_rules(
-    style: int, stage: int | None, max_steps: int | None = None, reward_weights: Mapping[str, float] | None = None
-) -> ArenaRules:
+def make_rules(style: int, stage: int | None, max_steps: int | None = None) -> ArenaRules:
     """Returns the rules of a game.
 
     Args:
         style: 1 (turn and thrust) or 2 (four directions).
         stage: stage of the curriculum; None for the game itself.
         max_steps: time limit in steps; None for the game's own.
-        reward_weights: rewards of single events of :data:`TERMS`, in place of the game's own.
 
     Raises:
-        ValueError: the style, stage, time limit or name of an event is impossible.
+        ValueError: the style, stage or time limit is impossible.
     """
     if style not in (1, 2):
         raise ValueError(f"style: {style} is unknown, allowed: 1 (turn and thrust), 2 (four directions)")
     if stage is not None and stage not in range(len(STAGES)):
         raise ValueError(f"stage: {stage} is unknown, allowed: null and 0 to {len(STAGES) - 1}")
-    weights = dict(reward_weights or {})
-    unknown = [name for name in weights if name not in TERMS]
-    if unknown:
-        raise ValueError(f"reward_weights: {unknown[0]!r} is unknown, allowed: {', '.join(TERMS)}")
-    rules = ArenaRules(style=style, stage=NO_STAGE if stage is None else STAGES[stage], **weights)
+    rules = ArenaRules(style=style, stage=NO_STAGE if stage is None else STAGES[stage])
     if max_steps is None:
         return rules
     if not 1 <= max_steps <= MOST_STEPS:
