@@ -111,6 +111,7 @@ class HydraCommand:
         @functools.wraps(task)
         def job(cfg: DictConfig) -> Any:
             # Errors have been reported here: one that escapes a job makes Hydra print another line.
+            _use_one_thread(cfg)
             with job_errors() if in_sweep() else user_errors(), _work_shown(), self._checked(cfg):
                 return task(cfg)
 
@@ -162,6 +163,7 @@ class HydraCommand:
             from rlstack.runs.seeding import surroundings_untouched  # torch takes seconds to import
 
             stack.enter_context(surroundings_untouched())
+            _use_one_thread(cfg)
             stack.enter_context(_work_shown(quiet))
             try:
                 with self._checked(cfg):
@@ -192,6 +194,19 @@ class HydraCommand:
 
             with environment_errors(cfg.get("env")):
                 raise
+
+
+def _use_one_thread(cfg: DictConfig) -> None:
+    """Lets torch use one thread in a command without the option ``threads``, unless ``OMP_NUM_THREADS`` is set.
+
+    Several threads gain little with small networks, and wait for one another where other programs run.
+    """
+    if "threads" in cfg or "OMP_NUM_THREADS" in os.environ:
+        return
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    else:
+        os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is imported
 
 
 def as_module(function: Function) -> Function:

@@ -21,6 +21,8 @@ import torch
 from hydra import compose, initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from torch.distributions import Categorical
 
 import rlstack
 from rlstack.config import conf_dir
@@ -170,9 +172,6 @@ def test_what_cannot_act_is_told_in_one_line(acting: Any, keys: dict[str, Any], 
 
 
 def test_a_policy_of_torchrl_acts(run: TrainedRun) -> None:
-    from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
-    from torch.distributions import Categorical
-
     network = TensorDictModule(torch.nn.Linear(4, 2), ["observation"], ["logits"])
     head = ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=Categorical)
     policy = ProbabilisticTensorDictSequential(network, head)
@@ -279,6 +278,27 @@ def test_nothing_else_of_the_process_changes(hydra_application: None, run: Train
     with pytest.raises(rlstack.ConfigError):
         rlstack.train(agent="ppoo")
     assert state() == before and sys.argv is arguments
+
+
+def test_commands_use_one_thread_and_leave_the_number_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(*_: Any) -> None:
+        found.append(torch.get_num_threads())
+
+    class Pushes(torch.nn.Module):
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            count()
+            return torch.ones(len(observation), dtype=torch.int64)
+
+    found: list[int] = []
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    torch.set_num_threads(2)
+    try:
+        rlstack.train(quiet=True, on_evaluation=count, **{key: SMALL[key] for key in SMALL if key != "threads"})
+        policy = TensorDictModule(Pushes(), ["observation"], ["action"])
+        rlstack.evaluate(policy, "cartpole", episodes=1, quiet=True)
+        assert set(found) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_a_policy_is_judged_while_another_is_trained(run: TrainedRun) -> None:
