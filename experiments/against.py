@@ -69,7 +69,7 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
     arguments.folder = arguments.folder or Path("runs") / experiment.config
     arguments.seeds = arguments.seeds or list(experiment.seeds)
     arguments.games = arguments.games or experiment.games
-    overrides = [f"experiment={experiment.config}", "threads=1", *arguments.overrides]
+    overrides = [f"experiment={experiment.config}", *arguments.overrides]
     with ThreadPoolExecutor(arguments.parallel) as pool:
         paths = list(pool.map(lambda seed: train(seed, arguments.folder, overrides), arguments.seeds))
         found = list(pool.map(lambda path: judge(path, experiment, arguments.games, arguments.evaluation_seed), paths))

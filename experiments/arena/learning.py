@@ -118,7 +118,7 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     name = f"style{arguments.style}"
     folder = arguments.folder / name
-    overrides = [f"experiment=arena/{name}", "threads=1", *arguments.overrides]
+    overrides = [f"experiment=arena/{name}", *arguments.overrides]
     with ThreadPoolExecutor(arguments.parallel) as pool:
         paths = list(pool.map(lambda seed: train(seed, folder, overrides), arguments.seeds))
     runs = dict(zip(arguments.seeds, paths, strict=True))

@@ -52,7 +52,6 @@ def rate(processes: int, frames: int, folder: Path) -> float:
         *world,
         *options,
         f"run_dir={run}",
-        "threads=1",
         "device=cpu",
         "compile=false",
     ]

@@ -26,7 +26,7 @@ from experiments.runs import logged, train
 from .speed import circumstances
 
 RESULT = Path(__file__).parent / "results" / "solve.json"
-OVERRIDES = ["agent=ppo", "env=cartpole", "threads=1", "device=cpu", "logger=csv", "eval.episodes=100"]
+OVERRIDES = ["agent=ppo", "env=cartpole", "device=cpu", "logger=csv", "eval.episodes=100"]
 SOLVED = 475
 
 

@@ -63,7 +63,7 @@ if "Slow-v0" not in gymnasium.registry:  # __main__ is imported once more by its
 def collecting(collector: str, *overrides: str) -> Iterator[Iterator[Any]]:
     """Batches of a run that does not learn."""
     with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        options = ["agent=acqn", f"collector={collector}", "collector.steps_per_batch=16", "device=cpu", "threads=1"]
+        options = ["agent=acqn", f"collector={collector}", "collector.steps_per_batch=16", "device=cpu"]
         options += ["total_frames=1_000_000", "eval.every=1_000_000", "checkpoint.every=1_000_000"]
         plain = to_plain(compose("train", [*options, *overrides]))
         run = Training(build(TrainConfig, plain), RunDirectory.create(Path(folder) / "run", "test", 9), plain)

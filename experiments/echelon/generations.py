@@ -32,7 +32,7 @@ def main() -> None:
     players = {"generation_1": arguments.first}
     for number in range(2, arguments.generations + 1):
         opponents = ",".join(["self", *players.values(), *BOTS])
-        overrides = ["experiment=echelon/generation", "threads=1", f"init={players[f'generation_{number - 1}']}"]
+        overrides = ["experiment=echelon/generation", f"init={players[f'generation_{number - 1}']}"]
         overrides += [f"env.opponents.players=[{opponents}]", *arguments.overrides]
         players[f"generation_{number}"] = str(train(number, arguments.folder, overrides))
     out = arguments.out / "generations.json"

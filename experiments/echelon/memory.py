@@ -125,7 +125,7 @@ def main() -> None:
 
     def one(case: tuple[str, int]) -> tuple[Path, dict[str, float]]:
         kind, seed = case
-        overrides = ["experiment=echelon/partial", "threads=1", *KINDS[kind].overrides, *arguments.overrides]
+        overrides = ["experiment=echelon/partial", *KINDS[kind].overrides, *arguments.overrides]
         run = train(seed, arguments.folder / kind, overrides)
         return run, judge(run, arguments.episodes, arguments.evaluation_seed)
 

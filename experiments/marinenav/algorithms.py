@@ -55,7 +55,7 @@ rewards are scaled; its other options, chosen on seed 0, matter for so short a r
 def run(agent: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> Path:
     """Trains one agent, with these further overrides, into ``folder/seed<n>`` unless it is there already."""
     overrides = [
-        *(f"agent={agent}", "env=marinenav", "collector.count=env_steps", f"total_frames={ENV_STEPS}", "threads=1"),
+        *(f"agent={agent}", "env=marinenav", "collector.count=env_steps", f"total_frames={ENV_STEPS}"),
         *(f"log_every={ENV_STEPS // 50}", f"eval.every={ENV_STEPS // 10}", f"checkpoint.every={ENV_STEPS}"),
         *("checkpoint.replay=false", "logger=csv"),
     ]

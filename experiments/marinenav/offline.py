@@ -35,7 +35,7 @@ TEACHER_FRAMES, LENGTH = 500_000, 4_300_000
 RECORDED_SEED = 5
 BATCH, UPDATES = 256, 3000
 COMMON = [
-    *("env=marinenav", "threads=1", "logger=csv", "eval.every=1e9", "eval.episodes=1", "eval.max_steps=50"),
+    *("env=marinenav", "logger=csv", "eval.every=1e9", "eval.episodes=1", "eval.max_steps=50"),
     *("checkpoint.every=1e9", "checkpoint.replay=false"),
 ]
 OFFLINE = [f"total_frames={BATCH * UPDATES}"]

@@ -2,8 +2,8 @@
 
     python -m experiments.marinenav.quality --seeds 0 1 2 --parallel 2
 
-Every seed is one ``python -m rlstack.train`` with the shipped configuration (further overrides can be appended, with
-``--parallel 2`` it should be ``threads=1``), then one ``python -m rlstack.evaluate`` on 300 fixed, unseen episodes a
+Every seed is one ``python -m rlstack.train`` with the shipped configuration (further overrides can be appended),
+then one ``python -m rlstack.evaluate`` on 300 fixed, unseen episodes a
 level. Results beside this file: ``curve.csv`` and ``curve.png`` (evaluations during training), ``final.json`` (the
 table of the README) and ``config.yaml`` (the resolved configuration of the first seed).
 """

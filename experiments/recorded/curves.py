@@ -36,7 +36,7 @@ BATCH, EPISODES = 128, 10
 _ONE, _TWO = ["agent.lr=1e-3"], [f"agent.optimizers.{name}.lr=1e-3" for name in ("critic", "actor")]
 RATES = {"bc": _ONE, "td3_bc": _TWO, "iql": _ONE, "cql": _TWO}
 COMMON = [
-    *("env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=1", "logger=csv", "threads=1", "device=cpu"),
+    *("env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=1", "logger=csv", "device=cpu"),
     *(f"agent.batch_size={BATCH}", "agent.hidden=[64,64]", f"eval.episodes={EPISODES}", "checkpoint.every=1.0e9"),
 ]
 

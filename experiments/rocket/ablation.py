@@ -54,7 +54,7 @@ def imitate(folder: Path, overrides: list[str]) -> Path:
         shutil.rmtree(run, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "rlstack.train", "experiment=rocket/rules", "imitation.only=true"]
-        subprocess.run([*command, "threads=1", f"run_dir={run}", *overrides], check=True)
+        subprocess.run([*command, f"run_dir={run}", *overrides], check=True)
     return run
 
 
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
     arguments = parser.parse_intermixed_args()
     start = imitate(arguments.folder, arguments.overrides)
-    shared = ["experiment=rocket/rules", "threads=1", "imitation.expert=null", f"init={start}"]
+    shared = ["experiment=rocket/rules", "imitation.expert=null", f"init={start}"]
     shared += [f"total_frames={arguments.frames}", f"eval.every={arguments.frames}", *arguments.overrides]
 
     def one(case: tuple[str, dict[str, float]]) -> Path:
