@@ -106,7 +106,7 @@ def run(cfg: DictConfig) -> Path:
     usual = to_plain(build(type(agent).Config, load_group("agent", name), "agent"))
     changed = overrides({key: value for key, value in content["agent"].items() if value != usual[key]})
     shown = " ".join(filter(None, (f"agent={name}", changed, _world_given(config, env_config))))
-    print(f"train it on:  python -m rlstack.train init={out} {shown} total_frames={total}")
+    print(f"train it on:  rlstack train init={out} {shown} total_frames={total}")
     return out
 
 
@@ -115,7 +115,7 @@ def _check(config: ConvertConfig) -> None:
 
     if config.kind is None or config.path is None:
         raise ConfigError(
-            "kind and path: missing; python -m rlstack.convert <kind> <path> out=<checkpoint> env=<group>"
+            "kind and path: missing; rlstack convert <kind> <path> out=<checkpoint> env=<group>"
         )
     if config.kind in _UNKNOWN:
         raise ConfigError(

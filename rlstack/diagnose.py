@@ -1,4 +1,4 @@
-"""Finds out why training is slow: ``python -m rlstack.diagnose env=rocket agent=ppo test=all``."""
+"""Finds out why training is slow: ``rlstack diagnose env=rocket agent=ppo test=all``."""
 
 from __future__ import annotations
 

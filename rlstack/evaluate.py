@@ -1,4 +1,4 @@
-"""Evaluates a trained agent: ``python -m rlstack.evaluate checkpoint=runs/<run>``, or ``agent=legacy ...``."""
+"""Evaluates a trained agent: ``rlstack evaluate checkpoint=runs/<run>``, or ``agent=legacy ...``."""
 
 from __future__ import annotations
 
@@ -372,7 +372,7 @@ def _check_player(config: EvaluateConfig, acting: Any) -> None:
         allowed = ", ".join(_TRAINED)
         raise ConfigError(f"policy: {config.policy!r}, allowed with a checkpoint or an agent: {allowed}")
     if config.opponents is not None:
-        raise ConfigError("opponents: a world's own players are compared in a league, see python -m rlstack.league")
+        raise ConfigError("opponents: a world's own players are compared in a league, see rlstack league")
     if config.env is None:
         raise ConfigError("env: missing, a player of a world needs its world: env=<group>")
 

@@ -1,4 +1,4 @@
-"""Writes an agent's greedy policy as a program: ``python -m rlstack.export checkpoint=runs/<run> format=onnx``."""
+"""Writes an agent's greedy policy as a program: ``rlstack export checkpoint=runs/<run> format=onnx``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets players meet: ``python -m rlstack.league run|rank|play`` (tournaments), ``init|add|list|evaluate|train``
+"""Lets players meet: ``rlstack league run|rank|play`` (tournaments), ``init|add|list|evaluate|train``
 (candidates and commanders); see ``conf/league.yaml``, and ``conf/league_train.yaml`` of ``train``."""
 
 from __future__ import annotations

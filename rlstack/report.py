@@ -1,4 +1,4 @@
-"""Writes a page about runs: ``python -m rlstack.report runs/<run>``, or any folder that contains runs."""
+"""Writes a page about runs: ``rlstack report runs/<run>``, or any folder that contains runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(cfg: DictConfig) -> Path:
     """Reads the runs and writes the page."""
     config = build(ReportConfig, cfg)
     if config.folder is None:
-        raise ConfigError("folder: missing; python -m rlstack.report <run or folder of runs>")
+        raise ConfigError("folder: missing; rlstack report <run or folder of runs>")
     folder = Path(config.folder)
     output = folder / "report.html" if config.output is None else Path(config.output)
     if output.is_dir() or output.suffix not in (".html", ".htm"):

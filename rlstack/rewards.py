@@ -1,4 +1,4 @@
-"""Shows the terms of a reward: ``python -m rlstack.rewards checkpoint=runs/<run>``."""
+"""Shows the terms of a reward: ``rlstack rewards checkpoint=runs/<run>``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains an agent: ``python -m rlstack.train agent=acqn env=marinenav``."""
+"""Trains an agent: ``rlstack train agent=acqn env=marinenav``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows an agent acting: ``python -m rlstack.watch checkpoint=runs/<run>``, in a window, a terminal or a film."""
+"""Shows an agent acting: ``rlstack watch checkpoint=runs/<run>``, in a window, a terminal or a film."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m rlstack.train`` by the commands that a user types."""
+"""``rlstack train`` by the commands that a user types."""
 
 import csv
 import os

@@ -3,7 +3,7 @@
     python -m experiments.arena.learning 1 --parallel 2
     python -m experiments.arena.learning 2 --parallel 2
 
-Every seed is one ``python -m rlstack.train`` of one thread with ``conf/experiment/arena/style<n>.yaml`` (further
+Every seed is one ``rlstack train`` of one thread with ``conf/experiment/arena/style<n>.yaml`` (further
 overrides can be appended). Its last checkpoint plays the whole game, no curriculum, in worlds of another seed, twice:
 with actions sampled from the policy and with its most probable ones (greedy). Results beside this file:
 ``style<n>.json``, ``style<n>.csv`` (games won during training), ``style<n>.yaml`` (the resolved configuration),

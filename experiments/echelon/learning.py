@@ -2,7 +2,7 @@
 
     python -m experiments.echelon.learning bots --parallel 2
 
-Every seed is one ``python -m rlstack.train experiment=echelon/bots`` with one thread (further overrides can be
+Every seed is one ``rlstack train experiment=echelon/bots`` with one thread (further overrides can be
 appended). Its last checkpoint plays on unseen maps, at full fire, against both bots of its training, half of the games
 on either side, with actions sampled from the policy. Results beside this file: ``bots.json``, ``bots.csv`` and
 ``bots.png`` (the training), ``bots.yaml`` (the resolved configuration), ``bots.mp4`` and ``bots.html`` (the best game

@@ -3,7 +3,7 @@
     python -m experiments.echelon.memory --parallel 2
     python -m experiments.echelon.memory --kinds mlp lstm --seeds 3 4      # adds seeds; results keep the others
 
-Enemies are seen only within reach of the sensors. Every kind and seed is one ``python -m rlstack.train
+Enemies are seen only within reach of the sensors. Every kind and seed is one ``rlstack train
 experiment=echelon/partial`` with one thread; the last checkpoint plays ``--episodes`` episodes as blue against both
 bots in turns, at full fire, on unseen maps. Results beside this file: ``memory.json``, ``memory.csv`` (games won during
 training) and ``memory.png``.

@@ -3,7 +3,7 @@
     python -m experiments.marinenav.algorithms --parallel 2
     python -m experiments.marinenav.algorithms ppo sac --seeds 0 1
 
-Each run is ``python -m rlstack.train agent=<name> env=marinenav`` with the numbers of
+Each run is ``rlstack train agent=<name> env=marinenav`` with the numbers of
 ``conf/recipe/marinenav_<name>.yaml`` and one thread, counted in env steps (of one world); its last checkpoint then
 plays 100 unseen episodes a level. Results beside this file: ``algorithms.json`` and ``algorithms.png``.
 """

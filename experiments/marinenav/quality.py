@@ -2,10 +2,10 @@
 
     python -m experiments.marinenav.quality --seeds 0 1 2 --parallel 2
 
-Every seed is one ``python -m rlstack.train`` with the shipped configuration (further overrides can be appended),
-then one ``python -m rlstack.evaluate`` on 300 fixed, unseen episodes a
-level. Results beside this file: ``curve.csv`` and ``curve.png`` (evaluations during training), ``final.json`` (the
-table of the README) and ``config.yaml`` (the resolved configuration of the first seed).
+Every seed is one ``rlstack train`` with the shipped configuration (further overrides can be appended), then one
+``rlstack evaluate`` on 300 fixed, unseen episodes a level. Results beside this file:
+``curve.csv`` and ``curve.png`` (evaluations during training), ``final.json`` (the table of the README) and
+``config.yaml`` (the resolved configuration of the first seed).
 """
 
 from __future__ import annotations

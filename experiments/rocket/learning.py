@@ -4,7 +4,7 @@
     python -m experiments.rocket.learning self_play
     python -m experiments.rocket.learning two
 
-Every seed is one ``python -m rlstack.train experiment=rocket/<name>`` with one thread (further overrides can be
+Every seed is one ``rlstack train experiment=rocket/<name>`` with one thread (further overrides can be
 appended). ``rules`` imitates two million decisions of the rule-based player, then PPO learns against it, 1v1; ``two``
 does the same 2v2; ``self_play`` goes on from the agent of ``rules`` (``zoo:rocket``). The last checkpoint plays games
 from kick-offs, on both sides in turn, with actions sampled from the policy, since two deterministic players would

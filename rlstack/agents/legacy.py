@@ -65,7 +65,7 @@ class Legacy(Agent):
         imitate = f"imitate it: agent=<name> imitation.expert={kind}:{path}"
         if kind not in ("sb3", "marinenav", "arena"):
             return ConfigError(f"an agent from elsewhere cannot be trained here; {imitate}")
-        convert = f"python -m rlstack.convert {kind} {path} out=converted.pt env=<env>"
+        convert = f"rlstack convert {kind} {path} out=converted.pt env=<env>"
         return ConfigError(f"an agent from elsewhere cannot be trained here; convert it: {convert}; or {imitate}")
 
 

@@ -143,7 +143,7 @@ def _against_default(group: RunGroup, several: bool) -> Iterator[Block]:
         given, differences = from_default(run)
         keys = {key: values for key, values in differences.items() if key != "resume"}
         rows = [[key, *map(_short, values)] for key, values in keys.items()]
-        caption = f"Differences from python -m rlstack.train {given}"
+        caption = f"Differences from rlstack train {given}"
         title = f"{group.label}: {len(rows)} keys differ from their defaults"
         yield DataTable(["key", "default", "this run"], rows, 3, caption, title if several or len(rows) > 40 else None)
     except ConfigError as error:

@@ -155,4 +155,4 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
         low, high = (choose(best, key=lambda result: result["score"]) for choose in (min, max))
         print(f"highest score: {high['score']:g}, {high['run']}\nlowest score:  {low['score']:g}, {low['run']}")
     if any(folder in Path(result.get("run", "")).parents for result in results):
-        print(f"compare them: python -m rlstack.report {folder}")
+        print(f"compare them: rlstack report {folder}")

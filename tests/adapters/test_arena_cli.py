@@ -112,7 +112,7 @@ def test_a_record_that_does_not_fit_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "needle"),
     [
-        (["--algo", "dqn"], "python -m rlstack.train agent=dqn env=arena"),
+        (["--algo", "dqn"], "rlstack train agent=dqn env=arena"),
         (["--style", "3"], "--style"),
         (["--steps", "0"], "--steps"),
         (["--load-model", "none.pt"], "none.pt: No such file"),

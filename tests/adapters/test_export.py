@@ -211,7 +211,7 @@ def test_a_failure_leaves_what_was_there(failing: str, tmp_path: Path, monkeypat
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"policy": "old", "policy.json": "older"}
 
 
-# -- python -m rlstack.export ------------------------------------------------------------------------------------
+# -- rlstack export ------------------------------------------------------------------------------------
 
 
 def command(*overrides: str) -> None:

@@ -147,14 +147,14 @@ def test_it_learns_nothing() -> None:
     agent = rlstack.make_agent("legacy", env, **MODEL)
     sequences = rlstack.flatten_agents(env.rollout(2, agent.policy(True)), group=None)
     expected = (
-        r"cannot be trained here; convert it: python -m rlstack.convert sb3 .*; or imitate it: .*imitation.expert=sb3"
+        r"cannot be trained here; convert it: rlstack convert sb3 .*; or imitate it: .*imitation.expert=sb3"
     )
     for learn in (agent.update_once, lambda data: agent.learn(data, 6)):
         with pytest.raises(ConfigError, match=expected):
             learn(sequences)
 
 
-# -- python -m rlstack.evaluate ----------------------------------------------------------------------------------
+# -- rlstack evaluate ----------------------------------------------------------------------------------
 
 
 def command(*overrides: str) -> None:

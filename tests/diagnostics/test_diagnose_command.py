@@ -1,4 +1,4 @@
-"""``python -m rlstack.diagnose`` on tiny worlds: measurements, output, files and errors."""
+"""``rlstack diagnose`` on tiny worlds: measurements, output, files and errors."""
 
 from __future__ import annotations
 

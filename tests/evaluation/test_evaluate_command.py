@@ -1,4 +1,4 @@
-"""The command ``python -m rlstack.evaluate``: what it prints, writes and refuses."""
+"""The command ``rlstack evaluate``: what it prints, writes and refuses."""
 
 from __future__ import annotations
 

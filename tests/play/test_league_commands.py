@@ -1,4 +1,4 @@
-"""``python -m rlstack.league init|add|evaluate|train|list`` as a user types it, with tiny runs."""
+"""``rlstack league init|add|evaluate|train|list`` as a user types it, with tiny runs."""
 
 from __future__ import annotations
 

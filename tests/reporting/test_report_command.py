@@ -1,4 +1,4 @@
-"""``python -m rlstack.report`` as a user types it, and what runs record for it."""
+"""``rlstack report`` as a user types it, and what runs record for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], "error: folder: missing; python -m rlstack.report <run or folder of runs>"),
+        ([], "error: folder: missing; rlstack report <run or folder of runs>"),
         (["folder=."], "error: folder: . holds no runs"),
         (["folder=no"], "error: folder: no is not a folder"),
         (["folder=.", "output=page.pdf"], "error: output: page.pdf is not the name of a page"),
@@ -104,5 +104,5 @@ def test_a_real_run_is_reported_whole(tmp_path: Path) -> None:
     assert {"Results", "Training", "Learner", "Time", "Configuration", "Environment"} <= {
         s.title for s in page.sections
     }
-    assert "agent.candidates" in html and "Differences from python -m rlstack.train agent=acqn env=marinenav" in html
+    assert "agent.candidates" in html and "Differences from rlstack train agent=acqn env=marinenav" in html
     assert "processor" in html and "eval/success by level" in html

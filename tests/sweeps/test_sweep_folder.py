@@ -75,8 +75,8 @@ def test_the_last_line_reports_on_the_runs_of_the_sweep(
     runs = sorted(path.name for path in folder.iterdir() if path.is_dir())
     assert runs == ["0_ppo_cartpole_seed0", "1_ppo_cartpole_seed1", "2_sac_cartpole_seed0", "3_sac_cartpole_seed1"]
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.endswith(f"python -m rlstack.report runs/{folder.name}")
-    monkeypatch.setattr(sys, "argv", shlex.split(line.partition("-m rlstack.")[2]))
+    assert line.endswith(f"rlstack report runs/{folder.name}")
+    monkeypatch.setattr(sys, "argv", shlex.split(line.partition("rlstack ")[2]))
     report.main()
     assert "4 runs in 2 groups" in capsys.readouterr().out and (folder / "report.html").is_file()
 

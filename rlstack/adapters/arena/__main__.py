@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Trains according to a command line."""
     given = _parser().parse_args(arguments)
     if given.algo != "ppo":
-        raise ConfigError(f"--algo: the stack itself trains ppo; python -m rlstack.train agent={given.algo} env=arena")
+        raise ConfigError(f"--algo: the stack itself trains ppo; rlstack train agent={given.algo} env=arena")
     if given.steps < 1:
         raise ConfigError(f"--steps: {given.steps} is not a positive number of env steps")
     loaded = None if given.load_model is None else load_files(given.load_model)
