@@ -114,9 +114,7 @@ def _check(config: ConvertConfig) -> None:
     from rlstack.agents.foreign import KINDS
 
     if config.kind is None or config.path is None:
-        raise ConfigError(
-            "kind and path: missing; rlstack convert <kind> <path> out=<checkpoint> env=<group>"
-        )
+        raise ConfigError("kind and path: missing; rlstack convert <kind> <path> out=<checkpoint> env=<group>")
     if config.kind in _UNKNOWN:
         raise ConfigError(
             f"{config.kind}: a program whose layers are not known cannot be converted; use it with agent=legacy, or "

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig
@@ -48,7 +49,8 @@ def run(cfg: DictConfig) -> list[str]:
     print(f"{known['agent']} in {known['world']}, trained for {known['frames']:,} frames; Ctrl-C ends it", flush=True)
     if config.show == "film" or (config.show == "auto" and not _screen_is_there()):
         film = shutil.copyfile(zoo_folder() / config.name / FILM, f"demo_{config.name}.mp4")  # drawing takes a minute
-        told = [f"wrote {film}"]
+        why = "" if config.show == "film" else "there is no display and no terminal to play it in; "
+        told = [f"{why}copied the film of an episode to {Path(film).absolute()}"]
         print(told[0])
     else:
         told = watch(checkpoint=f"zoo:{config.name}", show=config.show, episodes=config.episodes, seed=config.seed)

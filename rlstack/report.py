@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 from omegaconf import DictConfig
 
 from rlstack.command import HydraCommand, as_module, words_as
-from rlstack.config import ConfigError, Interval, build
+from rlstack.config import ConfigError, Interval, build, catalogue
 
 
 @dataclass
@@ -48,7 +49,7 @@ def run(cfg: DictConfig) -> Path:
 
     from rlstack.reporting import document
 
-    page = document.report(folder, config.score, config.films_mb)
+    page = document.report(folder, config.score, config.films_mb, catalogue.folders(sys.argv[1:])[:-1])
     document.save(page, output)
     for name, note in page.notes:
         print(f"note: {name}: {note}")

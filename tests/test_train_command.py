@@ -88,6 +88,7 @@ def test_a_multirun_over_seeds_with_a_users_own_group(rlstack_command: Callable[
     assert names == ["0_small_marinenav_seed0", "1_small_marinenav_seed1"]
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "runs"}
     assert result.out.count("run finished") == 2
+    assert all(line.endswith(" --config-dir mine") for line in result.out.splitlines() if "rlstack report" in line)
     assert result.out.isascii()
 
 
@@ -186,21 +187,33 @@ def test_without_debug_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "hint"),
+    ("overrides", "end", "hint"),
     [
-        (["total_frames=5000", "until=1000"], "until=null"),
-        (["total_frames=1000"], "total_frames=<more>"),
-        (["total_frames=1000", "until=1000"], "total_frames=<more>"),
-        (["imitation.expert=rule", "imitation.only=true"], "imitation.only=false"),
-        (["total_frames=1000", "imitation.expert=callable:os:getcwd"], "total_frames=<more> 'allow=[os:getcwd]'"),
+        (["total_frames=5000", "until=1000"], "stopped at until=1,000", " until=null"),
+        (["total_frames=5000"], "stopped at 1,000 of 5,000 frames", ""),
+        (["total_frames=1000"], "finished", " total_frames=<more>"),
+        (["total_frames=1000", "until=1000"], "finished", " total_frames=<more>"),
+        (["imitation.expert=rule", "imitation.only=true"], "finished", " imitation.only=false"),
+        (
+            ["total_frames=1000", "imitation.expert=callable:os:getcwd"],
+            "finished",
+            " total_frames=<more> 'allow=[os:getcwd]'",
+        ),
     ],
 )
-def test_the_hint_at_the_end_is_what_the_next_command_takes(overrides: list[str], hint: str, tmp_path: Path) -> None:
+def test_the_hint_at_the_end_is_what_the_next_command_takes(
+    overrides: list[str], end: str, hint: str, tmp_path: Path
+) -> None:
     """A run that has finished, or stopped as requested, continues by the hint's command and not with less."""
     run = RunDirectory(tmp_path)
     config = build(TrainConfig, composed(*overrides))
-    assert f"train longer:  rlstack train resume={tmp_path} {hint}" in where_things_are(run, config)
-    if hint == "until=null":
+    text = where_things_are(run, config, 1000)
+    label = "train longer:" if end == "finished" else "train to the end, 5,000 frames:\n"
+    assert (
+        text.startswith(f"run {end}: {tmp_path}\n")
+        and f"{label}  rlstack train resume={tmp_path}{hint}\n" in f"{text}\n"
+    )
+    if hint == " until=null":
         (tmp_path / "checkpoints").mkdir()
         with zipfile.ZipFile(tmp_path / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
             archive.writestr("data.pkl", b"")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -74,6 +75,11 @@ def folders(arguments: Sequence[str] = ()) -> list[Path]:
     joined = [entry.partition("=")[2] for entry in arguments if entry.startswith(f"{FOLDER_FLAGS[0]}=")]
     following = [after for flag, after in pairwise(arguments) if flag in FOLDER_FLAGS]
     return [*map(Path, [*joined, *following]), conf_dir()]
+
+
+def folder_flags(arguments: Sequence[str]) -> str:
+    """Returns the flags ``--config-dir`` of a command line, with a space before each, for the end of another one."""
+    return "".join(f" {FOLDER_FLAGS[0]} {shlex.quote(str(folder))}" for folder in folders(arguments)[:-1])
 
 
 def names(group: str, where: Sequence[Path]) -> list[str]:

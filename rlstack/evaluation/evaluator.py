@@ -239,8 +239,8 @@ def _play(
         left = scores.take(tensordict, step)
         if transitions is not None:
             transitions.add(tensordict, going_on & ~scores.spoiled)
-        note = f"step {step + 1:,} of at most {max_steps:,}"
-        work.reach(min(before + env.batch_size.numel() - left, work.total or 0), note)
+        most = f" of at most {max_steps:,}" if max_steps < MOST_STEPS else ""
+        work.reach(min(before + env.batch_size.numel() - left, work.total or 0), f"step {step + 1:,}{most}")
         if not left:
             break
         tensordict = env.maybe_reset(env.step_mdp(tensordict))

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rlstack.config import ConfigError, conf_dir, load_group, to_plain
+from rlstack.config import ConfigError, catalogue, conf_dir, to_plain
 from rlstack.config.errors import missing_option
 from rlstack.config.groups import compose_config
+from rlstack.config.overrides import override
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
 from .blocks import shorter
@@ -262,8 +263,11 @@ class GroupComparison:
 # -- the shipped defaults ----------------------------------------------------------------------------------------
 
 
-def from_default(run: StoredRun) -> tuple[str, dict[str, list[Any]]]:
-    """Returns the nearest options of ``rlstack.train``, and by key the default and the run's value where they differ.
+def from_default(run: StoredRun, folders: Sequence[Path] = ()) -> tuple[str, dict[str, list[Any]]]:
+    """Returns the nearest options of ``rlstack train``, and by key the default and the run's value where they differ.
+
+    Args:
+        folders: folders with further yaml files, as given by ``--config-dir``.
 
     Raises:
         ConfigError: there is no such default; the message says why.
@@ -271,13 +275,18 @@ def from_default(run: StoredRun) -> tuple[str, dict[str, list[Any]]]:
     agent, world = (lookup(run.config, key) for key in ("agent.name", "env.name"))
     if ABSENT in (agent, world):
         raise ConfigError("the run does not say which agent and world it is of")
-    for group, name in (("agent", str(agent)), ("env", str(world))):
-        if name not in _options(group):
-            raise ConfigError(missing_option(group, name, _options(group)))
+    where = [*folders, conf_dir()]
+    agents, worlds = (catalogue.names(group, where) for group in ("agent", "env"))
+    envs = [name for name in worlds if _world_of(name, where) == world]
+    if agent not in agents:
+        raise ConfigError(missing_option("agent", str(agent), agents))
+    if not envs:
+        raise ConfigError(missing_option("env", str(world), worlds))
+    path = [override("hydra.searchpath", [f"file://{folder.absolute()}" for folder in folders])] if folders else []
     found = []
-    for env in (name for name in _options("env") if load_group("env", name).get("name") == world):
+    for env in envs:
         overrides = [f"agent={agent}", f"env={env}"]
-        default = to_plain(compose_config("train", overrides))
+        default = to_plain(compose_config("train", [*overrides, *path]))
         options, decided = default["agent"], lookup(run.config, "agent.precision")
         decisions = ("float32", "bfloat16") if options.get("bfloat16_pays") else ("float32",)
         if options.get("precision") == "auto" and decided in decisions:  # a run stores the decision of auto
@@ -287,5 +296,7 @@ def from_default(run: StoredRun) -> tuple[str, dict[str, list[Any]]]:
     return min(found, key=lambda entry: len(entry[1]))
 
 
-def _options(group: str) -> list[str]:
-    return sorted(path.stem for path in Path(conf_dir(), group).glob("*.yaml"))
+def _world_of(name: str, where: Sequence[Path]) -> str | None:
+    """Returns the name of the world that an option of ``env`` configures."""
+    options = catalogue.group_options("env", name, where)
+    return next((option.value.strip("'\"") for option in options if option.key == "name"), None)

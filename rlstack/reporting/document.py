@@ -53,13 +53,14 @@ class ReportPage:
     notes: list[tuple[str, str]] = field(default_factory=list)
 
 
-def report(folder: Path, score: str | None = None, films_mb: float = 20.0) -> ReportPage:
+def report(folder: Path, score: str | None = None, films_mb: float = 20.0, folders: Sequence[Path] = ()) -> ReportPage:
     """Makes a page about the runs in a folder.
 
     Args:
         folder: a run, or any folder with runs below it.
         score: metric that compares runs; None: success or return, whichever exists.
         films_mb: limit on films and pictures in the page, in 10^6 bytes.
+        folders: folders with further yaml files, for the defaults of agents and worlds.
 
     Raises:
         ConfigError: the folder does not exist or holds no runs, or the metric does not exist.
@@ -84,7 +85,7 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0) -> Re
     sections += leagues(league_folders, notes)
     if runs:
         sections.append(provenance.time(found))
-        sections += [provenance.configuration(groups), provenance.environment(runs)]
+        sections += [provenance.configuration(groups, folders), provenance.environment(runs)]
     sections = [entry for entry in sections if entry.blocks]
     return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(found), sections, notes)
 

@@ -55,11 +55,13 @@ class Improvement:
         first, second: the groups.
         difference: mean of the second minus mean of the first.
         difference_interval: 95 % interval; None if each group has one run and one number.
-        probability: probability that the second does better than the first; a tie counts half.
+        probability: probability that the second does better than the first; a tie counts half. None if the groups
+            played different worlds, whose scores do not compare.
         probability_interval: 95 % interval.
         between: unit of the probability: ``runs``, or ``episodes`` if a group has a single run.
         paired: whether all runs were evaluated on the same episodes.
-        differences: by key of the configuration, the values in the first run of each group, as on a command line.
+        differences: by key of the configuration, the values in the first run of each group, as on a command line,
+            without the keys of :data:`OF_NO_MATTER`; of these, single runs show ``seed``.
         notes: a line for each missing part.
     """
 
@@ -68,7 +70,7 @@ class Improvement:
     second: ScoredRuns
     difference: float
     difference_interval: Interval | None
-    probability: float
+    probability: float | None
     probability_interval: Interval | None
     between: str
     paired: bool
@@ -128,25 +130,33 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
     # The first row is the data itself: each run and each episode drawn once.
     differences, probabilities = resampled(values[0], values[1], paired, between == "runs")
     spread = any(len(rows) > 1 or len(rows[0]) > 1 for rows in values)
-    configs = [{key: value for key, value in group[0].config.items() if key not in OF_NO_MATTER} for group in groups]
-    apart = {key: (written(one), written(other)) for key, (one, other) in varied(configs).items()}
+    single = all(len(group) == 1 for group in groups)
+    hidden = {key for key in OF_NO_MATTER if key != "seed" or not single}
+    configs = [{key: value for key, value in group[0].config.items() if key not in hidden} for group in groups]
+    apart = {key: (_value(one), _value(other)) for key, (one, other) in varied(configs).items()}
     notes = [f"{run.path}: {note}" for group in groups for run in group for note in run.notes]
     worlds = {" ".join(str(lookup(run.config, key)) for key in NAMES[1:]) for group in groups for run in group}
-    if len(worlds) > 1:
-        notes.append("the runs are of different worlds, whose scores are no measure of one another")
+    same = len(worlds) == 1
+    if not same:
+        notes.insert(0, "the runs trained in different worlds, whose scores do not compare")
     return Improvement(
         metric,
         sides[0],
         sides[1],
         difference=sides[1].mean - sides[0].mean,
         difference_interval=_ends(differences) if spread else None,
-        probability=float(probabilities[0]),
-        probability_interval=_ends(probabilities) if spread else None,
+        probability=float(probabilities[0]) if same else None,
+        probability_interval=_ends(probabilities) if spread and same else None,
         between=between,
         paired=paired,
         differences=apart,
         notes=notes,
     )
+
+
+def _value(value: Any) -> str:
+    """Formats a value as on the command line, a whole number without a decimal point."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else written(value)
 
 
 def _episodes(run: StoredRun, metric: str) -> tuple[str, Series]:
@@ -227,8 +237,8 @@ def in_words(found: Improvement) -> list[str]:
         told = "-" if counts == [1] else " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
         ends = [number(min(side.scores)), number(max(side.scores))] if several else []
         rows.append([name, str(len(side.runs)), told, number(side.mean), *ends])
-    chance = f"{found.probability:.3f}"
     lines = [
+        *(f"note: {note}" for note in found.notes),
         f"first:  {found.first.name}",
         f"second: {found.second.name}",
         "",
@@ -236,11 +246,11 @@ def in_words(found: Improvement) -> list[str]:
         *aligned(rows),
         "",
         f"second - first: {found.difference:+.4g}{_within(found.difference_interval)}",
-        f"the second does better with probability {chance}{_within(found.probability_interval)}, {_pairs(found)}",
     ]
-    if found.difference_interval is None:
-        lines.append("no intervals: a single number of a single run each")
-    elif found.between == "episodes":
+    if found.probability is not None:
+        chance = f"{found.probability:.3f}{_within(found.probability_interval)}"
+        lines += [f"the second does better with probability {chance}, {_pairs(found)}", verdict(found)]
+    if found.difference_interval is not None and found.between == "episodes":
         lines.append("the intervals cover the episodes of these runs, not other seeds")
     if found.differences:
         lines += ["", "configurations differ in:"]
@@ -248,7 +258,19 @@ def in_words(found: Improvement) -> list[str]:
         lines += [f"  {key}: {shorter(one, 60)} -> {shorter(other, 60)}" for key, (one, other) in kept]
         more = len(found.differences) - len(kept)
         lines += [f"  and {more} more keys"] if more else []
-    return [*lines, *(f"note: {note}" for note in found.notes)]
+    return lines
+
+
+def verdict(found: Improvement) -> str:
+    """Returns a line that says which group is better, if the interval of the difference tells."""
+    if found.difference_interval is None:
+        return "verdict: undecided, since a single number of a single run each has no interval"
+    low, high = found.difference_interval
+    if low == high == 0:
+        return "verdict: no difference"
+    if low <= 0 <= high:
+        return "verdict: undecided, since the interval of the difference contains 0"
+    return f"verdict: the {'second' if low > 0 else 'first'} is better"
 
 
 def _pairs(found: Improvement) -> str:

@@ -60,7 +60,7 @@ def state_of(run: StoredRun) -> tuple[str, str]:
         return "finished", ""
     ended = run.environment[-1].get("ended") if run.environment else None
     if not isinstance(ended, Mapping):
-        return "interrupted", "the process left no word of its end"
+        return "interrupted", "its process was killed without recording why"
     how, why = str(ended.get("how")), str(ended.get("why") or "")
     return how, "Ctrl-C" if how == "interrupted" else why
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 from markupsafe import Markup
 
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, catalogue
 
 from .blocks import Block, Code, DataTable, Panels, Paragraphs, Section, breakable, duration, number, shorter
 from .curves import panels
@@ -90,7 +91,7 @@ def _row_of(run: StoredRun) -> list[str]:
         "–" if total is None else duration(total),
         "–" if cpu is None else duration(cpu),
         "–" if not total or cpu is None else f"{cpu / total:.2f}",
-        "–" if not total else f"{run.frames / total:,.0f}",
+        "–" if not total else f"{run.curves[SECONDS].frames[-1] / total:,.0f}",
         "–" if not total else f"{_evaluating(run) / total:.0%}",
     ]
 
@@ -115,8 +116,12 @@ def _bars(parts: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Mar
     return Markup('<div class="bars">{}</div>').format(Markup("").join(rows))
 
 
-def configuration(groups: Sequence[RunGroup]) -> Section:
-    """Shows the options in which groups differ, and each group's difference from the shipped defaults."""
+def configuration(groups: Sequence[RunGroup], folders: Sequence[Path] = ()) -> Section:
+    """Shows the options in which groups differ, and each group's difference from the defaults.
+
+    Args:
+        folders: folders with further yaml files.
+    """
     blocks: list[Block] = []
     if 1 < len(groups) <= _MOST:
         matters = [
@@ -128,30 +133,37 @@ def configuration(groups: Sequence[RunGroup]) -> Section:
             fold = None if len(rows) <= 15 else f"{len(rows)} keys in which the groups differ"
             blocks.append(DataTable(head, rows, text=len(head), caption="In what the groups differ.", fold=fold))
     for group in groups[:_MOST]:
-        blocks += _against_default(group, len(groups) > 1)
+        blocks += _against_default(group, len(groups) > 1, folders)
     if len(groups) > _MOST:
         blocks.append(Paragraphs([f"The configurations of {len(groups) - _MOST} more groups are left out."]))
     return Section("Configuration", blocks)
 
 
-def _against_default(group: RunGroup, several: bool) -> Iterator[Block]:
+def _against_default(group: RunGroup, several: bool, folders: Sequence[Path]) -> Iterator[Block]:
     run = group.runs[0]
     if not run.config:
         yield Paragraphs([f"{group.label}: no configuration."])
         return
     try:
-        given, differences = from_default(run)
+        given, differences = from_default(run, folders)
         keys = {key: values for key, values in differences.items() if key != "resume"}
         rows = [[key, *map(_short, values)] for key, values in keys.items()]
         caption = f"Differences from rlstack train {given}"
         title = f"{group.label}: {len(rows)} keys differ from their defaults"
         yield DataTable(["key", "default", "this run"], rows, 3, caption, title if several or len(rows) > 40 else None)
     except ConfigError as error:
-        yield Paragraphs(
-            [f"{group.label}: the default cannot be composed, so no difference from it is shown ({error})."]
-        )
+        yield Paragraphs([f"{group.label}: no differences from the defaults are shown, {_reason(run, str(error))}"])
     text = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)
     yield Code(f"The whole configuration of {run.name}", text)
+
+
+def _reason(run: StoredRun, error: str) -> str:
+    """Returns why no default could be composed, and the flag of the run's command that would help."""
+    lines = [entry["command"] for entry in run.environment if isinstance(entry.get("command"), list)]
+    flags = next((found for line in lines if (found := catalogue.folder_flags([*map(str, line)]))), "")
+    if not flags:
+        return f"since they cannot be composed: {error}."
+    return f"since the run used yaml files of your own; rlstack report {run.path}{flags} shows them."
 
 
 def _short(value: Any) -> str:

@@ -90,8 +90,10 @@ class StoredRun:
 
     @cached_property
     def frames(self) -> int:
-        """Frames of the last logged row."""
-        return int(max((curve.frames[-1] for curve in self.curves.values()), default=0))
+        """Frames of the last logged row or, if it has more, of the newest checkpoint."""
+        saved = (path.stem.rpartition("_")[2] for path in self.path.glob("checkpoints/checkpoint_*.pt"))
+        numbers = [curve.frames[-1] for curve in self.curves.values()] + [int(name) for name in saved if name.isdigit()]
+        return int(max(numbers, default=0))
 
     @property
     def total_frames(self) -> int | None:

@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from envs.whole_files import write_json
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, catalogue
 from rlstack.training.notices import concealed
 
 KEY = "hydra.sweep.dir"
@@ -155,4 +155,4 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
         low, high = (choose(best, key=lambda result: result["score"]) for choose in (min, max))
         print(f"highest score: {high['score']:g}, {high['run']}\nlowest score:  {low['score']:g}, {low['run']}")
     if any(folder in Path(result.get("run", "")).parents for result in results):
-        print(f"compare them: rlstack report {folder}")
+        print(f"compare them: rlstack report {folder}{catalogue.folder_flags(sys.argv[1:])}")

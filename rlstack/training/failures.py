@@ -67,4 +67,4 @@ def environment_errors(env: Mapping[str, Any] | None) -> Iterator[None]:
 
 def _how_to_go_on(run: Path) -> str:
     saved = any((run / "checkpoints").glob("*.pt"))
-    return f"; checkpoints so far are intact, go on with resume={run}" if saved else ""
+    return f"; checkpoints so far are intact, continue with: rlstack train resume={run}" if saved else ""

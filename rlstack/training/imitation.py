@@ -304,7 +304,7 @@ class Imitation(Hook):
             with training.following_work():
                 metrics = self.learn(training.agent)  # the same on all ranks
         except KeyboardInterrupt:
-            training.event(f"interrupted; resume={training.run.path} begins anew")
+            training.event(f"the imitation will start over; continue with: {training.resume_command()}")
             raise
         self.done = True
         training.ranks.attach(training.agent, self._config.seed)

@@ -66,7 +66,7 @@ class Interrupts(Hook):
         if self._insist and (before or not self._patient):
             raise KeyboardInterrupt
         if not before:
-            print("\nstopping after this batch; once more stops at once", flush=True)
+            print("\nstopping after this batch; press Ctrl-C again to stop immediately", flush=True)
 
 
 @contextmanager

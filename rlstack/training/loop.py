@@ -43,6 +43,7 @@ from .progress import Progress
 from .remote import build_worlds, remote, start_collector, worlds_here
 from .self_check import BatchChecks
 from .self_play import SelfPlay
+from .summary import resume_command
 
 _OWN_STATE = (
     *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
@@ -185,8 +186,9 @@ class Training:
                 self.event(f"checkpoint {self.save(is_best).name}{' (best so far)' if is_best else ''}")
             self._call("on_iteration")
         except Interrupted:
-            how = "" if self.frames >= self.last_frame else f", go on with resume={self.run.path}"
-            self.event(f"interrupted; saved {self.save().name}{how}")
+            self.progress.update(self.frames)
+            then = "" if self.frames >= self.last_frame else f"; continue with: {self.resume_command()}"
+            self.event(f"saved {self.save().name}{then}")
             raise
 
     @contextmanager
@@ -243,6 +245,10 @@ class Training:
     def event(self, text: str) -> None:
         """Shows the user a line about something that happened once."""
         self.progress.event(text)
+
+    def resume_command(self) -> str:
+        """Returns the command line that continues this run."""
+        return resume_command(self.run, self.config, self.ranks.count)
 
     def finish(self) -> None:
         """Makes the current batch the last one, which is evaluated and saved; the run can be resumed."""

@@ -111,7 +111,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
             yield training
         if training.evaluation is not None:
             training.evaluation.print_table()
-        print(where_things_are(directory, config, training.digest))
+        print(where_things_are(directory, config, training.frames, training.digest, ranks.count))
 
 
 def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:

@@ -132,7 +132,7 @@ class _SmallCopy:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         free = shutil.disk_usage(self.run.path).free
-        return f"checkpoint written and read back ({size / 1e6:.1f} MB without replay, {free / 1e9:.0f} GB free)"
+        return f"written and read back ({size / 1e6:.1f} MB without replay, {free / 1e9:.0f} GB free)"
 
 
 def _compare(call: str, given: TensorDictBase, spec: Composite) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from rlstack.agents.precision import explained
-from rlstack.config import to_plain
+from rlstack.config import catalogue, to_plain
 from rlstack.config.named_code import allowing, code_in
 from rlstack.config.schedules import in_words
 from rlstack.runs.run_directory import RunDirectory
@@ -73,13 +74,38 @@ def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in rows.items() if value}
 
 
-def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -> str:
-    """Lists the files of a finished run, commands to go on with, and the digest of its last state."""
-    go_on = "total_frames=<more>"
+def resume_command(run: RunDirectory, config: TrainConfig, processes: int = 1, change: str = "") -> str:
+    """Returns the command line that continues a run; it must again allow the code that the run's files name.
+
+    Args:
+        processes: number of processes that learn together.
+        change: an option to change.
+    """
+    start = "rlstack train" if processes == 1 else "torchrun ... -m rlstack.train"
+    return " ".join(part for part in (start, f"resume={run.path}", change, _allow(config)) if part)
+
+
+def _allow(config: TrainConfig) -> str:
+    named = code_in(to_plain(config))
+    return shlex.quote(allowing(named)) if named else ""
+
+
+def where_things_are(run: RunDirectory, config: TrainConfig, frames: int, digest: str = "", processes: int = 1) -> str:
+    """Lists the files of a run that has ended, commands to continue with, and the digest of its last state.
+
+    Args:
+        frames: frames that the run has done.
+        digest: digest of its last state.
+        processes: number of processes that have learned together.
+    """
+    total, until = config.total_frames, config.until
+    how, label, change = "finished", "train longer:  ", "total_frames=<more>"
     if config.imitation.only:
-        go_on = "imitation.only=false"
-    elif config.until is not None and config.until < config.total_frames:
-        go_on = "until=null"
+        change = "imitation.only=false"
+    elif frames < total:
+        stopped = until is not None and frames >= until
+        how = f"stopped at until={until:,}" if stopped else f"stopped at {frames:,} of {total:,} frames"
+        label, change = f"train to the end, {total:,} frames:\n  ", "until=null" if until is not None else ""
     parts = [
         ("config.yaml", "the resolved configuration"),
         ("environment.json", "versions, machine, commit, command"),
@@ -90,14 +116,12 @@ def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -
         ("curriculum.png", "stages over the run"),
         ("checkpoints", "latest and best.pt"),
     ]
-    lines = [f"run finished: {run.path}"]
+    lines = [f"run {how}: {run.path}"]
     lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
-    named = code_in(to_plain(config))  # the commands must allow this code again
-    allow = f" {shlex.quote(allowing(named))}" if named else ""
-    lines.append(f"evaluate it:   rlstack evaluate checkpoint={run.path}{allow}")
-    lines.append(f"report on it:  rlstack report {run.path}")
-    lines.append(f"train longer:  rlstack train resume={run.path} {go_on}{allow}")
+    lines.append(f"evaluate it:   rlstack evaluate checkpoint={run.path} {_allow(config)}".rstrip())
+    lines.append(f"report on it:  rlstack report {run.path}{catalogue.folder_flags(sys.argv[1:])}")
+    lines.append(f"{label}{resume_command(run, config, processes, change)}")
     if digest:
-        repeats = "" if config.collector.backend == "multiasync" else " (a repeat on this machine ends with the same)"
+        repeats = "" if config.collector.backend == "multiasync" else " (repeatable on this machine)"
         lines.append(f"last state:    sha256 {digest[:16]}{repeats}")
     return "\n".join(lines)

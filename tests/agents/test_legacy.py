@@ -146,9 +146,7 @@ def test_it_learns_nothing() -> None:
     env = Noise(MULTI, 6)
     agent = rlstack.make_agent("legacy", env, **MODEL)
     sequences = rlstack.flatten_agents(env.rollout(2, agent.policy(True)), group=None)
-    expected = (
-        r"cannot be trained here; convert it: rlstack convert sb3 .*; or imitate it: .*imitation.expert=sb3"
-    )
+    expected = r"cannot be trained here; convert it: rlstack convert sb3 .*; or imitate it: .*imitation.expert=sb3"
     for learn in (agent.update_once, lambda data: agent.learn(data, 6)):
         with pytest.raises(ConfigError, match=expected):
             learn(sequences)

@@ -71,6 +71,14 @@ def test_the_difference_from_the_default_is_what_was_given() -> None:
     assert found == {"agent.gamma": [0.99, 0.5], "seed": [0, 4]}
 
 
+def test_yaml_files_of_a_folder_have_defaults(tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "mellow.yaml").write_text("defaults: [dqn, _self_]\nname: mellow\nlr: 0.5\n")
+    default = to_plain(compose_config("train", ["agent=dqn", "env=cartpole"]))
+    (run,) = runs_of({**default, "agent": {**default["agent"], "name": "mellow", "lr": 0.25}})
+    assert from_default(run, [tmp_path]) == ("agent=mellow env=cartpole", {"agent.lr": [0.5, 0.25]})
+
+
 @pytest.mark.slow
 def test_what_auto_decides_is_no_difference_from_the_default() -> None:
     plain = to_plain(compose_config("train", ["agent=ppo", "env=arena"]))

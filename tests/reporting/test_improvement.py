@@ -76,12 +76,35 @@ def test_a_number_each_has_no_interval(tmp_path: Path) -> None:
     assert found.difference == pytest.approx(0.3) and found.difference_interval is None and found.probability == 1
 
 
-def test_runs_of_different_worlds_are_told(tmp_path: Path) -> None:
+def test_scores_of_different_worlds_do_not_compare(tmp_path: Path) -> None:
     one = make_run(tmp_path / "a", config())
     other = make_run(tmp_path / "b", config(env={"name": "another"}))
-    told = "\n".join(in_words(compare([one], [other], "eval/success")))
-    assert "note: the runs are of different worlds" in told and "env.name: toy -> another" in told
+    first, *lines = in_words(compare([one], [other], "eval/success"))
+    told = "\n".join(lines)
+    assert first == "note: the runs trained in different worlds, whose scores do not compare"
+    assert "probability" not in told and "verdict" not in told and "env.name: toy -> another" in told
     assert "minimum" not in told  # of a single run each
+
+
+@pytest.mark.parametrize(
+    ("returns", "verdict"),
+    [
+        ([1.0, 2.0], "no difference"),
+        ([2.0, 3.0], "the second is better"),
+        ([0.0, 1.0], "the first is better"),
+        ([0.0, 3.0], "undecided, since the interval of the difference contains 0"),
+    ],
+)
+def test_a_line_says_which_is_better(returns: list[float], verdict: str, tmp_path: Path) -> None:
+    found = compare([judged(tmp_path / "a", [1.0, 2.0])], [judged(tmp_path / "b", returns)], "eval/return")
+    assert f"verdict: {verdict}" in in_words(found)
+
+
+def test_single_runs_differ_in_their_seed_and_whole_numbers_are_shown_as_such(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "a", config())
+    other = make_run(tmp_path / "b", config(1, total_frames=5e5))
+    found = compare([one], [other], "eval/success")
+    assert found.differences == {"seed": ("0", "1"), "total_frames": ("200", "500000")}
 
 
 def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:

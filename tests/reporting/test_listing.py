@@ -36,7 +36,7 @@ def ended(path: Path, error: type[BaseException] | None, message: str = "") -> P
 def test_the_states_of_runs(tmp_path: Path) -> None:
     assert state(make_run(tmp_path / "done", config())) == ("finished", "")
     half = config(total_frames=400)
-    assert state(make_run(tmp_path / "old", half)) == ("interrupted", "the process left no word of its end")
+    assert state(make_run(tmp_path / "old", half)) == ("interrupted", "its process was killed without recording why")
     failed = ended(make_run(tmp_path / "failed", half), ValueError, "no such thing\nat all")
     assert state(failed) == ("failed", "ValueError no such thing")
     assert state(ended(failed, KeyboardInterrupt)) == ("interrupted", "Ctrl-C")
@@ -61,6 +61,14 @@ def test_what_a_row_says(tmp_path: Path) -> None:
         **{"agent": "ppo", "world": "toy", "seed": 3, "frames": 200, "total_frames": 200, "state": "finished"},
         **{"why": "", "metric": "eval/success", "score": 0.75, "seconds": 26.0},
     }
+
+
+def test_frames_are_those_of_the_newest_checkpoint_if_it_has_more(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", config(total_frames=400))
+    (run / "checkpoints").mkdir()
+    for name in ("checkpoint_000000000150", "checkpoint_000000000250", "best", "checkpoint_mine"):
+        (run / "checkpoints" / f"{name}.pt").touch()
+    assert listed(tmp_path)[0]["frames"] == 250
 
 
 def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:

@@ -59,8 +59,18 @@ def test_a_run_on_a_page(tmp_path: Path) -> None:
     text = words(page)
     assert "0.75 0.4 to 0.9 (95 %)" in text  # the last success and its interval
     assert "all 4 25 2.5" in text  # mean and interquartile mean of the returns
-    assert "the default cannot be composed" in text and "torch 9.9" in text
+    assert (
+        "no differences from the defaults are shown, since they cannot be composed: env: no option" in text
+        and "torch 9.9" in text
+    )
     assert "Machine and commit were not recorded: run." in text and page.notes == []
+
+
+def test_a_run_with_yaml_files_of_the_user_says_how_to_show_its_differences(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", config(agent="mine"))
+    command = ["-m", "rlstack.train", "--config-dir", "my conf", "agent=mine"]
+    (run / "environment.json").write_text(json.dumps([{"command": command}]))
+    assert f"rlstack report {run} --config-dir 'my conf' shows them" in words(report(run))
 
 
 def test_long_names_leave_room_for_numbers(tmp_path: Path) -> None:

@@ -304,5 +304,5 @@ def test_an_interrupted_run_saves_a_checkpoint(tmp_path: Path) -> None:
         os.kill(child, signal.SIGINT)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    assert output.count("interrupted; saved checkpoint_") == 1, output
+    assert output.count("\nsaved checkpoint_") == 1, output
     assert newest(tmp_path / "dqn")["/frames"] > 0

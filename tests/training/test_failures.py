@@ -104,7 +104,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_earlier_checkpoints_stay(tmp_path
         train(plain(folder), [AtFrame(160, lambda: stack.enter_context(files_up_to(6000)))])
     message = str(caught.value)
     assert "checkpoint_000000000192.pt cannot be written (File too large); the run has ended" in message
-    assert message.endswith(f"; checkpoints so far are intact, go on with resume={folder}")
+    assert message.endswith(f"; checkpoints so far are intact, continue with: rlstack train resume={folder}")
     assert leftovers(folder) == [] and rlstack.load(folder).frames == 128
     train({**plain(folder), "resume": str(folder), "total_frames": 256})
     assert rlstack.load(folder).frames == 256

@@ -182,7 +182,7 @@ def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tm
     assert_same(final["agent"], straight["agent"])
 
 
-@pytest.mark.parametrize(("every", "how"), [(300, ", go on with resume="), (600, "")])
+@pytest.mark.parametrize(("every", "how"), [(300, "; continue with: rlstack train resume="), (600, "")])
 def test_an_evaluation_is_left_at_once(every: int, how: str, tmp_path: Path, capsys: Any) -> None:
     """Everything learned is saved, up to the last frame."""
     training = start(tmp_path / "run", plain_config("total_frames=600", f"eval.every={every}"))
@@ -198,7 +198,10 @@ def test_an_evaluation_is_left_at_once(every: int, how: str, tmp_path: Path, cap
         training.execute()
     saved = RunDirectory(tmp_path / "run").checkpoints.latest()
     assert saved is not None and int(saved.stem.split("_")[1]) == training.frames >= every
-    assert f"interrupted; saved {saved.name}{how}" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert f"saved {saved.name}{how}" in output
+    shown = [line for line in output.splitlines() if line.startswith("frames ")][-1]
+    assert shown.startswith(f"frames {training.frames:,} /")
     assert not list((tmp_path / "run" / "evaluations").glob("*"))
 
 

@@ -184,7 +184,7 @@ def test_a_run_goes_on_without_a_worker_and_ends_with_all(how: signal.Signals, b
     everyone = [number for number, _ in descendants(process.pid)]
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
     output, _ = process.communicate(timeout=60)
-    assert output.count("interrupted; saved checkpoint_") == 1, output
+    assert output.count("\nsaved checkpoint_") == 1, output
     wait_for_the_end_of((*workers, *everyone))
 
 
