@@ -84,7 +84,7 @@ class Compiled:
             if not isinstance(error, _failures()):
                 raise
             self._fast = None
-            line = f"{self.what} is not compiled, the run goes on without: {_reason(error)}"
+            line = f"{self.what} is not compiled, the run continues without: {_reason(error)}"
             if not _tell(line):
                 warnings.warn(line, stacklevel=2)
             return self.function(*arguments)

@@ -114,7 +114,7 @@ class WorldHooks:
     evaluation_options: ClassVar[dict[str, Any]] = {}
     """Constructor options with which the world evaluates as published; for evaluations and matches."""
     evaluation_steps: int | None = None
-    """Steps after which the published evaluation judges an unfinished episode; None lets every episode end."""
+    """Steps after which the published evaluation scores an unfinished episode; None lets every episode end."""
     two_sided_options: ClassVar[dict[str, Any]] = {}
     """Constructor options that make both sides agents, in a two-sided world whose second side may be bots."""
     drawing_options: ClassVar[dict[str, dict[str, Any]]] = {}

@@ -345,7 +345,7 @@ def _composed(config_name: str, arguments: Sequence[str]) -> Iterator[DictConfig
     folders = [folder for folder in catalogue.folders(flags) if folder != conf_dir()]
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigError(f"--config-dir: {folder} is no folder{nearest_path(folder)}")
+            raise ConfigError(f"--config-dir: {folder} is not a folder{nearest_path(folder)}")
     if folders:
         overrides.append(override("hydra.searchpath", [f"file://{folder.absolute()}" for folder in folders]))
     with hydra_set_aside():
@@ -448,7 +448,7 @@ def _missing(path: str, options: Sequence[str]) -> str:
     """Returns the message for ``group/name``, a file that does not exist; the name may include a sub-folder."""
     group, _, name = path.partition("/")
     if group == "env" and ":" in name:
-        return f"env: {name!r} is no name of a world; a class of yours is env.name={name}"
+        return f"env: {name!r} is not the name of a world; for your own class, use env.name={name}"
     if found := catalogue.names(group, catalogue.folders(sys.argv[1:])):
         return missing_option(group, name, found)
     group, _, name = path.rpartition("/")
@@ -472,7 +472,7 @@ def _unknown(key: str, siblings: list[str]) -> str:
     if not (conf_dir() / key).is_dir():
         return unknown_key(key, siblings)
     names = ", ".join(sorted(path.stem for path in (conf_dir() / key).glob("*.yaml")))
-    return f"{key}: none is chosen yet, give {key}=<name> first: {names}"
+    return f"{key}: none is chosen yet; choose one with {key}=<name>: {names}"
 
 
 def _key_and_siblings(error: OmegaConfBaseException) -> tuple[str, list[str]]:

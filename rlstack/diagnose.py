@@ -49,7 +49,7 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     ours = {field.name: plain.pop(field.name) for field in fields(DiagnoseConfig)}
     config = build(DiagnoseConfig, ours)
     if plain["resume"] is not None:
-        raise ConfigError("resume: a diagnosis begins anew; give the run's agent= and env= instead")
+        raise ConfigError("resume: a diagnosis starts a new run; set the run's agent= and env= instead")
 
     from rlstack.diagnostics import comparison, report
     from rlstack.diagnostics import diagnosis as parts

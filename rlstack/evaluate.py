@@ -168,17 +168,17 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
         _check_player(config, acting)
     foreign = "algorithm" in (config.agent or {})
     if foreign and config.checkpoint is not None:
-        raise ConfigError("agent: a checkpoint brings its agent; give keys of it alone, such as agent.cvar=0.25")
+        raise ConfigError("agent: a checkpoint contains its agent; set single keys of it, such as agent.cvar=0.25")
     if acting is not None and (config.checkpoint is not None or config.agent is not None):
         raise ConfigError("checkpoint, agent: who acts is given already")
     if config.checkpoint is None and not foreign and acting is None and config.policy in _TRAINED:
-        raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
+        raise ConfigError("checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>")
     if foreign and config.policy == "explore" and not (config.agent or {}).get("epsilon"):
         raise ConfigError("policy: explore is for a checkpoint; an agent from elsewhere explores by agent.epsilon=0.1")
     if foreign and config.which == "best":
         raise ConfigError("which: best is for checkpoint=<run>; with agent=legacy agent.kind=rlstack: agent.which=best")
     if config.opponents == []:
-        raise ConfigError("opponents: [] has nobody to play against, give one at least, such as opponents=[random]")
+        raise ConfigError("opponents: [] has nobody to play against; name at least one, such as opponents=[random]")
     if config.opponents is not None and config.episodes_file is not None:
         raise ConfigError("episodes_file: given episodes cannot be played against opponents, leave one of them out")
 
@@ -238,7 +238,7 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
     evaluation.print_table()
     if evaluation.cut:
         count = f"{evaluation.cut} of {len(evaluation.levels)} episodes"
-        print(f"{count} had not ended after {evaluation.max_steps:,} steps, and are judged as they stood")
+        print(f"{count} had not ended after {evaluation.max_steps:,} steps, and are scored as they stood")
     if trouble := evaluation.trouble():
         print(trouble)
     for path in written:
@@ -353,7 +353,7 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     assert config.agent is not None
     if not issubclass(agent_class(config.agent["algorithm"]), Legacy):
         name = config.agent.get("name")
-        raise ConfigError(f"agent={name}: would have to be trained first; give checkpoint=, or agent=legacy")
+        raise ConfigError(f"agent={name}: would have to be trained first; set checkpoint=, or agent=legacy")
     if config.env is None:
         raise ConfigError("env: missing, an agent from elsewhere needs a world: env=<group>")
     env = _without_opponents(config, config.env)

@@ -45,7 +45,7 @@ def run(cfg: DictConfig) -> Path:
     """Loads a checkpoint, exports its agent and prints where the files are."""
     config = build(ExportConfig, cfg)
     if config.checkpoint is None:
-        raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
+        raise ConfigError("checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>")
     from rlstack.adapters.exporting import INPUTS, beside, export_policy
     from rlstack.runs.loading import load
     from rlstack.runs.run_directory import named

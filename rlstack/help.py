@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -164,7 +165,8 @@ def _own_world(name: str) -> str:
         if key not in ("device", "seed", "**"):  # set by the run
             value = "" if entry.default is entry.empty else f"={_as_yaml(entry.default)}"
             rows.append((f"env.{key}{value}", "" if value else "required"))
-    return "\n\n".join([_wrapped(f"env.name={name}", described.partition("\n\n")[0]), _section("options", table(rows))])
+    sentence = re.sub(r":\w+:`~?([^`]+)`|``([^`]+)``", r"\1\2", described.partition("\n\n")[0])  # no markup
+    return "\n\n".join([_wrapped(f"env.name={name}", sentence), _section("options", table(rows))])
 
 
 def _as_yaml(value: object) -> str:

@@ -320,7 +320,9 @@ def train(cfg: DictConfig) -> League | None:
     plain = to_plain(cfg)
     ours = build(LeagueTrainConfig, {key: plain.pop(key) for key in LeagueTrainConfig.__dataclass_fields__})
     if plain["resume"] is not None:
-        raise ConfigError("resume: 'train' finds by itself what to go on with; rlstack.train resume=<run> resumes one")
+        raise ConfigError(
+            "resume: 'train' finds by itself what to continue; rlstack train resume=<run> resumes a single run"
+        )
 
     from rlstack.play.commanders import PoolConfig
     from rlstack.play.league import League

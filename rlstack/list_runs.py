@@ -49,7 +49,11 @@ def run(cfg: DictConfig) -> list[dict[str, Any]]:
     if config.json:
         print(json.dumps(rows, indent=1))
     elif rows:
-        print_rows(shown(rows, folder), sys.stdout)
+        table = shown(rows, folder)
+        print_rows(table, sys.stdout)
+        for row, cells in zip(rows, table):
+            if row["why"]:
+                print(f"{cells['run']} {row['state']}: {row['why']}")
     else:
         print(f"no runs in {folder}, neither itself nor below")
     return rows

@@ -46,7 +46,7 @@ def run(cfg: DictConfig) -> RewardBreakdown:
     """Plays an episode, prints one line for each term of its reward, and draws the plots."""
     config = build(RewardsConfig, cfg)
     if config.checkpoint is None:
-        raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
+        raise ConfigError("checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>")
     from rlstack.diagnostics.reward_terms import draw_curves, draw_episode, play_episode, read_curves
     from rlstack.evaluation.evaluator import check_fit
     from rlstack.runs.loading import load

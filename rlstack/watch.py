@@ -170,7 +170,7 @@ def _screen(
             if config.show == "window" or not sys.stdout.isatty():
                 raise ConfigError(f"show: {error}; others: show=terminal, record=film.mp4") from None
     elif config.show == "auto" and not sys.stdout.isatty():
-        raise ConfigError("show: here is no display and no terminal; give record=film.mp4, or show=numbers")
+        raise ConfigError("show: there is no display and no terminal; use record=film.mp4 or show=numbers")
     return stack.enter_context(TerminalScreen(sys.stdout, present)), False
 
 
@@ -285,7 +285,7 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
 
 def _check_policy(config: WatchConfig, kind: str | None) -> None:
     if kind is None and config.policy in _TRAINED:
-        raise ConfigError("checkpoint: missing, give checkpoint=runs/<run>, policy=random or policy=scripted")
+        raise ConfigError("checkpoint: missing; set checkpoint=runs/<run>, policy=random or policy=scripted")
     if kind is None and config.agent is not None:
         raise ConfigError(f"agent: policy={config.policy} takes no options")
     if kind is not None and config.policy not in _TRAINED:

@@ -61,7 +61,10 @@ def test_the_overview(arguments: list[str], monkeypatch: pytest.MonkeyPatch, cap
         (["agents", "ppo", "sac"], "ppo sac: one name at most, such as: rlstack agents ppo"),
         (["train", "ppo"], "ppo: expected key=value, did you mean 'agent=ppo'? see --help"),
         (["train", "agent.lrr=1"], "agent.lrr: unknown key, did you mean 'lr_actor' or 'lr_critic'?"),
-        (["evaluate", "env.num_robots=3"], "env: none is chosen yet, give env=<name> first: arena, cartpole, echelon"),
+        (
+            ["evaluate", "env.num_robots=3"],
+            "env: none is chosen yet; choose one with env=<name>: arena, cartpole, echelon",
+        ),
         (["evaluate", "checkpont=x"], "checkpont: unknown key, did you mean 'checkpoint'?"),
         (["league", "rnak"], "command: no option 'rnak', did you mean 'rank'?"),
         (["watch", "which=lattest"], "which: did you mean 'latest'?"),
@@ -150,7 +153,7 @@ def test_help_of_a_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) ->
         ("rlstack train agent.cl", []),  # acqn, the default, has none
         ("rlstack train agent=ppo agent.activation=t", ["agent.activation=tanh "]),
         ("rlstack train debug=", ["debug=false ", "debug=true "]),
-        ("rlstack diagnose experiment=rocket/", ["experiment=rocket/rules "]),
+        ("rlstack diagnose experiment=rocket/r", ["experiment=rocket/rules "]),
         ("rlstack evaluate which=", ["which=best ", "which=latest "]),
         ("rlstack evaluate checkpoint=ru", []),  # files, by bash
         ("rlstack nope ", []),

@@ -217,7 +217,7 @@ def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.Capture
         ([], {"agent.lr": object()}, "agent.lr: expected what a configuration file can hold, got object"),
         ([], {"agent.lr": "fast"}, "agent.lr"),
         (["-m"], {"seed": 1}, "-m: a flag of the command line; in Python, several runs are a loop"),
-        (["--config-dir=none"], {}, "--config-dir: none is no folder"),
+        (["--config-dir=none"], {}, "--config-dir: none is not a folder"),
     ],
 )
 def test_mistakes_are_those_of_the_command_line(words: list[str], keys: dict[str, Any], message: str) -> None:

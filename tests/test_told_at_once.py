@@ -57,11 +57,11 @@ MISTAKES = {
     "resume=nowhere": "nowhere: not a run directory",
     "experiment=arena/styl1": "experiment: no option 'arena/styl1', did you mean 'arena/style1'? available: arena/st",
     "experiment=styl1": "experiment: no option 'styl1', did you mean 'arena/style1'?",
-    "env=mine:Pole": "env: 'mine:Pole' is no name of a world; a class of yours is env.name=mine:Pole",
+    "env=mine:Pole": "env: 'mine:Pole' is not the name of a world; for your own class, use env.name=mine:Pole",
     "--cofnig-dir=mine": "--cofnig-dir: unknown flag, did you mean '--config-dir'?",
     "seed=1 --config-dir mine agent=odd agent.lrr=1": "agent.lrr: unknown key",
-    "resume=complete": "resume: the run is complete (1,000 frames); raise total_frames to go on",
-    "resume=complete total_frames=2000 until=1000": "resume: the run is at 1,000 frames; raise until, or give",
+    "resume=complete": "resume: the run is complete (1,000 frames); raise total_frames to continue",
+    "resume=complete total_frames=2000 until=1000": "resume: the run is at 1,000 frames; raise until, or set",
 }
 
 

@@ -54,7 +54,7 @@ def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     [
         ("agent=acqnn", ["agent", "did you mean 'acqn'"]),
         ("agent.gama=0.9", ["agent.gama", "gamma"]),
-        ("env=gymnasium", ["total_frames: how long", "total_frames=1e5"]),
+        ("env=gymnasium", ["total_frames: missing", "total_frames=1e5"]),
         ("agent.gamma=1.5", ["agent.gamma", "1.5", "[0, 1]"]),
         ("eval.episodes=0", ["eval.episodes", "0"]),
         ("env.num_wordls=3", ["env.num_wordls", "num_worlds"]),
@@ -217,7 +217,7 @@ def test_the_hint_at_the_end_is_what_the_next_command_takes(
         (tmp_path / "checkpoints").mkdir()
         with zipfile.ZipFile(tmp_path / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
             archive.writestr("data.pkl", b"")
-        with pytest.raises(ConfigError, match="the run is at 1,000 frames; raise until, or give until=null"):
+        with pytest.raises(ConfigError, match="the run is at 1,000 frames; raise until, or set until=null"):
             run.check_unfinished(5000, 1000)
         run.check_unfinished(5000, 5000)
 

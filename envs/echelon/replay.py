@@ -86,7 +86,7 @@ def _record(document: Mapping[str, Any], frames: list[Any]) -> MatchRecord:
     names = list(frames[0]["mechs"])
     known = {mech_id(team, slot): Mech(team, slot) for team in range(2) for slot in range(MOST)}
     if unknown := [name for name in names if name not in known]:
-        raise ReplayError(f"mechs: {unknown[0]!r} is no id of a mech, such as blue_0")
+        raise ReplayError(f"mechs: {unknown[0]!r} is not the id of a mech, such as blue_0")
     if {known[name].team for name in names} != {0, 1}:
         raise ReplayError("mechs: both teams need one at least")
     mechs = tuple(known[name] for name in names)
@@ -124,7 +124,7 @@ def _columns(frames: list[Any], names: list[str]) -> EchelonFrames:
     for clock, name in enumerate(COOLDOWNS):
         clocks[..., clock] = [[mech["cooldowns"][name] for mech in row] for row in rows]
     if wrong := [mech["target"] for row in rows for mech in row if mech["target"] not in places]:
-        raise ReplayError(f"target {wrong[0]!r} is no mech of this match")
+        raise ReplayError(f"target {wrong[0]!r} is not a mech of this match")
     values = {
         "tick": [frame["tick"] for frame in frames],
         "score": [objective["score"] for objective in objectives],
@@ -170,7 +170,7 @@ def _event(entry: Mapping[str, Any], names: list[str]) -> Event:
         raise ReplayError(f"event of the unknown type {entry['type']!r}")
     for role in ("shooter", "target", "mech"):
         if entry.get(role) is not None and entry[role] not in names:
-            raise ReplayError(f"event: {role} {entry[role]!r} is no mech of this match")
+            raise ReplayError(f"event: {role} {entry[role]!r} is not a mech of this match")
     details = {name: value for name, value in entry.items() if name not in ("t", "tick", "type")}
     for name in ("pos", "start"):
         if name in details:

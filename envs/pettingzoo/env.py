@@ -319,7 +319,7 @@ def build(factory: Callable[..., Any], id: str, kwargs: dict[str, Any]) -> Any:
         raise ValueError(f"id: {id!r} with kwargs {kwargs}: {error}") from error
     needed = ("possible_agents", *_METHODS)
     if missing := [name for name in needed if not hasattr(env, name)]:
-        raise ValueError(f"id: {id!r} is no parallel environment, it lacks {', '.join(missing)}")
+        raise ValueError(f"id: {id!r} is not a parallel environment: it lacks {', '.join(missing)}")
     return env
 
 

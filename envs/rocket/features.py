@@ -24,9 +24,9 @@ class DriverFeatures(nn.Module):
     The car itself: velocity and spin in its own axes, the heights its axes point to, its heading and place on the
     pitch, boost, on ground, flip left, demolished (18). Five places, nine numbers each (direction in the car's axes,
     how near, how near to touching, place in its axes, distance): the ball, where it can be met, where it will be in
-    half a second if nothing is in its way, the rivals' goal and one's own. The ball's velocity, its velocity relative
+    half a second if nothing is in its way, the rivals' goal and its own. The ball's velocity, its velocity relative
     to the car's, both in the car's axes, its spin, the direction from it to the rivals' goal in the car's axes, the
-    cosine between this and the direction to the ball, the same for one's own goal, the ball's place and velocity on the
+    cosine between this and the direction to the ball, the same for its own goal, the ball's place and velocity on the
     pitch. Every other car: existence, direction, nearness, relative velocity, boost, distance from the ball. Then the
     rest of the observation, with places of pads in the car's axes if they are listed by place.
 

@@ -274,7 +274,7 @@ def load_replay(path: str | Path) -> RocketRecording:
         with np.load(path, allow_pickle=False) as archive:
             entries = {name: archive[name] for name in archive.files if name in (_META, *COLUMNS)}
         if not all(isinstance(entry, np.ndarray) for entry in entries.values()):
-            raise ValueError("an entry is no array")
+            raise ValueError("an entry is not an array")
     except _DAMAGED as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged, or no .npz"
         raise ValueError(f"{path}: cannot be read as a replay ({reason})") from None

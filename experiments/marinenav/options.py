@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/options"), help="of the run directories")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument(
-        "--judge-only", action="store_true", help="train nothing; take runs that are there, however far"
+        "--evaluate-only", action="store_true", help="train nothing; take runs that are there, however far"
     )
     arguments = parser.parse_args()
     arms = OPTIONS[arguments.option]
@@ -100,7 +100,7 @@ def main() -> None:
                 name = f"{agent} {arguments.option}: {arm}"
                 folder = arguments.folder / _folder(name)
                 path = folder / f"seed{seed}"
-                if not arguments.judge_only:
+                if not arguments.evaluate_only:
                     run(agent, seed, folder, [*EVALUATED, *changes])
                 elif not path.is_dir():
                     continue

@@ -3,7 +3,7 @@
     python -m experiments.reference_scores.scores --parallel 2                    # all
     python -m experiments.reference_scores.scores cartpole_ppo pendulum_sac       # some
     python -m experiments.reference_scores.scores cartpole_qrdqn --seeds 3 4      # adds seeds, results keep the others
-    python -m experiments.reference_scores.scores --judge-only                    # runs that are there
+    python -m experiments.reference_scores.scores --evaluate-only                    # runs that are there
 
 A study is a file in ``conf/experiment/reference``, which holds every number; several share ``mujoco_ppo`` and
 ``mujoco_sac``. The last checkpoint of each seed (not the best one) plays 100 episodes greedily in environments of
@@ -134,7 +134,7 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
 
     Args:
         study: a key of :data:`STUDIES`.
-        seeds: to judge.
+        seeds: to evaluate.
         folder: of the runs.
         earlier: a result of this function. Its other seeds stay if they trained for as many frames.
     """
@@ -212,13 +212,13 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=1, help="studies at once, one thread each")
     parser.add_argument("--folder", type=Path, default=Path("runs/reference"), help="of the run directories")
     parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--judge-only", action="store_true", help="train nothing")
+    parser.add_argument("--evaluate-only", action="store_true", help="train nothing")
     arguments = parser.parse_args()
     chosen = arguments.studies or list(STUDIES)
     unknown = [study for study in chosen if study not in STUDIES]
     if unknown:
         parser.error(f"unknown study {unknown[0]!r}; known: {', '.join(STUDIES)}")
-    if not arguments.judge_only:
+    if not arguments.evaluate_only:
         with ThreadPoolExecutor(arguments.parallel) as pool:
             list(pool.map(lambda study: train(study, arguments.seeds, arguments.folder), chosen))
     out = arguments.out / "results"

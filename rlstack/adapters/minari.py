@@ -81,7 +81,9 @@ def check_new(name: str) -> None:
     """Raises a one-line :class:`ConfigError` unless a dataset of that name can be created."""
     minari = _minari()
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"minari:{name} is no name of a dataset, which end in a version: minari:marinenav/half-v0")
+        raise ConfigError(
+            f"minari:{name} is not the name of a dataset; names end in a version: minari:marinenav/half-v0"
+        )
     if name in minari.list_local_datasets():
         raise ConfigError(f"minari:{name} is there already; `minari delete {name}` removes it")
 

@@ -163,7 +163,7 @@ def _choose(obj: Any, protocol: str, who: str) -> str:
     if not offered or (protocol != "auto" and protocol not in offered):
         lacks = "no predict(obs), act(state, eps) or call" if protocol == "auto" else f"no {protocol}"
         hint = "; it is a class, an instance is needed" if inspect.isclass(obj) else ""
-        raise ConfigError(f"{who} is no policy: it offers {lacks}{hint}")
+        raise ConfigError(f"{who} is not a policy: it offers {lacks}{hint}")
     return offered[0] if protocol == "auto" else protocol
 
 

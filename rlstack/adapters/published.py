@@ -66,15 +66,15 @@ class PublishedRainbow(Rainbow):
     def make_replay(self, steps: int = 1) -> InterleavedReplay:
         c = self.config
         if self.interface.masked:
-            raise ConfigError("agent.algorithm: rainbow_published keeps no action masks, as the env has; give rainbow")
+            raise ConfigError("agent.algorithm: rainbow_published keeps no action masks, as the env has; use rainbow")
         if c.correction != "none":
-            raise ConfigError("agent.correction: rainbow_published replays its own n-step returns, give none")
+            raise ConfigError("agent.correction: rainbow_published replays its own n-step returns; set none")
         if c.steps_per_batch != 1:
-            raise ConfigError("agent.steps_per_batch: rainbow_published takes steps one by one, give 1")
+            raise ConfigError("agent.steps_per_batch: rainbow_published takes steps one by one; set 1")
         if c.replay.storage != "LazyTensorStorage":
-            raise ConfigError("agent.replay.storage: rainbow_published keeps no files, give LazyTensorStorage")
+            raise ConfigError("agent.replay.storage: rainbow_published keeps no files; set LazyTensorStorage")
         if c.replay_device is not None:
-            raise ConfigError("agent.replay_device: rainbow_published replays on the learner's device, give null")
+            raise ConfigError("agent.replay_device: rainbow_published replays on the learner's device; set null")
         return InterleavedReplay(c.buffer_size, c.batch_size, self.device, c.n_step, c.gamma, c.priority_exponent)
 
     def remember(self, sequences: TensorDictBase) -> None:

@@ -60,7 +60,7 @@ def agent_class(name: str | None) -> type[Agent]:
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: a relative name
         raise ConfigError(f"agent.algorithm: {target!r} cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Agent)):  # a file may name anything
-        raise ConfigError(f"agent.algorithm: {target!r} is no class of rlstack.agents.Agent")
+        raise ConfigError(f"agent.algorithm: {target!r} is not a class of rlstack.agents.Agent")
     return found
 
 

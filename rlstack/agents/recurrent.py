@@ -335,7 +335,7 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         if rest or rows % c.accumulate:
             parts = "" if c.accumulate == 1 else f" times accumulate ({c.accumulate})"
             raise ConfigError(
-                f"agent.batch_size {c.batch_size} is no multiple of recurrent.sequence_length ({length}){parts}"
+                f"agent.batch_size {c.batch_size} is not a multiple of recurrent.sequence_length ({length}){parts}"
             )
         return super().make_replay(length)
 

@@ -65,7 +65,7 @@ def loss_class(name: str) -> type[LossModule]:
     found = getattr(home, attribute, None)
     if not (isinstance(found, type) and issubclass(found, LossModule)):
         meant = did_you_mean(attribute, [entry for entry in vars(home) if entry.endswith("Loss")])
-        raise ConfigError(f"agent.loss: {name!r} is no torchrl.objectives.LossModule, {meant}see {module}")
+        raise ConfigError(f"agent.loss: {name!r} is not a torchrl.objectives.LossModule, {meant}see {module}")
     return found
 
 
@@ -236,13 +236,15 @@ class LossParts:
         options = {"activation": self.config.activation, "layer_norm": c.layer_norm}
         if c.kind == "action_value":
             if choices:
-                raise ConfigError("agent.networks: kind action_value judges continuous actions, action_values choices")
+                raise ConfigError(
+                    "agent.networks: kind action_value is for continuous actions, action_values for choices"
+                )
             judge = self.agent.own_network(name, 1, actions=outputs) or renormalized(
                 ActionValue(self.agent.encoder(name), outputs, hidden, **options), c.batch_norm
             )
             return ValueOperator(judge, ["observation", "action"], [c.out_key or "state_action_value"])
         if c.kind == "action_values" and not choices:
-            raise ConfigError("agent.networks: kind action_values judges choices, action_value continuous actions")
+            raise ConfigError("agent.networks: kind action_values is for choices, action_value for continuous actions")
         size = {"value": 1, "actor": outputs if choices else 2 * outputs}.get(c.kind, outputs)
         network = self.agent.own_network(name, size) or renormalized(
             StateNetwork(self.agent.encoder(name), size, hidden, **options), c.batch_norm

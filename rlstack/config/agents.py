@@ -204,13 +204,13 @@ class AgentConfig:
 
     # networks
     network: str | dict[str, str] | None = None  # your own, package.module:Net; or some of them by role:
-    #   {actor: package.module:Actor}, see agents/README.md
+    #   {actor: package.module:Actor}, see rlstack/agents/README.md
     network_options: dict[str, Any] = field(default_factory=dict)  # further arguments of your network
     inputs: Literal["raw", "features"] = "features"  # features: the world's own scaled inputs, if any; raw: as they are
     self_features: Count = 64  # width of the encoding of the agent's own state in worlds with objects, or of an image
     object_features: list[Count] = layers(32, 32)  # widths of the layers that every perceived object goes through
     encoders: dict[str, EncoderConfig] | None = None  # of single keys of a dict observation:
-    #   {<key>: {kind: mlp, hidden: [64]}}, see networks/keyed.py
+    #   {<key>: {kind: mlp, hidden: [64]}}, see rlstack/networks/keyed.py
     hidden: list[Count] = layers(256, 256)  # hidden widths
     activation: Activation = "relu"  # relu | tanh | silu | gelu | elu
     normalize_observations: bool = False  # by running mean and variance; a replay buffer keeps raw observations
@@ -220,7 +220,7 @@ class AgentConfig:
     steps_per_batch: Count = 1  # env steps per world between two calls of the learner
     gamma: Fraction = 0.99  # discount per decision
     symmetry: Literal["none", "augment"] = "none"
-    #   augment: also learn from mirror images, in a world that has a mirror, see agents/symmetry.py
+    #   augment: also learn from mirror images, in a world that has a mirror, see rlstack/agents/symmetry.py
 
     # optimisation
     precision: Precision = "auto"  # of forward passes: float32 | bfloat16 | float16 (with loss scaling) |

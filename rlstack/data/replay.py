@@ -324,7 +324,7 @@ class Replay(TensorDictReplayBuffer):
         if missing := {"transitions", "cursor", "capacity"} - state.keys():
             raise ConfigError(f"not the state of a replay: {', '.join(sorted(missing))} missing")
         if isinstance(self.sampler, SumTreeSampler) and "tree" not in state:
-            raise ConfigError("a prioritised replay cannot go on from a uniform replay's state")
+            raise ConfigError("a prioritised replay cannot continue from a uniform replay's state")
         capacity, cursor, held = state["capacity"], state["cursor"], self.storage.leaves
         if capacity != self.storage.max_size:
             raise ConfigError(

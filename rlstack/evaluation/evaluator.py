@@ -1,4 +1,4 @@
-"""Batched evaluation: many worlds at once, each episode judged when it first ends."""
+"""Batched evaluation: many worlds at once, each episode scored when it first ends."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def evaluate(
             ``render`` instead, the first episode is recorded.
         noise_source: returns the perception noise source (``set_noise_source``) for worlds with these configs.
         episode_set: episodes to play instead of the world's own.
-        max_steps: number of steps after which an unfinished episode is judged as it stands; None takes the world's
+        max_steps: number of steps after which an unfinished episode is scored as it stands; None takes the world's
             own ``evaluation_steps``, or plays to the end, at most :data:`MOST_STEPS`.
         name: name of the policy in the results.
-        transitions: recorder of each decision until its episode is judged.
+        transitions: recorder of each decision until its episode is scored.
 
     An episode ends at an observation, action or reward that is not finite; :attr:`Evaluation.non_finite` reports it,
     and the policy receives zeros in place of such observations.

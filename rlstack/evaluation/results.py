@@ -58,7 +58,7 @@ class Evaluation:
         seed: seed of episodes, perception and sampling policies.
         policy: origin of the policy.
         recordings: the world's own recordings, by index of the episode.
-        cut: number of episodes that had not ended after ``max_steps`` and are judged as they stood.
+        cut: number of episodes that had not ended after ``max_steps`` and are scored as they stood.
         max_steps: number of steps after which an episode was cut.
         found: description of the first observation, action or reward that is not finite, by episode.
     """
@@ -205,7 +205,7 @@ class Evaluation:
         if any(value.dim() != 1 for value in columns.values()):
             raise ValueError("not a whole evaluation, an episode has something else than numbers")
         if not all(isinstance(level, str) for level in levels):
-            raise ValueError("not a whole evaluation, an episode's level is no name")
+            raise ValueError("not a whole evaluation, an episode's level is not a name")
         return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"), found=found)
 
     def save(self, path: str | Path) -> None:

@@ -11,44 +11,35 @@ from rich.table import Table
 
 _DECIMALS = {"success": 3, "collision": 3, "return": 2, "time": 2, "length": 1, "energy": 0}
 _INTERVAL = ("success_low", "success_high")
-_FOLDED = 24
-"""The number of letters per line of a column of words on a narrow terminal."""
+_FOLDED = 12
+"""The least number of letters per line of the first column on a narrow terminal."""
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
     """Prints rows that share their keys: with rich to a terminal, otherwise as aligned ASCII.
 
-    ``success_low`` and ``success_high`` become one column; missing numbers are shown as ``-``. On a narrow terminal the
-    first column and ``why`` are folded.
+    ``success_low`` and ``success_high`` become one column; missing numbers are shown as ``-``. On a narrow terminal
+    the columns move together, and the first one is folded.
     """
     header, *lines = [_header(rows[0]), *(_cells(row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(header, *lines)]
     if not stream.isatty():
         for line in (header, *lines):
-            cells = (
-                cell.ljust(width) if name in _words(header) else cell.rjust(width)
-                for name, cell, width in zip(header, line, widths)
-            )
-            print("  ".join(cells).rstrip(), file=stream)
+            cells = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))
+            print("  ".join([line[0].ljust(widths[0]), *cells]).rstrip(), file=stream)
         return
+    console = Console(file=stream)
+    gap = 1 if sum(widths) + 2 * len(widths) <= console.width else 0
+    least = [min(widths[0], _FOLDED), *widths[1:]]
     # Without a frame, the usual table just fits 80 columns.
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold cyan")
-    least = [min(width, _FOLDED) if name in _words(header) else width for name, width in zip(header, widths)]
-    for name, width in zip(header, least):
-        words = name in _words(header)
-        table.add_column(
-            name, no_wrap=not words, overflow="fold", min_width=width, justify="left" if words else "right"
-        )
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, gap, 0, 0), header_style="bold cyan")
+    table.add_column(header[0], overflow="fold", min_width=least[0])
+    for name, width in zip(header[1:], least[1:]):
+        table.add_column(name, no_wrap=True, min_width=width, justify="right")
     for line in lines:
         table.add_row(*line, style="bold" if line[0] == "all" else "")
-    console = Console(file=stream)
-    console.width = max(console.width, sum(least) + 2 * len(least))  # wrapped rather than truncated
+    console.width = max(console.width, sum(least) + (1 + gap) * len(least))  # wrapped rather than truncated
     console.print(table)
-
-
-def _words(header: Sequence[str]) -> tuple[str, str]:
-    """Returns the columns of words, which are flush left."""
-    return header[0], "why"
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: int = 0) -> Iterator[str]:

@@ -199,7 +199,7 @@ def to_evaluate(league: League, players: Sequence[Any] | Mapping[str, Any] | Non
             known = ", ".join(league.members) or "nobody"
             raise ConfigError(f"players: {name!r} is not in the league in {league.folder}, which has {known}")
         if member.kind == "player":
-            raise ConfigError(f"players: {name!r} is no candidate; 'add' makes one of a file")
+            raise ConfigError(f"players: {name!r} is not a candidate; 'add' makes a file one")
     return list(dict.fromkeys(players))
 
 

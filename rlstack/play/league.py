@@ -192,7 +192,7 @@ class League:
         if known is None:
             self.admit(LeagueMember(name, source if isinstance(source, str) else dict(source), _now()))
         elif known.source != source:
-            raise ConfigError(f"players: {name!r} is {known.source!r} in this league, give {source!r} another name")
+            raise ConfigError(f"players: {name!r} is {known.source!r} in this league; give {source!r} another name")
 
     def admit(self, member: LeagueMember) -> None:
         """Adds a member, or replaces the one with its name."""
@@ -282,20 +282,23 @@ def _add_candidate(
     own = [RANDOM, *runner.sides.scripted]
     if text in own:
         raise ConfigError(
-            f"players: {text!r} comes with the world and is no candidate; pool.players=[{text}] lets candidates meet it"
+            f"players: {text!r} comes with the world and is not a candidate; "
+            f"pool.players=[{text}] lets candidates meet it"
         )
     check_source(source, runner.sample)
     kind, path = parse(with_kind(text))
     file = checkpoint_file(Path(path), options.get("which", "latest")) if kind == "rlstack" else Path(path)
     if not file.is_file():
-        raise ConfigError(f"players: {text!r} is no file; a candidate is a run, a checkpoint, or kind:path of a file")
+        raise ConfigError(
+            f"players: {text!r} is not a file; a candidate is a run, a checkpoint, or kind:path of a file"
+        )
     identified = identity(file)
     if (known := league.member_of(identified)) is not None:
         raise ConfigError(f"players: {file} is in this league already, as {known.name!r}")
     taken = [*league.members, SELF, *own]
     name = free_name(_checked(name_of(source)), taken) if wanted is None else _checked(wanted)
     if name in taken:
-        raise ConfigError(f"players: the name {name!r} is taken in this league, give {source!r} another")
+        raise ConfigError(f"players: the name {name!r} is taken in this league; give {source!r} another")
     plain = source if isinstance(source, str) else dict(source)
     meta = {"frames": None, "agent": kind, "note": note}
     member = LeagueMember(name, plain, _now(), "candidate", identified, meta=meta)
@@ -311,7 +314,7 @@ def _add_candidate(
 def _checked(name: str) -> str:
     """Returns the name if it is possible for a file."""
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"players: {name!r} is no name for a candidate; letters, digits, _ - and . are allowed")
+        raise ConfigError(f"players: {name!r} cannot name a candidate; letters, digits, _ - and . are allowed")
     return name
 
 

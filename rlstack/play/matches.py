@@ -36,7 +36,7 @@ class GameRunner:
         options: constructor arguments of the world.
         num_worlds: number of worlds stepped at once; fewer if there are fewer games.
         device: device of the worlds and the players.
-        max_steps: number of steps after which an unfinished game is judged as it stands; None: the world's rule.
+        max_steps: number of steps after which an unfinished game is scored as it stands; None: the world's rule.
 
     Raises:
         ConfigError: there is no such world or option, or the world does not have two sides.

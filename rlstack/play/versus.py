@@ -64,7 +64,7 @@ class OpponentsConfig:
 
     def __post_init__(self) -> None:
         if not self.players:
-            raise ValueError("players: [] has nobody to begin against, give one at least, such as random")
+            raise ValueError("players: [] has nobody to begin against; name at least one, such as random")
         judges = [source for source in self.evaluation or self.players if source != SELF]
         if not judges or (self.evaluation and SELF in self.evaluation):
             raise ValueError("evaluation: self plays while training alone; name others, such as evaluation: [random]")

@@ -9,12 +9,9 @@ from typing import Any
 
 from rlstack.runs.run_directory import is_taken
 
-from .blocks import number, shorter
+from .blocks import number
 from .differences import compared_by
 from .runs import StoredRun, find
-
-_WHY = 60
-"""Greatest length of a reason in the table, in characters."""
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
@@ -73,20 +70,27 @@ def _age(seconds: float) -> str:
 
 
 def shown(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, str]]:
-    """Formats the rows of :func:`listed` for a table, with a column of reasons if there are any."""
+    """Formats the rows of :func:`listed` for a table."""
     metrics = {row["metric"] for row in rows} - {None}
     (head,) = metrics if len(metrics) == 1 else ("score",)
     found = []
     for row in rows:
         path, score = Path(row["run"]), number(row["score"])
-        total = "" if row["total_frames"] is None else f" of {number(row['total_frames'])}"
+        total = "" if row["total_frames"] is None else f" of {_count(row['total_frames'])}"
         cells = {
             "run": path.name if path == folder else path.relative_to(folder).as_posix(),
             **{name: "-" if row[name] is None else str(row[name]) for name in ("agent", "world", "seed")},
-            "frames": f"{number(row['frames'])}{total}",
+            "frames": f"{_count(row['frames'])}{total}",
             "state": row["state"],
             head: score if row["metric"] in (head, None) else f"{row['metric']} {score}",
             "age": _age(row["age"]),
         }
-        found.append({**cells, "why": shorter(row["why"], _WHY)} if any(row["why"] for row in rows) else cells)
-    return [{name: cell.replace("–", "-") for name, cell in row.items()} for row in found]
+        found.append({name: cell.replace("–", "-") for name, cell in cells.items()})
+    return found
+
+
+def _count(frames: float) -> str:
+    """Formats a number of frames with three digits: ``950``, ``12.4k``, ``215k``, ``36M``."""
+    frames = float(f"{frames:.3g}")
+    unit, size = next(((unit, size) for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if frames >= size), ("", 1))
+    return f"{frames / size:.3g}{unit}"

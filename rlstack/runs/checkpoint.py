@@ -106,11 +106,11 @@ class CheckpointStore:
         best = self.directory / BEST
         if best.is_file():
             if not candidates:
-                warnings.warn(f"{self.directory}: no checkpoint_*.pt, going on from {BEST}", stacklevel=2)
+                warnings.warn(f"{self.directory}: no checkpoint_*.pt, continuing from {BEST}", stacklevel=2)
             candidates.append(best)
         for candidate in candidates:
             if candidate.is_dir():  # the next checkpoint may have this name
-                raise CheckpointError(f"{candidate}: a folder, not a checkpoint; move it elsewhere to go on")
+                raise CheckpointError(f"{candidate}: a folder, not a checkpoint; move it elsewhere to continue")
             try:
                 return read_checkpoint(candidate)
             except CheckpointError as error:

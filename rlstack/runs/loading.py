@@ -183,7 +183,7 @@ def initialise(agent: Agent, path: str | Path) -> None:
     both = [key for key in SHAPING if key in ours and key in theirs]
     other = {key: theirs[key] for key in both if _shape(key, ours[key]) != _shape(key, theirs[key])}
     if other:
-        raise ConfigError(f"init: {file} holds other networks; give these, too: {overrides(other)}")
+        raise ConfigError(f"init: {file} holds other networks; also set {overrides(other)}")
     saved = state["agent"]
     try:
         for name, network in agent.networks.items():

@@ -126,9 +126,9 @@ class RunDirectory:
 def refuse_finished(frames: int, total_frames: int, last_frame: int) -> None:
     """Raises a :class:`ConfigError` if a run at ``frames`` frames has reached its end, or the frame to stop at."""
     if frames >= total_frames:
-        raise ConfigError(f"resume: the run is complete ({frames:,} frames); raise total_frames to go on")
+        raise ConfigError(f"resume: the run is complete ({frames:,} frames); raise total_frames to continue")
     if frames >= last_frame:
-        raise ConfigError(f"resume: the run is at {frames:,} frames; raise until, or give until=null")
+        raise ConfigError(f"resume: the run is at {frames:,} frames; raise until, or set until=null")
 
 
 def _numbered(path: Path) -> bool:
@@ -248,7 +248,7 @@ def named(path: str, key: str) -> str:
     newest = max(files, key=lambda file: (file.stat().st_mtime_ns, file), default=None)
     if newest is None:
         raise ConfigError(
-            f"{key}: latest is the newest run below runs/, where no run has a checkpoint; give {key}=<run>"
+            f"{key}: latest is the newest run below runs/, where no run has a checkpoint; set {key}=<run>"
         )
     if os.environ.get("RANK", "0") == "0":
         print(f"{key}: latest is {newest.parents[1]}", flush=True)

@@ -40,7 +40,7 @@ class PopulationConfig:
 
     def __post_init__(self) -> None:
         if not self.perturb:
-            raise ValueError("perturb: give one factor at least")
+            raise ValueError("perturb: name at least one factor")
 
 
 @dataclass

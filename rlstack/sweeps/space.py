@@ -94,7 +94,7 @@ def split(arguments: Sequence[str], may_vary: tuple[str, ...] = VARIABLE) -> tup
     for entry in fixed:  # the command line fixes an option that the yaml varies
         space.pop(entry.lstrip("+~").partition("=")[0], None)
     if not space:
-        raise ConfigError("nothing varies; give ranges, such as 'agent.lr=tag(log, interval(1e-4, 1e-2))'")
+        raise ConfigError("nothing varies; set ranges, such as 'agent.lr=tag(log, interval(1e-4, 1e-2))'")
     return space, fixed
 
 
@@ -118,5 +118,5 @@ def _dimension(override: Override, may_vary: tuple[str, ...]) -> RangeDimension 
     low, high, log = value.start, value.end, "log" in value.tags
     assert low is not None and high is not None
     if not low < high or (log and low <= 0):
-        raise ConfigError(f"{key}: {override.input_line} is no range{', log needs one above zero' if log else ''}")
+        raise ConfigError(f"{key}: {override.input_line} is not a range{', log needs one above zero' if log else ''}")
     return RangeDimension(low, high, log, isinstance(low, int) and isinstance(high, int))

@@ -64,7 +64,7 @@ class Acceleration:
         if missing is None:
             keep_compiled_code()
             return True
-        note = f"compile: {missing}, the run goes on without"
+        note = f"compile: {missing}, the run continues without it"
         self.notes += [] if note in self.notes else [note]
         return False
 

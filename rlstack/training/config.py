@@ -141,7 +141,7 @@ class EvalConfig:
         every: frames between evaluations; see :data:`Often`.
         episodes: number of episodes per level, or in all for worlds without levels.
         seed: seed of the fixed evaluation episodes.
-        max_steps: number of steps after which an unfinished episode is judged as it stands; None: the world's limit.
+        max_steps: number of steps after which an unfinished episode is scored as it stands; None: the world's limit.
     """
 
     every: Often
@@ -208,7 +208,7 @@ class ImitationConfig:
 
     def __post_init__(self) -> None:
         if self.expert is not None and self.episodes is not None:
-            raise ValueError("give an expert or episodes, not both")
+            raise ValueError("set expert or episodes, not both")
         if self.only and not self.wanted:
             raise ValueError("only=true needs an expert or episodes")
         if self.replay and self.expert is None:
@@ -290,7 +290,7 @@ class TrainConfig:
                 convert(kind, self.env[name], f"env.{name}")
         for name in ("run_dir", "resume", "init", "data"):
             if getattr(self, name) == "":
-                raise ValueError(f"{name}: '' names no folder, give null or a path")
+                raise ValueError(f"{name}: '' names no folder; set a path or null")
 
 
 def _frames_between(key: str, every: int | float, total_frames: int) -> int:
@@ -315,7 +315,7 @@ def with_length(plain: Mapping[str, Any]) -> dict[str, Any]:
         return {**plain, "total_frames": imitation["frames"]}
     env = plain["env"].get("name") if isinstance(plain["env"], Mapping) else None
     raise ConfigError(
-        f"total_frames: how long shall this run be? env={env} has no length of its own, give total_frames=1e5, say"
+        f"total_frames: missing, since env={env} has no default length; set it, for example total_frames=1e5"
     )
 
 
@@ -330,7 +330,7 @@ def offline_options(plain: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None:
             raise ConfigError(f"data: no world is stepped, set {key}=null")
     if any(plain["imitation"].get(key) is not None for key in ("expert", "episodes")):
-        raise ConfigError("data: give imitation or data, not both; agent=bc clones data")
+        raise ConfigError("data: set imitation or data, not both; agent=bc clones data")
     if plain["collector"].get("backend", "direct") != "direct":
         raise ConfigError("data: nothing is collected, set collector=default")
     if agent.get("parameters", "shared") != "shared":

@@ -100,7 +100,7 @@ class Curriculum(Hook):
     def on_end(self, training: Training) -> None:
         save_curriculum(training.run.path, [stage.name for stage in self.config.stages])
 
-    # -- judging -------------------------------------------------------------------------------------------------
+    # -- rules -------------------------------------------------------------------------------------------------
 
     def observe(self, batch: TensorDictBase, everyone: Callable[[Any], list[Any]] = lambda found: [found]) -> None:
         """Adds the episodes that end in a collector batch ``[W, T]``.
@@ -138,7 +138,7 @@ class Curriculum(Hook):
     # -- reporting -----------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
-        """Returns ``curriculum/stage`` and the means that judge the current stage, as far as they are known."""
+        """Returns ``curriculum/stage`` and the means that decide about the current stage, as far as they are known."""
         asked = self._rules[self.stage].metrics if self.stage < len(self._rules) else []
         means = {metric: self._mean(metric) for metric in asked if metric not in CLOCKS}
         return {STAGE: float(self.stage)} | {

@@ -234,7 +234,7 @@ def share_of(config: TrainConfig, ranks: Ranks) -> TrainConfig:
         raise ConfigError(f"env: {config.env.get('name')} has no num_worlds that {ranks.count} processes could share")
     if int(config.env[key]) % ranks.count:
         total = config.env[key]
-        raise ConfigError(f"env.{key}: {total} is no multiple of the {ranks.count} processes that share them")
+        raise ConfigError(f"env.{key}: {total} is not a multiple of the {ranks.count} processes that share them")
     if config.collector.backend != "direct":
         name = config.collector.backend
         raise ConfigError(f"collector.backend: {name} cannot be combined with torchrun, set collector=default")
@@ -262,7 +262,9 @@ def _device_name(name: str) -> str:
     if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
         return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     if name.startswith("cuda:"):
-        raise ConfigError(f"device: {name} is one GPU for several processes; give cuda, and each takes its own")
+        raise ConfigError(
+            f"device: {name} is one GPU for several processes; set device=cuda, so that each takes its own"
+        )
     return name
 
 

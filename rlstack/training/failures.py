@@ -35,7 +35,7 @@ def told_in_one_line(run: Path, env: Mapping[str, Any] | None = None) -> Iterato
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
-        what = "the memory is full; fewer worlds, shorter rollouts or a smaller agent.buffer_size take less"
+        what = "the memory is full; fewer worlds, shorter rollouts or a smaller agent.buffer_size need less"
         raise RunError(f"{what}{_how_to_go_on(run)}") from error
     except OSError as error:
         if error.errno not in OF_THE_DISK:

@@ -383,7 +383,7 @@ class Training:
                 f"memory and random numbers; init={self.config.resume} begins a new run with its networks"
             )
         if state.get("imitated") and self.config.imitation.only:
-            raise ConfigError("resume: the run is complete; imitation.only=false goes on with reinforcement learning")
+            raise ConfigError("resume: the run is complete; imitation.only=false continues with reinforcement learning")
         try:
             self.frames, self.best_rank = state["frames"], list(state["best_rank"])
             self._clock.total = dict(state["time"])

@@ -83,7 +83,7 @@ def _read(source: str, interface: Interface, n_step: int, gamma: float) -> tuple
         return _replay(path, interface, n_step, gamma), False
     files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
     if not files:
-        raise ConfigError(f"{path} is no run, and holds no file of recorded episodes (*.npz)")
+        raise ConfigError(f"{path} is neither a run nor a folder with recorded episodes (*.npz)")
     if not path.exists():
         raise ConfigError(f"{path} does not exist{nearest_path(path)}")
     whole: Any = torch.cat([read_file(file, interface, transitions=True) for file in files])
@@ -163,7 +163,7 @@ def _replay(path: Path, interface: Interface, n_step: int, gamma: float) -> Tens
     steps, discount = theirs.get("n_step", 1), theirs.get("gamma")
     if steps != n_step or (steps > 1 and discount != gamma):
         wanted = f"agent.n_step={steps}" + (f" agent.gamma={discount}" if steps > 1 else "")
-        raise ConfigError(f"{file}: its replay buffer holds returns of {steps} steps, give {wanted}")
+        raise ConfigError(f"{file}: its replay buffer holds returns of {steps} steps; set {wanted}")
     arrays: Arrays = {}
     flat = [TensorDict(part).auto_batch_size_(1).flatten_keys("/") for part in rows]
     for name in flat[0].keys():  # noqa: SIM118

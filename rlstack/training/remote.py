@@ -56,7 +56,7 @@ def check_collector(config: TrainConfig) -> None:
     if key is None:
         raise ConfigError(f"env: {config.env.get('name')} has no num_worlds that {c.workers} workers could share")
     if int(config.env[key]) % c.workers:
-        raise ConfigError(f"env.{key}: {config.env[key]} is no multiple of the {c.workers} workers that share them")
+        raise ConfigError(f"env.{key}: {config.env[key]} is not a multiple of the {c.workers} workers that share them")
     if c.backend == "ray":
         _check_cluster(c)
     else:

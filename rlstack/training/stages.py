@@ -118,7 +118,7 @@ class StageConfig:
 
     def __post_init__(self) -> None:
         if self.opponents == []:
-            raise ValueError("opponents: [] is nobody, give one at least, or null")
+            raise ValueError("opponents: [] names nobody; name at least one, or set null")
 
 
 @dataclass

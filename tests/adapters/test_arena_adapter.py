@@ -235,7 +235,7 @@ def damaged(kind: str, model: Path) -> None:
         ("text", "not a file of torch.save"),
         ("object", "refused, it holds objects that are not plain data"),
         ("list", "not a checkpoint of the Arena stack, it holds a list"),
-        ("nan", "its weight 'actor.2.bias' is no tensor of finite numbers"),
+        ("nan", "its weight 'actor.2.bias' is not a tensor of finite numbers"),
         ("layer", "the layers are not those of shared_net, actor, critic"),
         ("name", "the layers are not those of"),
         ("shape", "the heads do not fit the trunk"),
@@ -282,7 +282,7 @@ def test_statistics_that_are_none(model: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             arena_policy(model, game())
     file.unlink()
-    with pytest.raises(ConfigError, match="no statistics beside it; give normalization=<file>, or normalization=none"):
+    with pytest.raises(ConfigError, match="no statistics beside it; set normalization=<file>, or normalization=none"):
         arena_policy(model, game())
 
 
@@ -417,7 +417,7 @@ def test_the_style_is_that_of_the_actions(actions: int, style: int | None, tmp_p
     if style is not None:
         assert style_of(tmp_path / "x.pt") == style
         return
-    with pytest.raises(ConfigError, match="it chooses one of 7 actions, as no style of the game; give env"):
+    with pytest.raises(ConfigError, match="it chooses one of 7 actions, as no style of the game; set env"):
         style_of(tmp_path / "x.pt")
 
 

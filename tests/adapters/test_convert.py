@@ -356,7 +356,7 @@ def test_networks_that_do_not_fit(checkpoint: Path) -> None:
     env = rlstack.load(checkpoint).make_env()
     for name, overrides, message in (
         ("ddpg_published", {}, "holds an agent=acqn_published, not agent=ddpg_published"),
-        ("acqn_published", {"hidden": [8, 8]}, r"holds other networks; give these, too: 'agent.hidden=\[128,128\]'"),
+        ("acqn_published", {"hidden": [8, 8]}, r"holds other networks; also set 'agent.hidden=\[128,128\]'"),
     ):
         with pytest.raises(ConfigError, match=f"init: .*{message}"):
             initialise(rlstack.make_agent(name, env, **overrides), checkpoint)  # type: ignore[arg-type]

@@ -146,7 +146,7 @@ class Silent:
 
 
 FAULTS: list[tuple[Any, Any, dict[str, Any], str]] = [
-    (Silent(), 4, {}, r"Silent is no policy: it offers no predict\(obs\), act\(state, eps\) or call"),
+    (Silent(), 4, {}, r"Silent is not a policy: it offers no predict\(obs\), act\(state, eps\) or call"),
     (Acting, 4, {}, "it is a class, an instance is needed"),
     (Acting(), 4, {"protocol": "predict"}, "it offers no predict"),
     (Acting(), 4, {"protocol": "other"}, "'other' is unknown, allowed: auto, predict, act, callable"),

@@ -202,7 +202,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"observation_space": {":type:": "<class 'gymnasium.spaces.box.Box'>", "_shape": [9]}},
         "9 features, the network takes 32",
     ),
-    "shape": ({"observation_space": {":type:": BOX, "_shape": ["9"]}}, r"observation_space: \['9'\] is no shape"),
+    "shape": ({"observation_space": {":type:": BOX, "_shape": ["9"]}}, r"observation_space: \['9'\] is not a shape"),
     "deep": ({"replaced": {"data": b"[" * 100_000}}, "a part of the file is broken .nested too deeply"),
     "number": (
         {"gamma": {"value_schedule": "ConstantSchedule(val=1e+e)"}},

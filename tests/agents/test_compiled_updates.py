@@ -120,7 +120,7 @@ def test_a_function_that_cannot_be_traced_goes_on_as_it_is() -> None:
         assert quick(torch.tensor([-1.0])) == 1 and quick(torch.tensor([2.0])) == 2
     assert quick.failed
     assert told[0].startswith("compiling a look at data, which takes about a minute") and len(told) == 2
-    assert told[1].startswith("a look at data is not compiled, the run goes on without: ") and "\n" not in told[1]
+    assert told[1].startswith("a look at data is not compiled, the run continues without: ") and "\n" not in told[1]
     with pytest.warns(UserWarning, match="is not compiled"):
         Compiled(positive, "a look at data", backend="eager")(torch.tensor([-1.0]))
 

@@ -203,7 +203,7 @@ def short(num_worlds: int = 1) -> EnvBase:
         (["agent=ppo", "env=marinenav"], "agent=ppo: would have to be trained first"),
         (["agent=legacy", "env=marinenav", "policy=explore"], "policy: explore is .* explores by agent.epsilon=0.1"),
         (["agent=legacy", "env=marinenav", "which=best"], "which: best is for checkpoint=<run>; .* agent.which=best"),
-        (["agent=legacy", "checkpoint=x"], "agent: a checkpoint brings its agent; give keys of it alone"),
+        (["agent=legacy", "checkpoint=x"], "agent: a checkpoint contains its agent; set single keys of it"),
     ],
 )
 def test_evaluation_mistakes_are_one_line(overrides: list[str], message: str) -> None:

@@ -313,7 +313,7 @@ def test_impossible_memories_are_refused(memory: Any, message: str) -> None:
 
 
 def test_replayed_batches_are_whole_sequences() -> None:
-    with pytest.raises(ConfigError, match=r"batch_size 64 is no multiple of recurrent.sequence_length \(48\)"):
+    with pytest.raises(ConfigError, match=r"batch_size 64 is not a multiple of recurrent.sequence_length \(48\)"):
         make_agent("dqn", Recall(1), batch_size=64, recurrent={"kind": "lstm", "sequence_length": 48})
     with pytest.raises(ConfigError, match=r"times accumulate \(4\)"):
         make_agent("dqn", Recall(1), batch_size=64, accumulate=4, recurrent={"kind": "lstm"})

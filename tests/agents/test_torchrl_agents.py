@@ -199,7 +199,7 @@ def test_advantages_are_normalised_over_those_who_are_there() -> None:
     ("options", "message"),
     [
         ({"loss": "torchrl.objectives.SACLos"}, "did you mean 'SACLoss'"),
-        ({"loss": "torch.nn:Linear"}, "no torchrl.objectives.LossModule"),
+        ({"loss": "torch.nn:Linear"}, "not a torchrl.objectives.LossModule"),
         ({"loss": "os.system"}, "neither torchrl.objectives.<Loss> nor package.module:Class"),
         ({"loss": "nowhere.losses:Mine"}, "cannot be imported"),
         ({"networks": {"actor": ACTOR, "qvalue_network": JUDGES}}, r"agent.networks.actor: unknown key, did you mean"),

@@ -143,7 +143,7 @@ def test_episodes_that_were_cut_are_told(
     monkeypatch.setattr(MarineNav, "evaluation_steps", 60)
     command("checkpoint=run", f"episodes_file={tmp_path / 'two.json'}", "plots=false", "video=false")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2] == "1 of 2 episodes had not ended after 60 steps, and are judged as they stood"
+    assert lines[-2] == "1 of 2 episodes had not ended after 60 steps, and are evaluated as they stood"
 
 
 @pytest.mark.parametrize("content", ["damaged", "deep"])
@@ -160,7 +160,7 @@ def test_episodes_that_cannot_be_read_leave_no_folder(content: str, run_dir: Pat
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], "checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>"),
+        ([], "checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>"),
         (["checkpoint=x", "episodes=0"], r"episodes: 0 is outside \[1, inf\)"),
         (["checkpoint=x", "episodes=1e12"], r"the evaluation needs 200,000\.0 GB on cpu, .*\(episodes\)"),
         (["checkpoint=x", "policy=best"], "policy: 'best', allowed with a checkpoint or an agent: greedy, explore"),
@@ -196,7 +196,7 @@ def test_mistakes_are_one_line(run_dir: Path, tmp_path: Path, overrides: list[st
 @pytest.mark.slow
 def test_as_a_user_meets_it(tmp_path: Path) -> None:
     for arguments, message in (
-        ([], "error: checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>\n"),
+        ([], "error: checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>\n"),
         (["checkpoint=nowhere"], "error: checkpoint: nowhere does not exist\n"),
     ):
         result = subprocess.run(

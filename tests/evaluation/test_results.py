@@ -88,7 +88,7 @@ class Terminal(io.StringIO):
 def test_words_are_folded_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     monkeypatch.setenv("TERM", "xterm")
-    terminal, row = Terminal(), {"run": "long_" * 12, "score": 1.0, "why": "no such thing " * 4}
+    terminal, row = Terminal(), {"run": "long_" * 12, "score": 1.0, "state": "interrupted " * 4}
     print_rows([row, row], terminal)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
     assert max(map(len, lines)) <= 70 and len(lines) > 4

@@ -209,7 +209,7 @@ def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
 @exhaustive(
     ("overrides", "message"),
     [
-        ([], "checkpoint: missing, give checkpoint=runs/<run>, policy=random or policy=scripted"),
+        ([], "checkpoint: missing; set checkpoint=runs/<run>, policy=random or policy=scripted"),
         (["policy=random"], "env: missing, which world to act in: env=<group>, one of arena"),
         (["policy=rulle", "env=rocket"], "policy: rocket has no 'rulle', did you mean 'rule'? available: random, scr"),
         (["policy=scripted", "env=arena"], "policy: arena has no 'scripted', available: random"),
@@ -224,7 +224,7 @@ def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
         (["record=film.gif", "show=numbers"], "record: numbers make no film"),
         (["replay=x.npz", "env=rocket"], "replay: shows what has happened"),
         (["replay=x.npz"], "replay: x.npz: cannot be read as a replay"),
-        (["checkpoint=FILE"], "show: here is no display and no terminal; give record=film.mp4, or show=numbers"),
+        (["checkpoint=FILE"], "show: there is no display and no terminal; use record=film.mp4 or show=numbers"),
     ],
 )
 def test_what_is_impossible_is_refused(

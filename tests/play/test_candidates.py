@@ -74,7 +74,7 @@ def test_names_are_given_or_found(league: League, arena: GameRunner, tmp_path: P
     for name in ("third", "low", "random", "self"):
         with pytest.raises(ConfigError, match=f"the name '{name}' is taken"):
             add_candidates(league, arena, [(name, str(other))])
-    with pytest.raises(ConfigError, match=r"'\.\./up' is no name for a candidate"):
+    with pytest.raises(ConfigError, match=r"'\.\./up' cannot name a candidate"):
         add_candidates(league, arena, [("../up", str(other))])
 
 
@@ -91,10 +91,10 @@ def test_all_join_or_none(league: League, arena: GameRunner, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("low", "'low' comes with the world and is no candidate; pool.players="),
+        ("low", "'low' comes with the world and is not a candidate; pool.players="),
         ("random", "'random' comes with the world"),
         ("hihg", "opponent 'hihg' is unknown, did you mean 'high'"),
-        ("callable:tests.play.test_versus:one", "is no file; a candidate is a run, a checkpoint, or kind:path"),
+        ("callable:tests.play.test_versus:one", "is not a file; a candidate is a run, a checkpoint, or kind:path"),
         ("", "give a name, a path or kind:path"),
     ],
 )

@@ -224,5 +224,5 @@ def test_only_candidates_and_commanders_are_evaluated(tmp_path: Path) -> None:
     assert to_evaluate(league, ["c1", "c1"]) == ["c1"]
     with pytest.raises(ConfigError, match=r"'c2' is not in the league in .*, which has c1, low"):
         to_evaluate(league, ["c2"])
-    with pytest.raises(ConfigError, match="'low' is no candidate; 'add' makes one of a file"):
+    with pytest.raises(ConfigError, match="'low' is not a candidate; 'add' makes a file one"):
         to_evaluate(league, ["low"])

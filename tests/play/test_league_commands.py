@@ -181,7 +181,7 @@ def test_mistakes_are_one_line_and_change_nothing(command: Command) -> None:
         (["train", *TINY, "env.lenght=2"], "env.lenght: unknown key, did you mean 'length'?"),
         (["train", *TINY, "env=rocket"], "env.name: 'rocket', but the league in league plays with 'tests.play.duel"),
         (["train", *TINY, "agent=sac"], "agent"),
-        (["train", *TINY, "resume=runs/any"], "resume: 'train' finds by itself what to go on with"),
+        (["train", *TINY, "resume=runs/any"], "resume: 'train' finds by itself what to continue"),
         (["train", *TINY, "pool.comanders=3"], "pool.comanders"),
         (["train", *TINY, "total_frmes=3"], "total_frmes: unknown key, did you mean 'total_frames'?"),
         (["train", *TINY, "env.opponents={players: [self]}"], "evaluation: self plays while training alone"),

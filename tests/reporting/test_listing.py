@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rlstack.evaluation.table import print_rows
 from rlstack.reporting.listing import listed, shown, state_of
 from rlstack.reporting.runs import StoredRun
 from rlstack.runs.run_directory import taken
@@ -63,6 +66,28 @@ def test_what_a_row_says(tmp_path: Path) -> None:
     }
 
 
+def test_a_usual_row_fits_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "acqn_marinenav_seed0_20261124_063712", config(agent="acqn", total_frames=36_000_000))
+    ended(run, KeyboardInterrupt)
+    row = {**shown(listed(tmp_path), tmp_path)[0], "world": "marinenav", "frames": "21.5M of 36M", "age": "12 min"}
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    print_rows([row], terminal)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
+    assert max(map(len, lines)) <= 80 and "interrupted" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("frames", "told"), [(0, "0 of 950"), (12_400, "12.4k of 950"), (999_999, "1M of 950"), (36_000_000, "36M of 950")]
+)
+def test_numbers_of_frames_are_short(frames: int, told: str, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", config())
+    (row,) = listed(tmp_path)
+    assert shown([{**row, "frames": frames, "total_frames": 950}], tmp_path)[0]["frames"] == told
+
+
 def test_frames_are_those_of_the_newest_checkpoint_if_it_has_more(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", config(total_frames=400))
     (run / "checkpoints").mkdir()
@@ -76,9 +101,10 @@ def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> N
     make_run(tmp_path / "runs/deep/c", config())
     done = rlstack_command("runs")
     assert done.status == 0, done.err
-    head, *rows = [line.split() for line in done.out.splitlines()]
-    assert head == ["run", "agent", "world", "seed", "frames", "state", "eval/success", "age", "why"]
-    assert {row[0] for row in rows} == {"a", "deep/c"} and "failed" in done.out and "memory is full" in done.out
+    head, *rows, reason = done.out.splitlines()
+    assert head.split() == ["run", "agent", "world", "seed", "frames", "state", "eval/success", "age"]
+    assert {row.split()[0] for row in rows} == {"a", "deep/c"}
+    assert reason == "a b failed: MemoryError the memory is full"
     done = rlstack_command("runs", "runs/deep", "--json")
     assert [row["state"] for row in json.loads(done.out)] == ["finished"]
     (tmp_path / "empty").mkdir()

@@ -76,7 +76,7 @@ def test_without_a_compiler_a_run_says_so_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(acceleration, "missing_compiler", lambda device: "there is no C++ compiler (such as g++)")
     found, agent = decided("compile=true")
     assert (agent.compiler, found.world) == (None, {"compiled": False})
-    assert found.notes == ["compile: there is no C++ compiler (such as g++), the run goes on without"]
+    assert found.notes == ["compile: there is no C++ compiler (such as g++), the run continues without it"]
 
 
 def test_an_agent_that_cannot_be_compiled_says_why() -> None:

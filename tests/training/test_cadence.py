@@ -78,7 +78,7 @@ def test_a_tenth_makes_ten_evaluations(total: int, batch: int) -> None:
 
 @pytest.mark.parametrize("env", ["gymnasium", "pettingzoo"])
 def test_a_run_in_any_other_world_asks_for_its_length(env: str) -> None:
-    with pytest.raises(ConfigError, match=f"^total_frames: how long .* env={env} .* give total_frames=1e5, say$"):
+    with pytest.raises(ConfigError, match=f"^total_frames: missing, since env={env} .* for example total_frames=1e5$"):
         config("agent=ppo", f"env={env}")
 
 

@@ -142,7 +142,7 @@ def test_other_worlds_have_random_numbers_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("override", "needle"),
     [
-        ("env.num_envs=7", "env.num_envs: 7 is no multiple of the 2 processes"),
+        ("env.num_envs=7", "env.num_envs: 7 is not a multiple of the 2 processes"),
         ("device=cuda:1", "cuda:1 is one GPU for several processes"),
         ("collector=multiprocess", "multiprocess cannot be combined with torchrun, set collector=default"),
     ],

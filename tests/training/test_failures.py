@@ -179,7 +179,9 @@ def test_tensorboard_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.
         return Broken(calls)
 
     monkeypatch.setattr(tensorboard, "SummaryWriter", writer)
-    with pytest.warns(RuntimeWarning, match="TensorBoard fails, the run goes on without it: (not here|gone)$") as told:
+    with pytest.warns(
+        RuntimeWarning, match="TensorBoard fails, the run continues without it: (not here|gone)$"
+    ) as told:
         log_four_times(tmp_path, tensorboard=True)
     assert len(told) == 1
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 5
@@ -196,7 +198,7 @@ def test_wandb_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
         return Broken(calls)
 
     monkeypatch.setattr(wandb, "init", init)
-    with pytest.warns(RuntimeWarning, match="W&B fails, the run goes on without it: "):
+    with pytest.warns(RuntimeWarning, match="W&B fails, the run continues without it: "):
         log_four_times(tmp_path, wandb="offline")
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 5
 

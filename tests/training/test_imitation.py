@@ -412,7 +412,7 @@ def test_imitation_can_be_the_whole_run(teacher: Path, tmp_path: Path) -> None:
 @exhaustive(
     ("overrides", "message"),
     [
-        (["imitation.expert=a", "imitation.episodes=b"], "imitation: give an expert or episodes, not both"),
+        (["imitation.expert=a", "imitation.episodes=b"], "imitation: set expert or episodes, not both"),
         (["imitation.only=true"], "imitation: only=true needs"),
         (["imitation.episodes=b", "imitation.replay=true"], "imitation: replay=true needs an expert"),
         (["imitation.expert=nowhere"], "imitation.expert: 'nowhere' does not exist"),

@@ -170,8 +170,8 @@ def refused(command: Command, folder: Path, message: str, *words: str) -> None:
     [
         (["agent=torchrl_ppo"], "agent=torchrl_ppo learns from fresh rollouts alone; choose one with a replay buffer"),
         (["data=nothing.npz"], "data: nothing.npz does not exist"),
-        (["data=."], "is no run, and holds no file of recorded episodes"),
-        (["imitation.expert=random"], "give imitation or data, not both"),
+        (["data=."], "is neither a run nor a folder with recorded episodes"),
+        (["imitation.expert=random"], "set imitation or data, not both"),
         (["agent=dqn", "agent.recurrent={kind: gru, size: 8, sequence_length: 8}"], "set agent.recurrent=null"),
         (["curriculum=arena"], "set curriculum=null"),
     ],
@@ -185,5 +185,5 @@ def test_what_an_offline_run_cannot_do_is_refused(
 def test_a_memory_of_longer_returns_asks_for_the_same(rlstack_command: Command, tmp_path: Path) -> None:
     online = ["agent.learning_starts=64", "agent.frames_per_update=32", "agent.n_step=3", "until=128"]
     trained(rlstack_command, tmp_path / "online", *online)
-    message = r"holds returns of 3 steps, give agent.n_step=3 agent.gamma=0.99"
+    message = r"holds returns of 3 steps; set agent.n_step=3 agent.gamma=0.99"
     refused(rlstack_command, tmp_path, message, f"data={tmp_path / 'online'}")

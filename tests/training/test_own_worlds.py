@@ -113,7 +113,7 @@ def test_a_debugged_run_of_an_own_world_is_small() -> None:
     [
         ([f"env.name={NAME}", "env.lenth=3"], "env.lenth: unknown key, did you mean 'length'?"),
         ([f"env.name={NAME}", "env.length=3", "agent.lrr=1"], "agent.lrr: unknown key"),
-        ([f"env.name={NAME}", "total_frames=null"], "total_frames: how long"),
+        ([f"env.name={NAME}", "total_frames=null"], "total_frames: missing"),
         (["env.name=nomodule:World"], "env.name: world 'nomodule:World': nomodule:World cannot be imported: No module"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_run_begins_from_the_networks_of_another(tmp_path: Path) -> None:
     known = rlstack.load(tmp_path / "run").agent
     assert_same(training.agent.state_dict()["networks"], known.state_dict()["networks"])
     training = start(tmp_path / "other", {**plain, "agent": {**plain["agent"], "recurrent": {**MEMORY, "size": 9}}})
-    with pytest.raises(ConfigError, match=r"holds other networks; give these, too: 'agent\.recurrent="):
+    with pytest.raises(ConfigError, match=r"holds other networks; also set 'agent\.recurrent="):
         training.begin()
 
 

@@ -36,7 +36,7 @@ RAY = ["collector=ray", "collector.cpus=0.5", "collector.timeout=200"]
 @pytest.mark.parametrize(
     ("override", "needle"),
     [
-        ("env.num_envs=7", "env.num_envs: 7 is no multiple of the 2 workers"),
+        ("env.num_envs=7", "env.num_envs: 7 is not a multiple of the 2 workers"),
         ("collector.device=cuda:77", "collector.device: 'cuda:77' cannot be used"),
         ("+env.opponents={players: [random]}", "env.opponents: cannot be combined with collector.backend=multiprocess"),
     ],

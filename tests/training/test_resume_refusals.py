@@ -107,7 +107,7 @@ def test_a_run_that_cannot_go_on_says_why(
 def test_without_its_checkpoints_a_run_goes_on_from_the_best(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in checkpoints(run):
         path.rename(path.with_name("best.pt"))  # the newest at last
-    with pytest.warns(UserWarning, match=r"no checkpoint_\*\.pt, going on from best\.pt"):
+    with pytest.warns(UserWarning, match=r"no checkpoint_\*\.pt, continuing from best\.pt"):
         train(f"resume={run}", "until=96")
     assert "resuming at 64 frames" in capsys.readouterr().out
 

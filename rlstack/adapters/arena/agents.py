@@ -77,7 +77,7 @@ def style_of(path: str | Path | ArenaFiles, normalization: str | Path | None = N
     files = load_files(path, normalization)
     actions = _rebuilt(files).actions
     if actions not in STYLES:
-        raise ConfigError(f"{files.where}: it chooses one of {actions} actions, as no style of the game; give env")
+        raise ConfigError(f"{files.where}: it chooses one of {actions} actions, as no style of the game; set env")
     return STYLES[actions]
 
 

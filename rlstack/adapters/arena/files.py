@@ -96,7 +96,7 @@ def _fault(content: Any) -> str | None:
         return "it lacks policy_state_dict"
     for name, value in policy.items():
         if not isinstance(name, str) or not isinstance(value, Tensor) or not torch.isfinite(value).all():
-            return f"its weight {name!r} is no tensor of finite numbers"
+            return f"its weight {name!r} is not a tensor of finite numbers"
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
         return "it lacks num_timesteps"
     if not isinstance(content.get("optimizer_state_dict") or {}, Mapping):
@@ -135,7 +135,7 @@ def _statistics(path: Path, given: str | Path | None) -> dict[str, Any] | None:
     file = find_statistics(path) if given is None else Path(given)
     if file is None:
         raise ConfigError(
-            f"{path}: no statistics beside it; give normalization=<file>, or normalization={NONE} for an agent that "
+            f"{path}: no statistics beside it; set normalization=<file>, or normalization={NONE} for an agent that "
             "was trained without"
         )
     return read_json_object(file)

@@ -72,7 +72,7 @@ def trials_to_train(arguments: argparse.Namespace) -> list[Path]:
         ConfigError: in one line, what is wrong; nothing has been written then.
     """
     if (arguments.config_file is None) == (arguments.resume is None):
-        raise ConfigError("give -C/--config-file, or -R/--resume to go on with a training")
+        raise ConfigError("use -C/--config-file, or -R/--resume to continue a training")
     if arguments.num_procs < 1:
         raise ConfigError(f"-P/--num-procs: {arguments.num_procs} is not a positive number of processes")
     choose_device(arguments.device)
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 train_together(places, parsed.num_procs, lambda place: [*program, "-R", str(place), *option])
         except KeyboardInterrupt:
             folder = places[0] if len(places) == 1 else places[0].parent
-            print(f"go on with: python -m rlstack.adapters.marinenav -R {folder}")
+            print(f"continue with: python -m rlstack.adapters.marinenav -R {folder}")
             raise
 
 

@@ -160,7 +160,7 @@ def published_agent(
     """
     published = load_published(source, agent_type, env.device)
     if published.agent_type is None:
-        raise ConfigError(f"{published.where}: the actor of AC-IQN or of DDPG, give agent_type")
+        raise ConfigError(f"{published.where}: the actor of AC-IQN or of DDPG; set agent_type")
     if not published.arrays:
         raise ConfigError(
             f"{published.where}: the export's weights have other names than the published, it can only act"

@@ -214,7 +214,7 @@ def _parts(path: Path, wanted: str | None) -> list[str]:
             raise ConfigError(f"{path}: lacks {_listed(lacking)} of {wanted}; {alone}")
         return list(NETWORKS[wanted])
     if len(complete) > 1:
-        raise ConfigError(f"{path}: holds networks of several agents, give agent_type; needed is one of: {needed}")
+        raise ConfigError(f"{path}: holds networks of several agents; set agent_type; needed is one of: {needed}")
     if not complete or set(present) - set(complete[0]):
         raise ConfigError(f"{path}: {_listed(present)} are not one agent, needed is one of: {needed}; {alone}")
     return list(complete[0])

@@ -163,7 +163,7 @@ def _check_expert(config: TrainConfig, agent: Agent, agent_type: str) -> None:
                 recorded = not _RECORDED.isdisjoint(archive.namelist())
             if not recorded:  # weights are published as .npz, too
                 raise ConfigError(
-                    f"{IMITATE}: {path} holds no recorded episodes; of published weights give marinenav:{path}"
+                    f"{IMITATE}: {path} holds no recorded episodes; for published weights, use marinenav:{path}"
                 )
     try:
         Imitation(config).find(agent)

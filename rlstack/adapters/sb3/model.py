@@ -156,7 +156,7 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
 
 
 def sb3_layers(model: SB3Model) -> dict[str, Layers]:
-    """The linear layers, to fill a network of one's own with: ``(weight [out, in], bias [out])`` in order, by part.
+    """The linear layers, to fill a network of your own with: ``(weight [out, in], bias [out])`` in order, by part.
 
     Every layer but the last of its part is followed by ``model.activation``. PPO and A2C have ``actor`` and ``critic``
     (two separate networks), DQN ``q``, SAC ``actor`` (ending in the mean), ``log_std`` (the same hidden layers, ending
@@ -290,7 +290,7 @@ def _observation(data: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, dict[
     if not isinstance(shape, list):
         return None, {}
     if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape):
-        raise ConfigError(f"observation_space: {shape} is no shape")
+        raise ConfigError(f"observation_space: {shape} is not a shape")
     return None, {"": tuple(shape)}
 
 

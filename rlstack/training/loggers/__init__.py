@@ -124,7 +124,7 @@ class MetricLogger:
 
 def _warn_without(name: str, error: Exception) -> None:
     reason = str(error).partition("\n")[0] or type(error).__name__
-    warnings.warn(f"{name} fails, the run goes on without it: {reason}", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"{name} fails, the run continues without it: {reason}", RuntimeWarning, stacklevel=3)
 
 
 def _to_number(name: str, value: Any) -> float:

@@ -26,7 +26,7 @@ class CsvSink:
     by a crash is dropped when the file is opened again.
 
     Raises:
-        ConfigError: the file exists and is no such table.
+        ConfigError: the file exists and is not such a table.
     """
 
     name: ClassVar[str] = METRICS_FILE
@@ -85,9 +85,9 @@ class CsvSink:
                 for cell in filter(None, row):
                     float(cell)
         except IsADirectoryError:
-            raise ConfigError(f"{self.path}: a folder, not a table of metrics; move it elsewhere to go on") from None
+            raise ConfigError(f"{self.path}: a folder, not a table of metrics; move it elsewhere to continue") from None
         except (csv.Error, IndexError, ValueError) as error:
-            raise ConfigError(f"{self.path}: not a table of metrics ({error}); move it elsewhere to go on") from None
+            raise ConfigError(f"{self.path}: not a table of metrics ({error}); move it elsewhere to continue") from None
         return header, rows
 
 
