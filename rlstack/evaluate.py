@@ -170,7 +170,7 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
     if foreign and config.checkpoint is not None:
         raise ConfigError("agent: a checkpoint contains its agent; set single keys of it, such as agent.cvar=0.25")
     if acting is not None and (config.checkpoint is not None or config.agent is not None):
-        raise ConfigError("checkpoint, agent: who acts is given already")
+        raise ConfigError("checkpoint, agent: the agent is already given")
     if config.checkpoint is None and not foreign and acting is None and config.policy in _TRAINED:
         raise ConfigError("checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>")
     if foreign and config.policy == "explore" and not (config.agent or {}).get("epsilon"):
@@ -183,7 +183,7 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
         raise ConfigError("episodes_file: given episodes cannot be played against opponents, leave one of them out")
 
     if config.opponents is not None and config.transitions is not None:
-        raise ConfigError("transitions: games are not recorded so, leave out opponents")
+        raise ConfigError("transitions: games cannot be recorded; leave out opponents")
 
     from rlstack.runs.worlds import choose_device
     from rlstack.training.memory import check_fits, episodes_of

@@ -239,7 +239,7 @@ def play(config: LeagueConfig) -> None:
         return
     players = named(config.players)
     if len(players) < 2:
-        raise ConfigError("players: play needs two at least, such as players=[runs/<run>,rule]")
+        raise ConfigError("players: play needs at least two, such as players=[runs/<run>,rule]")
     env = config.env or _env_of(players)
     runner = _runner(env, config.device, num_worlds=config.num_worlds)
     for name, source in players.items():
@@ -280,7 +280,7 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
         path = Path(read_source(source)[0])
         if path.exists():
             return without_opponents(load(path).config["env"])
-    raise ConfigError("env: missing, none of the players brings a world: env=rocket")
+    raise ConfigError("env: missing, since no player names a world: env=rocket")
 
 
 def _train_otherwise(config: LeagueConfig) -> None:

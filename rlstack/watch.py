@@ -292,7 +292,7 @@ def _check_policy(config: WatchConfig, kind: str | None) -> None:
         guess = did_you_mean(config.policy, _TRAINED)
         raise ConfigError(f"policy: {config.policy!r}, {guess}allowed with a checkpoint: {', '.join(_TRAINED)}")
     if kind not in (None, "rlstack") and config.policy == "explore":
-        raise ConfigError("policy: explore is for agents of ours; one from elsewhere acts in the one way that it has")
+        raise ConfigError("policy: explore is for rlstack's agents; one from elsewhere has a single way to act")
 
 
 def _world_group(config: WatchConfig, loaded: LoadedRun | None) -> dict[str, Any]:

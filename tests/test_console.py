@@ -15,6 +15,7 @@ import pytest
 from rlstack import __main__ as console
 from rlstack import help
 from rlstack.help import candidates
+from tests.agents.recall import Recall
 
 REPOSITORY = Path(__file__).parents[1]
 THERE = [name for name in help.COMMANDS if find_spec(f"rlstack.{name}")]
@@ -98,7 +99,13 @@ def test_agents_and_envs_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "other defaults (conf/recipe) with: agent=ppo" in shown and "env.blue=1" in shown
 
 
-def test_the_options_of_a_world_of_ones_own_are_told(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_markup_of_a_docstring_is_not_shown(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(Recall, "__doc__", "Shows ``-1`` or ``1``, see :class:`~envs.world.World`.")
+    call(monkeypatch, "envs", "tests.agents.recall:Recall")
+    assert capsys.readouterr().out.splitlines()[1] == "Shows -1 or 1, see envs.world.World."
+
+
+def test_the_options_of_a_world_of_the_user_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     call(monkeypatch, "envs", "tests.agents.recall:Recall")
     shown = capsys.readouterr().out
     assert shown.startswith("env.name=tests.agents.recall:Recall\n")

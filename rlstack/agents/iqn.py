@@ -58,7 +58,9 @@ class IQN(ValueBased):
 def check_level(level: CVaR, interface: Interface) -> None:
     """Raises a one-line :class:`ConfigError` if a level needs distances that the env does not provide."""
     if isinstance(level, AdaptiveLevel) and interface.nearest is None:
-        raise ConfigError("agent.cvar: an adaptive level needs a world that tells the distance of the nearest obstacle")
+        raise ConfigError(
+            "agent.cvar: an adaptive level needs a world that reports the distance of the nearest obstacle"
+        )
 
 
 def levels(cvar: CVaR, tau: Tensor, interface: Interface, observation: Any) -> Tensor:

@@ -58,7 +58,7 @@ class OwnNetworks:
     def check(self) -> None:
         """Raises a one-line :class:`ConfigError` if a network is named that the agent has not asked for."""
         if self._given is not None and not self.by_role:
-            raise ConfigError(f"agent.network: agent={self._config.name} makes its networks all by itself")
+            raise ConfigError(f"agent.network: agent={self._config.name} makes its own networks")
         for role in self._given if isinstance(self._given, Mapping) else ():
             if role not in self.by_role:
                 raise ConfigError(unknown_key(f"agent.network.{role}", self.by_role))

@@ -146,7 +146,9 @@ class ImageEncoder(nn.Module):
         self._channels_last = shape[-1] < shape[0]
         channels, height, width = (shape[2], shape[0], shape[1]) if self._channels_last else shape
         if min(height, width) < 36:
-            raise ConfigError(f"images of {height} x {width} are too small for the convolutions, 36 x 36 at least")
+            raise ConfigError(
+                f"images of {height} x {width} are too small for the convolutions, which need at least 36 x 36"
+            )
         self.convolutions = nn.Sequential(
             *(nn.Conv2d(channels, 32, 8, 4), nn.ReLU()),
             *(nn.Conv2d(32, 64, 4, 2), nn.ReLU()),

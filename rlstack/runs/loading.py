@@ -225,7 +225,7 @@ def unfinished(checkpoints: CheckpointStore, total_frames: int, last_frame: int)
         raise ConfigError(f"resume: {error}") from None
     check_named(state, checkpoints.directory)
     if not isinstance(frames := state.get("frames"), int):
-        raise ConfigError("resume: the checkpoint is none of a run, it lacks frames")
+        raise ConfigError("resume: the checkpoint is not that of a run, it lacks frames")
     refuse_finished(frames, total_frames, last_frame)
     return state
 

@@ -141,7 +141,7 @@ class RecordedDecisions:
 
     def __init__(self, agent: Agent, data: TensorDictBase) -> None:
         if len(data) < HELD_OUT:
-            raise ConfigError(f"imitation: {len(data)} {self._units} are too few, {HELD_OUT} are needed at least")
+            raise ConfigError(f"imitation: {len(data)} {self._units} are too few, at least {HELD_OUT} are needed")
         self.agent, data = agent, data.to(agent.device).copy()
         self.data = data.set("action", agent.interface.from_env(data.get("action")))
         self._held = torch.arange(len(data), device=agent.device) // max(len(data) // _STRETCHES, 1) % HELD_OUT

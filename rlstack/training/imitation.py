@@ -85,7 +85,7 @@ def imitate(
     ordered = isinstance(agent, Recurrent)
     if isinstance(source, EnvBase):
         if expert is None:
-            raise ConfigError("imitate: in an env there must be an expert")
+            raise ConfigError("imitate: an env needs an expert")
         policy = expert_policy(expert, source, agent.interface)
         observe = (lambda sequences: _remember(agent, sequences)) if replay else None
         data = gather(source, policy, agent.interface, frames, agent.config.steps_per_batch, observe, ordered)

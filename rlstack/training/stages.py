@@ -142,7 +142,7 @@ class CurriculumConfig:
 
     def __post_init__(self) -> None:
         if not self.stages:
-            raise ValueError("stages: a curriculum has one stage at least")
+            raise ValueError("stages: a curriculum has at least one stage")
         self.rules()
 
     def rules(self) -> list[Rule]:

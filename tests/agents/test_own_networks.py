@@ -384,7 +384,7 @@ def test_other_mistakes(name: str, options: dict[str, Any], message: str) -> Non
 
 def test_an_agent_that_asks_for_none_says_so() -> None:
     config = {"name": "mine", "algorithm": f"{HERE}:Blind", "hidden": [4], "network": NET}
-    with pytest.raises(ConfigError, match=r"agent.network: agent=mine makes its networks all by itself"):
+    with pytest.raises(ConfigError, match=r"agent.network: agent=mine makes its own networks"):
         build_agent(completed(config), plain(True), 100)  # type: ignore[arg-type]
 
 

@@ -127,5 +127,5 @@ def test_levels_that_make_no_sense_are_one_line(name: str, cvar: Any, message: s
 
 @pytest.mark.parametrize("name", ["iqn", "acqn"])
 def test_an_adaptive_level_needs_a_world_that_tells_distances(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"agent\.cvar: an adaptive level needs a world that tells the distance"):
+    with pytest.raises(ConfigError, match=r"agent\.cvar: an adaptive level needs a world that reports the distance"):
         small(world(DISCRETE if name == "iqn" else NUMBERS, nearest=None), name=name, cvar=ADAPTIVE)

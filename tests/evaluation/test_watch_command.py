@@ -219,7 +219,7 @@ def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
         (["checkpoint=FILE", "env=rocket"], "env=rocket does not fit the agent: "),
         (["checkpoint=FILEE"], "did you mean '"),
         (["checkpoint=sb33:x.zip"], "'sb33:x.zip': kind: no option 'sb33', did you mean 'sb3'?"),
-        (["checkpoint=sb3:x.zip", "policy=explore"], "policy: explore is for agents of ours"),
+        (["checkpoint=sb3:x.zip", "policy=explore"], "policy: explore is for rlstack's agents"),
         (["record=film.avi"], "record: film.avi must end in .mp4 or .gif"),
         (["record=film.gif", "show=numbers"], "record: numbers make no film"),
         (["replay=x.npz", "env=rocket"], "replay: shows what has happened"),

@@ -145,7 +145,7 @@ def test_images_of_either_layout_are_scaled_and_convolved(shape: tuple[int, ...]
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (Unbounded((3, 8, 8)), "images of 8 x 8 are too small for the convolutions, 36 x 36 at least"),
+        (Unbounded((3, 8, 8)), "images of 8 x 8 are too small for the convolutions, which need at least 36 x 36"),
         (Unbounded((3, 8)), r"observations of shape \(3, 8\) have no encoder"),
     ],
 )

@@ -179,7 +179,7 @@ def test_rules_that_are_none(rule: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"stages": []}, "curriculum: stages: a curriculum has one stage at least"),
+        ({"stages": []}, "curriculum: stages: a curriculum has at least one stage"),
         ({"stages": [{"name": "a"}, {"name": "b"}]}, r"curriculum.stages\[0\].advance: missing"),
         ({"stages": [{"name": "a", "advance": KILLS}]}, r"curriculum.stages\[0\].advance: the last stage does not end"),
         ({"stages": [{"name": "a", "level": 6}]}, r"curriculum.stages\[0\]: Stages has 6 stages, level 6 is none"),

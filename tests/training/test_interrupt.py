@@ -74,6 +74,14 @@ def test_an_evaluation_ends_after_the_step(interruptible: list[str]) -> None:
     assert interruptible[0] == "evaluating 0 of 5 episodes" and interruptible[-1].endswith("over")
 
 
+@pytest.mark.parametrize(("most", "note"), [(None, "step 1"), (2, "step 1 of at most 2")])
+def test_an_evaluation_shows_its_limit_if_there_is_one(most: int | None, note: str) -> None:
+    notes: list[str] = []
+    with following(lambda work: notes.append(work.note)):
+        evaluate(envs.make("cartpole", num_worlds=2).rand_action, "cartpole", {}, episodes=2, seed=0, max_steps=most)  # type: ignore[arg-type]
+    assert notes[1] == note
+
+
 def test_an_interrupted_evaluation_leaves_no_folder(tmp_path: Path, interruptible: list[str]) -> None:
     policy = Interrupting(envs.make("cartpole", num_worlds=5))
     settings = {**compose_config("evaluate", ["episodes=5", f"output={tmp_path / 'new'}"]), "checkpoint": "x"}

@@ -62,5 +62,5 @@ def _start_wandb(directory: Path, config: LoggerConfig, run_config: dict[str, An
             return wandb.init(mode="online", resume="allow", **options)
         except wandb.errors.Error as error:
             reason = str(error).partition("\n")[0]
-            warnings.warn(f"W&B is out of reach, recording offline instead: {reason}", stacklevel=4)
+            warnings.warn(f"W&B cannot be reached, recording offline instead: {reason}", stacklevel=4)
     return wandb.init(mode="offline", **options)
