@@ -161,7 +161,7 @@ def test_of_what_acts_itself_files_are_written_where_it_is_said(run: TrainedRun,
         (3, {"env": "cartpole"}, "int: neither a run nor something that acts"),
         ("nowhere", {}, "nowhere does not exist"),
         ("sb3:nowhere.zip", {"env": "cartpole"}, "nowhere.zip"),
-        (lambda observation: observation, {"env": "cartpole", "checkpoint": "x"}, "checkpoint, agent: who acts is"),
+        (lambda observation: observation, {"env": "cartpole", "checkpoint": "x"}, "checkpoint, agent: the agent is"),
         (torch.nn.Linear(3, 2), {"env": "cartpole"}, "Linear: fails on a vector of shape (4,)"),
     ],
 )

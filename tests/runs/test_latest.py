@@ -58,5 +58,5 @@ def test_other_names_stay_as_they_are(capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_every_command_that_takes_a_run_takes_the_latest(command: str, module: Any, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}: latest is the newest run below runs/, where .* give {key}=<run>$"):
+    with pytest.raises(ConfigError, match=f"^{key}: latest is the newest run below runs/, where .* set {key}=<run>$"):
         module.run(compose_config(command, [f"{key}=latest"]))

@@ -33,7 +33,7 @@ def test_a_value_on_the_command_line_beats_a_range_of_the_yaml() -> None:
         (["agent=ppo"], ["nothing varies", "interval"]),
         (["seed=0,1"], ["seed", "agent."]),
         (["agent=ppo,sac"], ["agent:", "cannot vary"]),
-        (["agent.lr=interval(1,0)"], ["agent.lr", "no range"]),
+        (["agent.lr=interval(1,0)"], ["agent.lr", "not a range"]),
         (["agent.lr=tag(log,interval(0,1))"], ["agent.lr", "above zero"]),
     ],
 )

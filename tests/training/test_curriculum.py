@@ -186,7 +186,7 @@ def test_rules_that_are_none(rule: Any, message: str) -> None:
         ({"stages": [{"name": "a", "advance": {"wins": {"min": 1}}}, {"name": "b"}]}, "no metric 'wins' .*allowed: ep"),
         ({"stages": [{"name": "a", "advance": {"sucess": {"min": 1}}}, {"name": "b"}]}, "did you mean 'success'"),
         ({"window": 0}, "curriculum.window: 0 is outside"),
-        ({"stages": [{"name": "a", "opponents": []}]}, r"curriculum.stages\[0\]: opponents: \[\] is nobody"),
+        ({"stages": [{"name": "a", "opponents": []}]}, r"curriculum.stages\[0\]: opponents: \[\] names nobody"),
         ({"stages": [{"name": "a", "opponents": ["rule"]}]}, "for opponents of stages set env.opponents, such as"),
         ({"speed": 1}, "curriculum.speed: unknown key"),
     ],
