@@ -19,7 +19,7 @@ from rlstack.training.loggers import METRICS_FILE, read_metrics
 def train(seed: int, folder: Path, overrides: list[str]) -> Path:
     """Trains a run unless it is complete already; its output goes to ``<run>.log``.
 
-    A run of the same command that was interrupted goes on from its last checkpoint; one of another command is removed.
+    An interrupted run of the same command continues from its last checkpoint; one of another command is removed.
     """
     run = folder / f"seed{seed}"
     if complete(run):

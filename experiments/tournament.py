@@ -3,7 +3,7 @@
     python -m experiments.tournament rocket experiments/rocket/league.json --games 200 \\
         rule=rule random=random parent=zoo:rocket child=runs/rocket/self_play/seed0
 
-Players are ``<name>=<source>``, with sources as for ``rlstack league run``. An interrupted tournament goes on.
+Players are ``<name>=<source>``, with sources as for ``rlstack league run``. An interrupted tournament continues.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def tournament(env: str, players: Mapping[str, str], games: int, folder: Path, o
         env: name of the world.
         players: source of each player by name, as for ``rlstack league run``.
         games: games of each pairing, half of them on either side.
-        folder: folder of the league; an earlier one goes on.
+        folder: folder of the league; an earlier one continues.
         out: JSON file of the results.
         options: further options of ``rlstack league``.
     """

@@ -338,7 +338,7 @@ def train(cfg: DictConfig) -> League | None:
         if not opened.complete:
             configuration = opened.configuration(plain)
             met = ", ".join(map(name_of, configuration["env"]["opponents"]["players"]))
-            print(f"{opened.path}: {'goes on' if opened.begun else 'begins'} against {met}")
+            print(f"{opened.path}: {'continues' if opened.begun else 'begins'} against {met}")
             training.train(configuration)
         if ours.submit:
             submit(League.open(ours.folder), opened.path, ours, rules, plain)

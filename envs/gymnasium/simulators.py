@@ -86,7 +86,7 @@ class EnvironmentSimulators(Protocol):
         """Takes the stored actions; environments that have ended stay as they are, with reward 0."""
 
     def reset(self, rows: Iterable[int], seeds: Iterable[int | None]) -> None:
-        """Starts new episodes; a seed of None goes on with the environment's own random numbers."""
+        """Starts new episodes; a seed of None continues with the environment's own random numbers."""
 
     def render(self) -> Any:
         """A picture of the first environment, or None."""

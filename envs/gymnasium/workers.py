@@ -121,7 +121,7 @@ class WorkerSimulators:
             self.arrays.flags[:, row, 0] = True, False, True
 
     def _seed(self, row: int) -> int | None:
-        """The seed of the next episode: None where an environment goes on with its own random numbers."""
+        """The seed of the next episode: None where an environment continues with its own random numbers."""
         if row not in self._lost:
             return None
         self._lost.remove(row)

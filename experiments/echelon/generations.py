@@ -5,7 +5,7 @@
 The first generation is the given run against the bots (``experiment=echelon/bots``). Each further one begins with the
 weights of the one before and is one ``rlstack train experiment=echelon/generation`` with one thread, against
 every generation so far, the bots, and itself. Everyone then plays everyone on unseen maps. The results are in
-``generations.json`` beside this file; a study that was interrupted goes on.
+``generations.json`` beside this file; an interrupted study continues.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 Every seed is one ``rlstack train experiment=rocket/<name>`` with one thread (further overrides can be
 appended). ``rules`` imitates two million decisions of the rule-based player, then PPO learns against it, 1v1; ``two``
-does the same 2v2; ``self_play`` goes on from the agent of ``rules`` (``zoo:rocket``). The last checkpoint plays games
+does the same 2v2; ``self_play`` continues from the agent of ``rules`` (``zoo:rocket``). The last checkpoint plays games
 from kick-offs, on both sides in turn, with actions sampled from the policy, since two deterministic players would
 repeat the same few games: there are five kick-offs. Results beside this file: ``<name>.json``, ``<name>.csv`` and
 ``<name>.png`` (the training), ``<name>.yaml`` (the resolved configuration), ``<name>.mp4`` and ``<name>.npz`` (the best

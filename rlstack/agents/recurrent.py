@@ -67,7 +67,7 @@ class Recurrent(Agent):
 
     Attributes:
         memories: encoders with a core by the name of their network, in the order of their parts of a recurrent state.
-        restored: the recurrent state ``[N, M]`` at the time a checkpoint was saved, until learning goes on.
+        restored: the recurrent state ``[N, M]`` at the time a checkpoint was saved, until learning continues.
     """
 
     ACTING: ClassVar[str]

@@ -170,8 +170,8 @@ class GuardConfig:
     """What to do about numbers that are not finite, in batches or in updates.
 
     Attributes:
-        non_finite: ends the run, skips such batches and updates, or restores the agent of the last log line and goes on
-            with other random numbers.
+        non_finite: ends the run, skips such batches and updates, or restores the agent of the last log line and
+            continues with other random numbers.
         limit: number of batches skipped in a row, or of restorations, after which the run ends nevertheless.
     """
 

@@ -18,14 +18,14 @@ from .workers import CollectorFailed
 
 @contextmanager
 def told_in_one_line(run: Path, env: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """A context that ends the run with one line if memory or disk is full, or an environment cannot go on.
+    """A context that ends the run with one line if memory or disk is full, or an environment cannot continue.
 
     Args:
         run: directory of the run.
         env: the ``env`` group, to name the environment.
 
     Raises:
-        RunError: in place of the original error; it says how to go on.
+        RunError: in place of the original error; it says how to continue.
     """
     try:
         with environment_errors(env):

@@ -45,7 +45,7 @@ def train(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory:
 
     Raises:
         ConfigError: the configuration has a mistake; nothing has been written.
-        RunError: the run cannot go on; its files so far are intact.
+        RunError: the run cannot continue; its files so far are intact.
     """
     with begun(plain, hooks) as training:
         training.execute()

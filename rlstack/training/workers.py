@@ -201,7 +201,7 @@ class RemoteCollector:
         level: function that returns the stage of the worlds; None if they have no stages.
         seed: seed of the run.
         timeout: seconds that workers may take to start, or to collect a batch.
-        waits: whether workers wait for new weights before each batch; otherwise they go on, and their state is not
+        waits: whether workers wait for new weights before each batch; otherwise they continue, and their state is not
             saved.
         saved: states that the workers resume from; see :meth:`worlds`.
 

@@ -136,7 +136,7 @@ def test_train_goes_on_wherever_it_was_killed(command: Command, monkeypatch: pyt
             command("train", *TINY, "pool.players=[high]")
     assert [entry["name"] for entry in entries()] == [run.name, "high"]
     out = command("train", *TINY, "pool.players=[high]")
-    assert f"{run.name}: " in out and "goes on" not in out and "begins" not in out
+    assert f"{run.name}: " in out and "continues" not in out and "begins" not in out
     assert [entry["matches"] for entry in entries()] == [4, 0]
     assert list(Path("league/runs").glob("ppo_*")) == [run]
     with (run / "metrics.csv").open(newline="") as stream:

@@ -37,7 +37,7 @@ def _parser() -> Parser:
     parser.add_argument("--batch", type=int, help="minibatch size")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:<k>")
     parser.add_argument("--no-render", action="store_true", help="taken, and without effect: nothing is drawn")
-    parser.add_argument("--load-model", type=Path, help="a checkpoint of the stack (.pt) to go on with")
+    parser.add_argument("--load-model", type=Path, help="a checkpoint of the stack (.pt) to continue from")
     parser.add_argument("--reset-timesteps", action="store_true", help="with --load-model: count from zero again")
     return parser
 

@@ -1,7 +1,7 @@
 """MarineNav's own command line: ``python -m rlstack.adapters.marinenav -C config.json [-P num_procs] [-D device]``.
 
 Trains the published agents from an unchanged JSON configuration of the published trainer, by the published rules, and
-leaves the files that it leaves: each trial is a run of ours. ``-R <folder>`` goes on with trials that were interrupted.
+leaves the files that it leaves: each trial is a run of ours. ``-R <folder>`` continues interrupted trials.
 ``-I <expert>`` says whom trials with ``imitation_learning: true`` clone.
 """
 

@@ -138,7 +138,7 @@ def published_agent(
     device: torch.device | str | None = None,
     **overrides: Any,
 ) -> Agent:
-    """A published agent as a native one of its ``*_published`` configuration, ready to go on training.
+    """A published agent as a native one of its ``*_published`` configuration, ready to continue training.
 
     Networks and targets get the weights. Where critics were not published with the actor they start fresh, which a
     warning says. Optimisers and memory start empty, and schedules at their beginning: the files hold none of these.

@@ -43,7 +43,7 @@ class RobotHistory:
         action: ``[n, 2]`` thrust rates, or ``[n]`` choices.
         trajectory: ``[n+1, 13]`` x, y, heading, velocity relative to the water 3 (world axes), velocity over ground
             3, thruster angles 2, thrusts 2.
-        absent: m; the published trainer goes on recording observations of nothing in these steps.
+        absent: m; the published trainer continues to record observations of nothing in these steps.
         relations: empty in every file that the published trainer wrote.
     """
 

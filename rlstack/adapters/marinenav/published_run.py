@@ -49,7 +49,7 @@ class PublishedFiles(Hook):
         self.trial, self.episode_set, self.evaluations = trial, trial.eval_schedule.episodes(), Evaluations()
 
     def on_prepare(self, training: Training) -> None:
-        """Takes over the networks of ``load_model``; where the run goes on, the evaluations before that."""
+        """Takes over the networks of ``load_model``; where the run continues, the evaluations before that."""
         file = training.run.path / EVALUATIONS
         if training.frames and file.exists():
             self.evaluations = read_evaluations(file)  # those of a future left behind go when the next is added

@@ -1,4 +1,4 @@
-"""Models of Stable-Baselines3 as native agents, which go on training."""
+"""Models of Stable-Baselines3 as native agents, which continue training."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sb3_agent(
     device: torch.device | str | None = None,
     **overrides: Any,
 ) -> Agent:
-    """A model of Stable-Baselines3 as the native agent of its algorithm, ready to go on training.
+    """A model of Stable-Baselines3 as the native agent of its algorithm, ready to continue training.
 
     PPO, A2C, DQN, SAC, and RecurrentPPO as a PPO with a memory. Networks, targets, SAC's temperature and observation
     statistics are taken over, and the settings that both have (:data:`SETTINGS`). Its greedy actions are the model's

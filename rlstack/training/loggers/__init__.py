@@ -1,7 +1,7 @@
 """Loggers of a run, a file each: always ``metrics.csv``; TensorBoard, Weights & Biases, MLflow and Trackio when asked.
 
 TorchRL's loggers write a file for every metric, and begin another run where one is resumed; these keep one table that
-a crash cannot spoil, take back what lies beyond a checkpoint, go on in the same run of a service, and end no run
+a crash cannot spoil, take back what lies beyond a checkpoint, continue the same run of a service, and end no run
 because a service is out of reach.
 """
 
@@ -60,7 +60,7 @@ class MetricLogger:
             self._add("Trackio", lambda: TrackioSink(directory, config, values))
 
     def _add(self, name: str, make: Callable[[], Sink]) -> None:
-        """Adds a sink; if it cannot be opened, the run goes on without it."""
+        """Adds a sink; if it cannot be opened, the run continues without it."""
         try:
             self._sinks.append(make())
         except ImportError:
