@@ -174,7 +174,7 @@ def test_the_first_page_is_short() -> None:
 def first_page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Returns the names defined by the ten lines of the first page, run with fewer frames."""
     (program,) = programs(README)
-    shorter = program.replace("250_000", "1000, threads=1, device='cpu', logger='csv', quiet=True")
+    shorter = program.replace("300_000", "1000, threads=1, device='cpu', logger='csv', quiet=True")
     assert shorter != program and len(program.strip().splitlines()) <= 11
     space: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
