@@ -30,6 +30,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
+from envs.extras import needs
 from envs.working import Work
 from rlstack import sweeps
 from rlstack.config import ConfigError, catalogue, conf_dir
@@ -71,13 +72,13 @@ _PLACE_OF_PLUGINS = str(Path(sweeps.__file__).parent / "plugins")
 if _PLACE_OF_PLUGINS not in sys.path:
     sys.path.append(_PLACE_OF_PLUGINS)
 
-_SWEEP = "; it comes with the extra 'sweep'"
 _PLUGINS = {
-    "hydra/launcher/joblib": _SWEEP,
-    "hydra/launcher/submitit_local": _SWEEP,
-    "hydra/launcher/submitit_slurm": _SWEEP,
-    "hydra/launcher/ray": "; it comes with the extra 'ray' and pip install --no-deps hydra-ray-launcher",
+    "hydra/launcher/joblib": "sweep",
+    "hydra/launcher/submitit_local": "sweep",
+    "hydra/launcher/submitit_slurm": "sweep",
+    "hydra/launcher/ray": "ray",
 }
+"""Options that other packages bring, and the extras with these packages."""
 
 
 class HydraCommand:
@@ -421,7 +422,7 @@ def explain(error: BaseException) -> str | None:
     match error:
         case MissingConfigException(missing_cfg_file=str(file), options=options) if options is not None:
             path = file.removesuffix(".yaml")
-            text = _missing(path, options) + _PLUGINS.get(path, "")
+            text = _missing(path, options) if path not in _PLUGINS else _not_installed(path)
         case MissingConfigException():
             text = str(error).partition("\n")[0]
         case OverrideParseException():
@@ -453,6 +454,13 @@ def _missing(path: str, options: Sequence[str]) -> str:
         return missing_option(group, name, found)
     group, _, name = path.rpartition("/")
     return missing_option(group, name, options)
+
+
+def _not_installed(option: str) -> str:
+    """Returns the message for an option of Hydra's that a package brings, such as ``hydra/launcher/joblib``."""
+    extra, (group, _, name) = _PLUGINS[option], option.rpartition("/")
+    further = ", then pip install --no-deps hydra-ray-launcher" if extra == "ray" else ""
+    return f"{group}={name} {needs(extra)}{further}"
 
 
 def _unreadable(error: OverrideParseException) -> str:

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import envs
+from envs.extras import install
 from rlstack.command import _PLUGINS
 from tests.test_readmes import PAGES, spans
 
@@ -131,9 +132,8 @@ def test_exporting_needs_only_its_extra(hide: Any) -> None:
         assert name not in hidden.modules and name in [Requirement(entry).name for entry in EXTRAS["export"]]
 
 
-@pytest.mark.parametrize(("option", "advice"), _PLUGINS.items())
-def test_what_a_sweep_asks_for_is_in_the_extra_that_it_names(option: str, advice: str) -> None:
-    (extra,) = re.findall(r"extra '(\w+)'", advice)
+@pytest.mark.parametrize(("option", "extra"), _PLUGINS.items())
+def test_what_a_sweep_asks_for_is_in_the_extra_that_it_names(option: str, extra: str) -> None:
     plugin = option.rpartition("/")[2].partition("_")[0]
     assert any(plugin in Requirement(entry).name for entry in EXTRAS[extra])
 
@@ -141,18 +141,47 @@ def test_what_a_sweep_asks_for_is_in_the_extra_that_it_names(option: str, advice
 def test_a_missing_package_is_told_with_its_extra(hide: Any) -> None:
     hide("none")
     env = envs.make("gymnasium", id="CartPole-v1", num_envs=1, kwargs={"render_mode": "rgb_array"})
-    with pytest.raises(ValueError, match=r"extra 'classic': pip install 'rlstack-torchrl\[classic\]'"):
+    with pytest.raises(ValueError, match="extra 'classic': pip install "):
         env.render()
-    with pytest.raises(ValueError, match=r"No module named 'pettingzoo' .pip install 'rlstack-torchrl.pettingzoo.'"):
+    with pytest.raises(ValueError, match="No module named 'pettingzoo'; it needs the extra 'pettingzoo': pip install "):
         envs.make("pettingzoo", id="sisl/pursuit_v5")
 
 
-def test_hints_name_this_distribution() -> None:
-    """The name ``rlstack`` on PyPI is another project, whose code a wrong hint would install."""
+def test_hints_name_extras_of_this_project() -> None:
     root = Path(__file__).parents[1]
-    files = [*root.glob("*.md"), *(path for top in ("rlstack", "envs", "conf") for path in root.glob(f"{top}/**/*.*"))]
-    texts = {path: path.read_text(encoding="utf-8") for path in files if path.suffix in (".py", ".md", ".yaml")}
-    hints = [(path, *hint) for path, text in texts.items() for hint in re.findall(r"([\w-]+)\[([\w,]+)\]['\"]", text)]
-    named = [hint for hint in hints if hint[1].startswith("rlstack")]
-    assert len(named) > 3
-    assert all(name == PROJECT["name"] and set(extras.split(",")) <= EXTRAS.keys() for _, name, extras in named), named
+    texts = [path.read_text(encoding="utf-8") for top in ("rlstack", "envs") for path in root.glob(f"{top}/**/*.py")]
+    named = [name for text in texts for name in re.findall(r"\bneeds\(['\"](\w+)['\"]\)", text)]
+    assert len(named) > 3 and set(named) <= EXTRAS.keys()
+
+
+def test_pages_install_extras_of_this_project_from_a_clone() -> None:
+    root = Path(__file__).parents[1]
+    texts = [path.read_text(encoding="utf-8") for path in (*root.glob("*.md"), *root.glob("[rec]*/**/*.md"))]
+    hints = [hint for text in texts for hint in re.findall(r"pip install -e '\.\[([\w,]+)\]' -c constraints.txt", text)]
+    assert len(hints) > 2 and {extra for hint in hints for extra in hint.split(",")} <= EXTRAS.keys()
+
+
+def test_in_the_folder_of_a_clone_the_hint_is_the_command_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root)
+    assert f"`{install('sweep')}`" in (root / "README.md").read_text(encoding="utf-8")
+
+
+def test_in_another_folder_the_hint_names_the_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "a clone").mkdir()
+    (tmp_path / "a clone" / "pyproject.toml").write_text(f'[project]\nname = "{PROJECT["name"]}"\n')
+    monkeypatch.setattr("envs.extras._ROOT", tmp_path / "a clone")
+    *command, place, _, constraints = shlex.split(install("ray"))
+    assert command == ["pip", "install", "-e"]
+    assert (place, constraints) == (f"{tmp_path}/a clone[ray]", f"{tmp_path}/a clone/constraints.txt")
+
+
+@pytest.mark.parametrize("project", [None, '[project]\nname = "another"\n'])
+def test_outside_a_clone_the_hint_names_this_distribution(
+    project: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The name ``rlstack`` on PyPI is another project, whose code a wrong hint would install."""
+    if project is not None:
+        (tmp_path / "pyproject.toml").write_text(project)
+    monkeypatch.setattr("envs.extras._ROOT", tmp_path)
+    assert install("ray") == f"pip install '{PROJECT['name']}[ray]'"

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 
+from ..extras import needs
 from ..named import clash, made_by
 from ..processes import EnvironmentFailed
 
@@ -122,7 +123,8 @@ def missing_package(id: str, error: Exception) -> str:
     module = id.partition(":")[0] if ":" in id else str(getattr(gymnasium.registry.get(id), "entry_point", ""))
     for package, extra in _EXTRAS.items():
         if module.startswith(package):
-            return f"{id} needs the extra {extra!r}: pip install 'rlstack-torchrl[{extra}]' ({_line(error)})"
+            installed = isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError)
+            return f"{id} {needs(extra)}" + (f" ({_line(error)})" if installed else "")
     return f"{id} needs a package that is not installed or cannot be imported: {_line(error)}"
 
 

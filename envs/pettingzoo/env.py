@@ -16,6 +16,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
+from ..extras import needs
 from ..keys import ACTION_MASK
 from ..named import made_by
 from ..spaces import Actions, Array, Observations, has_mask, split_mask
@@ -297,7 +298,7 @@ def parallel_factory(id: str) -> Callable[..., Any]:
 def _advice(module: str, error: ImportError | ValueError) -> str:
     lacking = str(getattr(error, "name", None))
     if module.startswith("pettingzoo.") and (lacking == "pettingzoo" or not lacking.startswith("pettingzoo")):
-        return " (pip install 'rlstack-torchrl[pettingzoo]')"
+        return f"; it {needs('pettingzoo')}"
     family, _, name = module.rpartition(".")
     try:
         siblings = [entry.name for entry in pkgutil.iter_modules(importlib.import_module(family).__path__)]

@@ -19,6 +19,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.data import Composite
 
+from envs.extras import needs
 from envs.whole_files import replacing
 from envs.world import MEMORY
 from rlstack.adapters.agreement import TOLERANCE, Agreement, compare, random_inputs
@@ -235,7 +236,7 @@ def _require_onnx() -> None:
         try:
             importlib.import_module(package)
         except ImportError:
-            raise ConfigError(f"format=onnx needs {package}: pip install 'rlstack-torchrl[export]'") from None
+            raise ConfigError(f"format=onnx {needs('export')}") from None
 
 
 # -- checks ------------------------------------------------------------------------------------------------------

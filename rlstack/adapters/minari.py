@@ -12,6 +12,7 @@ from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Binary, Categorical, Composite, MultiCategorical, TensorSpec
 
+from envs.extras import needs
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.data.recordings import continuous, episode_lengths
@@ -23,8 +24,8 @@ _NAME = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
 def _minari() -> Any:
     try:
         import minari
-    except ImportError as error:
-        raise ConfigError(f"minari: is not installed ({error}); pip install 'rlstack-torchrl[offline]'") from None
+    except ImportError:
+        raise ConfigError(f"minari {needs('offline')}") from None
     return minari
 
 

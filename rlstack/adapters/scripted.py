@@ -20,6 +20,7 @@ from torch import Tensor
 from torchrl.data import Composite, OneHot
 from torchrl.envs import EnvBase
 
+from envs.extras import needs
 from rlstack.agents.fit import as_actions, batch_of, choices, leaves, telling, try_out
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
@@ -69,7 +70,7 @@ def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError:
-        raise ConfigError("policies in ONNX need onnxruntime: pip install 'rlstack-torchrl[export]'") from None
+        raise ConfigError(f"a policy in ONNX {needs('export')}") from None
     try:
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's exceptions have no common base class

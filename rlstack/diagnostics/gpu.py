@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from envs.extras import needs
 from rlstack.data.collector import make_collector
 from rlstack.training.hardware import GpuWatch
 
@@ -43,7 +44,7 @@ def measure_gpu(measured: MeasuredTraining) -> dict[str, Any]:
             "frames_per_second": summary(run.iterations)["frames_per_second"],
         }
         if not watch.sees_utilisation:
-            found["note"] = "utilisation needs NVML: pip install 'rlstack-torchrl[gpu]'"
+            found["note"] = f"utilisation {needs('gpu')}"
         collector = make_collector(run.env, run.agent.policy(explore=True), _STEPS)
         batches = iter(collector)
         next(batches)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 
+from envs.extras import needs
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.named_code import granting
 from rlstack.training.hooks import Hook
@@ -39,7 +40,7 @@ def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compos
         ConfigError: options or arguments have a mistake or Optuna is missing, before any work; or all trials fail.
     """
     if find_spec("optuna") is None:
-        raise ConfigError("hydra/sweeper=search: optuna is not installed; pip install 'rlstack-torchrl[sweep]'")
+        raise ConfigError(f"hydra/sweeper=search {needs('sweep')}")
     config = build(SearchConfig, to_plain(options), "hydra.sweeper")
     space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments], may_vary=("",))
     run, allowed = checked(compose, space, fixed)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
+from envs.extras import needs
 from rlstack.config import ConfigError, Interval, convert
 from rlstack.config.agents import Count, NonNegative, Positive, Whole
 
@@ -120,7 +121,7 @@ class LoggerConfig:
         """Raises a :class:`ConfigError` if the package of a logger is missing."""
         for name in ("mlflow", "trackio"):
             if getattr(self, name) and find_spec(name) is None:
-                raise ConfigError(f"logger.{name}: {name} is not installed; pip install 'rlstack-torchrl[{name}]'")
+                raise ConfigError(f"logger.{name} {needs(name)}")
 
     def without_services(self) -> LoggerConfig:
         """Returns the same options with every service switched off: nothing leaves the run's folder."""

@@ -18,6 +18,7 @@ import torch
 from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 from torchrl.envs import EnvBase
 
+from envs.extras import needs
 from envs.world import World, hooks_of
 from rlstack.agents import Agent, agent_class
 from rlstack.agents.on_policy import FromRollouts, OnPolicy
@@ -175,7 +176,7 @@ def _worlds_of(config: TrainConfig, options: dict[str, Any], index: int, seed: i
 
 def _check_cluster(c: CollectorConfig) -> None:
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("collector.backend: ray is not installed; pip install 'rlstack-torchrl[ray]'")
+        raise ConfigError(f"collector.backend: ray {needs('ray')}")
     if c.address is None:
         return
     import ray

@@ -137,7 +137,7 @@ def test_ctrl_c_in_a_job_ends_the_sweep(app: Path, cwd: Path) -> None:
 def test_a_launcher_that_is_not_installed_is_told_with_where_it_comes_from(app: Path, cwd: Path) -> None:
     result = call(app, cwd, "-m", "hydra/launcher=joblib", "seed=1,2")
     if result.returncode:
-        assert "extra 'sweep'" in result.stderr
+        assert "hydra/launcher=joblib needs the extra 'sweep': pip install " in result.stderr
 
 
 def test_help_lists_the_groups(app: Path, cwd: Path) -> None:

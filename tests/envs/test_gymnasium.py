@@ -218,8 +218,9 @@ def test_a_missing_package_is_named_by_its_extra(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(gymnasium, "make", missing)
     for id, extra in (("LunarLander-v3", "box2d"), ("HalfCheetah-v5", "mujoco")):
-        with pytest.raises(ValueError, match=rf"needs the extra '{extra}': pip install 'rlstack-torchrl\[{extra}\]'"):
+        with pytest.raises(ValueError, match=rf"{id} needs the extra '{extra}': pip install ") as error:
             Gymnasium(id)
+        assert "no such package" not in str(error.value)
 
 
 @pytest.mark.parametrize(("id", "package"), [("LunarLander-v3", "Box2D"), ("HalfCheetah-v5", "mujoco")])

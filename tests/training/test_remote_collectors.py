@@ -74,7 +74,7 @@ def test_several_workers_need_a_backend(tmp_path: Path) -> None:
 def test_without_ray_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = build(TrainConfig, plain_config("ppo", tmp_path, *RAY))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"ray is not installed; pip install 'rlstack-torchrl\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"^collector\.backend: ray needs the extra 'ray': pip install "):
         check_collector(config)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...extras import needs
 from ...processes import Processes, Shared, WorkerFailed, WorkersFailed
 from .. import rules
 from ..simulation import Events
@@ -60,7 +61,7 @@ class Simulators:
         patience: float = PATIENCE,
     ) -> None:
         if importlib.util.find_spec("RocketSim") is None:
-            raise ValueError("backend: rocketsim needs the extra 'rocketsim': pip install 'rlstack-torchrl[rocketsim]'")
+            raise ValueError(f"backend: rocketsim {needs('rocketsim')}")
         self.failures, self.patience = 0, patience
         self._in_vain: Counter[int] = Counter()
         self._cars = cars
