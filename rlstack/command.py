@@ -47,7 +47,7 @@ from rlstack.config.groups import hydra_set_aside, is_own
 from rlstack.config.named_code import granting
 from rlstack.config.overrides import override, quoted
 from rlstack.config.typed import resolve
-from rlstack.help import command_help
+from rlstack.help import command_help, offered
 from rlstack.sweeps.folder import in_sweep, note_result, show_results, sweep_folder, take_results
 
 _FLAGS = {
@@ -178,7 +178,7 @@ class HydraCommand:
 
     def _for_hydra(self, typed: list[str]) -> list[str]:
         """Returns the arguments for Hydra, flags first, as its parser requires."""
-        flags, overrides = _parted(typed)
+        flags, overrides = _parted(typed, self._config_name)
         return own_components([*flags, *self._rewritten(overrides)])
 
     @contextmanager
@@ -285,7 +285,7 @@ def _in_yaml(group: str, option: str, key: str, arguments: list[str]) -> str | N
     return next((entry.value.strip("'\"") for entry in options if entry.key == key), None)
 
 
-def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
+def _parted(arguments: Sequence[str], config_name: str) -> tuple[list[str], list[str]]:
     """Separates flags with their values from overrides.
 
     Raises:
@@ -304,11 +304,22 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
             overrides.append(entry)
             continue
         if name not in _FLAGS:
-            raise ConfigError(f"{name}: unknown flag, {did_you_mean(name, _FLAGS)}see --help")
+            raise ConfigError(_unknown_flag(name, value or "".join(rest[:1]), config_name))
         flags.append(entry)
         if _FLAGS[name] and not joined and rest and "=" not in rest[0].removeprefix(os.sep):
             flags.append(rest.pop(0))
     return flags, overrides
+
+
+def _unknown_flag(flag: str, value: str, config_name: str) -> str:
+    """Returns the message for a flag that does not exist; one named after an option is given as ``key=value``."""
+    groups, options = offered(config_name)
+    key = flag.lstrip("-").replace("-", "_")
+    if key not in {*groups, *(option.key for option in options)}:
+        guess = did_you_mean(flag, [name for name in _FLAGS if name.startswith("--")])
+        return f"{flag}: unknown flag, {guess}options have the form key=value, see --help"
+    given = "<value>" if not value or value.startswith("-") or "=" in value else value
+    return f"{flag}: unknown flag, write {key}={given}"
 
 
 def _refuse_empty(cfg: DictConfig) -> None:
@@ -339,7 +350,7 @@ def _composed(config_name: str, arguments: Sequence[str]) -> Iterator[DictConfig
     Raises:
         ConfigError: a flag is only valid on the command line.
     """
-    flags, overrides = _parted(list(arguments))
+    flags, overrides = _parted(arguments, config_name)
     for name in (entry.partition("=")[0] for entry in flags if entry.startswith("-")):
         if name not in catalogue.FOLDER_FLAGS:
             raise ConfigError(f"{name}: a flag of the command line; in Python, several runs are a loop")
@@ -428,7 +439,7 @@ def explain(error: BaseException) -> str | None:
         case OverrideParseException():
             text = _unreadable(error)
         case ConfigCompositionException(__cause__=ConfigAttributeError() | ConfigKeyError() as cause):
-            text = _unknown(*_key_and_siblings(cause)) if cause.full_key else _first_line(str(error))
+            text = _unknown(cause) if cause.full_key else _first_line(str(error))
         case ConfigCompositionException(__cause__=OmegaConfBaseException() as cause):
             return explain(cause)
         case ConfigAttributeError() | ConfigKeyError() if error.full_key:
@@ -475,10 +486,13 @@ def _unreadable(error: OverrideParseException) -> str:
     return f"{override}: expected key=value, {meant}see --help"
 
 
-def _unknown(key: str, siblings: list[str]) -> str:
+def _unknown(error: OmegaConfBaseException) -> str:
     """Returns the message for an unknown key, or for a key of a group from which nothing is chosen."""
+    key, siblings = _key_and_siblings(error)
     if not (conf_dir() / key).is_dir():
-        return unknown_key(key, siblings)
+        root = {} if "." in key else error.parent_node
+        groups = [(group, root[group]) for group in ("agent", "env") if OmegaConf.is_dict(root.get(group))]
+        return unknown_key(key, siblings, [f"{group}.{name}" for group, options in groups for name in options])
     names = ", ".join(sorted(path.stem for path in (conf_dir() / key).glob("*.yaml")))
     return f"{key}: none is chosen yet; choose one with {key}=<name>: {names}"
 

@@ -260,7 +260,7 @@ def _possible(typed: list[str], word: str) -> list[str]:
         return [f"{name} " for name in catalogue.names(command.removesuffix("s"), where)]
     if command not in COMMANDS:
         return []
-    groups, options = _offered("league_train" if command == "league" and "train" in arguments else command)
+    groups, options = offered("league_train" if command == "league" and "train" in arguments else command)
     key, equals, _ = word.partition("=")
     if equals and key in groups:
         return [f"{key}={name} " for name in catalogue.names(key, where)]
@@ -277,8 +277,8 @@ def _possible(typed: list[str], word: str) -> list[str]:
     return [*first, *(f"{name}=" for name in groups), *(f"{option.key}=" for option in options if option.value)]
 
 
-def _offered(config: str) -> tuple[dict[str, str | None], list[Option]]:
+def offered(config: str) -> tuple[dict[str, str | None], list[Option]]:
     """Returns the groups and options of a command, including those of the command that it extends."""
     own = catalogue.read_command(config)
-    groups, options = _offered(own.extends) if own.extends else ({}, [])
+    groups, options = offered(own.extends) if own.extends else ({}, [])
     return {**groups, **own.groups}, [*options, *own.options]

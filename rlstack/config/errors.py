@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rlstack.config.synonyms import synonyms
+
 RUN_ERROR_STATUS = 1
 USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells count
@@ -48,12 +50,19 @@ def prefixed(where: object) -> Iterator[None]:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def unknown_key(key: str, allowed: Iterable[Any]) -> str:
-    """Returns the message for a key that does not exist among its ``allowed`` siblings."""
+def unknown_key(key: str, allowed: Iterable[Any], below: Sequence[str] = ()) -> str:
+    """Returns the message for a key that does not exist among its ``allowed`` siblings.
+
+    Args:
+        below: dotted keys of groups that may be meant, such as ``agent.lr`` for ``lr``.
+    """
     name, siblings = key.rpartition(".")[2], sorted(map(str, allowed))
     if not siblings:
         return f"{key}: unknown key, nothing is allowed here"
-    return f"{key}: unknown key, {did_you_mean(name, siblings)}allowed: {', '.join(siblings)}"
+    places = {entry.rpartition(".")[2]: entry for entry in (*reversed(below), *siblings)}
+    return f"{key}: unknown key, {_question([places[guess] for guess in nearest(name, places)])}" + (
+        f"allowed: {', '.join(siblings)}"
+    )
 
 
 def missing_option(group: str, name: str, options: Sequence[str]) -> str:
@@ -64,13 +73,21 @@ def missing_option(group: str, name: str, options: Sequence[str]) -> str:
 
 def did_you_mean(name: Any, candidates: Iterable[str]) -> str:
     """Returns ``"did you mean 'lr'? "`` with the closest candidate, or an empty string if none is close."""
-    close = nearest(str(name), candidates)
+    return _question(nearest(str(name), candidates))
+
+
+def _question(close: Sequence[str]) -> str:
     return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 
 def nearest(name: str, candidates: Iterable[str]) -> list[str]:
-    """Returns the closest candidate; if none is close, up to three with a close part: ``lr_actor`` for ``lrr``."""
+    """Returns the candidate of that name, those that other libraries call so, or the closest one.
+
+    If none is close, up to three with a close part are returned: ``lr_actor`` for ``lrr``.
+    """
     known = {str(candidate).lower(): str(candidate) for candidate in candidates}
+    if meant := [known[word] for word in (name.lower(), *synonyms(name.lower())) if word in known]:
+        return list(dict.fromkeys(meant))[:3]
     if close := difflib.get_close_matches(name.lower(), known, n=1):
         return [known[close[0]]]
     parts: dict[str, list[str]] = {}

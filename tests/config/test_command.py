@@ -201,4 +201,4 @@ def test_another_broken_pipe_is_a_bug() -> None:
 def test_flags_may_stand_anywhere_and_keep_their_values() -> None:
     given = ["seed=1", "--config-dir", "mine", "-m", "runs/x", "--config-dir=more", "--cfg", "job", "--info", "lr=2"]
     flags = ["--config-dir", "mine", "-m", "--config-dir=more", "--cfg", "job", "--info"]
-    assert _parted(given) == (flags, ["seed=1", "runs/x", "lr=2"])
+    assert _parted(given, "train") == (flags, ["seed=1", "runs/x", "lr=2"])
