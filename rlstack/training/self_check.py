@@ -6,6 +6,7 @@ import shutil
 import sys
 import sysconfig
 import traceback
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -20,6 +21,7 @@ from torchrl.envs.utils import check_env_specs
 import envs
 import rlstack
 from envs.processes import EnvironmentFailed
+from envs.world import World
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError
 from rlstack.data.finite import find
@@ -92,18 +94,21 @@ class _SmallCopy:
         self.agent = build_agent(config.agent, self.env, config.total_frames, device)
 
     def specs(self) -> str:
-        root = self.env.reset()
-        _compare("reset", root, self.env.full_observation_spec)
-        stepped, _ = self.env.step_and_maybe_reset(self.env.rand_action(root))
-        for spec in (self.env.full_observation_spec, self.env.full_reward_spec, self.env.full_done_spec):
-            _compare("step", stepped["next"], spec)
+        env, world = self.env, type(self.env).__name__
+        seen, ends, further = env.full_observation_spec, env.full_done_spec, (env.full_state_spec, env.full_action_spec)
+        root = env.reset()
+        _check_entries(f"{world}: reset", root, (seen,), (ends, *further))
+        drawn = env.rand_action(root)
+        # TorchRL's own step would fill in flags that a world forgets.
+        following = env._advance(drawn) if isinstance(env, World) else env.step(drawn)["next"]
+        _check_entries(f"{world}: step", following, (seen, env.full_reward_spec, ends), further)
         level = torchrl_logger.level
         torchrl_logger.setLevel("WARNING")
         try:
             check_env_specs(self.env)
         finally:
             torchrl_logger.setLevel(level)
-        return f"{type(self.env).__name__} keeps to its specs"
+        return f"{world} keeps to its specs"
 
     def forward(self) -> str:
         agent, key = self.agent, self.agent.interface.key("action")
@@ -135,17 +140,33 @@ class _SmallCopy:
         return f"written and read back ({size / 1e6:.1f} MB without replay, {free / 1e9:.0f} GB free)"
 
 
-def _compare(call: str, given: TensorDictBase, spec: Composite) -> None:
-    """Raises a ValueError if an entry returned by ``call`` differs from its spec in shape or type."""
-    for key, wanted in spec.items(include_nested=True, leaves_only=True):
-        value = given.get(key, None)
-        if not isinstance(value, torch.Tensor) or -1 in wanted.shape:
+def _check_entries(call: str, given: TensorDictBase, specs: Sequence[Composite], further: Sequence[Composite]) -> None:
+    """Compares the entries that a call returns with their specs.
+
+    Args:
+        call: its name, for the message.
+        specs: specs of the entries that it must return.
+        further: specs of entries that it may return.
+
+    Raises:
+        ConfigError: an entry is missing, has no spec, or has another shape or type than its spec.
+    """
+    wanted = {key: spec for part in specs for key, spec in part.items(include_nested=True, leaves_only=True)}
+    known = {*wanted, *(key for part in further for key in part.keys(include_nested=True, leaves_only=True))}
+    entries = dict(given.items(include_nested=True, leaves_only=True))
+    if missing := ", ".join(sorted(map(repr, wanted.keys() - entries))):
+        raise ConfigError(f"self-check specs failed: {call} does not return {missing}, which the specs declare")
+    if surplus := ", ".join(sorted(map(repr, entries.keys() - known))):
+        raise ConfigError(f"self-check specs failed: {call} returns {surplus}, which the specs do not declare")
+    for key, spec in wanted.items():
+        value = entries[key]
+        if not isinstance(value, torch.Tensor) or -1 in spec.shape:
             continue
-        if (value.shape, value.dtype) != (wanted.shape, wanted.dtype):
+        if (value.shape, value.dtype) != (spec.shape, spec.dtype):
             name = key if isinstance(key, str) else " ".join(key)
-            raise ValueError(
-                f"{call} gives {name} {list(value.shape)} of {value.dtype}, the spec says {list(wanted.shape)} of "
-                f"{wanted.dtype}"
+            raise ConfigError(
+                f"self-check specs failed: {call} gives {name} {list(value.shape)} of {value.dtype}, the spec says "
+                f"{list(spec.shape)} of {spec.dtype}"
             )
 
 

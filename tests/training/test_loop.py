@@ -253,10 +253,16 @@ class MistakenCartPole(CartPole):
         if self.mistake == "broken":
             raise KeyError("here")
         given = super()._advance(tensordict)
+        if self.mistake == "no flag":
+            del given["truncated"]
+        if self.mistake == "surplus":
+            given["speed"] = given["reward"]
         return given.set("reward", given["reward"][:, 0]) if self.mistake == "reward" else given
 
     def _current(self, **more: torch.Tensor) -> TensorDict:
         given = super()._current(**more)
+        if self.mistake == "no statistic":
+            del given["episode", "length"]
         return given.set("observation", given["observation"].double()) if self.mistake == "observation" else given
 
 
@@ -265,6 +271,9 @@ class MistakenCartPole(CartPole):
     [
         ("reward", r"step gives reward \[4\] of torch.float32, the spec says \[4, 1\] of"),
         ("observation", r"reset gives observation \[4, 4\] of torch.float64, the spec says \[4, 4\] of torch.float32"),
+        ("no flag", "MistakenCartPole: step does not return 'truncated', which the specs declare$"),
+        ("no statistic", r"MistakenCartPole: reset does not return \('episode', 'length'\), which the specs declare$"),
+        ("surplus", "MistakenCartPole: step returns 'speed', which the specs do not declare$"),
         ("broken", r"KeyError: 'here' \(test_loop.py, line \d+\)"),
     ],
 )
