@@ -5,11 +5,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import sysconfig
+import traceback
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_origin, get_type_hints
 
 _OURS = ("envs", "rlstack")
+_OTHERS = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+_OTHERS += [Path(__file__).parents[1] / name for name in _OURS]
+"""Folders of code that is not the user's."""
 
 
 def found(target: str) -> Any:
@@ -20,10 +26,41 @@ def found(target: str) -> Any:
     """
     module, _, attribute = target.partition(":")
     try:
-        return attrgetter(attribute)(importlib.import_module(module))
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: a relative name
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{target} cannot be imported: {reason}{clash(module)}") from error
+        return attrgetter(attribute)(imported(module))
+    except (AttributeError, ValueError) as error:
+        raise ValueError(f"{target} cannot be imported: {error}") from error
+
+
+def imported(module: str) -> ModuleType:
+    """Imports a module of the user's.
+
+    Raises:
+        ValueError: it cannot be imported; one line says why, and where in the user's code.
+    """
+    try:
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # a user's code may raise anything, or end the program
+        reason, top = " ".join(str(error).split()), module.partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name in (top, module):
+            file = f"{top}.py" if top == module else top
+            where = f"; run the command in the folder of {file}, or put that folder on PYTHONPATH"
+            reason += clash(module) or (where if error.name == top else "")
+        elif isinstance(error, SyntaxError):  # which names its place
+            reason = f"{type(error).__name__}: {reason}"
+        elif place := place_in_users_code(error):
+            reason = f"{type(error).__name__}: {reason}{place}"
+        elif not isinstance(error, ImportError | TypeError | ValueError):  # TypeError: a relative name
+            raise
+        raise ValueError(reason or type(error).__name__) from error
+
+
+def place_in_users_code(error: BaseException) -> str:
+    """Returns file and line of the user's code that raised an error, such as ``(tank.py, line 38)``, or ``""``."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and not any(file.is_relative_to(folder) for folder in _OTHERS):
+            return f" ({file.name}, line {frame.lineno})"
+    return ""
 
 
 def clash(module: str) -> str:

@@ -121,7 +121,7 @@ def world_class(name: str) -> Callable[..., EnvBase]:
     try:
         factory: Callable[..., EnvBase] = found(target)
     except ValueError as error:
-        raise ValueError(f"world {name!r}: {error}") from error
+        raise ValueError(str(error) if target == name else f"world {name!r}: {error}") from error
     if target == name and not issubclass(made_by(factory), EnvBase):
         raise ValueError(f"world {name!r}: neither a class of EnvBase nor a function annotated to return one")
     return factory

@@ -8,6 +8,7 @@ shows the traceback of a user's mistake.
 import functools
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,6 +80,11 @@ _PLUGINS = {
     "hydra/launcher/ray": "ray",
 }
 """Options that other packages bring, and the extras with these packages."""
+
+
+_NAMED_BY = {"env": "env.name", "agent": "agent.algorithm"}
+"""Groups, and the key under which a user's class replaces an option."""
+_OWN = re.compile(r"^(env|agent)=([\w.]+:[\w.]+)$")
 
 
 class HydraCommand:
@@ -251,13 +257,16 @@ def words_as(*keys: str) -> Callable[[list[str]], list[str]]:
 def own_components(arguments: list[str]) -> list[str]:
     """Returns the arguments for a world or an algorithm without a yaml, whose class alone knows its options.
 
-    ``env.name=my_package:MyWorld`` without ``env=`` starts from that name alone (``conf/env/own.yaml``), and
-    ``env.key=value`` is accepted for any key, as for a yaml that only gives the name;
-    ``agent.algorithm=my_package:MyAgent`` without ``agent=`` starts from the defaults of that class.
+    ``env=my_package:MyWorld`` means ``env.name=my_package:MyWorld``, and ``agent=my_package:MyAgent`` means
+    ``agent.algorithm=my_package:MyAgent``. Without ``env=`` a world starts from its name alone (``conf/env/own.yaml``),
+    and ``env.key=value`` is accepted for any key, as for a yaml that only gives the name; an algorithm without
+    ``agent=`` starts from the defaults of its class.
     """
+    arguments = [_OWN.sub(lambda own: f"{_NAMED_BY[own[1]]}={own[2]}", entry) for entry in arguments]
     given = {entry.lstrip("+").partition("=")[0]: entry.partition("=")[2] for entry in arguments if "=" in entry}
-    for group, key in (("env", "name"), ("agent", "algorithm")):
-        name = given.get(f"{group}.{key}")
+    for group, path in _NAMED_BY.items():
+        key = path.partition(".")[2]
+        name = given.get(path)
         if name is None and group in given:
             name = _in_yaml(group, given[group], key, arguments)
         if name is None or not (is_own(name) if group == "env" else ":" in name):
@@ -460,9 +469,11 @@ def _missing(path: str, options: Sequence[str]) -> str:
     """Returns the message for ``group/name``, a file that does not exist; the name may include a sub-folder."""
     group, _, name = path.partition("/")
     if group == "env" and ":" in name:
-        return f"env: {name!r} is not the name of a world; for your own class, use env.name={name}"
-    if found := catalogue.names(group, catalogue.folders(sys.argv[1:])):
-        return missing_option(group, name, found)
+        return f"env: {name!r} is not the name of a world; name your own class alone, on the command line: env={name}"
+    folders = catalogue.folders(sys.argv[1:])
+    if found := catalogue.names(group, folders):
+        own = f"; {group}/{name}.yaml in a folder of yours needs --config-dir <folder>"
+        return missing_option(group, name, found) + ("" if len(folders) > 1 or nearest(name, found) else own)
     group, _, name = path.rpartition("/")
     return missing_option(group, name, options)
 

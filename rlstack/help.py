@@ -160,13 +160,14 @@ def _own_world(name: str) -> str:
         options, described = options_of(name), inspect.getdoc(world_class(name)) or ""
     except ValueError as error:
         raise ConfigError(f"env: {error}") from None
-    rows = [(f"env.name={name}", "")]
+    chosen = f"env={name}" if ":" in name else f"env.name={name}"
+    rows = [(chosen, "")]
     for key, entry in options.items():
         if key not in ("device", "seed", "**"):  # set by the run
             value = "" if entry.default is entry.empty else f"={_as_yaml(entry.default)}"
             rows.append((f"env.{key}{value}", "" if value else "required"))
     sentence = re.sub(r":\w+:`~?([^`]+)`|``([^`]+)``", r"\1\2", described.partition("\n\n")[0])  # no markup
-    return "\n\n".join([_wrapped(f"env.name={name}", sentence), _section("options", table(rows))])
+    return "\n\n".join([_wrapped(chosen, sentence), _section("options", table(rows))])
 
 
 def _as_yaml(value: object) -> str:

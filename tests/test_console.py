@@ -57,7 +57,7 @@ def test_the_overview(arguments: list[str], monkeypatch: pytest.MonkeyPatch, cap
         (["envs", "marinav"], "env: no option 'marinav', did you mean 'marinenav'?"),
         (
             ["envs", "tests.agents.recall:Recal"],
-            "env: world 'tests.agents.recall:Recal': tests.agents.recall:Recal cannot",
+            "env: tests.agents.recall:Recal cannot",
         ),
         (["agents", "ppo", "sac"], "ppo sac: one name at most, such as: rlstack agents ppo"),
         (["train", "ppo"], "ppo: expected key=value, did you mean 'agent=ppo'? see --help"),
@@ -108,7 +108,7 @@ def test_markup_of_a_docstring_is_not_shown(monkeypatch: pytest.MonkeyPatch, cap
 def test_the_options_of_a_world_of_the_user_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     call(monkeypatch, "envs", "tests.agents.recall:Recall")
     shown = capsys.readouterr().out
-    assert shown.startswith("env.name=tests.agents.recall:Recall\n")
+    assert shown.startswith("env=tests.agents.recall:Recall\n")
     assert "\n  env.num_worlds=" in shown and "\n  env.dtype=float32\n" in shown and "env.seed" not in shown
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import gymnasium
 
 from ..extras import needs
-from ..named import clash, made_by
+from ..named import imported, made_by
 from ..processes import EnvironmentFailed
 
 Environment = gymnasium.Env[Any, Any]
@@ -96,9 +95,9 @@ class Recipe:
         if not attribute.isidentifier():
             return None
         try:
-            factory = getattr(importlib.import_module(name), attribute, None)
-        except ImportError as error:
-            raise ValueError(f"id: {id}: module {name!r} cannot be imported: {_line(error)}{clash(name)}") from error
+            factory = getattr(imported(name), attribute, None)
+        except ValueError as error:
+            raise ValueError(f"id: {id} cannot be imported: {error}") from error
         if factory is None and attribute in gymnasium.registry:
             return None
         if not callable(factory):

@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
 
@@ -18,7 +19,7 @@ from torchrl.data import TensorSpec
 
 from ..extras import needs
 from ..keys import ACTION_MASK
-from ..named import made_by
+from ..named import imported, made_by
 from ..spaces import Actions, Array, Observations, has_mask, split_mask
 from ..world import GROUP, World, flag_spec
 
@@ -279,10 +280,12 @@ def parallel_factory(id: str) -> Callable[..., Any]:
     """
     family, _, short = id.partition("/")
     path, _, attribute = (f"pettingzoo.{family}.{short}" if short else id).partition(":")
+    if path.startswith("pettingzoo.") and find_spec("pettingzoo") is None:
+        raise ValueError(f"id: {id} {needs('pettingzoo')}")
     try:
-        module = importlib.import_module(path)
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"id: {id!r} cannot be imported: {error}{_advice(path, error)}") from error
+        module = imported(path)
+    except ValueError as error:
+        raise ValueError(f"id: {id} cannot be imported: {error}{_advice(path, error.__cause__)}") from error
     try:
         factory = attrgetter(attribute or "parallel_env")(module)
     except AttributeError:
@@ -295,9 +298,9 @@ def parallel_factory(id: str) -> Callable[..., Any]:
     return factory
 
 
-def _advice(module: str, error: ImportError | ValueError) -> str:
+def _advice(module: str, error: BaseException | None) -> str:
     lacking = str(getattr(error, "name", None))
-    if module.startswith("pettingzoo.") and (lacking == "pettingzoo" or not lacking.startswith("pettingzoo")):
+    if module.startswith("pettingzoo.") and not lacking.startswith("pettingzoo"):
         return f"; it {needs('pettingzoo')}"
     family, _, name = module.rpartition(".")
     try:

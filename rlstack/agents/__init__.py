@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torchrl.envs import EnvBase
 
+from envs.named import found
 from rlstack.config import ConfigError, build, load_group
 from rlstack.config.agents import defaults_of
 from rlstack.config.errors import missing_option
@@ -54,14 +54,13 @@ def agent_class(name: str | None) -> type[Agent]:
     target = _AGENTS.get(name, name if ":" in name else None)
     if target is None:
         raise ConfigError(missing_option("agent.algorithm", name, list(_AGENTS)))
-    module, _, attribute = target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: a relative name
-        raise ConfigError(f"agent.algorithm: {target!r} cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Agent)):  # a file may name anything
+        cls = found(target)
+    except ValueError as error:
+        raise ConfigError(f"agent.algorithm: {error}") from error
+    if not (isinstance(cls, type) and issubclass(cls, Agent)):  # a file may name anything
         raise ConfigError(f"agent.algorithm: {target!r} is not a class of rlstack.agents.Agent")
-    return found
+    return cls
 
 
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:

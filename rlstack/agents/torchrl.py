@@ -7,7 +7,6 @@ for examples. Acting, replay, schedules, checkpoints and refused steps are as in
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 import warnings
@@ -25,6 +24,7 @@ from torchrl.modules import MaskedCategorical, ProbabilisticActor, QValueActor, 
 from torchrl.objectives import SoftUpdate
 from torchrl.objectives.common import LossModule
 
+from envs.named import imported
 from rlstack.config import ConfigError
 from rlstack.config.agents import LossNetwork, TorchRLConfig
 from rlstack.config.errors import did_you_mean, unknown_key
@@ -59,9 +59,9 @@ def loss_class(name: str) -> type[LossModule]:
     if ":" not in name and not name.startswith(_OPEN):
         raise ConfigError(f"agent.loss: {name!r} is neither {_OPEN[0]}<Loss> nor package.module:Class")
     try:
-        home = importlib.import_module(module)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"agent.loss: {name!r} cannot be imported: {error}") from error
+        home = imported(module)
+    except ValueError as error:
+        raise ConfigError(f"agent.loss: {name} cannot be imported: {error}") from error
     found = getattr(home, attribute, None)
     if not (isinstance(found, type) and issubclass(found, LossModule)):
         meant = did_you_mean(attribute, [entry for entry in vars(home) if entry.endswith("Loss")])

@@ -8,7 +8,6 @@ runs anything. What the user wrote on the command line is allowed (:func:`granti
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 import shlex
 import sys
@@ -20,6 +19,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from envs.named import imported
 from rlstack.config.errors import ConfigError
 from rlstack.config.overrides import override
 
@@ -97,11 +97,9 @@ def load_named(path: str) -> Any:
     if not colon or not module or not attribute:
         raise ConfigError(f"{path!r} is not of the form 'package.module:attribute'")
     try:
-        found: Any = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # foreign code may raise anything, or end the program
-        raise ConfigError(
-            f"{path}: {module} cannot be imported ({type(error).__name__}: {_first_line(error)})"
-        ) from error
+        found: Any = imported(module)
+    except ValueError as error:
+        raise ConfigError(f"{path} cannot be imported: {error}") from error
     for name in attribute.split("."):
         try:
             found = getattr(found, name)

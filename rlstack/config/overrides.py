@@ -12,18 +12,14 @@ from rlstack.config.errors import ConfigError
 
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:@%+-]*")
 _CONSTANTS = ("null", "true", "false", "nan", "inf")
-_NAMED_BY = {"env": "env.name", "agent": "agent.algorithm"}
-"""Groups, and the key under which a user's class replaces an option."""
 
 
 def override(key: str, value: Any) -> str:
-    """Returns ``key=value``; a class given as a world or agent becomes ``env.name=package.module:Class``.
+    """Returns ``key=value``; a class becomes ``package.module:Class``.
 
     Raises:
         ConfigError: the value cannot be written on a command line.
     """
-    if isinstance(value, type | FunctionType):
-        key = _NAMED_BY.get(key, key)
     try:
         return f"{key}={written(value)}"
     except (TypeError, ValueError, RuntimeError) as error:  # the latter two of arrays

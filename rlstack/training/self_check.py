@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-import sysconfig
-import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import torch
@@ -18,8 +15,7 @@ from torchrl.data import Composite
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
-import envs
-import rlstack
+from envs.named import place_in_users_code
 from envs.processes import EnvironmentFailed
 from envs.world import World
 from rlstack.agents import Agent, build_agent
@@ -67,19 +63,8 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
             except EnvironmentFailed as error:
                 raise ConfigError(f"env: {error}") from error
             except Exception as error:
-                told = f"{type(error).__name__}: {error}{_place(error)}"
+                told = f"{type(error).__name__}: {error}{place_in_users_code(error)}"
                 raise ConfigError(f"self-check {name} failed: {told}; {hint}") from error
-
-
-def _place(error: Exception) -> str:
-    """Returns file and line of the user's code that raised an error, such as ``(tank.py, line 38)``, or ``""``."""
-    others = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    others += [Path(package.__file__).parent for package in (rlstack, envs) if package.__file__]
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if file.is_file() and not any(file.is_relative_to(folder) for folder in others):
-            return f" ({file.name}, line {frame.lineno})"
-    return ""
 
 
 class _SmallCopy:

@@ -233,9 +233,9 @@ def test_loading_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "strangers_policy": "not of the form 'package.module:attribute'",
         "strangers_policy:": "not of the form",
         "strangers_policy:agents": "there is no 'agents' in it, but Agents, Computed, computed",
-        "no_such_module:x": "no_such_module cannot be imported .*ModuleNotFoundError",
+        "no_such_module:x": "no_such_module:x cannot be imported: No module named 'no_such_module'",
         "strangers_mistake:x": "OSError: no licence",
-        "strangers_end:x": r"strangers_end cannot be imported \(SystemExit: 3\)",
+        "strangers_end:x": r"strangers_end:x cannot be imported: SystemExit: 3 \(strangers_end.py, line 1\)",
         "math:pi.x": "there is no 'x' in it, but nothing",
         "strangers_policy:computed.it": r"it cannot be had \(ZeroDivisionError: division by zero\)",
     }.items():

@@ -157,8 +157,8 @@ def test_an_agent_restored_from_memory_shares_nothing() -> None:
         ({"critic": "gated", "hidden": [8, 4]}, "critic=gated has two hidden layers of one width"),
         ({"lr_actor": {"kind": "constant"}}, "agent.lr_actor: kind 'constant' takes only start and warmup"),
         ({"algorithm": "acqm"}, "did you mean 'acqn'"),
-        ({"algorithm": "no.such.module:Agent"}, "agent.algorithm: 'no.such.module:Agent' cannot be imported"),
-        ({"algorithm": ".relative:Agent"}, "agent.algorithm: '.relative:Agent' cannot be imported"),
+        ({"algorithm": "no.such.module:Agent"}, "agent.algorithm: no.such.module:Agent cannot be imported"),
+        ({"algorithm": ".relative:Agent"}, "agent.algorithm: .relative:Agent cannot be imported"),
         ({"algorithm": "rlstack.agents.acqn:Nothing"}, "cannot be imported: .*no attribute 'Nothing'"),
     ],
 )

@@ -61,7 +61,7 @@ def test_it_trains_from_a_yaml_and_from_its_name_alone(
         (tmp_path / "conf/agent/mine.yaml").write_text(yaml)
         given = ["--config-dir=conf", "agent=mine", "agent.epsilon.end=0.2"]
     else:
-        given = [f"agent.algorithm={CLASS}", "agent.alpha=0.8", "agent.epsilon.end=0.2"]
+        given = [f"agent={CLASS}", "agent.alpha=0.8", "agent.epsilon.end=0.2"]
     words = ["env=cartpole", "debug=300", "logger=csv", "device=cpu", "threads=1", "run_dir=run"]
     done = rlstack_command("train", *given, *words)
     assert done.status == 0, done.err

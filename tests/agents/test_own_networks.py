@@ -354,7 +354,7 @@ MISTAKES = {
     f"{HERE}:Unused": "no gradient reaches value.weight, value.bias; leave out, or freeze",
     f"{HERE}:an_instance": f"is an object of Linear; {WANTED}",
     f"{HERE}:nothing": "there is no 'nothing' in it",
-    "no_such_module:Net": "no_such_module cannot be imported",
+    "no_such_module:Net": "no_such_module:Net cannot be imported: No module",
     "Net": "not of the form 'package.module:attribute'",
 }
 

@@ -193,7 +193,7 @@ def test_own_environments_outside_of_the_repository(tmp_path: Path, monkeypatch:
         ({}, "id: missing, give an environment such as CartPole-v1"),
         ({"id": "cartpol-v1"}, "id: unknown environment 'cartpol-v1', did you mean CartPole-v1"),
         ({"id": "no_such_module:Some-v0"}, "no_such_module:Some-v0 needs a package that is not installed"),
-        ({"id": "no_such_module:Some"}, "module 'no_such_module' cannot be imported"),
+        ({"id": "no_such_module:Some"}, "id: no_such_module:Some cannot be imported: No module"),
         ({"id": "math:Some"}, "module 'math' has no class and has registered no environment 'Some'"),
         (
             {"id": "builtins:dict"},

@@ -326,7 +326,7 @@ def test_it_is_evaluated() -> None:
         ({"id": f"{__name__}:Unequal"}, r"all agents must share one observation space; late has .*, but absent Box"),
         ({"id": f"{__name__}:Nobody"}, r"test_pettingzoo has no 'Nobody'"),
         ({}, "id: missing, such as"),
-        ({"id": "nowhere/nothing_v0"}, "id: 'nowhere/nothing_v0' cannot be imported: No module named"),
+        ({"id": "nowhere/nothing_v0"}, "id: nowhere/nothing_v0 cannot be imported: No module named"),
         ({"id": "classic/rps_v1"}, r"did you mean 'pettingzoo\.classic\.rps_v2'"),
         ({"id": "pettingzoo.utils.env"}, "has no 'parallel_env'"),
         ({"id": f"{__name__}:March", "kwargs": {"speed": 1}}, "with kwargs .*'speed'"),

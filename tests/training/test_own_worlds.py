@@ -81,6 +81,8 @@ def test_a_world_of_another_layout_is_shown_its_door() -> None:
     ("given", "taken"),
     [
         (["env.name=mine:World", "env.size=3"], ["++env.name=mine:World", "++env.size=3", "env=own"]),
+        (["env=mine:World", "env.size=3"], ["++env.name=mine:World", "++env.size=3", "env=own"]),
+        (["resume=runs/a", "env=my.mine:World"], ["resume=runs/a", "++env.name=my.mine:World"]),
         (["env=own", "env.name=mine:World", "seed=1"], ["env=own", "++env.name=mine:World", "seed=1"]),
         (["env=harbour", "env.size=3"], ["env=harbour", "++env.size=3"]),
         (["env=marinenav", "env.size=3"], ["env=marinenav", "env.size=3"]),
@@ -111,15 +113,53 @@ def test_a_debugged_run_of_an_own_world_is_small() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ([f"env={NAME}", "env.lenth=3"], "env.lenth: unknown key, did you mean 'length'?"),
         ([f"env.name={NAME}", "env.lenth=3"], "env.lenth: unknown key, did you mean 'length'?"),
         ([f"env.name={NAME}", "env.length=3", "agent.lrr=1"], "agent.lrr: unknown key"),
         ([f"env.name={NAME}", "total_frames=null"], "total_frames: missing"),
-        (["env.name=nomodule:World"], "env.name: world 'nomodule:World': nomodule:World cannot be imported: No module"),
+        (
+            ["env=nomodule:World"],
+            "env.name: nomodule:World cannot be imported: No module named 'nomodule'; run the command "
+            "in the folder of nomodule.py, or put that folder on PYTHONPATH",
+        ),
+        (
+            ["env=no.module:World"],
+            "env.name: no.module:World cannot be imported: No module named 'no'; run the command in "
+            "the folder of no, or put that folder on PYTHONPATH",
+        ),
     ],
 )
 def test_the_command_takes_a_name_alone(given: list[str], message: str, rlstack_command: Callable[..., Ended]) -> None:
     ended = rlstack_command("train", "agent=ppo", "total_frames=100", *given)
     assert ended.status == 2 and ended.err.startswith(f"error: {message}") and ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("\ndef f(:\n", "SyntaxError: invalid syntax (broken.py, line 2)"),
+        (
+            "import os\nimport no_such_package\n",
+            "ModuleNotFoundError: No module named 'no_such_package' (broken.py, line 2)",
+        ),
+        ("\n\nraise RuntimeError('a\\nb')\n", "RuntimeError: a b (broken.py, line 3)"),
+        ("raise SystemExit(3)\n", "SystemExit: 3 (broken.py, line 1)"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("env=broken:World", "env.name: broken:World"),
+        ("agent=broken:Agent", "agent.algorithm: broken:Agent"),
+        ("env=gymnasium env.id=broken:World", "env: id: broken:World"),
+    ],
+)
+def test_a_users_module_with_a_mistake_is_one_line_with_its_place(
+    given: str, told: str, code: str, why: str, rlstack_command: Callable[..., Ended], tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text(code)
+    ended = rlstack_command("train", "total_frames=100", *given.split())
+    assert (ended.status, ended.err) == (2, f"error: {told} cannot be imported: {why}\n")
 
 
 # -- the working folder ------------------------------------------------------------------------------------------
