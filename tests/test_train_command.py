@@ -76,6 +76,23 @@ def test_a_mistake_is_one_clear_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_networks_of_another_agent_are_refused_before_anything_is_shown(
+    rlstack_command: Callable[..., Ended], tmp_path: Path
+) -> None:
+    words = ["debug=100", "device=cpu", "threads=1"]
+    assert rlstack_command("train", "agent=ppo", "env=cartpole", "run_dir=first", *words).status == 0
+    ended = rlstack_command("train", "init=first", "run_dir=second", *words)
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.endswith(
+        "holds the networks of agent=ppo env=cartpole; write these options instead of agent=acqn\n"
+    )
+    words += ["agent.hidden=[64,64]", "agent.activation=tanh"]
+    other = rlstack_command("train", "init=first", "agent=ppo", "env=arena", "run_dir=second", *words)
+    assert (other.status, other.out) == (2, "")
+    assert other.err.endswith("; they were made with agent=ppo env=cartpole\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"first"}
+
+
 def test_a_multirun_over_seeds_with_a_users_own_group(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
     (tmp_path / "mine" / "agent").mkdir(parents=True)
     (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [acqn, _self_]\nname: small\nhidden: [16, 16]\n")

@@ -178,7 +178,8 @@ def initialise(agent: Agent, path: str | Path) -> None:
         raise ConfigError(f"init: {str(error).removeprefix('checkpoint: ')}") from None
     ours, theirs = to_plain(agent.config), state["config"]["agent"]
     if _family(ours["algorithm"]) != _family(theirs["algorithm"]):
-        raise ConfigError(f"init: {file} holds an agent={theirs['name']}, not agent={ours['name']}")
+        held, given = _chosen(state["config"]), f"agent={ours['name']}"
+        raise ConfigError(f"init: {file} holds the networks of {held}; write these options instead of {given}")
     theirs = _filled_up(theirs, type(agent.config))
     both = [key for key in SHAPING if key in ours and key in theirs]
     other = {key: theirs[key] for key in both if _shape(key, ours[key]) != _shape(key, theirs[key])}
@@ -193,7 +194,20 @@ def initialise(agent: Agent, path: str | Path) -> None:
             target.network.load_state_dict(saved["targets"].get(name, saved["networks"][name]))
         agent.begin_episodes()
     except MISFITS as error:
-        raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({brief(error)})") from None
+        made = f"they were made with {_chosen(state['config'])}"
+        raise ConfigError(
+            f"init: the networks of {file} do not fit this agent and env ({brief(error)}); {made}"
+        ) from None
+
+
+def _chosen(config: Mapping[str, Any]) -> str:
+    """Returns the options that choose the agent and the world of a run's configuration."""
+    agent, env = config["agent"], config["env"]
+    own = ":" in agent["algorithm"]
+    given = {"agent": agent["algorithm" if own else "name"], "env": env["name"]}
+    if isinstance(env.get("id"), str):
+        given["env.id"] = env["id"]
+    return " ".join(shlex.quote(override(key, value)) for key, value in given.items())
 
 
 def _family(algorithm: str) -> str:

@@ -23,6 +23,7 @@ from rlstack.config import ConfigError
 from rlstack.data.finite import find
 from rlstack.data.flatten import flatten_agents
 from rlstack.runs.checkpoint import CheckpointStore
+from rlstack.runs.loading import initialise
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world, choose_device
@@ -162,13 +163,15 @@ def check_buildable(config: TrainConfig) -> Agent:
 
     Raises:
         ConfigError: an unknown key, a wrong type, an impossible value, an agent that cannot act or learn in the world,
-            or a curriculum that the world does not have.
+            networks of ``init`` that do not fit it, or a curriculum that the world does not have.
     """
     with rng_untouched(), environment_errors(config.env):
         device = choose_device(config.device)
         env = build_world(config.env, worlds_here(config, device), config.seed)
         agent = build_agent(config.agent, env, config.total_frames, device)
         agent.check_learning()
+        if config.init is not None and config.resume is None:
+            initialise(agent, config.init)
         if config.curriculum is not None:
             Curriculum(config.curriculum, env)
         return agent

@@ -355,7 +355,11 @@ def test_training_begins_with_them(checkpoint: Path, resumed: bool, tmp_path: Pa
 def test_networks_that_do_not_fit(checkpoint: Path) -> None:
     env = rlstack.load(checkpoint).make_env()
     for name, overrides, message in (
-        ("ddpg_published", {}, "holds an agent=acqn_published, not agent=ddpg_published"),
+        (
+            "ddpg_published",
+            {},
+            "agent=acqn_published env=marinenav; write these options instead of agent=ddpg_published",
+        ),
         ("acqn_published", {"hidden": [8, 8]}, r"holds other networks; also set 'agent.hidden=\[128,128\]'"),
     ):
         with pytest.raises(ConfigError, match=f"init: .*{message}"):
