@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,6 +37,7 @@ class Interface:
         carries: whether the env passes on a policy's recurrent state, see :class:`envs.world.World`.
         agents: the number of agents in the group of each world, absent ones included.
         mirror: the mirror of the world, or the reason why it has none.
+        either_action: whether the world has the option ``continuous_actions``.
     """
 
     group: str | None
@@ -48,6 +50,7 @@ class Interface:
     carries: bool = False
     agents: int = 1
     mirror: Mirror | str = "it declares no mirror"
+    either_action: bool = False
 
     @classmethod
     def of(cls, env: EnvBase) -> Interface:
@@ -71,6 +74,7 @@ class Interface:
             hooks is env and hooks.carries_memory,  # TorchRL's transforms do not hand it on
             1 if group is None else int(lead[-1]),
             (hooks if hooks is env else WorldHooks()).mirror(),  # transforms may show it differently
+            "continuous_actions" in inspect.signature(type(hooks.innermost).__init__).parameters,
         )
 
     def key(self, name: str) -> str | tuple[str, str]:
@@ -263,11 +267,9 @@ def require_choices(name: str, interface: Interface) -> None:
 
 def _refusal(need: str, interface: Interface, continuous: str) -> str:
     fitting = _fitting(interface)
-    return (
-        f"{need}, the env has {interface.describe_action()}; "
-        f"set env.continuous_actions={continuous} if the env knows it"
-        + (f", or choose an agent for such actions ({fitting})" if fitting else "")
-    )
+    remedies = [f"choose an agent for such actions ({fitting})"] if fitting else []
+    remedies += [f"set env.continuous_actions={continuous}"] if interface.either_action else []
+    return f"{need}, the env has {interface.describe_action()}" + (f"; {', or '.join(remedies)}" if remedies else "")
 
 
 def _fitting(interface: Interface) -> str | None:

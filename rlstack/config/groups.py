@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlstack.config.errors import ConfigError, missing_option
-from rlstack.config.typed import resolve
+from rlstack.config.typed import in_words, resolve
 
 
 def conf_dir() -> Path:
@@ -88,7 +88,7 @@ def check_kinds(group: str, name: str, values: Mapping[str, Any]) -> None:
         wrong: tuple[type, ...] = (str, Mapping) if kind in (bool, int, float) else ()
         wrong = (bool, int, float, Mapping, list) if kind is str else wrong
         if isinstance(value, wrong):
-            raise ConfigError(f"{group}.{key!s}: expected {kind.__name__}, got {value!r} ({type(value).__name__})")
+            raise ConfigError(f"{group}.{key!s}: expected {in_words(kind)}, got {value!r} ({type(value).__name__})")
 
 
 def compose_config(name: str, overrides: Sequence[str] = ()) -> DictConfig:

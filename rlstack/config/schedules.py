@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig
 
@@ -32,6 +32,8 @@ class ScheduleConfig:
         factor: only for exponential: the factor by which the value changes over ``duration``, or until it reaches
             ``end``. None is ``end / start``, which reaches ``end`` after ``duration``.
     """
+
+    in_words: ClassVar[str] = "a schedule such as {kind: linear, start: 1.0e-3, end: 0}"
 
     kind: Literal["constant", "linear", "cosine", "exponential"]
     start: Finite

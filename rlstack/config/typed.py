@@ -18,6 +18,16 @@ T = TypeVar("T")
 
 _UNIONS = (Union, types.UnionType)
 _SCALARS = (bool, int, float, str, types.NoneType)
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number such as 64 or 1e6",
+    float: "a number",
+    str: "text",
+    None: "null",
+    types.NoneType: "null",
+    dict: "a mapping",
+    Mapping: "a mapping",
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ def build(cls: type[T], mapping: Mapping[str, Any] | DictConfig, where: str = ""
         key, value = _join(where, name), mapping.get(name, MISSING)
         if isinstance(value, str) and value == MISSING:
             if name in mapping or field.default is field.default_factory is dataclasses.MISSING:
-                raise ConfigError(f"{key}: missing, expected {_type_name(hints[name])}")
+                raise ConfigError(f"{key}: missing, expected {in_words(hints[name])}")
             continue
         values[name] = convert(hints[name], value, key)
     try:
@@ -203,24 +213,25 @@ def _base(hint: Any) -> Any:
 
 
 def _wrong_type(hint: Any, value: Any, key: str) -> ConfigError:
-    return ConfigError(f"{key}: expected {_type_name(hint)}, got {_show(value)}")
+    return ConfigError(f"{key}: expected {in_words(hint)}, got {_show(value)}")
 
 
-def _type_name(hint: Any) -> str:
+def in_words(hint: Any) -> str:
+    """Describes the values of a type, for messages."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _type_name(args[0])
-    if hint in (None, types.NoneType):
-        return "null"
-    if hint is Ellipsis:
-        return "..."
+        return in_words(args[0])
     if origin in _UNIONS:
-        return " or ".join(map(_type_name, args))
+        return " or ".join(map(in_words, args))
     if origin is Literal:
         return "one of " + ", ".join(map(repr, args))
-    if origin is not None:
-        return f"{origin.__name__}[{', '.join(map(_type_name, args))}]"
-    return getattr(hint, "__name__", str(hint))
+    base = origin or hint
+    if base in (list, Sequence, tuple):
+        return "a list such as [64, 64]" if args and _base(args[0]) is int else "a list"
+    if dataclasses.is_dataclass(base):
+        keys = ", ".join(f"{field.name}: ..." for field in dataclasses.fields(base))
+        return str(getattr(base, "in_words", f"a mapping {{{keys}}}"))
+    return _WORDS.get(base, getattr(base, "__name__", str(base)))
 
 
 def _show(value: Any) -> str:

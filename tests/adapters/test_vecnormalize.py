@@ -74,7 +74,7 @@ def test_json_files_are_read_too(tmp_path: Path) -> None:
         ({"surplus": 1}, "surplus: unknown key"),
         ({"obs_var": [1.0]}, "differs in length"),
         ({"obs_mean": [1.0, float("nan")]}, r"obs_mean\[1\]: nan is outside"),
-        ({"obs_mean": ["a", "b"]}, r"obs_mean\[0\]: expected float"),
+        ({"obs_mean": ["a", "b"]}, r"obs_mean\[0\]: expected a number"),
     ],
 )
 def test_entries_that_do_not_fit(change: dict[str, Any], message: str) -> None:

@@ -147,7 +147,7 @@ def test_an_agent_restored_from_memory_shares_nothing() -> None:
     ("overrides", "message"),
     [
         ({"gama": 0.9}, r"agent.gama: unknown key, did you mean 'gamma'\?"),
-        ({"batch_size": "many"}, "agent.batch_size: expected int, got 'many'"),
+        ({"batch_size": "many"}, "agent.batch_size: expected a whole number such as 64 or 1e6, got 'many'"),
         ({"gamma": 1.5}, "agent.gamma: 1.5 is outside"),
         ({"target_tau": 0.0}, "agent.target_tau: 0.0 is outside"),
         ({"frames_per_update": 0}, "agent.frames_per_update: 0.0 is outside"),
@@ -171,8 +171,14 @@ def test_mistakes_in_the_configuration_are_one_line(overrides: dict[str, Any], m
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Detour(discrete=True), "agent=acqn needs continuous actions, the env has 3 discrete actions"),
-        (envs.make("marinenav", num_worlds=1, continuous_actions=False), "set env.continuous_actions=true"),
+        (
+            Detour(discrete=True),
+            r"agent=acqn needs continuous actions, the env has 3 discrete actions; choose an agent .*, sac\)$",
+        ),
+        (
+            envs.make("marinenav", num_worlds=1, continuous_actions=False),
+            r"choose an agent for such actions \(ppo, .*\), or set env.continuous_actions=true$",
+        ),
     ],
 )
 def test_an_env_it_cannot_act_on_is_one_line(env: EnvBase, message: str) -> None:

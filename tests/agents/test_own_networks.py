@@ -374,7 +374,7 @@ def test_mistakes_are_one_line_that_names_the_key(name: str) -> None:
         ("dqn", {"network_options": {"depth": 1}}, "agent.network: .*unexpected keyword argument 'depth'"),
         ("dqn", {"network": None}, "agent: network_options are those of a network of yours"),
         ("ppo", {"shared_layers": 1}, "networks of yours share no layers with others, give shared_layers=0"),
-        ("dqn", {"network": 3}, "agent.network: expected str or dict"),
+        ("dqn", {"network": 3}, "agent.network: expected text or a mapping"),
     ],
 )
 def test_other_mistakes(name: str, options: dict[str, Any], message: str) -> None:

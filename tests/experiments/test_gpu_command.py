@@ -121,7 +121,7 @@ def test_file_and_table_hold_what_was_found(tmp_path: Path) -> None:
     [
         (["quick"], "quick: options are given as key=value"),
         (["quik=true"], "quik: unknown key, did you mean 'quick'"),
-        (["quick=perhaps"], "quick: expected bool"),
+        (["quick=perhaps"], "quick: expected true or false"),
         (["minutes=0"], "minutes: 0"),
         (["only=nothing of the kind"], "only: no row's name contains"),
     ],

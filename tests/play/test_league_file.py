@@ -79,7 +79,7 @@ FAULTS: dict[str, tuple[Callable[[str], str | bytes], str]] = {
     ),
     "a wrong kind": (lambda text: text.replace('"high", "source"', '"x", "kind": "boss", "source"'), "entries.0..kind"),
     "an unknown key": (lambda text: text.replace('"created_at"', '"created"'), "entries.0..created: unknown key"),
-    "a wrong game": (lambda text: text.replace('"mine", 4.0', '"mine", "4"'), r"games\[0\]\[2\]: expected float"),
+    "a wrong game": (lambda text: text.replace('"mine", 4.0', '"mine", "4"'), r"games\[0\]\[2\]: expected a number"),
 }
 
 

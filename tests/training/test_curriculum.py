@@ -113,10 +113,10 @@ def test_a_published_state_goes_on() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"metrics": None}, "metrics: expected dict"),
-        ({"current_stage_index": "1"}, "current_stage_index: expected int, got '1'"),
+        ({"metrics": None}, "metrics: expected a mapping"),
+        ({"current_stage_index": "1"}, "current_stage_index: expected a whole number such as 64 or 1e6, got '1'"),
         ({"current_stage_index": -1}, "current_stage_index: -1 is outside"),
-        ({"metrics": {"wins": "no"}}, "metrics.spawner_kills: expected list"),
+        ({"metrics": {"wins": "no"}}, "metrics.spawner_kills: expected a list"),
     ],
 )
 def test_a_state_of_something_else(change: dict[str, Any], message: str) -> None:

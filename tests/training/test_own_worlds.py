@@ -60,8 +60,8 @@ def test_all_options_come_from_the_constructor() -> None:
     ("option", "message"),
     [
         ({"lenth": 3}, "env.lenth: unknown key, did you mean 'length'. allowed: action_repeat, .*length, num_worlds"),
-        ({"length": "x"}, r"env.length: expected int, got 'x' \(str\)"),
-        ({"tides": [1, "high"]}, r"env.tides\[1\]: expected float"),
+        ({"length": "x"}, r"env.length: expected a whole number such as 64 or 1e6, got 'x' \(str\)"),
+        ({"tides": [1, "high"]}, r"env.tides\[1\]: expected a number"),
         ({"dtype": "int8"}, "env.dtype: 'int8' is unknown, allowed: float32, float64"),
     ],
 )
