@@ -58,7 +58,7 @@ MISTAKES = {
     "resume=nowhere": "nowhere: not a run directory",
     "experiment=arena/styl1": "experiment: no option 'arena/styl1', did you mean 'arena/style1'? available: arena/st",
     "experiment=styl1": "experiment: no option 'styl1', did you mean 'arena/style1'?",
-    "-m env=mine:Pole,cartpole": "env: 'mine:Pole' is not the name of a world; name your own class alone, on the command",
+    "-m env=mine:Pole,cartpole": "env: 'mine:Pole' is not the name of a world; name your own class alone",
     "agent=mellow": "agent: no option 'mellow', available: a2c, ",
     "--agent ppo": "--agent: unknown flag, write agent=ppo",
     "--total-frames=1e5": "--total-frames: unknown flag, write total_frames=1e5",
