@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -50,7 +50,7 @@ class Interface:
     carries: bool = False
     agents: int = 1
     mirror: Mirror | str = "it declares no mirror"
-    either_action: bool = False
+    either_action: bool = field(default=False, compare=False)  # only for messages
 
     @classmethod
     def of(cls, env: EnvBase) -> Interface:
