@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments import against
+from experiments import against, tournament
 from experiments.arena import learning as arena
 from experiments.benchmarks import data_parallel, equal_ppo, instruction_sets, peers, recurrent, soak, speed, workers
 from experiments.corrections import curves as corrections
@@ -40,6 +40,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "arena": lambda: arena.table(HERE / "arena"),
     "rocket": lambda: against.table(_read("rocket/rules")),
     "echelon": lambda: against.table(_read("echelon/bots")),
+    "echelon_generations": lambda: tournament.table(_read("echelon/generations")),
     "echelon_memory": lambda: memory.table(_read("echelon/memory")),
     "algorithms": lambda: algorithms.table(_read("marinenav/algorithms")),
     "benchmark_frozen": lambda: benchmark.table(_read("marinenav/benchmark_frozen")),
