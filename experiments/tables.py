@@ -39,6 +39,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "reference_scores": lambda: scores.table(scores.measured(HERE / "reference_scores" / "results")),
     "arena": lambda: arena.table(HERE / "arena"),
     "rocket": lambda: against.table(_read("rocket/rules")),
+    "rocket_self_play": lambda: against.table(_read("rocket/self_play")),
+    "rocket_league": lambda: tournament.table(_read("rocket/league")),
     "echelon": lambda: against.table(_read("echelon/bots")),
     "echelon_generations": lambda: tournament.table(_read("echelon/generations")),
     "echelon_memory": lambda: memory.table(_read("echelon/memory")),
