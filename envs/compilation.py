@@ -97,6 +97,54 @@ class Compiled:
         return result
 
 
+class CompiledColumns:
+    """A function of columns that is compiled for ``size`` of them, and takes any number.
+
+    Its tensors, arguments as well as results and also those in nested tuples, are ``[..., n]``, and every column of the
+    results follows from the same column of the arguments. A call computes ``size`` columns at a time; copies of the
+    last one fill the rest. Its other arguments are passed on.
+
+    Args:
+        function, what: see :class:`Compiled`.
+    """
+
+    def __init__(self, function: Callable[..., Any], what: str, size: int) -> None:
+        self.size = size
+        self._compiled = Compiled(function, what, dynamic=False)
+
+    def __call__(self, *arguments: Any) -> Any:
+        count = next(_tensors(arguments)).shape[-1]
+        parts = [
+            self._compiled(*_mapped(lambda value, start=start: self._part(value, start), arguments))
+            for start in range(0, count, self.size)
+        ]
+        return _mapped(lambda *values: torch.cat(values, -1).narrow(-1, 0, count), *parts)
+
+    def _part(self, value: torch.Tensor, start: int) -> torch.Tensor:
+        part = value[..., start : start + self.size]
+        missing = self.size - part.shape[-1]
+        return torch.cat((part, part[..., -1:].expand(*part.shape[:-1], missing)), -1) if missing else part.contiguous()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _mapped(function: Callable[..., torch.Tensor], *values: Any) -> Any:
+    """Returns the first of some equally nested tuples with every tensor replaced by the function of all of them."""
+    first = values[0]
+    if isinstance(first, torch.Tensor):
+        return function(*values)
+    if not isinstance(first, tuple):
+        return first
+    items = [_mapped(function, *item) for item in zip(*values)]
+    return type(first)(*items) if hasattr(first, "_fields") else tuple(items)
+
+
 def _all_but(constants: Sequence[int]) -> Callable[[Sequence[Any]], list[bool]]:
     """Returns a filter of the checks before every call that drops those of constants and of module globals."""
     known = ("G[", *(f"arguments[{position}]" for position in constants))

@@ -73,24 +73,49 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
     with ThreadPoolExecutor(arguments.parallel) as pool:
         paths = list(pool.map(lambda seed: train(seed, arguments.folder, overrides), arguments.seeds))
         found = list(pool.map(lambda path: judge(path, experiment, arguments.games, arguments.evaluation_seed), paths))
-    results = {
-        "machine": f"{machine()}, one thread, {arguments.parallel} runs at once",
-        "games": arguments.games,
-        "seeds": dict(zip(arguments.seeds, found, strict=True)),
-    }
     out, name = arguments.out, experiment.name
     out.mkdir(parents=True, exist_ok=True)
+    runs = {str(seed): path for seed, path in zip(arguments.seeds, paths, strict=True)}
+    place = f"{machine()}, one thread, {arguments.parallel} runs at once"
+    measured: dict[str, Any] = {seed: {"machine": place, **one} for seed, one in zip(runs, found, strict=True)}
+    kept = kept_seeds(out / f"{name}.json", measured, arguments.games)
+    seeds: dict[str, Any] = dict(sorted((kept | measured).items()))
+    results = {"games": arguments.games, "seeds": seeds}
     (out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
-    rows = read_log(dict(zip(arguments.seeds, paths, strict=True)))
+    rows = [row for row in _rows(out / f"{name}.csv") if row["seed"] in kept] + read_log(runs)
     with open(out / f"{name}.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, ["seed", *SHOWN])
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(sorted(rows, key=lambda row: row["seed"]))
     draw(rows, out / f"{name}.png", experiment.ylabel)
-    shutil.copyfile(paths[0] / "config.yaml", out / f"{name}.yaml")
-    for ending in experiment.films:
-        shutil.copyfile(_folder(paths[0], experiment.opponents[0]) / f"best_1.{ending}", out / f"{name}.{ending}")
+    first = next(iter(seeds))
+    if first in runs:
+        shutil.copyfile(runs[first] / "config.yaml", out / f"{name}.yaml")
+        for ending in experiment.films:
+            shutil.copyfile(
+                _folder(runs[first], experiment.opponents[0]) / f"best_1.{ending}", out / f"{name}.{ending}"
+            )
     print(table(results))
+
+
+def kept_seeds(file: Path, measured: Mapping[str, Any], games: int) -> dict[str, Any]:
+    """Returns the earlier results of other seeds in a result file, if they trained and played for as long (to 1 %)."""
+    earlier: dict[str, Any] = {"games": games, "seeds": {}}
+    if file.is_file():
+        earlier = json.loads(file.read_text())
+    frames = min(found["frames"] for found in measured.values())
+    return {
+        seed: found
+        for seed, found in earlier["seeds"].items()
+        if seed not in measured and earlier["games"] == games and abs(found["frames"] / frames - 1) < 0.01
+    }
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    if not file.is_file():
+        return []
+    with open(file, newline="") as stream:
+        return list(csv.DictReader(stream))
 
 
 def judge(path: Path, experiment: Experiment, games: int, seed: int) -> dict[str, Any]:
@@ -121,13 +146,12 @@ def _games(path: Path, opponent: str, games: int, seed: int, video: bool) -> dic
     return json.loads((output / "results.json").read_text())
 
 
-def read_log(runs: Mapping[int, Path]) -> list[dict[str, str]]:
+def read_log(runs: Mapping[str, Path]) -> list[dict[str, str]]:
     """Returns the logged results of games in training, one row each."""
     rows = []
     for seed, path in runs.items():
-        with open(path / "metrics.csv", newline="") as metrics:
-            logged = [row for row in csv.DictReader(metrics) if row["train/success"]]
-        rows += [{"seed": str(seed), **{name: row[name] for name in SHOWN}} for row in logged]
+        logged = [row for row in _rows(path / "metrics.csv") if row["train/success"]]
+        rows += [{"seed": seed, **{name: row[name] for name in SHOWN}} for row in logged]
     return rows
 
 

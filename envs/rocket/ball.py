@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -173,50 +174,108 @@ def _applied(rotation: Tensor, impulse: Tensor) -> tuple[Tensor, Tensor, Tensor,
     return own[:3], own[3:], car[:3], to_world(rotation, car[3:])
 
 
-def struck(scene: Scene, met: Met, worlds: Tensor) -> Met:
-    """Returns ``met`` with the hits in the worlds of an index tensor ``[n]``."""
+class Meeting(NamedTuple):
+    """Worlds in which cars may hit the ball: the cars, ``[..., C, n]``, and the ball, ``[..., n]``."""
+
+    position: Tensor
+    rotation: Tensor
+    velocity: Tensor  # without the forces of this tick
+    torque: Tensor
+    gone: Tensor
+    extra_hit: Tensor
+    moved: Moved  # after all other contacts
+    ball: tuple[Tensor, Tensor, Tensor]  # position, velocity, spin
+    fallen: Tensor
+    pull: Tensor
+    plane: Plane
+    bounced: Moved  # the ball if no car hits it
+
+
+class Hits(NamedTuple):
+    """The entries of :class:`~envs.rocket.solver.Met` that hits change."""
+
+    cars: Moved
+    ball: Moved
+    ball_kick: Tensor
+    hit: Tensor
+    extra: Tensor
+
+
+def hits(meeting: Meeting) -> Hits:
+    """Computes the hits of the cars of each world that are nearest to the ball."""
+    ball = Ball(*meeting.ball)
+    spot, fallen = ball.position, meeting.fallen
+    near = reach(meeting.position, meeting.rotation, spot[:, None])
+    gap = torch.where(meeting.gone > 0, rules.HEIGHT, near.gap)
+    if len(gap) <= _HITTERS:
+        hitters = None
+    else:  # in the order of the cars, which determines the order of solving
+        hitters = gap.topk(_HITTERS, dim=0, largest=False).indices.sort(0).values  # [H, n]
+
+    def chosen(value: Tensor) -> Tensor:
+        return value if hitters is None else value.gather(-2, hitters.expand(*value.shape[:-2], *hitters.shape))
+
+    touch = Reach(chosen(gap), chosen(near.normal), chosen(near.arm))
+    hit = touch.gap < rules.CONTACT_GAP
+    rotation = chosen(meeting.rotation)
+    before = Moved(*(chosen(value) for value in meeting.moved))
+    struck_ball, struck_cars = strike(
+        ball, fallen, meeting.pull, meeting.plane, rotation, before, chosen(meeting.torque), touch
+    )
+    fresh = hit & (chosen(meeting.extra_hit) == 0)
+    velocity = chosen(meeting.velocity)
+    extra = extra_speed(chosen(meeting.position), rotation[0], velocity, spot[:, None], fallen[:, None])
+    where, kind = hit.any(0), gap.dtype
+
+    def of_cars(old: Tensor, new: Tensor) -> Tensor:
+        new = torch.where(where, new, chosen(old))
+        return new if hitters is None else old.scatter(-2, hitters.expand(*old.shape[:-2], *hitters.shape), new)
+
+    none = torch.zeros_like(gap)
+    return Hits(
+        Moved(*(of_cars(old, new) for old, new in zip(meeting.moved, struck_cars))),
+        Moved(*(torch.where(where, new, old) for old, new in zip(meeting.bounced, struck_ball))),
+        torch.where(where, (extra * fresh).sum(1), 0.0),
+        of_cars(none, hit.to(kind)),
+        of_cars(none, fresh.to(kind)),
+    )
+
+
+def struck(scene: Scene, met: Met, worlds: Tensor, compute: Callable[[Meeting], Hits] = hits) -> Met:
+    """Returns ``met`` with the hits in the worlds of an index tensor ``[n]``.
+
+    Args:
+        compute: :func:`hits`, eager or compiled.
+    """
     cars, ball = scene.cars, scene.ball
 
     def part(value: Tensor) -> Tensor:
         return value.index_select(-1, worlds)
 
-    spot = part(ball.position)
-    near = reach(part(cars.position), part(cars.rotation), spot[:, None])
-    gap = torch.where(part(cars.gone) > 0, rules.HEIGHT, near.gap)
-    nearest = gap.topk(min(_HITTERS, cars.boost.shape[0]), dim=0, largest=False).indices
-    # In the order of the cars, which determines the order of solving.
-    hitters = nearest.sort(0).values  # [H, n]
+    found = compute(
+        Meeting(
+            part(cars.position),
+            part(cars.rotation),
+            part(scene.motion.velocity),
+            part(scene.motion.torque),
+            part(cars.gone),
+            part(cars.extra_hit),
+            Moved(*(part(value) for value in met.cars)),
+            (part(ball.position), part(ball.velocity), part(ball.spin)),
+            part(scene.fallen),
+            part(scene.pull),
+            Plane(*(part(value) for value in scene.plane)),
+            Moved(*(part(value) for value in met.ball)),
+        )
+    )
 
-    def chosen(value: Tensor) -> Tensor:
-        return value.gather(-2, hitters.expand(*value.shape[:-2], *hitters.shape))
-
-    touch = Reach(chosen(gap), chosen(near.normal), chosen(near.arm))
-    hit = touch.gap < rules.CONTACT_GAP
-    rotation = chosen(part(cars.rotation))
-    sphere = Ball(spot, part(ball.velocity), part(ball.spin))
-    before = Moved(*(chosen(part(value)) for value in met.cars))
-    fallen, pull = part(scene.fallen), part(scene.pull)
-    plane = Plane(*(part(value) for value in scene.plane))
-    torque = chosen(part(scene.motion.torque))
-    struck_ball, struck_cars = strike(sphere, fallen, pull, plane, rotation, before, torque, touch)
-    fresh = hit & (chosen(part(cars.extra_hit)) == 0)
-    velocity = chosen(part(scene.motion.velocity))
-    extra = extra_speed(chosen(part(cars.position)), rotation[0], velocity, spot[:, None], fallen[:, None])
-    where, kind = hit.any(0), gap.dtype
-
-    def of_cars(value: Tensor, new: Tensor) -> Tensor:
-        old = part(value)
-        index = hitters.expand(*value.shape[:-2], *hitters.shape)
-        changed = old.scatter(-2, index, torch.where(where, new, old.gather(-2, index)))
-        return value.index_copy(-1, worlds, changed)
-
-    def of_ball(value: Tensor, new: Tensor) -> Tensor:
-        return value.index_copy(-1, worlds, torch.where(where, new, part(value)))
+    def put_back(old: Tensor, new: Tensor) -> Tensor:
+        return old.index_copy(-1, worlds, new)
 
     return met._replace(
-        ball=Moved(*(of_ball(value, new) for value, new in zip(met.ball, struck_ball))),
-        ball_kick=of_ball(met.ball_kick, (extra * fresh).sum(1)),
-        cars=Moved(*(of_cars(value, new) for value, new in zip(met.cars, struck_cars))),
-        hit=of_cars(met.hit, hit.to(kind)),
-        extra=of_cars(met.extra, fresh.to(kind)),
+        cars=Moved(*map(put_back, met.cars, found.cars)),
+        ball=Moved(*map(put_back, met.ball, found.ball)),
+        ball_kick=put_back(met.ball_kick, found.ball_kick),
+        hit=put_back(met.hit, found.hit),
+        extra=put_back(met.extra, found.extra),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from typing import NamedTuple
 
@@ -27,14 +28,27 @@ class Crash(NamedTuple):
     touches: Tensor  # [n] bool
 
 
-class Pair(NamedTuple):
+class Side(NamedTuple):
     """One of two cars, ``[..., n]``."""
 
     position: Tensor
     rotation: Tensor
     velocity: Tensor  # without the forces of this tick
-    grounded: Tensor
+    wheels: Tensor  # [4, n] flag: on the ground
     supersonic: Tensor
+    gone: Tensor
+    free: Tensor  # bool: may bump the other again
+    moved: Moved  # after its other contacts
+
+
+class Change(NamedTuple):
+    """What a contact adds to the entries of :class:`~envs.rocket.solver.Met` of one of two cars, ``[..., n]``."""
+
+    moved: Moved
+    kick: Tensor
+    bumps: Tensor  # flag
+    demolishes: Tensor  # flag
+    demolished: Tensor  # flag
 
 
 def overlap(apart: Tensor, first: Tensor, second: Tensor) -> Crash:
@@ -155,12 +169,11 @@ class Bump(NamedTuple):
     demolishes: Tensor  # [n] bool
 
 
-def bump(attacker: Pair, victim: Pair, crash: Crash, free: Tensor, rivals: Tensor) -> Bump:
+def bump(attacker: Side, victim: Side, crash: Crash, rivals: Tensor) -> Bump:
     """Computes the bump of a car into another that it touches.
 
     Args:
         crash: overlap with points relative to the attacker's origin.
-        free: ``[n]`` bool, whether the attacker may bump this car again.
         rivals: ``[n]`` bool, whether the cars are of different teams.
     """
     apart = victim.position - attacker.position
@@ -170,9 +183,9 @@ def bump(attacker: Pair, victim: Pair, crash: Crash, free: Tensor, rivals: Tenso
     heading = attacker.velocity / fast
     ahead = dot(crash.point, attacker.rotation[0][:, None])
     in_front = ((ahead > rules.BUMP_FRONT) & (crash.depth > 0)).any(0)
-    bumps = crash.touches & free & in_front & (towards > 0) & (towards > dot(victim.velocity, heading))
+    bumps = crash.touches & attacker.free & in_front & (towards > 0) & (towards > dot(victim.velocity, heading))
     demolishes = bumps & rivals & (attacker.supersonic > 0)
-    grounded = victim.grounded > 0
+    grounded = victim.wheels.sum(0) >= 3
     strength = torch.where(grounded, along(rules.BUMP_GROUND, towards), along(rules.BUMP_AIR, towards))
     level = torch.zeros_like(apart)
     lift = torch.where(grounded, victim.rotation[2], torch.stack((level[0], level[1], level[2] + 1)))
@@ -180,75 +193,83 @@ def bump(attacker: Pair, victim: Pair, crash: Crash, free: Tensor, rivals: Tenso
     return Bump(kick * (bumps & ~demolishes), bumps, demolishes)
 
 
-def touching_pairs(cars: Cars) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns first car, second car and world of all pairs that touch."""
+def near_pairs(cars: Cars) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns first car, second car and world of all pairs that may touch."""
     pairs = list(combinations(range(cars.boost.shape[0]), 2))
     firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
     apart = cars.position[:, seconds] - cars.position[:, firsts]
     here = (cars.gone[firsts] == 0) & (cars.gone[seconds] == 0)
     pair, worlds = ((dot(apart, apart) < _NEAR**2) & here).nonzero().unbind(1)
     table = torch.tensor(pairs, device=pair.device)
-    first, second = table[pair, 0], table[pair, 1]
-    if not len(worlds):
-        return first, second, worlds
-    (one, turned_one), (two, turned_two) = (
-        (cars.position[:, car, worlds], cars.rotation[:, :, car, worlds]) for car in (first, second)
-    )
-    touches = overlap(two - one, turned_one, turned_two).touches
-    return first[touches], second[touches], worlds[touches]
+    return table[pair, 0], table[pair, 1], worlds
 
 
-def with_pairs(scene: Scene, met: Met, first: Tensor, second: Tensor, worlds: Tensor) -> Met:
-    """Returns ``met`` with the contacts of ``n`` pairs of cars ``[n]`` in worlds ``[n]``."""
+def crashes(one: Side, two: Side, rivals: Tensor) -> tuple[Change, Change]:
+    """Computes the contacts of ``n`` pairs of cars.
+
+    Args:
+        rivals: ``[n]`` bool, whether the cars are of different teams.
+    """
+    apart = two.position - one.position
+    crash = overlap(apart, one.rotation, two.rotation)
+    touches = crash.touches & (one.gone == 0) & (two.gone == 0)
+    crash = crash._replace(touches=touches)
+    after = collide(one.rotation, two.rotation, one.moved, two.moved, apart, crash)
+    moves = [
+        Moved(*(torch.where(touches, new - old, 0.0) for new, old in zip(moved, side.moved)))
+        for moved, side in zip(after, (one, two))
+    ]
+    onto = bump(one, two, crash, rivals)
+    turned = crash._replace(point=crash.point - apart[:, None], normal=-crash.normal)
+    back = bump(two, one, turned, rivals)
+    kind = apart.dtype
+    own, other = ((move.bumps.to(kind), move.demolishes.to(kind)) for move in (onto, back))
+    return Change(moves[0], back.kick, *own, other[1]), Change(moves[1], onto.kick, *other, own[1])
+
+
+def with_pairs(
+    scene: Scene,
+    met: Met,
+    first: Tensor,
+    second: Tensor,
+    worlds: Tensor,
+    compute: Callable[[Side, Side, Tensor], tuple[Change, Change]] = crashes,
+) -> Met:
+    """Returns ``met`` with the contacts of ``n`` pairs of cars ``[n]`` in worlds ``[n]``.
+
+    Args:
+        compute: :func:`crashes`, eager or compiled.
+    """
     cars = scene.cars
     width = cars.boost.shape[1]
     places = (first * width + worlds, second * width + worlds)
     one, two = (
-        Pair(
+        Side(
             taken(cars.position, place),
             taken(cars.rotation, place),
             taken(scene.motion.velocity, place),
-            (taken(cars.wheels, place).sum(0) >= 3).to(cars.boost.dtype),
+            taken(cars.wheels, place),
             taken(cars.supersonic, place),
+            taken(cars.gone, place),
+            ~((taken(cars.bump_wait, place) > 0) & (taken(cars.bumped, place) == other)),
+            Moved(*(taken(value, place) for value in met.cars)),
         )
-        for place in places
+        for place, other in zip(places, (second, first))
     )
-    apart = two.position - one.position
-    crash = overlap(apart, one.rotation, two.rotation)
-    here = (taken(cars.gone, places[0]) == 0) & (taken(cars.gone, places[1]) == 0)
-    crash = crash._replace(touches=crash.touches & here)
-    before = tuple(Moved(*(taken(value, place) for value in met.cars)) for place in places)
-    after = collide(one.rotation, two.rotation, before[0], before[1], apart, crash)
-    turned = crash._replace(point=crash.point - apart[:, None], normal=-crash.normal)
     half = width * ((cars.boost.shape[0] + 1) // 2)
-    rivals = (places[0] < half) != (places[1] < half)
-    onto = bump(one, two, crash, _free(cars, places[0], second), rivals)
-    back = bump(two, one, turned, _free(cars, places[1], first), rivals)
+    changes = compute(one, two, (places[0] < half) != (places[1] < half))
 
-    def added(value: Tensor, changes: tuple[Tensor, ...]) -> Tensor:
+    def added(value: Tensor, *parts: Tensor) -> Tensor:
         flat = value.flatten(-2)
-        for place, change in zip(places, changes):
-            flat = flat.index_add(-1, place, change)
+        for place, part in zip(places, parts):
+            flat = flat.index_add(-1, place, part)
         return flat.view(value.shape)
 
-    touches = crash.touches
-    moved = [
-        added(value, tuple(torch.where(touches, new[row] - old[row], 0.0) for new, old in zip(after, before)))
-        for row, value in enumerate(met.cars)
-    ]
-    kind = cars.boost.dtype
-    hurt = (back.demolishes.to(kind), onto.demolishes.to(kind))
-    marks = (onto.bumps.to(kind) * (second + 1), back.bumps.to(kind) * (first + 1))
+    marks = (changes[0].bumps * (second + 1), changes[1].bumps * (first + 1))
     return met._replace(
-        cars=Moved(*moved),
-        kick=added(met.kick, (back.kick, onto.kick)),
-        victim=torch.maximum(met.victim, added(torch.zeros_like(met.victim), marks).clamp_max(99.0) - 1),
-        demolishes=added(met.demolishes, (onto.demolishes.to(kind), back.demolishes.to(kind))).clamp_max(1.0),
-        demolished=added(met.demolished, hurt).clamp_max(1.0),
+        cars=Moved(*map(added, met.cars, changes[0].moved, changes[1].moved)),
+        kick=added(met.kick, *(change.kick for change in changes)),
+        victim=torch.maximum(met.victim, added(torch.zeros_like(met.victim), *marks).clamp_max(99.0) - 1),
+        demolishes=added(met.demolishes, *(change.demolishes for change in changes)).clamp_max(1.0),
+        demolished=added(met.demolished, *(change.demolished for change in changes)).clamp_max(1.0),
     )
-
-
-def _free(cars: Cars, place: Tensor, other: Tensor) -> Tensor:
-    """Returns which cars may bump another again, bool."""
-    waiting = taken(cars.bump_wait, place) > 0
-    return ~(waiting & (taken(cars.bumped, place) == other))

@@ -6,15 +6,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import rules
-from .ball import reach, struck
-from .bumps import touching_pairs, with_pairs
+from .ball import struck
+from .bumps import near_pairs, with_pairs
 from .driving import Motion
 from .field import Field
 from .rules import DT
@@ -25,17 +26,24 @@ _CAR_REACH = 96.0  # uu; greatest distance of a part of a car from its origin
 _BALL_REACH = _CAR_REACH + rules.BALL_RADIUS + 2.0
 
 
+class ContactKernels(NamedTuple):
+    """The functions that compute contacts, eager or compiled."""
+
+    press: Callable[..., Any]
+    crashes: Callable[..., Any]
+    hits: Callable[..., Any]
+
+
 def meet_everywhere(scene: Scene, field: Field) -> Met:
     """Computes all contacts of all worlds."""
     met = untouched(scene)
     cars = scene.cars
-    corner = deepest_corner(cars.position, cars.rotation, field)
-    pressed, touches = press(cars.rotation, scene.motion, corner)
-    touches = touches & (cars.gone == 0)
+    pressed = press(cars.position, cars.rotation, cars.touch_normal, scene.motion, field)
+    touching = pressed.touching * (cars.gone == 0)
     met = met._replace(
-        cars=Moved(*(torch.where(touches, new, old) for new, old in zip(pressed, met.cars))),
-        touching=touches.to(cars.boost.dtype),
-        touch_normal=torch.where(touches, corner.normal, cars.touch_normal),
+        cars=Moved(*(torch.where(touching > 0, new, old) for new, old in zip(pressed.moved, met.cars))),
+        touching=touching,
+        touch_normal=torch.where(touching > 0, pressed.normal, cars.touch_normal),
     )
     worlds = torch.arange(cars.boost.shape[1], device=cars.boost.device)
     ones = torch.ones_like(worlds)
@@ -44,7 +52,7 @@ def meet_everywhere(scene: Scene, field: Field) -> Met:
     return struck(scene, met, worlds)
 
 
-def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field) -> Met:
+def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field, kernels: ContactKernels) -> Met:
     """Computes the contacts of worlds that may have one; branches on data.
 
     Args:
@@ -53,40 +61,23 @@ def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field) -> Met:
     met = untouched(scene)
     cars = scene.cars
     low = clearance(cars.rotation, cars.position[2]) < rules.BODY_GAP
-    met = _with_bodies(scene, met, ((low | near_walls) & (cars.gone == 0)).flatten().nonzero()[:, 0], field)
+    index = ((low | near_walls) & (cars.gone == 0)).flatten().nonzero()[:, 0]
+    if len(index):
+        motion = Motion(*(taken(value, index) for value in scene.motion))
+        body = (taken(value, index) for value in (cars.position, cars.rotation, cars.touch_normal))
+        pressed = kernels.press(*body, motion, field)
+        met = met._replace(
+            cars=Moved(*(put(value, index, new) for value, new in zip(met.cars, pressed.moved))),
+            touching=put(met.touching, index, pressed.touching),
+            touch_normal=put(met.touch_normal, index, pressed.normal),
+        )
     if cars.boost.shape[0] > 1:
-        first, second, worlds = touching_pairs(cars)
+        first, second, worlds = near_pairs(cars)
         if len(worlds):
-            met = with_pairs(scene, met, first, second, worlds)
+            met = with_pairs(scene, met, first, second, worlds, kernels.crashes)
     away = scene.ball.position[:, None] - cars.position
-    close = (dot(away, away) < _BALL_REACH**2) & (cars.gone == 0)
-    worlds = close.any(0).nonzero()[:, 0]
-    if not len(worlds):
-        return met
-    position, rotation, gone = (value.index_select(-1, worlds) for value in (cars.position, cars.rotation, cars.gone))
-    near = reach(position, rotation, scene.ball.position.index_select(-1, worlds)[:, None])
-    worlds = worlds[((near.gap < rules.CONTACT_GAP) & (gone == 0)).any(0)]
-    return struck(scene, met, worlds) if len(worlds) else met
-
-
-def _with_bodies(scene: Scene, met: Met, index: Tensor, field: Field) -> Met:
-    """Returns ``met`` with the contacts of an index tensor's cars with the field."""
-    if not len(index):
-        return met
-    cars = scene.cars
-    rotation = taken(cars.rotation, index)
-    corner = deepest_corner(taken(cars.position, index), rotation, field)
-    here = (corner.gap < rules.BODY_GAP).nonzero()[:, 0]
-    if not len(here):
-        return met
-    index, rotation = index[here], rotation.index_select(-1, here)
-    corner = Corner(*(value.index_select(-1, here) for value in corner))
-    pressed, _ = press(rotation, Motion(*(taken(value, index) for value in scene.motion)), corner)
-    return met._replace(
-        cars=Moved(*(put(value, index, new) for value, new in zip(met.cars, pressed))),
-        touching=put(met.touching, index, torch.ones_like(corner.gap)),
-        touch_normal=put(met.touch_normal, index, corner.normal),
-    )
+    worlds = ((dot(away, away) < _BALL_REACH**2) & (cars.gone == 0)).any(0).nonzero()[:, 0]
+    return struck(scene, met, worlds, kernels.hits) if len(worlds) else met
 
 
 # -- a body on the field: in each tick, the deepest corner may touch ---------------------------------------------------
@@ -128,9 +119,21 @@ def corner_arms(rotation: Tensor) -> Tensor:
     return x * forward[:, None] + y * right[:, None] + z * up[:, None]
 
 
-def press(rotation: Tensor, motion: Motion, corner: Corner) -> tuple[Moved, Tensor]:
-    """Makes a tick of cars whose deepest corner may touch; also returns ``[...]`` bool whether it does."""
-    arm, gap, normal = corner
+class Pressed(NamedTuple):
+    """The effect of the field on bodies, ``[..., n]``."""
+
+    moved: Moved
+    touching: Tensor  # flag
+    normal: Tensor  # of the last touch
+
+
+def press(position: Tensor, rotation: Tensor, last: Tensor, motion: Motion, field: Field) -> Pressed:
+    """Makes a tick of cars whose deepest corner may touch the field.
+
+    Args:
+        last: normals of their last touches ``[3, ...]``.
+    """
+    arm, gap, normal = deepest_corner(position, rotation, field)
     touches = gap < rules.BODY_GAP
     velocity, spin = motion.velocity + motion.force * DT, motion.spin + motion.torque * DT
     now = velocity + cross(spin, arm)
@@ -161,7 +164,7 @@ def press(rotation: Tensor, motion: Motion, corner: Corner) -> tuple[Moved, Tens
         normal * (out * one),
         push_turn * (out * rules.PUSH_TURN),
     )
-    return moved, touches
+    return Pressed(moved, touches.to(gap.dtype), torch.where(touches, normal, last))
 
 
 def _turn(rotation: Tensor, arm: Tensor, axis: Tensor) -> Tensor:

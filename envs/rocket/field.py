@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ class WheelGround(NamedTuple):
     slope: Tensor  # [4, ...] the normal's z component in the world
 
 
+Axes = tuple[Tensor, Tensor, Tensor]
+"""The components x, y and z of vectors."""
 _ROOT = math.sqrt(0.5)
 _FAR = 1.0e6
 _GOAL_REACH = 300.0  # uu from a goal within which its frame may be the nearest surface
@@ -48,6 +51,11 @@ class Field:
         Near the edge between two walls it is the distance to the nearer one.
         """
         x, y, z = point.unbind(0)
+        gap, normal = self._inside(x, y, z)
+        return gap, torch.stack(normal)
+
+    def _inside(self, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Axes]:
+        """Computes :meth:`inside` with separate components, which need no copies."""
         wide, long = x.abs(), y.abs()
         to_right, to_front = -torch.sign(x), -torch.sign(y)
         wall = rules.HALF_WIDTH - wide
@@ -79,11 +87,11 @@ class Field:
     def _with_goal(
         self,
         gap: Tensor,
-        normal: Tensor,
+        normal: Axes,
         depth: tuple[Tensor, Tensor, Tensor, Tensor],
         mouth: Tensor,
         inward: tuple[Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Axes]:
         """Returns distances to the goal's frame from outside, and to its walls from inside.
 
         Args:
@@ -98,28 +106,31 @@ class Field:
         # A post or the crossbar is an edge: its distance is that of its nearest point.
         edge = torch.hypot(end, frame).clamp_min(1.0e-3)
         scale = 1 / edge
-        edge_normal = torch.stack(
-            (
-                torch.where(lower, 0.0, to_right * frame * scale),
-                to_front * end * scale,
-                torch.where(lower, -frame * scale, 0.0),
-            )
-        )
         near = mouth & (end > 0) & (edge < gap)
-        gap, normal = torch.where(near, edge, gap), torch.where(near, edge_normal, normal)
-
+        gap = torch.where(near, edge, gap)
+        edge_normal = (
+            torch.where(lower, 0.0, to_right * frame * scale),
+            to_front * end * scale,
+            torch.where(lower, -frame * scale, 0.0),
+        )
         back = rules.GOAL_BACK - rules.HALF_LENGTH + end
-        within, across = beside, torch.stack((to_right, torch.zeros_like(z), torch.zeros_like(z)))
-        for distance, axis, sign in ((below, 2, -torch.ones_like(z)), (back, 1, to_front), (z, 2, torch.ones_like(z))):
+        # From inside: the nearest of a post, the crossbar, the back and the floor.
+        within, none = beside, torch.zeros_like(z)
+        across: Axes = (to_right, none, none)
+        for distance, axis, sign in ((below, 2, -1.0), (back, 1, to_front), (z, 2, 1.0)):
             nearest = distance < within
             within = torch.where(nearest, distance, within)
-            towards = torch.stack([sign if row == axis else torch.zeros_like(z) for row in range(3)])
-            across = torch.where(nearest, towards, across)
+            x, y, up = (torch.where(nearest, sign if row == axis else 0.0, value) for row, value in enumerate(across))
+            across = (x, y, up)
         # Beyond the line a point belongs to the goal unless it is farther outside of the goal than of the field.
         goal = (end <= 0) & (mouth | (within > gap))
-        return torch.where(goal, within, gap), torch.where(goal, across, normal)
+        x, y, up = (
+            torch.where(goal, inside, torch.where(near, edged, value))
+            for inside, edged, value in zip(across, edge_normal, normal)
+        )
+        return torch.where(goal, within, gap), (x, y, up)
 
-    def _rounded(self, z: Tensor, wall: Tensor, wall_x: Tensor, wall_y: Tensor) -> tuple[Tensor, Tensor]:
+    def _rounded(self, z: Tensor, wall: Tensor, wall_x: Tensor, wall_y: Tensor) -> tuple[Tensor, Axes]:
         """Returns distances to floor and ceiling, and to the quarter rounds that lead to them."""
         top = rules.HEIGHT - z
         upper = top < z
@@ -138,7 +149,7 @@ class Field:
             scale = 1 / out.clamp_min(1.0e-6)
             share_wall = torch.where(round_, a * scale, share_wall)
             share_flat = torch.where(round_, b * scale, share_flat)
-        return gap, torch.stack((share_wall * wall_x, share_wall * wall_y, share_flat * upward))
+        return gap, (share_wall * wall_x, share_wall * wall_y, share_flat * upward)
 
     def trace(self, position: Tensor, rotation: Tensor, ball: Tensor) -> WheelGround:
         """Traces the wheels' rays to the field or the ball, which supports a car as if immovable.
@@ -148,37 +159,44 @@ class Field:
             rotation: ``[3, 3, ...]``.
             ball: position of the ball, ``[3, ...]``.
         """
-        forward, right, up = rotation.unbind(0)
         like = position[0]
-        x, y = constant(rules.WHEEL_X, like), constant(rules.WHEEL_Y, like)
-        start = position[:, None] + x * forward[:, None] + y * right[:, None] + rules.WHEEL_Z * up[:, None]
-        down = -up[:, None]
-        distance = torch.zeros_like(start[0])
+        ahead, aside = constant(rules.WHEEL_X, like), constant(rules.WHEEL_Y, like)
+        axes = list(zip(*(axis.unbind(0) for axis in rotation.unbind(0))))  # forward, right and up of each component
+        starts = [
+            place + ahead * forward + aside * right + rules.WHEEL_Z * up
+            for place, (forward, right, up) in zip(position.unbind(0), axes)
+        ]
+        downs = [-up for _, _, up in axes]
+        distance = torch.zeros_like(starts[0])
         for _ in range(_STEPS):
-            gap, normal = self.inside(start + down * distance)
+            gap, normal = self._inside(*(start + down * distance for start, down in zip(starts, downs)))
             arrived = gap.abs() < _CLOSE
             if self._is_nowhere(~arrived):
                 break
             # To the plane of the nearest surface; a curved surface takes several steps.
-            closing = -(normal * down).sum(0)
+            closing = -_inner(normal, downs)
             step = torch.where(closing > 0.05, gap / closing.clamp_min(0.05), gap.clamp_min(0.0) + 1.0)
             distance = torch.where(arrived, distance, (distance + step).clamp(-20.0, 200.0))
-        gap, normal = self.inside(start + down * distance)
+        gap, normal = self._inside(*(start + down * distance for start, down in zip(starts, downs)))
         distance = torch.where((gap.abs() < 0.5) & (distance > 0), distance, _FAR)
-        distance, normal = _with_ball(start, down, ball[:, None], distance, normal)
-        local = (rotation[:, :, None] * normal).sum(1)
-        return WheelGround(distance, local, normal[2])
+        # The ball, if it is nearer.
+        away = [start - place for start, place in zip(starts, ball.unbind(0))]
+        along = _inner(away, downs)
+        root = along * along - _inner(away, away) + rules.BALL_RADIUS**2
+        met = -along - root.clamp_min(0.0).sqrt()
+        nearer = (root > 0) & (met > 0) & (met < distance)
+        distance = torch.where(nearer, met, distance)
+        normals = [
+            torch.where(nearer, (offset + down * met) / rules.BALL_RADIUS, value)
+            for offset, down, value in zip(away, downs, normal)
+        ]
+        local = [_inner(axis.unbind(0), normals) for axis in rotation.unbind(0)]
+        return WheelGround(distance, torch.stack(local), normals[2])
 
 
-def _with_ball(start: Tensor, down: Tensor, ball: Tensor, distance: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns distances and normals of rays, with those of the ball if it is nearer."""
-    away = start - ball
-    along = (away * down).sum(0)
-    root = along * along - (away * away).sum(0) + rules.BALL_RADIUS**2
-    met = -along - root.clamp_min(0.0).sqrt()
-    nearer = (root > 0) & (met > 0) & (met < distance)
-    out = (away + down * met) / rules.BALL_RADIUS
-    return torch.where(nearer, met, distance), torch.where(nearer, out, normal)
+def _inner(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """Returns the scalar product of vectors with separate components."""
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
 def trace_floor(position: Tensor, rotation: Tensor) -> WheelGround:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..compilation import Compiled
+from ..compilation import Compiled, CompiledColumns
 from . import rules
-from .ball import fly
-from .contacts import meet_everywhere, meet_where_needed
+from .ball import fly, hits
+from .bumps import crashes
+from .contacts import ContactKernels, meet_everywhere, meet_where_needed, press
 from .driving import drive
 from .field import Field, WheelGround, trace_floor
 from .rules import DT
@@ -58,10 +59,12 @@ def advance(
     beside = dot(away, away) < (rules.BALL_RADIUS + _NEAR) ** 2
     index = (near | beside).flatten().nonzero()[:, 0]
     if len(index):
-        ground = _traced(ground, cars, state.ball, index, field)
+        ground = _traced(ground, cars, state.ball, index, field, kernels)
     driven, motion = kernels.drive(cars, controls, ground)
     fallen, pull, plane, bounced = kernels.fly(state.ball, field)
-    met = meet_where_needed(Scene(driven, motion, state.ball, fallen, pull, plane, bounced), near, field)
+    met = meet_where_needed(
+        Scene(driven, motion, state.ball, fallen, pull, plane, bounced), near, field, kernels.contacts
+    )
     new, events = kernels.finish(state, driven, met)
     if bool((new.cars.gone == 1).any()):
         new = new.replace(cars=respawned(new.cars, new.clock))
@@ -95,11 +98,13 @@ def near_walls(position: Tensor, field: Field) -> Tensor:
     return near
 
 
-def _traced(ground: WheelGround, cars: Cars, ball: Ball, index: Tensor, field: Field) -> WheelGround:
+def _traced(
+    ground: WheelGround, cars: Cars, ball: Ball, index: Tensor, field: Field, kernels: RocketKernels
+) -> WheelGround:
     """Traces the rays of the cars of an index tensor."""
     shape = cars.boost.shape
     spot = ball.position.index_select(-1, index % shape[1])
-    traced = field.trace(taken(cars.position, index), taken(cars.rotation, index), spot)
+    traced = kernels.trace(field, taken(cars.position, index), taken(cars.rotation, index), spot)
     return WheelGround(*(put(old.expand(*old.shape[:-3], 4, *shape), index, new) for old, new in zip(ground, traced)))
 
 
@@ -153,32 +158,41 @@ def _pick_up(
 ) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
     """Returns reached pads, big and small, ``[C, W]``; their boost; and ticks until pads are back, ``[34, W]``."""
     like = boost[0]
-    x, y = (constant([place[axis] for place in rules.PADS], like)[:, None] for axis in (0, 1))
-    big = constant([float(place in rules.BIG_PADS) for place in rules.PADS], like)[:, None]
+    x, y = (constant([place[axis] for place in rules.PADS], like) for axis in (0, 1))
+    big = constant([float(place in rules.BIG_PADS) for place in rules.PADS], like)
     radius = rules.SMALL_RADIUS + (rules.BIG_RADIUS - rules.SMALL_RADIUS) * big
     wants = (here > 0) & (boost < rules.BOOST_MOST) & ((position[2] - rules.PAD_Z).abs() < rules.PAD_REACH)
-    within = (position[0] - x) ** 2 + (position[1] - y) ** 2 < radius * radius
-    takes = within & wants & (pads[:, None] <= 0)
-    # The first of several cars takes it.
-    first = takes & (takes.cumsum(1) == 1)
-    got = first.to(boost.dtype)
-    bigs, all_ = (got * big).sum(0), got.sum(0)
-    smalls = all_ - bigs
+    # Numbers instead of flags: compiled code computes them several times faster.
+    away, waiting = torch.where(wants, 0.0, torch.inf), torch.where(pads > 0, torch.inf, 0.0)
+    taken_away, big_ones, all_ones = torch.zeros_like(pads), [], []
+    for car in range(len(boost)):  # the first of several cars takes it
+        apart = (position[0, car] - x) ** 2 + (position[1, car] - y) ** 2 + away[car] + waiting
+        takes = torch.where(apart < radius * radius, 1 - taken_away, 0.0)
+        taken_away = taken_away + takes
+        big_ones.append((takes * big).sum(0))
+        all_ones.append(takes.sum(0))
+    bigs = torch.stack(big_ones)
+    smalls = torch.stack(all_ones) - bigs
     gained = torch.minimum(bigs * rules.BIG_BOOST + smalls * rules.SMALL_BOOST, rules.BOOST_MOST - boost)
-    wait = rules.SMALL_TICKS + (rules.BIG_TICKS - rules.SMALL_TICKS) * big[:, 0]
-    left = torch.where(first.any(1), wait, (pads - 1).clamp_min(0.0))
+    wait = rules.SMALL_TICKS + (rules.BIG_TICKS - rules.SMALL_TICKS) * big
+    left = torch.where(taken_away > 0, wait, (pads - 1).clamp_min(0.0))
     return (bigs, smalls), gained.clamp_min(0.0), left
 
 
 class RocketKernels(NamedTuple):
-    """The functions that run over all worlds in every tick, eager or compiled."""
+    """The functions of a tick, eager or compiled.
+
+    The first three run over all worlds, the others over the cars and worlds that need them.
+    """
 
     drive: Callable[..., Any]
     fly: Callable[..., Any]
     finish: Callable[..., Any]
+    trace: Callable[..., Any]
+    contacts: ContactKernels
 
 
-PLAIN = RocketKernels(drive, fly, finish)
+PLAIN = RocketKernels(drive, fly, finish, Field.trace, ContactKernels(press, crashes, hits))
 """The eager functions."""
 
 
@@ -188,5 +202,12 @@ def compiled_kernels() -> RocketKernels:
     Rewards and observations are not compiled: they run once per step, and their forecast of sixty consecutive moves
     takes longer to compile than everything else.
     """
-    compiled = (Compiled(function, f"{function.__name__} of rocket", dynamic=False) for function in PLAIN)
-    return RocketKernels(*compiled)
+
+    def whole(function: Callable[..., Any]) -> Compiled:
+        return Compiled(function, f"{function.__name__} of rocket", dynamic=False)
+
+    def columns(function: Callable[..., Any], size: int) -> CompiledColumns:
+        return CompiledColumns(function, f"{function.__name__} of rocket", size)
+
+    contacts = ContactKernels(columns(press, 256), columns(crashes, 16), columns(hits, 64))
+    return RocketKernels(whole(drive), whole(fly), whole(finish), columns(Field.trace, 256), contacts)

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, TensorSpec, Unbounded
 
 from ..world import GROUP, World
 from .base import Wrapper, mapped, replaced
+
+
+class StackedFeatures(nn.Module):
+    """Maps ``frames`` stacked observations ``[..., frames * F]`` to the features of the newest and their changes.
+
+    First come the newest frame's ``size`` features ``[..., size]``, then, for each earlier frame, oldest first, how
+    much they have changed since: ``tanh(10 * change)``, since features change little from one frame to the next.
+
+    Args:
+        features: builds a world's own scaling of one observation, with its number of features as ``size``.
+    """
+
+    def __init__(self, features: Callable[[], Any], frames: int) -> None:
+        super().__init__()
+        self.features, self.frames = features(), frames
+        self.size = frames * self.features.size
+
+    def forward(self, observation: Tensor) -> Tensor:
+        seen = self.features(observation.unflatten(-1, (self.frames, -1)))
+        newest = seen[..., -1:, :]
+        return torch.cat([newest, (10 * (newest - seen[..., :-1, :])).tanh()], -2).flatten(-2)
 
 
 class FrameStack(Wrapper):
@@ -20,8 +43,8 @@ class FrameStack(Wrapper):
     and likewise for every entry of a dict observation. Images (three axes) are concatenated along their channels, the
     smaller of the first and the last axis: ``[C, H, Wd]`` becomes ``[frames * C, H, Wd]``, ``[H, Wd, C]`` becomes ``[H,
     Wd, frames * C]``; images without channels (uint8, two axes) become ``[frames, H, Wd]``. At the beginning of an
-    episode its first observation fills the stack. ``input_features`` and ``nearest_obstacle`` are None, since they
-    apply to a single frame.
+    episode its first observation fills the stack. A world's ``input_features`` of a vector become
+    :class:`StackedFeatures`; ``nearest_obstacle`` is None, since it applies to a single frame.
 
     Raises:
         ValueError: there is no observation, it has object slots, or its kind of spec cannot be stacked.
@@ -29,7 +52,7 @@ class FrameStack(Wrapper):
 
     def __init__(self, inner: World, frames: int) -> None:
         super().__init__(inner)
-        self.input_features = self.nearest_obstacle = None
+        self.nearest_obstacle = None
         self.frames = frames
         name = type(inner).__name__
         grouped = GROUP in inner.observation_spec.keys()  # noqa: SIM118
@@ -43,6 +66,9 @@ class FrameStack(Wrapper):
                 f"frame_stack: the observation of {name} has object slots, whose order changes between frames; "
                 "only flat or dict observations without them can be stacked"
             )
+        flat = not isinstance(single, Composite) and single.ndim == self._axis + 1
+        if inner.input_features is not None:
+            self.input_features = partial(StackedFeatures, inner.input_features, frames) if flat else None
         spec = inner.observation_spec.clone()
         spec[self._key] = mapped(single, self._stacked_spec)
         self.observation_spec = spec

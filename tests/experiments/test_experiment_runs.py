@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments import runs
+from experiments import against, runs
 
 
 @pytest.fixture
@@ -41,3 +41,16 @@ def test_a_run_of_another_command_begins_anew(commands: list[list[str]], tmp_pat
     (tmp_path / "seed1" / "old").touch()
     run = runs.train(1, tmp_path, ["agent=a2c"])
     assert commands[1] == ["seed=1", f"run_dir={run}", "agent=a2c"] and not (run / "old").exists()
+
+
+@pytest.mark.parametrize(
+    ("other", "games", "kept"),
+    [({"frames": 1_004.0}, 10, ["0"]), ({"frames": 1_100.0}, 10, []), ({"frames": 1_000.0}, 20, [])],
+)
+def test_seeds_of_an_earlier_result_are_kept_if_they_are_comparable(
+    other: dict[str, float], games: int, kept: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "result.json"
+    assert against.kept_seeds(file, {"1": {"frames": 1_000.0}}, 10) == {}
+    file.write_text(json.dumps({"games": games, "seeds": {"0": other, "1": {"frames": 1_000.0}}}))
+    assert list(against.kept_seeds(file, {"1": {"frames": 1_000.0}}, 10)) == kept
