@@ -154,7 +154,7 @@ class Rocket(World):
         self._options = RocketMatchOptions(
             observation, weights, tick_skip, most, idle, field, not looks_are_free(self.device)
         )
-        self._kernels = compiled_kernels() if compiled else PLAIN
+        self.kernels = compiled_kernels() if compiled else PLAIN
         self.controls: Tensor | None = None
         """The controls of the last step, ``[8, C, W]``, None before the first."""
         self._pool = StartPool(self._start, RocketOpening.restored)
@@ -218,7 +218,7 @@ class Rocket(World):
         with torch.no_grad():
             self.controls = chosen
             if self._simulators is None:
-                self._match, outcome = play(self._match, chosen, self._options, self._kernels)
+                self._match, outcome = play(self._match, chosen, self._options, self.kernels)
             else:
                 world, events, lost = self._simulators.advance(self._match.world, chosen)
                 self._match, outcome = conclude(self._match, world, events, self._options)

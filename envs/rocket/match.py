@@ -13,7 +13,7 @@ from .field import Field
 from .observation import observe
 from .prediction import forecast
 from .rewards import TERMS, Before, begin, judge
-from .simulation import Events, RocketKernels, advance, advance_densely
+from .simulation import PLAIN, Events, RocketKernels, advance, advance_densely
 from .state import Record, RocketState
 from .vectors import constant
 
@@ -134,14 +134,18 @@ def play(
             world, events = advance(world, controls, options.field, kernels)
         total = events if total is None else Events(*(a + b for a, b in zip(total, events)))
     assert total is not None
-    return conclude(match, world, total, options)
+    return conclude(match, world, total, options, kernels)
 
 
 def conclude(
-    match: RocketMatch, world: RocketState, events: Events, options: RocketMatchOptions
+    match: RocketMatch,
+    world: RocketState,
+    events: Events,
+    options: RocketMatchOptions,
+    kernels: RocketKernels = PLAIN,
 ) -> tuple[RocketMatch, RocketOutcome]:
     """Computes rewards, ends, sums and observations after the ticks of a step."""
-    ahead = forecast(world.ball)
+    ahead = forecast(world.ball, kernels.leap)
     terms, before = judge(world, events, match.before, ahead)
     present = (~world.cars.gone.isinf()).to(terms.dtype)
     terms = terms * constant(options.weights, present) * present

@@ -6,6 +6,7 @@ computes all cars of all worlds at once with masks, in the view of their own tea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from ..world import Sides
 from . import rules
 from .actions import chosen_for
 from .match import COUNTED, TEAMS
-from .prediction import Forecast, forecast, intercept
+from .prediction import Forecast, Leap, forecast, intercept
 from .state import RocketState, team_signs, team_turns
 from .vectors import constant, dot, length, to_local, unit
 
@@ -41,9 +42,13 @@ class _Sight(NamedTuple):
     grounded: Tensor  # bool
 
 
-def rule_controls(state: RocketState) -> Tensor:
-    """Returns ``[8, C, W]`` of :class:`~envs.rocket.driving.Control` for every car."""
-    sight = _look(state, forecast(state.ball))
+def rule_controls(state: RocketState, fly_on: Callable[[Tensor], Leap] | None = None) -> Tensor:
+    """Returns ``[8, C, W]`` of :class:`~envs.rocket.driving.Control` for every car.
+
+    Args:
+        fly_on: see :func:`~envs.rocket.prediction.forecast`.
+    """
+    sight = _look(state, forecast(state.ball, fly_on))
     chases = _is_nearest(state, sight)
     flies = _wants_to_fly(state, sight, chases)
     target = _target(state, sight, chases)
@@ -206,7 +211,7 @@ def _rule(env: Any, worlds: Tensor) -> Tensor:
     state = env.worlds.world
     if len(worlds) < state.clock.shape[-1]:
         state = state.map(lambda value: value.index_select(-1, worlds))
-    return chosen_for(env.options["actions"], rule_controls(state))
+    return chosen_for(env.options["actions"], rule_controls(state, env.kernels.leap))
 
 
 SIDES = Sides(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -9,12 +10,14 @@ from torch import Tensor
 
 from . import rules
 from .state import Ball, Cars
-from .vectors import length
+from .vectors import dot, length
 
 STEPS = 60
 STEP = 1 / 15
 SHOT_STEPS = 30
 """Number of steps within which a predicted goal is a threat."""
+LEAP_STEPS = 10
+"""Number of steps that are computed at once."""
 
 _WIDE, _LONG = rules.HALF_WIDTH - rules.BALL_RADIUS, rules.HALF_LENGTH - rules.BALL_RADIUS
 _TOP = rules.HEIGHT - rules.BALL_RADIUS
@@ -31,15 +34,38 @@ class Forecast(NamedTuple):
     threat: Tensor  # [W] 1: blue is about to score, -1: orange is, 0: neither within two seconds
 
 
-def forecast(ball: Ball) -> Forecast:
-    """Computes the flights without spin, ramps and corners."""
-    x, y, z = ball.position.unbind(0)
-    vx, vy, vz = ball.velocity.unbind(0)
-    moves = ((vx * vx + vy * vy + vz * vz) > 0).to(z.dtype)
-    fall = rules.GRAVITY * STEP * moves
-    threat = torch.zeros_like(z)
+def forecast(ball: Ball, fly_on: Callable[[Tensor], Leap] | None = None) -> Forecast:
+    """Computes the flights without spin, ramps and corners.
+
+    Args:
+        fly_on: :func:`leap`, eager (None) or compiled.
+    """
+    moves = (dot(ball.velocity, ball.velocity) > 0).to(ball.velocity.dtype)
+    flight = torch.cat((ball.position, ball.velocity, (rules.GRAVITY * STEP * moves)[None]))
+    threat = torch.zeros_like(moves)
+    paths = []
+    for step in range(0, STEPS, LEAP_STEPS):
+        path, flight, scored = (fly_on or leap)(flight)
+        if step < SHOT_STEPS:
+            threat = torch.where(threat == 0, scored, threat)
+        paths.append(path)
+    return Forecast(torch.cat(paths, 1), threat)
+
+
+class Leap(NamedTuple):
+    """Some steps of flights."""
+
+    path: Tensor  # [3, 10, W]
+    flight: Tensor  # [7, W] at the end
+    scored: Tensor  # [W] sign of y where a ball has crossed a goal line, otherwise 0
+
+
+def leap(flight: Tensor) -> Leap:
+    """Computes ten steps of flights ``[7, W]``: place, velocity, and what gravity takes off the latter in a step."""
+    x, y, z, vx, vy, vz, fall = flight.unbind(0)
+    scored = torch.zeros_like(z)
     points = []
-    for step in range(STEPS):
+    for _ in range(LEAP_STEPS):
         vx, vy, vz = vx * _KEPT, vy * _KEPT, vz * _KEPT - fall
         x, y, z = x + vx * STEP, y + vy * STEP, z + (vz + 0.5 * fall) * STEP
         x, vx = _reflected(x, vx, _WIDE)
@@ -49,10 +75,9 @@ def forecast(ball: Ball) -> Forecast:
         up = 0.5 * (rules.BALL_REST + _TOP)
         shifted, vz = _reflected(z - up, vz, 0.5 * (_TOP - rules.BALL_REST))
         z = shifted + up
-        if step < SHOT_STEPS:
-            threat = torch.where((threat == 0) & (y.abs() > rules.GOAL_LINE), torch.sign(y), threat)
+        scored = torch.where((scored == 0) & (y.abs() > rules.GOAL_LINE), torch.sign(y), scored)
         points.append(torch.stack((x, y, z)))
-    return Forecast(torch.stack(points, 1), threat)
+    return Leap(torch.stack(points, 1), torch.stack((x, y, z, vx, vy, vz, fall)), scored)
 
 
 def _reflected(place: Tensor, speed: Tensor, most: float) -> tuple[Tensor, Tensor]:

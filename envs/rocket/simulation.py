@@ -20,6 +20,7 @@ from .bumps import crashes
 from .contacts import ContactKernels, meet_everywhere, meet_where_needed, press
 from .driving import drive
 from .field import Field, WheelGround, trace_floor
+from .prediction import Leap, leap
 from .rules import DT
 from .solver import Met, Scene
 from .starts import respawned
@@ -182,7 +183,8 @@ def _pick_up(
 class RocketKernels(NamedTuple):
     """The functions of a tick, eager or compiled.
 
-    The first three run over all worlds, the others over the cars and worlds that need them.
+    The first three run over all worlds, the others over the cars and worlds that need them. ``leap`` is for forecasts,
+    which are not part of a tick.
     """
 
     drive: Callable[..., Any]
@@ -190,18 +192,15 @@ class RocketKernels(NamedTuple):
     finish: Callable[..., Any]
     trace: Callable[..., Any]
     contacts: ContactKernels
+    leap: Callable[[Tensor], Leap]
 
 
-PLAIN = RocketKernels(drive, fly, finish, Field.trace, ContactKernels(press, crashes, hits))
+PLAIN = RocketKernels(drive, fly, finish, Field.trace, ContactKernels(press, crashes, hits), leap)
 """The eager functions."""
 
 
 def compiled_kernels() -> RocketKernels:
-    """Returns the kernels, compiled for the shapes of their first call.
-
-    Rewards and observations are not compiled: they run once per step, and their forecast of sixty consecutive moves
-    takes longer to compile than everything else.
-    """
+    """Returns the kernels, compiled for the shapes of their first call."""
 
     def whole(function: Callable[..., Any]) -> Compiled:
         return Compiled(function, f"{function.__name__} of rocket", dynamic=False)
@@ -209,5 +208,7 @@ def compiled_kernels() -> RocketKernels:
     def columns(function: Callable[..., Any], size: int) -> CompiledColumns:
         return CompiledColumns(function, f"{function.__name__} of rocket", size)
 
-    contacts = ContactKernels(columns(press, 256), columns(crashes, 16), columns(hits, 64))
-    return RocketKernels(whole(drive), whole(fly), whole(finish), columns(Field.trace, 256), contacts)
+    contacts = ContactKernels(columns(press, 512), columns(crashes, 128), columns(hits, 128))
+    return RocketKernels(
+        whole(drive), whole(fly), whole(finish), columns(Field.trace, 512), contacts, columns(leap, 1024)
+    )

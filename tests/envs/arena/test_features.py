@@ -66,3 +66,21 @@ def test_networks_take_them_unless_told_otherwise() -> None:
     assert agent.policy(explore=False)(envs.make("arena", num_worlds=2, observation="dict").reset())[
         "action"
     ].shape == (2,)
+
+
+def test_stacked_observations_tell_what_has_changed() -> None:
+    env: Any = envs.make("arena", num_worlds=8, style=2, start_phases=[4], seed=3)
+    stacked: Any = envs.make("arena", num_worlds=8, style=2, start_phases=[4], seed=3, frame_stack=3)
+    single, features = TargetFeatures(), stacked.input_features()
+    seen, roots = [], [env.reset(), stacked.reset()]
+    for step in range(40):
+        seen.append(single(roots[0]["observation"]))
+        roots = [
+            world.step_and_maybe_reset(root.set("action", torch.full((8,), 1 + step // 10)))[1]
+            for world, root in zip((env, stacked), roots, strict=True)
+        ]
+    newest, older, recent = features(roots[1]["observation"]).chunk(3, -1)
+    now = single(roots[0]["observation"])
+    assert features.size == 3 * TargetFeatures.size and torch.equal(newest, now)
+    assert torch.allclose(older, (10 * (now - seen[-2])).tanh(), atol=1e-5)
+    assert torch.allclose(recent, (10 * (now - seen[-1])).tanh(), atol=1e-5) and recent.abs().max() > 0.1
