@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from envs.extras import needs
 from envs.working import Work
 from rlstack import sweeps
 from rlstack.config import ConfigError, catalogue, conf_dir
+from rlstack.config.agents import CONFIGS
 from rlstack.config.errors import (
     RunError,
     did_you_mean,
@@ -47,6 +49,7 @@ from rlstack.config.errors import (
 from rlstack.config.groups import hydra_set_aside, is_own
 from rlstack.config.named_code import granting
 from rlstack.config.overrides import override, quoted
+from rlstack.config.synonyms import synonyms
 from rlstack.config.typed import resolve
 from rlstack.help import command_help, offered
 from rlstack.sweeps.folder import in_sweep, note_result, show_results, sweep_folder, take_results
@@ -323,12 +326,16 @@ def _parted(arguments: Sequence[str], config_name: str) -> tuple[list[str], list
 def _unknown_flag(flag: str, value: str, config_name: str) -> str:
     """Returns the message for a flag that does not exist; one named after an option is given as ``key=value``."""
     groups, options = offered(config_name)
+    known = {name: name for name in (*groups, *(option.key for option in options))}
+    if "agent" in groups:
+        known = {item.name: f"agent.{item.name}" for config in CONFIGS.values() for item in fields(config)} | known
     key = flag.lstrip("-").replace("-", "_")
-    if key not in {*groups, *(option.key for option in options)}:
+    meant = next((known[name] for name in (key, *synonyms(key)) if name in known), None)
+    if meant is None:
         guess = did_you_mean(flag, [name for name in _FLAGS if name.startswith("--")])
         return f"{flag}: unknown flag, {guess}options have the form key=value, see --help"
     given = "<value>" if not value or value.startswith("-") or "=" in value else value
-    return f"{flag}: unknown flag, write {key}={given}"
+    return f"{flag}: unknown flag, write {meant}={given}"
 
 
 def _refuse_empty(cfg: DictConfig) -> None:
