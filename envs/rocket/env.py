@@ -89,7 +89,8 @@ class Rocket(World):
         max_seconds: time in s after which an episode is truncated.
         idle_seconds: time in s without a touch of the ball after which an episode is truncated.
         ramps: whether the edges between walls, floor and ceiling are round; otherwise walls are bumpers.
-        compiled: whether to compile the ticks with ``torch.compile`` (a minute; same results to rounding).
+        compiled: whether to compile ticks and forecasts with ``torch.compile`` (minutes the first time; same results to
+            rounding). On a GPU it has no effect.
         backend: simulator: ``"torch"``, in this process, or ``"rocketsim"``, the original one.
         workers: number of processes with the original simulator, at least one.
         worker_timeout: seconds that a worker may take for a step before it counts as hung.
@@ -154,7 +155,8 @@ class Rocket(World):
         self._options = RocketMatchOptions(
             observation, weights, tick_skip, most, idle, field, not looks_are_free(self.device)
         )
-        self.kernels = compiled_kernels() if compiled else PLAIN
+        self.kernels = compiled_kernels() if compiled and not self._options.dense else PLAIN
+        """The functions of a tick; the dense ticks of a GPU use only the eager ones."""
         self.controls: Tensor | None = None
         """The controls of the last step, ``[8, C, W]``, None before the first."""
         self._pool = StartPool(self._start, RocketOpening.restored)
