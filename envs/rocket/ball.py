@@ -191,7 +191,7 @@ class Meeting(NamedTuple):
     bounced: Moved  # the ball if no car hits it
 
 
-class Hits(NamedTuple):
+class BallHits(NamedTuple):
     """The entries of :class:`~envs.rocket.solver.Met` that hits change."""
 
     cars: Moved
@@ -201,7 +201,7 @@ class Hits(NamedTuple):
     extra: Tensor
 
 
-def hits(meeting: Meeting) -> Hits:
+def hits(meeting: Meeting) -> BallHits:
     """Computes the hits of the cars of each world that are nearest to the ball."""
     ball = Ball(*meeting.ball)
     spot, fallen = ball.position, meeting.fallen
@@ -232,7 +232,7 @@ def hits(meeting: Meeting) -> Hits:
         return new if hitters is None else old.scatter(-2, hitters.expand(*old.shape[:-2], *hitters.shape), new)
 
     none = torch.zeros_like(gap)
-    return Hits(
+    return BallHits(
         Moved(*(of_cars(old, new) for old, new in zip(meeting.moved, struck_cars))),
         Moved(*(torch.where(where, new, old) for old, new in zip(meeting.bounced, struck_ball))),
         torch.where(where, (extra * fresh).sum(1), 0.0),
@@ -241,7 +241,7 @@ def hits(meeting: Meeting) -> Hits:
     )
 
 
-def struck(scene: Scene, met: Met, worlds: Tensor, compute: Callable[[Meeting], Hits] = hits) -> Met:
+def struck(scene: Scene, met: Met, worlds: Tensor, compute: Callable[[Meeting], BallHits] = hits) -> Met:
     """Returns ``met`` with the hits in the worlds of an index tensor ``[n]``.
 
     Args:
