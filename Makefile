@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(EXTRAS_STAMP): $(STAMP)
-	@$(PIP_INSTALL) --quiet -e '.[dev,box2d,classic,export,mujoco,offline,pettingzoo,rocketsim,sb3,sweep]'
+	@$(PIP_INSTALL) --quiet -e '.[dev,atari,box2d,classic,export,mujoco,offline,pettingzoo,rocketsim,sb3,sweep]'
 	@touch $@
 
 train: $(STAMP) ## train with the shipped defaults; ARGS="seed=1 ..." overrides

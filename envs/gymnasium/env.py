@@ -34,7 +34,8 @@ class Gymnasium(World):
     generator and step count.
 
     Args:
-        id: ``Name-v0``, ``package.module:Name-v0`` or ``package.module:Class``.
+        id: ``Name-v0``, ``package.module:Name-v0`` or ``package.module:Class``; ``ALE/Name-v5`` is preprocessed, see
+            :func:`envs.gymnasium.making.atari`.
         num_envs: number of environments W.
         workers: number of processes among which the environments are divided; 0 steps them in this process.
         worker_timeout: seconds in which a worker must answer. One that does not, or dies, is replaced; the episodes of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,8 @@ _EXTRAS = {
     "gymnasium.envs.mujoco": "mujoco",
     "gymnasium.envs.classic_control": "classic",
     "gymnasium.envs.toy_text": "classic",
+    "ALE/": "atari",
+    "ale_py": "atari",
 }
 
 
@@ -84,6 +87,10 @@ class Recipe:
             raise ValueError(f"{self.id} cannot be made with kwargs {self.kwargs}: {_line(error)}") from error
 
     def _registered(self) -> Environment:
+        if str(self.id).startswith("ALE/"):
+            quiet_atari()
+            if not {"frameskip", "obs_type"} & self.kwargs.keys():
+                return self._limited(atari(str(self.id), self.kwargs))
         # Gymnasium takes None for "as registered".
         return gymnasium.make(
             str(self.id), max_episode_steps=self.max_steps, disable_env_checker=True, **dict(self.kwargs)
@@ -117,9 +124,30 @@ class Recipe:
         return gymnasium.wrappers.TimeLimit(environment, self.max_steps) if self.max_steps else environment
 
 
+def atari(id: str, kwargs: dict[str, Any]) -> Environment:
+    """Makes an Atari game with the preprocessing of Mnih et al. 2015, bytes ``[4, 84, 84]``: the last four pictures.
+
+    A picture is grey and shows the brighter of the last two frames of the game at each point; an action lasts four
+    frames, and an episode begins with up to 30 of them idle. It ends with the game, not with a life, and sticky actions
+    stay as the game is registered with (Machado et al. 2018).
+    """
+    game = gymnasium.make(id, disable_env_checker=True, frameskip=1, **kwargs)
+    return gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(game), 4)
+
+
+def quiet_atari() -> None:
+    """Registers the Atari games, and silences the line that each of them prints.
+
+    Raises:
+        ImportError: the package is not installed.
+    """
+    ale_py = importlib.import_module("ale_py")
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+
+
 def missing_package(id: str, error: Exception) -> str:
     """A line for the user: which extra brings it."""
-    module = id.partition(":")[0] if ":" in id else str(getattr(gymnasium.registry.get(id), "entry_point", ""))
+    module = id.partition(":")[0] if ":" in id else str(getattr(gymnasium.registry.get(id), "entry_point", id))
     for package, extra in _EXTRAS.items():
         if module.startswith(package):
             installed = isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError)

@@ -217,7 +217,7 @@ def test_a_missing_package_is_named_by_its_extra(monkeypatch: pytest.MonkeyPatch
         raise gymnasium.error.DependencyNotInstalled("no such package")
 
     monkeypatch.setattr(gymnasium, "make", missing)
-    for id, extra in (("LunarLander-v3", "box2d"), ("HalfCheetah-v5", "mujoco")):
+    for id, extra in (("LunarLander-v3", "box2d"), ("HalfCheetah-v5", "mujoco"), ("ALE/Pong-v5", "atari")):
         with pytest.raises(ValueError, match=rf"{id} needs the extra '{extra}': pip install ") as error:
             Gymnasium(id)
         assert "no such package" not in str(error.value)
@@ -228,6 +228,20 @@ def test_environments_of_the_extras(id: str, package: str) -> None:
     pytest.importorskip(package)
     with Gymnasium(id, num_envs=2) as env:
         assert rolled(env, 5)["next", "reward"].isfinite().all()
+
+
+def test_atari_games_show_the_last_four_grey_pictures() -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    with Gymnasium("ALE/Pong-v5", num_envs=2, max_steps=7, kwargs={"repeat_action_probability": 0.0}) as env:
+        steps = rolled(env, 7)
+        seen, following = steps["observation"], steps["next", "observation"]
+        assert seen.dtype == torch.uint8 and seen.shape == (2, 7, 4, 84, 84)
+        assert (following[:, :, :-1] == seen[:, :, 1:]).all() and (following[:, -1, -1] != seen[:, 0, -1]).any()
+        assert steps["next", "truncated"][:, -1].all() and not steps["next", "truncated"][:, :-1].any()
+    for kwargs, shape in (({"obs_type": "ram"}, (128,)), ({"frameskip": 2}, (210, 160, 3))):
+        with Gymnasium("ALE/Pong-v5", num_envs=1, kwargs=kwargs) as env:
+            assert env.observation_spec["observation"].shape == (1, *shape)
 
 
 def test_pictures() -> None:
