@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,15 +78,11 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
     runs = {str(seed): path for seed, path in zip(arguments.seeds, paths, strict=True)}
     place = f"{machine()}, one thread, {arguments.parallel} runs at once"
     measured: dict[str, Any] = {seed: {"machine": place, **one} for seed, one in zip(runs, found, strict=True)}
-    kept = kept_seeds(out / f"{name}.json", measured, arguments.games)
+    kept = kept_seeds(out / f"{name}.json", measured, games=arguments.games)
     seeds: dict[str, Any] = dict(sorted((kept | measured).items()))
     results = {"games": arguments.games, "seeds": seeds}
     (out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
-    rows = [row for row in _rows(out / f"{name}.csv") if row["seed"] in kept] + read_log(runs)
-    with open(out / f"{name}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, ["seed", *SHOWN])
-        writer.writeheader()
-        writer.writerows(sorted(rows, key=lambda row: row["seed"]))
+    rows = write_rows(out / f"{name}.csv", kept, SHOWN, read_log(runs))
     draw(rows, out / f"{name}.png", experiment.ylabel)
     first = next(iter(seeds))
     if first in runs:
@@ -98,24 +94,36 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
     print(table(results))
 
 
-def kept_seeds(file: Path, measured: Mapping[str, Any], games: int) -> dict[str, Any]:
-    """Returns the earlier results of other seeds in a result file, if they trained and played for as long (to 1 %)."""
-    earlier: dict[str, Any] = {"games": games, "seeds": {}}
-    if file.is_file():
-        earlier = json.loads(file.read_text())
+def kept_seeds(file: Path, measured: Mapping[str, Any], **setting: int) -> dict[str, Any]:
+    """Returns the earlier results of other seeds in a result file.
+
+    Args:
+        measured: new results by seed; earlier ones stay if they trained for as many frames (to 1 %).
+        setting: entries that the file must share, such as the number of games.
+    """
+    earlier: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"seeds": {}}
+    if any(earlier.get(name) != value for name, value in setting.items()):
+        return {}
     frames = min(found["frames"] for found in measured.values())
     return {
         seed: found
         for seed, found in earlier["seeds"].items()
-        if seed not in measured and earlier["games"] == games and abs(found["frames"] / frames - 1) < 0.01
+        if seed not in measured and abs(found["frames"] / frames - 1) < 0.01
     }
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
-    if not file.is_file():
-        return []
-    with open(file, newline="") as stream:
-        return list(csv.DictReader(stream))
+def write_rows(file: Path, kept: Container[str], columns: Sequence[str], rows: Log) -> list[Mapping[str, str]]:
+    """Writes rows to a CSV file, after those of the seeds in ``kept`` that it has; returns all of them."""
+    earlier: list[dict[str, str]] = []
+    if file.is_file():
+        with open(file, newline="") as stream:
+            earlier = [row for row in csv.DictReader(stream) if row["seed"] in kept]
+    every = sorted([*earlier, *rows], key=lambda row: row["seed"])
+    with open(file, "w", newline="") as stream:
+        writer = csv.DictWriter(stream, ["seed", *columns])
+        writer.writeheader()
+        writer.writerows(every)
+    return every
 
 
 def judge(path: Path, experiment: Experiment, games: int, seed: int) -> dict[str, Any]:
@@ -146,12 +154,15 @@ def _games(path: Path, opponent: str, games: int, seed: int, video: bool) -> dic
     return json.loads((output / "results.json").read_text())
 
 
-def read_log(runs: Mapping[str, Path]) -> list[dict[str, str]]:
-    """Returns the logged results of games in training, one row each."""
+def read_log(
+    runs: Mapping[str, Path], columns: Sequence[str] = SHOWN, outcomes: Sequence[str] = ("train/success",)
+) -> list[dict[str, str]]:
+    """Returns columns of the logs of some runs, one row for each line that has one of the outcomes."""
     rows = []
     for seed, path in runs.items():
-        logged = [row for row in _rows(path / "metrics.csv") if row["train/success"]]
-        rows += [{"seed": seed, **{name: row[name] for name in SHOWN}} for row in logged]
+        with open(path / "metrics.csv", newline="") as stream:
+            logged = [row for row in csv.DictReader(stream) if any(row[name] for name in outcomes)]
+        rows += [{"seed": seed, **{name: row.get(name, "") for name in columns}} for row in logged]
     return rows
 
 

@@ -27,6 +27,7 @@ import matplotlib.pyplot as plt
 
 from envs.arena.render import ArenaAnimation
 from envs.rendering.films import save_animation
+from experiments.against import kept_seeds, read_log, write_rows
 from experiments.runs import add_options, cost, final_evaluation, train
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.loading import load
@@ -54,17 +55,6 @@ def film(run: Path, seed: int, path: Path) -> None:
     wins = [index for index in evaluation.recordings if evaluation.episodes["success"][index]]
     if wins:
         save_animation(ArenaAnimation(evaluation.recordings[wins[0]], (480, 384)), path)
-
-
-def write_curve(runs: dict[int, Path], path: Path) -> None:
-    """Writes the logged results of games in training, one row each."""
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["seed", *SHOWN])
-        for seed, run in runs.items():
-            with open(run / "metrics.csv", newline="") as metrics:
-                logged = [row for row in csv.DictReader(metrics) if row["train/success"] or row["eval/success"]]
-            writer.writerows([seed, *(row.get(name, "") for name in SHOWN)] for row in logged)
 
 
 def draw(out: Path) -> None:
@@ -121,14 +111,17 @@ def main() -> None:
     overrides = [f"experiment=arena/{name}", *arguments.overrides]
     with ThreadPoolExecutor(arguments.parallel) as pool:
         paths = list(pool.map(lambda seed: train(seed, folder, overrides), arguments.seeds))
-    runs = dict(zip(arguments.seeds, paths, strict=True))
-    results = {
-        "machine": f"{machine()}, one thread, {arguments.parallel} runs at once",
-        "episodes": arguments.episodes,
-        "seeds": {seed: judge(run, arguments.episodes, arguments.evaluation_seed) for seed, run in runs.items()},
+    runs = {str(seed): path for seed, path in zip(arguments.seeds, paths, strict=True)}
+    place = f"{machine()}, one thread, {arguments.parallel} runs at once"
+    measured: dict[str, Any] = {
+        seed: {"machine": place, **judge(run, arguments.episodes, arguments.evaluation_seed)}
+        for seed, run in runs.items()
     }
-    (arguments.out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
-    write_curve(runs, arguments.out / f"{name}.csv")
+    file = arguments.out / f"{name}.json"
+    kept = kept_seeds(file, measured, episodes=arguments.episodes)
+    results = {"episodes": arguments.episodes, "seeds": dict(sorted((kept | measured).items()))}
+    file.write_text(json.dumps(results, indent=2) + "\n")
+    write_rows(arguments.out / f"{name}.csv", kept, SHOWN, read_log(runs, SHOWN, ("train/success", "eval/success")))
     shutil.copyfile(paths[0] / "config.yaml", arguments.out / f"{name}.yaml")
     draw(arguments.out)
     film(paths[0], arguments.evaluation_seed, arguments.out / f"{name}.mp4")

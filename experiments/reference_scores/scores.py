@@ -3,22 +3,18 @@
     python -m experiments.reference_scores.scores --parallel 2                    # all
     python -m experiments.reference_scores.scores cartpole_ppo pendulum_sac       # some
     python -m experiments.reference_scores.scores cartpole_qrdqn --seeds 3 4      # adds seeds, results keep the others
-    python -m experiments.reference_scores.scores --evaluate-only                    # runs that are there
+    python -m experiments.reference_scores.scores --evaluate-only                        # runs that are there
 
 A study is a file in ``conf/experiment/reference``, which holds every number; several share ``mujoco_ppo`` and
-``mujoco_sac``. The last checkpoint of each seed (not the best one) plays 100 episodes greedily in environments of
-another seed. Results beside this file: ``results/<study>.json``, ``results/curves.csv`` and ``curves.png``;
-``python -m experiments.tables`` writes the table of the README.
+``mujoco_sac``. Interrupted runs continue from their last checkpoint. The last checkpoint of each seed (not the best
+one) plays 100 episodes greedily in environments of another seed. Results beside this file: ``results/<study>.json``,
+``results/curves.csv`` and ``curves.png``; ``python -m experiments.tables`` writes the table of the README.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.runs import complete, logged
+from experiments.runs import complete, logged, train
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 from rlstack.training.environment import machine
 
@@ -101,6 +97,7 @@ STUDIES = {
     "walker2d_ppo": Study("Walker2d-v5", "PPO", 2650, "mean", "mujoco_ppo"),
     "ant_ppo": Study("Ant-v5", "PPO", 870, "mean", "mujoco_ppo"),
     "humanoid_ppo": Study("Humanoid-v5", "PPO", 450, "mean", "mujoco_ppo"),
+    "pong_ppo": Study("ALE/Pong-v5", "PPO", 0, "mean", "atari_ppo"),
     "halfcheetah_sac_million": Study("HalfCheetah-v5", "SAC", 9500, "mean", "mujoco_sac"),
     "hopper_sac": Study("Hopper-v5", "SAC", 2300, "mean", "mujoco_sac"),
     "walker2d_sac": Study("Walker2d-v5", "SAC", 3850, "mean", "mujoco_sac"),
@@ -109,24 +106,14 @@ STUDIES = {
 }
 
 
-def train(study: str, seeds: list[int], folder: Path) -> None:
-    """All seeds of a study, one after the other in one process; those that are complete are left out."""
-    missing = [seed for seed in seeds if not complete(folder / study / f"seed{seed}")]
-    if not missing:
-        return
-    for seed in missing:  # what an earlier attempt left
-        shutil.rmtree(folder / study / f"seed{seed}", ignore_errors=True)
-    (folder / study).mkdir(parents=True, exist_ok=True)
+def train_study(study: str, seeds: list[int], folder: Path) -> None:
+    """Trains seeds of a study, one after the other; interrupted ones continue, complete ones are left alone."""
     recipe = STUDIES[study].recipe
-    command = [
-        *(sys.executable, "-m", "rlstack.train", "-m", f"experiment=reference/{recipe or study}"),
-        *([] if recipe is None else [f"env.id={STUDIES[study].environment}"]),
-        *(f"seed={','.join(map(str, missing))}", f"run_dir={folder / study}/seed${{seed}}"),
-    ]
-    with open(folder / study / "log.txt", "a") as log:
-        subprocess.run(
-            command, check=True, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+    overrides = [f"experiment=reference/{recipe or study}"]
+    if recipe is not None:
+        overrides.append(f"env.id={STUDIES[study].environment}")
+    for seed in seeds:
+        train(seed, folder / study, overrides)
 
 
 def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -220,7 +207,7 @@ def main() -> None:
         parser.error(f"unknown study {unknown[0]!r}; known: {', '.join(STUDIES)}")
     if not arguments.evaluate_only:
         with ThreadPoolExecutor(arguments.parallel) as pool:
-            list(pool.map(lambda study: train(study, arguments.seeds, arguments.folder), chosen))
+            list(pool.map(lambda study: train_study(study, arguments.seeds, arguments.folder), chosen))
     out = arguments.out / "results"
     out.mkdir(parents=True, exist_ok=True)
     for study in chosen:

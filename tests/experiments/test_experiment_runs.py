@@ -51,6 +51,13 @@ def test_seeds_of_an_earlier_result_are_kept_if_they_are_comparable(
     other: dict[str, float], games: int, kept: list[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "result.json"
-    assert against.kept_seeds(file, {"1": {"frames": 1_000.0}}, 10) == {}
+    assert against.kept_seeds(file, {"1": {"frames": 1_000.0}}, games=10) == {}
     file.write_text(json.dumps({"games": games, "seeds": {"0": other, "1": {"frames": 1_000.0}}}))
-    assert list(against.kept_seeds(file, {"1": {"frames": 1_000.0}}, 10)) == kept
+    assert list(against.kept_seeds(file, {"1": {"frames": 1_000.0}}, games=10)) == kept
+
+
+def test_rows_of_kept_seeds_stay(tmp_path: Path) -> None:
+    file = tmp_path / "curve.csv"
+    against.write_rows(file, [], ["x"], [{"seed": "0", "x": "a"}, {"seed": "2", "x": "b"}])
+    against.write_rows(file, ["2"], ["x"], [{"seed": "1", "x": "c"}])
+    assert file.read_text().split() == ["seed,x", "1,c", "2,b"]
