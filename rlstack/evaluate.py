@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, ove
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module, given_keys, open_group
 from rlstack.config import ConfigError, Interval, build, load_group, to_plain
 from rlstack.config.overrides import override
 from rlstack.training.trained import TrainedRun
@@ -228,6 +228,7 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
             episode_set=episode_set,
             name=judged.name,
             transitions=recorder,
+            kept=given_keys("env"),
         )
     written: list[Path] = []
     if folder is not None:
@@ -288,13 +289,12 @@ def _judge_acting(config: EvaluateConfig, acting: Any, device: torch.device) -> 
     from rlstack.agents.interface import Interface
     from rlstack.evaluation.evaluator import check_fit, judging_world
     from rlstack.runs.loading import LoadedRun
+    from rlstack.runs.worlds import chosen_world
 
-    env, explore = config.env, config.policy == "explore"
+    of_run, explore = None, config.policy == "explore"
     if isinstance(acting, LoadedRun):
-        acting, env = acting.agent, env or acting.config["env"]
-    if env is None:
-        raise ConfigError("env: missing, which world to act in: env=<group>")
-    env = _without_opponents(config, env)
+        acting, of_run = acting.agent, acting.config["env"]
+    env = _without_opponents(config, chosen_world(config.env, of_run))
     name = str(getattr(acting, "__qualname__", type(acting).__qualname__))
     if isinstance(acting, Agent):
         check_fit(acting, env)
@@ -327,9 +327,10 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     from rlstack.evaluation.evaluator import check_fit
     from rlstack.runs.loading import load, overrides
     from rlstack.runs.run_directory import named
+    from rlstack.runs.worlds import chosen_world
 
     loaded = load(named(str(config.checkpoint), "checkpoint"), device=device, which=config.which, agent=config.agent)
-    env = _without_opponents(config, config.env or loaded.config["env"])
+    env = _without_opponents(config, chosen_world(config.env, loaded.config["env"]))
     check_fit(loaded.agent, env)
     changes = overrides(config.agent or {})
     name = f"{loaded.path} ({config.policy}, {loaded.frames:,} frames{', ' if changes else ''}{changes})"
@@ -349,14 +350,13 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     from rlstack.agents import agent_class, build_agent
     from rlstack.agents.legacy import Legacy
     from rlstack.evaluation.evaluator import judging_world
+    from rlstack.runs.worlds import chosen_world
 
     assert config.agent is not None
     if not issubclass(agent_class(config.agent["algorithm"]), Legacy):
         name = config.agent.get("name")
         raise ConfigError(f"agent={name}: would have to be trained first; set checkpoint=, or agent=legacy")
-    if config.env is None:
-        raise ConfigError("env: missing, an agent from elsewhere needs a world: env=<group>")
-    env = _without_opponents(config, config.env)
+    env = _without_opponents(config, chosen_world(config.env, None))
     agent = build_agent(config.agent, judging_world(env), 1, device)
     source = f"{config.agent['kind']}:{config.agent['path']}"
     path = Path(str(config.agent["path"]))
@@ -373,8 +373,6 @@ def _check_player(config: EvaluateConfig, acting: Any) -> None:
         raise ConfigError(f"policy: {config.policy!r}, allowed with a checkpoint or an agent: {allowed}")
     if config.opponents is not None:
         raise ConfigError("opponents: a world's own players are compared in a league, see rlstack league")
-    if config.env is None:
-        raise ConfigError("env: missing, a player of a world needs its world: env=<group>")
 
 
 def from_world(config: EvaluateConfig) -> Candidate:
@@ -387,9 +385,10 @@ def from_world(config: EvaluateConfig) -> Candidate:
     from rlstack.config.errors import did_you_mean
     from rlstack.evaluation.evaluator import judging_world
     from rlstack.play.versus import own_policy
+    from rlstack.runs.worlds import chosen_world
 
-    assert config.env is not None
-    env, world = judging_world(config.env), config.env["name"]
+    options = chosen_world(config.env, None)
+    env, world = judging_world(options), options["name"]
     if config.policy not in (known := hooks_of(env).players()):
         allowed = [*_TRAINED, *known]
         guess = did_you_mean(config.policy, allowed)
@@ -397,7 +396,7 @@ def from_world(config: EvaluateConfig) -> Candidate:
     policy = own_policy(env, config.policy)
     assert policy is not None
     folder = Path("runs") / f"{world}_{config.policy}" / "evaluations"
-    return Candidate(policy, config.env, config.policy, folder, player=config.policy)
+    return Candidate(policy, options, config.policy, folder, player=config.policy)
 
 
 def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
@@ -422,7 +421,7 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
     parts = [judged.stem] if judged.stem else []
     parts += [f"seed{config.seed}"]
     parts += ["explore"] if config.policy == "explore" else []
-    parts += _world_names(config.env) if config.env else []
+    parts += _world_names(judged.env) if config.env else []
     parts += _opponent_names(config.opponents) if config.opponents else []
     parts += [Path(config.episodes_file).name.partition(".")[0]] if config.episodes_file else []
     return make_folder(judged.folder / "_".join(parts), "output")
@@ -489,7 +488,7 @@ def _as_names(text: str) -> list[str]:
     return kept.split()
 
 
-command = HydraCommand("evaluate", open_group("agent"))
+command = HydraCommand("evaluate", open_group("agent", "env"))
 main = command.line(run)
 
 if __name__ == "__main__":

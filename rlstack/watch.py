@@ -12,10 +12,10 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rlstack.command import HydraCommand, as_module, given_keys, open_group
-from rlstack.config import ConfigError, Interval, build, to_plain
+from rlstack.config import ConfigError, Interval, build
 from rlstack.config.errors import did_you_mean
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from envs.rendering.window import Window
     from rlstack.data.recordings import TransitionRecorder
     from rlstack.evaluation.pictures import ActingPolicy, EpisodeAnimation
-    from rlstack.runs.loading import LoadedRun
 
 _FILMS = (".mp4", ".gif")
 _TRAINED = ("greedy", "explore")
@@ -258,13 +257,13 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     from rlstack.agents.interface import Interface, difference
     from rlstack.runs.loading import load
     from rlstack.runs.opponents import without_opponents
-    from rlstack.runs.worlds import choose_device
+    from rlstack.runs.worlds import choose_device, chosen_world
 
     device = choose_device(config.device)
     kind, path = (None, "") if config.checkpoint is None else parse(config.checkpoint)
     _check_policy(config, kind)
     loaded = load(path, device, config.which, config.agent) if kind == "rlstack" else None
-    group = _world_group(config, loaded)
+    group = chosen_world(config.env, None if loaded is None else loaded.config["env"])
     scripted = config.checkpoint is None and config.policy != _RANDOM
     if scripted:
         both = envs.world_hooks(group["name"]).two_sided_options
@@ -293,18 +292,6 @@ def _check_policy(config: WatchConfig, kind: str | None) -> None:
         raise ConfigError(f"policy: {config.policy!r}, {guess}allowed with a checkpoint: {', '.join(_TRAINED)}")
     if kind not in (None, "rlstack") and config.policy == "explore":
         raise ConfigError("policy: explore is for rlstack's agents; one from elsewhere has a single way to act")
-
-
-def _world_group(config: WatchConfig, loaded: LoadedRun | None) -> dict[str, Any]:
-    """Returns the given ``env`` group, or that of the run with the given keys."""
-    import envs
-
-    given = config.env or {}
-    if "name" in given:
-        return given
-    if loaded is None:
-        raise ConfigError(f"env: missing, which world to act in: env=<group>, one of {', '.join(envs.names())}")
-    return dict(to_plain(OmegaConf.merge(loaded.config["env"], given)))
 
 
 def _build_world(group: Mapping[str, Any], given: Collection[str], device: Any) -> EnvBase:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from gymnasium.error import DependencyNotInstalled
+from gymnasium.error import Error as GymnasiumError
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
@@ -150,6 +151,8 @@ class Gymnasium(World):
             picture = self._simulators.render() if self._simulators is not None else None
         except DependencyNotInstalled as error:
             raise ValueError(missing_package(str(self._recipe.id), error)) from None
+        except GymnasiumError:  # of Atari without a render_mode
+            picture = None
         if not isinstance(picture, np.ndarray):
             raise RuntimeError(f"{self._recipe.id} renders no picture; set kwargs: {{render_mode: rgb_array}}")
         return torch.from_numpy(np.ascontiguousarray(picture))

@@ -66,6 +66,7 @@ def evaluate(
     max_steps: int | None = None,
     name: str = "",
     transitions: TransitionRecorder | None = None,
+    kept: Collection[str] = (),
 ) -> Evaluation:
     """Plays episodes to their end and reads the world's own statistics of each.
 
@@ -90,6 +91,7 @@ def evaluate(
             own ``evaluation_steps``, or plays to the end, at most :data:`MOST_STEPS`.
         name: name of the policy in the results.
         transitions: recorder of each decision until its episode is scored.
+        kept: options that ``evaluation_options`` do not override.
 
     An episode ends at an observation, action or reward that is not finite; :attr:`Evaluation.non_finite` reports it,
     and the policy receives zeros in place of such observations.
@@ -101,7 +103,7 @@ def evaluate(
         raise ValueError("an evaluation needs at least one episode")
     fixed = episode_set or envs.world_hooks(world).evaluation_set(episodes, seed)
     configs, levels = ((), ["all"] * episodes) if fixed is None else fixed
-    chosen = _options(world, options, configs)
+    chosen = _options(world, options, configs, kept)
     limit = max_steps or envs.world_hooks(world).evaluation_steps or MOST_STEPS
     number = {level: count() for level in levels}
     recorded = {index for index, level in enumerate(levels) if next(number[level]) < record}
@@ -150,9 +152,7 @@ def evaluation_world(
     Options named in ``kept`` are not overridden. A world without the argument ``num_worlds`` or ``num_envs`` has a
     fixed size.
     """
-    judging = envs.world_hooks(world).evaluation_options
-    insisted = {key: options[key] for key in kept if key in judging and key in options}
-    return _build(world, {**_options(world, options), **insisted}, num_worlds, device, seed)
+    return _build(world, _options(world, options, kept=kept), num_worlds, device, seed)
 
 
 def judging_world(config: Mapping[str, Any]) -> EnvBase:
@@ -176,11 +176,14 @@ def check_fit(agent: Agent, config: Mapping[str, Any]) -> None:
         raise ConfigError(f"env={config['name']} does not fit the agent: {fault}")
 
 
-def _options(world: str, options: Mapping[str, Any], configs: Sequence[Any] = ()) -> dict[str, Any]:
+def _options(
+    world: str, options: Mapping[str, Any], configs: Sequence[Any] = (), kept: Collection[str] = ()
+) -> dict[str, Any]:
     """Returns all constructor arguments except those that each turn sets."""
     hooks = envs.world_hooks(world)
     needed = hooks.episode_options(configs) if configs else {}
-    chosen = evaluation_options({**options, **hooks.evaluation_options, **needed})
+    insisted = {key: options[key] for key in kept if key in options}
+    chosen = evaluation_options({**options, **hooks.evaluation_options, **insisted, **needed})
     return {key: value for key, value in chosen.items() if key not in OURS}
 
 

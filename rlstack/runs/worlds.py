@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, get_type_hints
 
 import torch
+from omegaconf import OmegaConf
 from torchrl.envs import EnvBase
 
 import envs
@@ -45,6 +46,19 @@ def world_options(config: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(unknown_key(f"env.{key}", [entry for entry in allowed if entry not in _OURS]))
         options[key] = _checked(hints.get(key, Any), value, f"env.{key}")
     return options
+
+
+def chosen_world(given: Mapping[str, Any] | None, of_run: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns a given ``env`` group; if it names no world, that of a run with the given options.
+
+    Raises:
+        ConfigError: no world is given, and there is no run.
+    """
+    if given and "name" in given:
+        return dict(given)
+    if of_run is None:
+        raise ConfigError(f"env: missing, which world to act in: env=<group>, one of {', '.join(envs.names())}")
+    return dict(to_plain(OmegaConf.merge(of_run, given or {})))
 
 
 def with_defaults(env: Mapping[str, Any]) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def short(num_worlds: int = 1) -> EnvBase:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["agent=legacy", "agent.kind=sb3", "agent.path=x.zip"], "env: missing, an agent from elsewhere needs a world"),
+        (["agent=legacy", "agent.kind=sb3", "agent.path=x.zip"], "env: missing, which world to act in"),
         (["agent=legacy", "env=marinenav"], "agent=legacy needs agent.kind and agent.path"),
         (["agent=ppo", "env=marinenav"], "agent=ppo: would have to be trained first"),
         (["agent=legacy", "env=marinenav", "policy=explore"], "policy: explore is .* explores by agent.epsilon=0.1"),

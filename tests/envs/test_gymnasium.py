@@ -242,6 +242,8 @@ def test_atari_games_show_the_last_four_grey_pictures() -> None:
     for kwargs, shape in (({"obs_type": "ram"}, (128,)), ({"frameskip": 2}, (210, 160, 3))):
         with Gymnasium("ALE/Pong-v5", num_envs=1, kwargs=kwargs) as env:
             assert env.observation_spec["observation"].shape == (1, *shape)
+            with pytest.raises(RuntimeError, match="renders no picture"):
+                env.render()
 
 
 def test_pictures() -> None:

@@ -18,6 +18,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 import envs
+import rlstack
 from envs.marinenav.env import MarineNav
 from envs.marinenav.episodes import Config, save_episodes
 from rlstack.agents import Interface
@@ -79,6 +80,14 @@ def test_everything_is_left_in_one_folder(
             reader.count_frames() == content["episodes"][1]["length"] + 1 + 40
         )  # the end stands still for two seconds
     assert imageio.imread(folder / "trajectories.png").shape[1] == 720
+
+
+def test_options_of_the_runs_world_can_be_changed(run_dir: Path, episodes_file: Path) -> None:
+    changed = "env.collision_penalty=-7.0"  # which evaluations set to -5
+    found = rlstack.evaluate("run", changed, episodes_file=str(episodes_file), plots=False, video=False, quiet=True)
+    assert found.options["collision_penalty"] == -7.0 and found.options["num_robots"] == 2
+    (folder,) = (run_dir / "evaluations").iterdir()
+    assert folder.name.startswith("000000001234_seed1000_marinenav_")
 
 
 def test_the_worlds_own_episodes_by_the_exploring_policy(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +173,7 @@ def test_episodes_that_cannot_be_read_leave_no_folder(content: str, run_dir: Pat
         (["checkpoint=x", "episodes=0"], r"episodes: 0 is outside \[1, inf\)"),
         (["checkpoint=x", "episodes=1e12"], r"the evaluation needs 200,000\.0 GB on cpu, .*\(episodes\)"),
         (["checkpoint=x", "policy=best"], "policy: 'best', allowed with a checkpoint or an agent: greedy, explore"),
-        (["policy=apf"], "env: missing, a player of a world needs its world: env=<group>"),
+        (["policy=apf"], "env: missing, which world to act in: env=<group>"),
         (
             ["policy=orka", "env=marinenav"],
             "policy: marinenav has no 'orka', did you mean .orca.. allowed: greedy, explore, orca, apf",
