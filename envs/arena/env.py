@@ -62,6 +62,8 @@ class Arena(World):
             itself. :meth:`set_stage` changes it at any time.
         start_phases: phases, 0 to 4, one of which is drawn at every reset.
         start_health: health of the player at a reset; None: full.
+        reward_weights: single rewards in place of the game's own, see :data:`envs.arena.rules.REWARDS`; for training,
+            since evaluations pay the game's.
         max_steps: time limit in steps; None: the game's own, 3000.
         timeout_is_terminal: whether the time limit is ``terminated``, the original rule, or ``truncated``.
         compiled: whether to compile the simulation with ``torch.compile`` (a minute; same results to rounding).
@@ -74,6 +76,7 @@ class Arena(World):
         "stage": None,
         "start_phases": [0],
         "start_health": None,
+        "reward_weights": None,
         "max_steps": None,
         "timeout_is_terminal": False,
     }
@@ -89,6 +92,7 @@ class Arena(World):
         stage: int | None = None,
         start_phases: list[int] | None = None,
         start_health: float | None = None,
+        reward_weights: dict[str, float] | None = None,
         max_steps: int | None = None,
         timeout_is_terminal: bool = False,
         compiled: bool = False,
@@ -102,7 +106,7 @@ class Arena(World):
             raise ValueError(f"observation: {observation!r} is unknown, allowed: flat, dict")
         self._kernels = compiled_kernels() if compiled else ArenaKernels(observe=observe)
         self._pool = StartPool(self._start, ArenaStart.restored)
-        self._rules_at = partial(make_rules, style, max_steps=max_steps)
+        self._rules_at = partial(make_rules, style, max_steps=max_steps, rewards=reward_weights)
         self._enter_stage(stage)
         phases = [0] if start_phases is None else list(start_phases)
         if not phases or not set(phases) <= set(range(len(self.rules.phases))):

@@ -6,7 +6,9 @@ Lengths are pixels, angles radians (y points down, angle 0 is +x), times steps (
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 FAR = 1.0e6
 """Coordinate of absent objects: too far away to be hit, observed or nearest."""
@@ -168,22 +170,36 @@ class ArenaRules:
         return self.enemy_speed * self.phases[phase].speed * self.stage.enemy_speed
 
 
-def make_rules(style: int, stage: int | None, max_steps: int | None = None) -> ArenaRules:
+REWARDS = (
+    *("step_reward", "hit_enemy", "kill_enemy", "hit_spawner", "kill_spawner", "quick_kill", "damage"),
+    *("clear_phase", "death"),
+)
+"""Rewards of :class:`ArenaRules` that a training may weigh anew."""
+
+
+def make_rules(
+    style: int, stage: int | None, max_steps: int | None = None, rewards: Mapping[str, float] | None = None
+) -> ArenaRules:
     """Returns the rules of a game.
 
     Args:
         style: 1 (turn and thrust) or 2 (four directions).
         stage: stage of the curriculum; None for the game itself.
         max_steps: time limit in steps; None for the game's own.
+        rewards: some of :data:`REWARDS`, in place of the game's own.
 
     Raises:
-        ValueError: the style, stage or time limit is impossible.
+        ValueError: the style, stage or time limit is impossible, or a reward is unknown.
     """
     if style not in (1, 2):
         raise ValueError(f"style: {style} is unknown, allowed: 1 (turn and thrust), 2 (four directions)")
     if stage is not None and stage not in range(len(STAGES)):
         raise ValueError(f"stage: {stage} is unknown, allowed: null and 0 to {len(STAGES) - 1}")
-    rules = ArenaRules(style=style, stage=NO_STAGE if stage is None else STAGES[stage])
+    unknown = [name for name in rewards or {} if name not in REWARDS]
+    if unknown:
+        raise ValueError(f"reward_weights: {unknown[0]!r} is unknown, allowed: {', '.join(REWARDS)}")
+    changed: dict[str, Any] = dict(rewards or {})
+    rules = ArenaRules(style=style, stage=NO_STAGE if stage is None else STAGES[stage], **changed)
     if max_steps is None:
         return rules
     if not 1 <= max_steps <= MOST_STEPS:

@@ -13,6 +13,7 @@ from envs.arena.rules import FAR, NEVER, ArenaRules, make_rules
 from envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
 from envs.arena.state import ArenaState
 from envs.arena.tables import make_tables
+from rlstack.evaluation.evaluator import evaluation_world
 from tests.envs.arena.recorded import GivenDraws
 
 WAIT, SHOOT = 0, 5
@@ -338,3 +339,17 @@ def test_sparse_and_dense_steps_lead_to_the_same_worlds() -> None:
         torch.testing.assert_close(one, other, msg=name)
     assert (sparse.kills > before.kills).any() and (sparse.health < before.health).any()
     assert (sparse.fired > before.fired).all() and (sparse.overflow == 0).all()
+
+
+def test_a_reward_in_place_of_the_games_own(step: Step) -> None:
+    usual, changed = (
+        step(world(), rules=make_rules(2, None, rewards=rewards))[1] for rewards in (None, {"step_reward": 1.01})
+    )
+    assert float(changed.reward - usual.reward) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="reward_weights: 'quick' is unknown, allowed: step_reward, hit_enemy, "):
+        make_rules(2, None, rewards={"quick": 0.0})
+
+
+def test_evaluations_pay_the_games_own_rewards() -> None:
+    options = {"reward_weights": {"quick_kill": 0.0}}
+    assert evaluation_world("arena", options).rules == make_rules(1, None)
