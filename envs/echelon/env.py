@@ -32,7 +32,7 @@ from .match import (
 )
 from .match import compiled as compiled_kernels
 from .observation import size as observation_size
-from .players import SIDES, bot_weights, fire_range, stages_of
+from .players import SIDES, bot_weights, fire_range
 from .projectiles import Which
 from .recording import EchelonRecorder, EchelonRecording
 from .rewards import make_weights
@@ -76,7 +76,7 @@ class Echelon(World):
         opponent_mix: weights of several bots, one of which is drawn for every episode, in place of ``opponent``.
         fire_probability: probability that a bot that would fire does so; of two numbers, one in between is drawn for
             every episode.
-        fire_stages: this probability in each stage of a curriculum.
+        fire_stages: the same for each stage of a curriculum.
         visibility: ``"full"``, or ``"partial"``, in which agents see only enemies within reach of their sensors.
         actions: form of the actions: ``"hybrid"``, ``"multi"`` or ``"box"``.
         reward_weights: weights of single terms, in place of the usual ones; see :mod:`envs.echelon.rewards`.
@@ -107,7 +107,7 @@ class Echelon(World):
         opponent: Literal["heuristic", "veteran", "rush", "random", "policy"] = "heuristic",
         opponent_mix: dict[str, float] | None = None,
         fire_probability: float | list[float] = 1.0,
-        fire_stages: list[float] | None = None,
+        fire_stages: list[float | list[float]] | None = None,
         visibility: Literal["full", "partial"] = "full",
         actions: Literal["hybrid", "multi", "box"] = "multi",
         reward_weights: dict[str, float] | None = None,
@@ -132,7 +132,7 @@ class Echelon(World):
         self._teams = 2 if opponent == "policy" else 1
         self._actions = actions
         bots, fire = bot_weights(opponent, opponent_mix), fire_range(fire_probability)
-        self._stages = stages_of(fire_stages)
+        self._stages = [fire_range(stage, "fire_stages") for stage in fire_stages or ()]
         self.num_stages = len(self._stages)
         weights = [weight * reward_scale for weight in make_weights(reward_weights).values()]
         self.tables = make_tables(make_maps(maps, map_seed, symmetric_maps, size), (blue, red), dtype, self.device)
@@ -167,12 +167,13 @@ class Echelon(World):
             self._enter_stage(0)
 
     def _enter_stage(self, stage: int) -> None:
-        probability = self._stages[stage]
-        self.starts = EchelonStarts(self.tables, self.starts.partial, self.starts.bots, (probability, probability))
-        if hasattr(self, "_match"):
-            self._match.state.fire_prob.fill_(probability)
+        low, high = fire = self._stages[stage]
+        self.starts = EchelonStarts(self.tables, self.starts.partial, self.starts.bots, fire)
+        matches = [self._match] if hasattr(self, "_match") else []
         if self._pool.opening is not None:
-            self._pool.opening.match.state.fire_prob.fill_(probability)
+            matches.append(self._pool.opening.match)
+        for match in matches:
+            match.state.fire_prob.uniform_(low, high, generator=self.generator)
 
     # -- reset ---------------------------------------------------------------------------------------------------
 

@@ -273,29 +273,16 @@ def bot_weights(opponent: str, mix: Mapping[str, float] | None) -> tuple[float, 
     return found if any(found) else (1.0, *[0.0] * (len(BOTS) - 1))
 
 
-def fire_range(given: float | Sequence[float]) -> tuple[float, float]:
-    """Returns the least and greatest probability of firing.
+def fire_range(given: float | Sequence[float], option: str = "fire_probability") -> tuple[float, float]:
+    """Returns the least and greatest probability of firing that an option gives.
 
     Raises:
         ValueError: the value is not one or two ascending numbers in [0, 1].
     """
     values = [float(given)] if isinstance(given, int | float) else [float(value) for value in given]
     if len(values) not in (1, 2) or not 0 <= values[0] <= values[-1] <= 1:
-        raise ValueError(f"fire_probability: {given} is neither a number within [0, 1] nor two of them in order")
+        raise ValueError(f"{option}: {given} is neither a number within [0, 1] nor two of them in order")
     return values[0], values[-1]
-
-
-def stages_of(given: Sequence[float] | None) -> tuple[float, ...]:
-    """Returns the probabilities of firing in the stages of a curriculum.
-
-    Raises:
-        ValueError: a probability is not in [0, 1].
-    """
-    stages = tuple(float(value) for value in given or ())
-    wrong = [value for value in stages if not 0 <= value <= 1]
-    if wrong:
-        raise ValueError(f"fire_stages: {wrong[0]} is not within [0, 1]")
-    return stages
 
 
 # -- the two sides -------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_specs(options: dict[str, Any]) -> None:
         ({"opponent": "policy", "opponent_mix": {"rush": 1.0}}, "opponent_mix: bots play red only"),
         ({"fire_probability": 1.5}, "fire_probability: 1.5 is neither a number within"),
         ({"fire_probability": [0.9, 0.2]}, "fire_probability: .* is neither"),
-        ({"fire_stages": [0.5, 2.0]}, "fire_stages: 2.0 is not within"),
+        ({"fire_stages": [0.5, 2.0]}, "fire_stages: 2.0 is neither a number within"),
         ({"visibility": "none"}, "visibility: 'none' is unknown, allowed: full, partial"),
         ({"actions": "keys"}, "actions: 'keys' is unknown, allowed: hybrid, multi, box"),
         ({"reward_weights": {"style": 1.0}}, "reward_weights: 'style' is unknown, allowed: approach, zone"),
@@ -290,13 +290,19 @@ def test_a_saved_env_goes_on_as_it_would_have() -> None:
 
 
 def test_stages_change_how_often_bots_fire() -> None:
-    env = build(2, fire_stages=[0.2, 0.7], max_steps=2)
-    assert env.num_stages == 2
+    env = build(2, fire_stages=[0.2, 0.7, [0.3, 0.4]], max_steps=2)
+    assert env.num_stages == 3
     rollout(env, 3)
     assert (env.worlds.state.fire_prob - 0.2).abs().max() < 1e-6
     env.set_stage(1)
     rollout(env, 6)
     assert (env.worlds.state.fire_prob - 0.7).abs().max() < 1e-6
+    env.set_stage(2)
+    for _ in range(2):
+        assert (
+            env.worlds.state.fire_prob - 0.35
+        ).abs().max() < 0.05 and env.worlds.state.fire_prob.unique().numel() == 2
+        rollout(env, 6)
     drawn = build(64, fire_probability=[0.2, 1.0])
     drawn.reset()
     chance = drawn.worlds.state.fire_prob
