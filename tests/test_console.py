@@ -63,7 +63,7 @@ def test_the_overview(arguments: list[str], monkeypatch: pytest.MonkeyPatch, cap
         (["train", "ppo"], "ppo: expected key=value, did you mean 'agent=ppo'? see --help"),
         (["train", "agent.lrr=1"], "agent.lrr: unknown key, did you mean 'lr_actor' or 'lr_critic'?"),
         (
-            ["evaluate", "env.num_robots=3"],
+            ["export", "env.num_robots=3"],
             "env: none is chosen yet; choose one with env=<name>: arena, cartpole, echelon",
         ),
         (["evaluate", "checkpont=x"], "checkpont: unknown key, did you mean 'checkpoint'?"),
