@@ -258,7 +258,7 @@ def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) 
     from rlstack.runs.worlds import world_options
 
     world, games, seed = judged.env["name"], config.episodes, config.seed
-    runner = GameRunner(world, world_options(judged.env), device=device)
+    runner = GameRunner(world, world_options(judged.env), device=device, kept=given_keys("env"))
     others = [runner.add(source) for source in config.opponents or []]
     player = runner.add(PolicyPlayer(runner.sample, judged.policy, judged.player))
     best = BestGames(world, 1, player) if config.video and BestGames.can_record(world) else None

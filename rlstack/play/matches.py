@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ class GameRunner:
         num_worlds: number of worlds stepped at once; fewer if there are fewer games.
         device: device of the worlds and the players.
         max_steps: number of steps after which an unfinished game is scored as it stands; None: the world's rule.
+        kept: options that ``evaluation_options`` do not override.
 
     Raises:
         ConfigError: there is no such world or option, or the world does not have two sides.
@@ -54,10 +55,12 @@ class GameRunner:
         num_worlds: int = WORLDS,
         device: torch.device | str = "cpu",
         max_steps: int | None = None,
+        kept: Collection[str] = (),
     ) -> None:
         if num_worlds < 1:
             raise ConfigError(f"num_worlds: {num_worlds} is not a positive number of worlds")
         self.world, self.options, self.num_worlds, self.device = world, dict(options), num_worlds, device
+        self._kept = kept
         self.sample = self.build(1, 0)
         self.sides: Sides = sides_of(self.sample)
         self.max_steps = max_steps or hooks_of(self.sample).evaluation_steps or MOST_STEPS
@@ -67,7 +70,7 @@ class GameRunner:
         """Builds ``num_worlds`` worlds."""
         try:
             options = {**self.options, **envs.world_hooks(self.world).two_sided_options}
-            return evaluation_world(self.world, options, num_worlds, self.device, seed)
+            return evaluation_world(self.world, options, num_worlds, self.device, seed, self._kept)
         except (ValueError, TypeError) as error:
             raise ConfigError(f"env: {error}") from None
 

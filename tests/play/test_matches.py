@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,14 @@ def test_the_same_seed_gives_the_same_games() -> None:
 
     assert play(1) == play(1)
     assert play(1) != play(2)
+
+
+def test_games_are_played_under_the_options_of_evaluations_except_those_to_keep() -> None:
+    def kick_offs(*kept: str) -> float:
+        sample: Any = GameRunner("rocket", {"kick_offs": 0.5}, kept=kept).sample
+        return float(sample.starts.kick_offs)
+
+    assert kick_offs() == 1.0 and kick_offs("kick_offs") == 0.5
 
 
 def test_who_does_not_play_is_refused() -> None:
