@@ -61,7 +61,7 @@ class Arena(World):
         stage: stage of the curriculum, 0 to 5; lower ones are easier and shape the reward more. None is the game
             itself. :meth:`set_stage` changes it at any time.
         start_phases: phases, 0 to 4, one of which is drawn at every reset.
-        start_health: health of the player at a reset; None: full.
+        start_health: health of the player at a reset, or the ends of a range from which it is drawn; None: full.
         reward_weights: single rewards in place of the game's own, see :data:`envs.arena.rules.REWARDS`; for training,
             since evaluations pay the game's.
         max_steps: time limit in steps; None: the game's own, 3000.
@@ -91,7 +91,7 @@ class Arena(World):
         observation: Literal["flat", "dict"] = "flat",
         stage: int | None = None,
         start_phases: list[int] | None = None,
-        start_health: float | None = None,
+        start_health: float | list[float] | None = None,
         reward_weights: dict[str, float] | None = None,
         max_steps: int | None = None,
         timeout_is_terminal: bool = False,
@@ -111,10 +111,13 @@ class Arena(World):
         phases = [0] if start_phases is None else list(start_phases)
         if not phases or not set(phases) <= set(range(len(self.rules.phases))):
             raise ValueError(f"start_phases: {phases} must be one or more of 0 to {len(self.rules.phases) - 1}")
-        if start_health is not None and not 0 < start_health <= self.rules.max_health:
-            raise ValueError(f"start_health: {start_health} is not above 0 and at most {self.rules.max_health:g}")
+        full = self.rules.max_health
+        health = full if start_health is None else start_health
+        ends = [health] if isinstance(health, int | float) else list(health)
+        if len(ends) not in (1, 2) or not 0 < ends[0] <= ends[-1] <= full:
+            raise ValueError(f"start_health: {health} is not a number, or two in order, above 0 and at most {full:g}")
         self._start_phases = torch.tensor(phases, device=self.device)
-        self._start_health, self.timeout_is_terminal = start_health, timeout_is_terminal
+        self._start_health, self.timeout_is_terminal = (ends[0], ends[-1]), timeout_is_terminal
         self._grouped = observation == "dict"
         self.input_features = None if self._grouped else TargetFeatures
         self._steps = 0
@@ -169,7 +172,7 @@ class Arena(World):
     def _start(self, count: int) -> ArenaStart:
         jitter = self._draws.jitter(count)
         slots = self._kernels.slots if self._is_sparse else self.rules.enemy_shot_slots
-        state = begin(self._draw_phases(count), self._start_health, jitter, slots, self.rules, self._tables)
+        state = begin(self._draw_phases(count), self._draw_health(count), jitter, slots, self.rules, self._tables)
         return ArenaStart(state, observe(state, self.rules, self._tables), self._statistics(state))
 
     @property
@@ -181,6 +184,13 @@ class Arena(World):
             return self._start_phases.expand(count)
         drawn = torch.randint(len(self._start_phases), (count,), generator=self.generator, device=self.device)
         return self._start_phases[drawn]
+
+    def _draw_health(self, count: int) -> Tensor:
+        low, high = self._start_health
+        health = torch.full((count,), low, dtype=self.float_dtype, device=self.device)
+        if low == high:
+            return health
+        return health + (high - low) * torch.rand(count, generator=self.generator, device=self.device).to(health)
 
     # -- step ----------------------------------------------------------------------------------------------------
 

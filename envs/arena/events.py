@@ -274,13 +274,11 @@ def set_up(state: ArenaState, jitter: Tensor, rules: ArenaRules, tables: ArenaTa
 
 
 def begin(
-    phase: Tensor, health: float | None, jitter: Tensor, bullet_slots: int, rules: ArenaRules, tables: ArenaTables
+    phase: Tensor, health: Tensor, jitter: Tensor, bullet_slots: int, rules: ArenaRules, tables: ArenaTables
 ) -> ArenaState:
-    """Begins episodes in phase ``[n]`` with full health, or ``health`` if given."""
+    """Begins episodes in phase ``[n]`` with a health ``[n]``."""
     state = blank_state(rules, bullet_slots, len(phase), jitter.dtype, jitter.device)
-    if health is not None:
-        state.health.fill_(health)
-    state.phase = phase.to(jitter.dtype)
+    state.phase, state.health = phase.to(jitter.dtype), health
     new = set_up(state, jitter, rules, tables)
     # Fields with equal initial values must not share a tensor, since steps write into them.
     return state.replace(**{name: value.clone() for name, value in new.items()})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+from envs.arena.env import Arena
 from envs.arena.events import begin
 from envs.arena.rules import FAR, NEVER, ArenaRules, make_rules
 from envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
@@ -49,7 +51,8 @@ def world(phase: int = 4, player: Point = (800.0, 300.0), health: float = 150.0,
     """Makes one world in the middle of a phase, whose spawners rest."""
     rules = make_rules(2, None)
     tables = make_tables(rules, torch.float32, "cpu")
-    state = begin(torch.tensor([phase]), health, torch.full((2, 5, 1), 0.5), rules.enemy_shot_slots, rules, tables)
+    jitter, slots = torch.full((2, 5, 1), 0.5), rules.enemy_shot_slots
+    state = begin(torch.tensor([phase]), torch.tensor([health]), jitter, slots, rules, tables)
     state.position[:, 0] = torch.tensor(player)
     state.step[0] = at
     state.ready[8:] = torch.where(state.ready[8:] < NEVER, at + 50.0, NEVER)
@@ -323,7 +326,7 @@ def test_sparse_and_dense_steps_lead_to_the_same_worlds() -> None:
         way = advance_densely if dense else advance
         return way(state, action, rules, tables, given, *(() if dense else (ArenaKernels(),)))
 
-    sparse = begin(torch.arange(worlds) % 5, 60.0, drawn().jitters, 4, rules, tables)
+    sparse = begin(torch.arange(worlds) % 5, torch.full((worlds,), 60.0), drawn().jitters, 4, rules, tables)
     for _ in range(150):
         action, given = torch.randint(6, (worlds,), generator=generator), drawn()
         sparse, _ = random_step(sparse)
@@ -353,3 +356,17 @@ def test_a_reward_in_place_of_the_games_own(step: Step) -> None:
 def test_evaluations_pay_the_games_own_rewards() -> None:
     options = {"reward_weights": {"quick_kill": 0.0}}
     assert evaluation_world("arena", options).rules == make_rules(1, None)
+
+
+def test_health_at_a_start_is_drawn_from_its_range_in_training_only() -> None:
+    options: dict[str, Any] = {"start_health": [30.0, 90.0]}
+    drawn = Arena(num_worlds=2000, **options).reset()["observation"][:, 5] * 150  # uniform, standard error of mean 0.4
+    assert 30 <= drawn.min() < 31 and 89 < drawn.max() <= 90 and abs(drawn.mean() - 60) < 2
+    assert (Arena(num_worlds=3, start_health=60.0).reset()["observation"][:, 5] * 150 == 60).all()
+    assert (evaluation_world("arena", options, 3).reset()["observation"][:, 5] == 1).all()
+
+
+@pytest.mark.parametrize("health", [0, 151, [90, 30], [], [30, 60, 90]])
+def test_an_impossible_health_is_refused(health: Any) -> None:
+    with pytest.raises(ValueError, match=r"start_health: .* is not a number, or two in order, above 0 and at most 150"):
+        Arena(start_health=health)
