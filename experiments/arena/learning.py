@@ -106,6 +106,7 @@ def main() -> None:
     add_options(parser, Path("runs/arena"), HERE)
     parser.add_argument("--episodes", type=int, default=500, help="in each final evaluation")
     arguments = parser.parse_intermixed_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     name = f"style{arguments.style}"
     folder = arguments.folder / name
     overrides = [f"experiment=arena/{name}", *arguments.overrides]

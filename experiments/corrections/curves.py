@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=None, help="of each run")
     parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     study, begun, rows = arguments.study, time.process_time(), []
     for seed in arguments.seeds:

@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
     arguments = parser.parse_intermixed_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     players = {"generation_1": arguments.first}
     for number in range(2, arguments.generations + 1):
         opponents = ",".join(["self", *players.values(), *BOTS])

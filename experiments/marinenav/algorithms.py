@@ -141,6 +141,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/algorithms"), help="of the run directories")
     parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_intermixed_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     unknown = [agent for agent in arguments.agents if agent not in AGENTS]
     if unknown:
         parser.error(f"unknown agent {unknown[0]!r}; known: {', '.join(AGENTS)}")

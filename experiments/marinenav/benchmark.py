@@ -203,6 +203,7 @@ def main() -> None:
     parser.add_argument("--freeze", action="store_true", help="write the frozen episodes anew")
     parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.names and len(arguments.names) != len(arguments.players):
         parser.error("--names: one for each player")
     if arguments.freeze:

@@ -92,6 +92,7 @@ def main() -> None:
         "--evaluate-only", action="store_true", help="train nothing; take runs that are there, however far"
     )
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     arms = OPTIONS[arguments.option]
     file = arguments.out / "options.json"
     for seed in arguments.seeds:

@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
     arguments = parser.parse_intermixed_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     start = imitate(arguments.folder, arguments.overrides)
     shared = ["experiment=rocket/rules", "imitation.expert=null", f"init={start}"]
     shared += [f"total_frames={arguments.frames}", f"eval.every={arguments.frames}", *arguments.overrides]
