@@ -259,7 +259,7 @@ def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> Be
     return None if config.save is None else BestGames(runner.world, config.keep, of)
 
 
-def _runner(env: dict[str, Any], device: str, **options: int) -> GameRunner:
+def _runner(env: dict[str, Any], device: str, **options: Any) -> GameRunner:
     from rlstack.play.matches import GameRunner
     from rlstack.runs.opponents import without_opponents
     from rlstack.runs.worlds import choose_device, world_options
