@@ -70,8 +70,8 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
     arguments.seeds = arguments.seeds or list(experiment.seeds)
     arguments.games = arguments.games or experiment.games
     overrides = [f"experiment={experiment.config}", *arguments.overrides]
+    paths = train([(seed, arguments.folder, overrides) for seed in arguments.seeds], arguments.parallel)
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        paths = list(pool.map(lambda seed: train(seed, arguments.folder, overrides), arguments.seeds))
         found = list(pool.map(lambda path: judge(path, experiment, arguments.games, arguments.evaluation_seed), paths))
     out, name = arguments.out, experiment.name
     out.mkdir(parents=True, exist_ok=True)

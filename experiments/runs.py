@@ -8,37 +8,95 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from rlstack.training.loggers import METRICS_FILE, read_metrics
 
+Job = tuple[int, Path, Sequence[str]]
+"""Seed, folder of the runs, and overrides of ``rlstack.train``."""
 
-def train(seed: int, folder: Path, overrides: list[str]) -> Path:
-    """Trains a run unless it is complete already; its output goes to ``<run>.log``.
 
-    An interrupted run of the same command continues from its last checkpoint; one of another command is removed.
+def train(jobs: Sequence[Job], parallel: int = 1) -> list[Path]:
+    """Trains runs unless they are complete already; the output of each goes to ``<run>.log``.
+
+    An interrupted run continues from its last checkpoint.
+
+    Args:
+        jobs: seed, folder of the run's own folder ``seed<n>``, and overrides of ``rlstack.train`` of each run.
+        parallel: runs at once.
+
+    Raises:
+        SystemExit: a folder holds a run with other settings; raised before anything is trained.
     """
+    for job in jobs:
+        _check_settings(*job)
+    with ThreadPoolExecutor(parallel) as pool:
+        return list(pool.map(lambda job: _train(*job), jobs))
+
+
+def _train(seed: int, folder: Path, overrides: Sequence[str]) -> Path:
     run = folder / f"seed{seed}"
     if complete(run):
         return run
-    command = ["-m", "rlstack.train", f"seed={seed}", f"run_dir={run}", *overrides]
-    begun = first_command(run) == command and any((run / "checkpoints").glob("checkpoint_*.pt"))
+    begun = _saved(run)
     if not begun:
         shutil.rmtree(run, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f"seed{seed}.log", "a" if begun else "w") as log:
-        command = ["-m", "rlstack.train", f"resume={run}"] if begun else command
-        subprocess.run([sys.executable, *command], check=True, stdout=log, stderr=subprocess.STDOUT)
+        words = [f"resume={run}"] if begun else _words(seed, run, overrides)
+        subprocess.run(
+            [sys.executable, "-m", "rlstack.train", *words], check=True, stdout=log, stderr=subprocess.STDOUT
+        )
     return run
 
 
-def first_command(run: Path) -> list[str] | None:
-    """Returns the arguments that started the run; None if there is none."""
-    file = run / "environment.json"
-    return json.loads(file.read_text())[0]["command"] if file.is_file() else None
+def _words(seed: int, run: Path, overrides: Sequence[str]) -> list[str]:
+    return [f"seed={seed}", f"run_dir={run}", *overrides]
+
+
+def _saved(run: Path) -> bool:
+    """Returns whether the run can be continued."""
+    return (run / "config.yaml").is_file() and any((run / "checkpoints").glob("checkpoint_*.pt"))
+
+
+def _check_settings(seed: int, folder: Path, overrides: Sequence[str]) -> None:
+    """Refuses a saved run whose settings are not those that the overrides and ``conf/`` give now.
+
+    Options that are newer than the run, and those that are resolved only when a run begins (``auto``), do not count.
+    """
+    run = folder / f"seed{seed}"
+    if not _saved(run):
+        return
+    command = [sys.executable, "-m", "rlstack.train", *_words(seed, run, overrides), "--cfg", "job", "--resolve"]
+    composed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    given, had = _flat(OmegaConf.create(composed)), _flat(OmegaConf.load(run / "config.yaml"))
+    differing = [
+        f"{key}: {had[key]} there, {given.get(key, 'nothing')} here"
+        for key in sorted(had.keys() - {"run_dir", "resume"})
+        if given.get(key) not in (had[key], "auto")
+    ]
+    if differing:
+        shown = "; ".join(differing[:3])
+        raise SystemExit(f"{run} holds a run with other settings ({shown}); move it away, or name another --folder")
+
+
+def _flat(config: DictConfig | ListConfig) -> dict[str, Any]:
+    """Returns the values of a configuration by their dotted keys."""
+    leaves: dict[str, Any] = {}
+
+    def add(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                add(f"{prefix}.{key}" if prefix else str(key), inner)
+        else:
+            leaves[prefix] = value
+
+    add("", OmegaConf.to_container(config, resolve=True))
+    return leaves
 
 
 def complete(run: Path) -> bool:

@@ -16,7 +16,6 @@ import argparse
 import csv
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +109,7 @@ def main() -> None:
     name = f"style{arguments.style}"
     folder = arguments.folder / name
     overrides = [f"experiment=arena/{name}", *arguments.overrides]
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        paths = list(pool.map(lambda seed: train(seed, folder, overrides), arguments.seeds))
+    paths = train([(seed, folder, overrides) for seed in arguments.seeds], arguments.parallel)
     runs = {str(seed): path for seed, path in zip(arguments.seeds, paths, strict=True)}
     place = f"{machine()}, one thread, {arguments.parallel} runs at once"
     measured: dict[str, Any] = {

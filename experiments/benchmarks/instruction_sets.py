@@ -143,7 +143,7 @@ def trainings(rounds: int) -> dict[str, list[float]]:
             for precision, seconds in found.items():
                 options = ["experiment=arena/style1", "total_frames=262144", "device=cpu", "compile=false"]
                 options += [f"agent.precision={precision}", "eval.every=262144", "eval.episodes=1", "eval.max_steps=10"]
-                run = train(turn, Path(folder) / precision, options)
+                (run,) = train([(turn, Path(folder) / precision, options)])
                 seconds.append(60 * cost_of_run(run)["cpu_minutes"])
     return found
 

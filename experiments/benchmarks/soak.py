@@ -35,7 +35,7 @@ def growth(frames: list[float], megabytes: list[float]) -> float:
 def soak(name: str, total: int, folder: Path) -> dict[str, Any]:
     """One run."""
     lengths = [f"total_frames={total}", f"log_every={EVERY}", f"eval.every={total // 10}"]
-    run = train(0, folder / name, [*RUNS[name], *lengths, "logger=csv", "device=cpu"])
+    (run,) = train([(0, folder / name, [*RUNS[name], *lengths, "logger=csv", "device=cpu"])])
     with open(run / "metrics.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["system/memory_mb"]]
     frames, megabytes = [float(row["frames"]) for row in rows], [float(row["system/memory_mb"]) for row in rows]

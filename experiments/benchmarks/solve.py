@@ -41,7 +41,7 @@ def seconds(work: Callable[[], Any]) -> dict[str, float]:
 
 def measure(seed: int, folder: Path) -> dict[str, Any]:
     """One run."""
-    process = seconds(lambda: train(seed, folder, OVERRIDES))
+    process = seconds(lambda: train([(seed, folder, OVERRIDES)]))
     last = logged(folder / f"seed{seed}", "eval/return")[-1]
     training = {"wall": last["time/seconds"], "cpu": last["time/cpu_seconds"]}
     result = {"seed": seed, "return": last["eval/return"], "frames": int(last["frames"])}

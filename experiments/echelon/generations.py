@@ -35,7 +35,7 @@ def main() -> None:
         opponents = ",".join(["self", *players.values(), *BOTS])
         overrides = ["experiment=echelon/generation", f"init={players[f'generation_{number - 1}']}"]
         overrides += [f"env.opponents.players=[{opponents}]", *arguments.overrides]
-        players[f"generation_{number}"] = str(train(number, arguments.folder, overrides))
+        players[f"generation_{number}"] = str(*train([(number, arguments.folder, overrides)]))
     out = arguments.out / "generations.json"
     tournament("echelon", players | {bot: bot for bot in BOTS}, arguments.games, arguments.folder / "league", out)
 

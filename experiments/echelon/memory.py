@@ -16,7 +16,6 @@ import csv
 import json
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -122,16 +121,16 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--episodes", type=int, default=256, help="in each final evaluation")
     arguments = parser.parse_intermixed_args()
-
-    def one(case: tuple[str, int]) -> tuple[Path, dict[str, float]]:
-        kind, seed = case
-        overrides = ["experiment=echelon/partial", *KINDS[kind].overrides, *arguments.overrides]
-        run = train(seed, arguments.folder / kind, overrides)
-        return run, judge(run, arguments.episodes, arguments.evaluation_seed)
-
     cases = list(product(arguments.kinds, arguments.seeds))
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        done = dict(zip(cases, pool.map(one, cases), strict=True))
+    jobs = [
+        (seed, arguments.folder / kind, ["experiment=echelon/partial", *KINDS[kind].overrides, *arguments.overrides])
+        for kind, seed in cases
+    ]
+    trained = train(jobs, arguments.parallel)
+    done = {
+        case: (run, judge(run, arguments.episodes, arguments.evaluation_seed))
+        for case, run in zip(cases, trained, strict=True)
+    }
     results, curves = arguments.out / "memory.json", arguments.out / "memory.csv"
     found = json.loads(results.read_text()) if results.is_file() else {}
     rows = list(csv.DictReader(curves.read_text().splitlines())) if curves.is_file() else []

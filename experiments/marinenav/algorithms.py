@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from experiments.runs import complete, cost, final_evaluation, read_curve, train
+from experiments.runs import Job, complete, cost, final_evaluation, read_curve, train
 from rlstack.config import load_group
 
 from .quality import LEVELS
@@ -52,8 +51,8 @@ the size of the rewards, which reach 30: beyond it all errors have the same grad
 rewards are scaled; its other options, chosen on seed 0, matter for so short a run."""
 
 
-def run(agent: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> Path:
-    """Trains one agent, with these further overrides, into ``folder/seed<n>`` unless it is there already."""
+def job(agent: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> Job:
+    """The run of one agent, with these further overrides."""
     overrides = [
         *(f"agent={agent}", "env=marinenav", "collector.count=env_steps", f"total_frames={ENV_STEPS}"),
         *(f"log_every={ENV_STEPS // 50}", f"eval.every={ENV_STEPS // 10}", f"checkpoint.every={ENV_STEPS}"),
@@ -62,7 +61,7 @@ def run(agent: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> Pat
     if "frames_per_update" in load_group("agent", agent):
         per_update = round(PER_UPDATE.get(agent, 1200) / DECISIONS_PER_STEP)
         overrides += [f"agent.frames_per_update={per_update}", "agent.learning_starts=5000", *CHANGES.get(agent, ())]
-    return train(seed, folder, [*overrides, *changes])
+    return seed, folder, [*overrides, *changes]
 
 
 def summarise(agent: str, runs: dict[int, Path], episodes: int, evaluation_seed: int) -> dict[str, Any]:
@@ -146,9 +145,9 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown agent {unknown[0]!r}; known: {', '.join(AGENTS)}")
     chosen = arguments.agents or list(AGENTS)
-    jobs = [(agent, seed) for agent in chosen for seed in arguments.seeds]
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        paths = dict(zip(jobs, pool.map(lambda job: run(*job, arguments.folder / job[0]), jobs), strict=True))
+    cases = [(agent, seed) for agent in chosen for seed in arguments.seeds]
+    jobs = [job(agent, seed, arguments.folder / agent) for agent, seed in cases]
+    paths = dict(zip(cases, train(jobs, arguments.parallel), strict=True))
     file = arguments.out / "algorithms.json"
     results = json.loads(file.read_text()) if file.is_file() else {}
     for agent in chosen:

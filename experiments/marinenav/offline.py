@@ -77,11 +77,11 @@ def recorded(run: Path, folder: Path, episodes: int) -> Path:
 def runs(folder: Path, data: Path, seed: int, online: int, overrides: list[str]) -> dict[str, Path]:
     """Trains the runs of a seed and returns them by name; ``tuned`` only if ``online`` frames are given."""
     given = [f"data={data}", *COMMON, *OFFLINE, *overrides]
-    found = {"bc": train(seed, folder / "bc", [*CLONE, *given])}
-    found["iql"] = train(seed, folder / "iql", ["agent=iql", *given])
+    jobs = [(seed, folder / "bc", [*CLONE, *given]), (seed, folder / "iql", ["agent=iql", *given])]
+    found = dict(zip(("bc", "iql"), train(jobs), strict=True))
     if online:
         given = [f"init={found['iql']}", f"total_frames={online}", *COMMON, *ONLINE, *overrides]
-        found["tuned"] = train(seed, folder / "tuned", ["agent=iql", *given])
+        (found["tuned"],) = train([(seed, folder / "tuned", ["agent=iql", *given])])
     return found
 
 

@@ -17,9 +17,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.runs import logged
+from experiments.runs import logged, train
 
-from .algorithms import ENV_STEPS, run
+from .algorithms import ENV_STEPS, job
 
 HERE = Path(__file__).parent
 GOAL = 0.95
@@ -102,7 +102,7 @@ def main() -> None:
                 folder = arguments.folder / _folder(name)
                 path = folder / f"seed{seed}"
                 if not arguments.evaluate_only:
-                    run(agent, seed, folder, [*EVALUATED, *changes])
+                    train([job(agent, seed, folder, [*EVALUATED, *changes])])
                 elif not path.is_dir():
                     continue
                 results = json.loads(file.read_text()) if file.is_file() else {}

@@ -15,7 +15,6 @@ import csv
 import json
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +122,7 @@ def main() -> None:
     add_options(parser, Path("runs/quality"), HERE)
     parser.add_argument("--episodes", type=int, default=300, help="per level, in the final evaluation")
     arguments = parser.parse_intermixed_args()
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        runs = list(pool.map(lambda seed: train(seed, arguments.folder, arguments.overrides), arguments.seeds))
+    runs = train([(seed, arguments.folder, arguments.overrides) for seed in arguments.seeds], arguments.parallel)
     finals = {
         seed: final_evaluation(run, arguments.episodes, arguments.evaluation_seed)
         for seed, run in zip(arguments.seeds, runs, strict=True)

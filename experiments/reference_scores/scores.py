@@ -16,13 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.runs import complete, logged, train
+from experiments.runs import Job, complete, logged, train
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 from rlstack.training.environment import machine
 
@@ -106,14 +105,13 @@ STUDIES = {
 }
 
 
-def train_study(study: str, seeds: list[int], folder: Path) -> None:
-    """Trains seeds of a study, one after the other; interrupted ones continue, complete ones are left alone."""
+def jobs(study: str, seeds: list[int], folder: Path) -> list[Job]:
+    """The runs of a study."""
     recipe = STUDIES[study].recipe
     overrides = [f"experiment=reference/{recipe or study}"]
     if recipe is not None:
         overrides.append(f"env.id={STUDIES[study].environment}")
-    for seed in seeds:
-        train(seed, folder / study, overrides)
+    return [(seed, folder / study, overrides) for seed in seeds]
 
 
 def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -196,7 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; none: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--parallel", type=int, default=1, help="studies at once, one thread each")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once, one thread each")
     parser.add_argument("--folder", type=Path, default=Path("runs/reference"), help="of the run directories")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--evaluate-only", action="store_true", help="train nothing")
@@ -206,8 +204,8 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown study {unknown[0]!r}; known: {', '.join(STUDIES)}")
     if not arguments.evaluate_only:
-        with ThreadPoolExecutor(arguments.parallel) as pool:
-            list(pool.map(lambda study: train_study(study, arguments.seeds, arguments.folder), chosen))
+        wanted = [job for study in chosen for job in jobs(study, arguments.seeds, arguments.folder)]
+        train(wanted, arguments.parallel)
     out = arguments.out / "results"
     out.mkdir(parents=True, exist_ok=True)
     for study in chosen:

@@ -14,7 +14,6 @@ import json
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import matplotlib
@@ -24,7 +23,7 @@ import matplotlib.pyplot as plt
 from omegaconf import OmegaConf
 
 from envs.rocket.rewards import MODES, TERMS
-from experiments.runs import complete, logged, train
+from experiments.runs import logged, train
 from rlstack.config import conf_dir
 from rlstack.evaluation.statistics import wilson_interval
 
@@ -94,19 +93,12 @@ def main() -> None:
     start = imitate(arguments.folder, arguments.overrides)
     shared = ["experiment=rocket/rules", "imitation.expert=null", f"init={start}"]
     shared += [f"total_frames={arguments.frames}", f"eval.every={arguments.frames}", *arguments.overrides]
-
-    def one(case: tuple[str, dict[str, float]]) -> Path:
-        name, weights = case
+    jobs = []
+    for name, weights in variants().items():
         text = ", ".join(f"{term}: {weight}" for term, weight in weights.items())
-        run = train(
-            arguments.seed, arguments.folder / name.replace(" ", "_"), [*shared, f"++env.reward_weights={{{text}}}"]
-        )
-        assert complete(run)
-        return run
-
-    cases = variants()
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        runs = dict(zip(cases, pool.map(one, cases.items()), strict=True))
+        folder = arguments.folder / name.replace(" ", "_")
+        jobs.append((arguments.seed, folder, [*shared, f"++env.reward_weights={{{text}}}"]))
+    runs = dict(zip(variants(), train(jobs, arguments.parallel), strict=True))
     found = {name: won(run) for name, run in runs.items()}
     facts = {"frames": arguments.frames, "seed": arguments.seed, "won": found}
     (arguments.out / "ablation.json").write_text(json.dumps(facts, indent=2) + "\n")

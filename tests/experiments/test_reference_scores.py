@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 from experiments.reference_scores import curves, scores
-from experiments.reference_scores.scores import STUDIES, judge, table, train_study
+from experiments.reference_scores.scores import STUDIES, jobs, judge, table
+from experiments.runs import train
 from rlstack.config import conf_dir
 
 RESULT: dict[str, Any] = {
@@ -104,6 +105,6 @@ def test_seeds_of_an_earlier_result_stay_if_they_trained_as_long(
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("study", ["cartpole_ppo", "cartpole_dqn", "pendulum_td3"])
 def test_a_fast_subset_reaches_its_bar(study: str, tmp_path: Path) -> None:
-    train_study(study, [0], tmp_path)
+    train(jobs(study, [0], tmp_path))
     result = judge(study, [0], tmp_path)
     assert result["passed"], result["scores"]
