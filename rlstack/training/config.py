@@ -21,7 +21,7 @@ _CORES = os.cpu_count() or 1
 Threads = Annotated[int, Interval(low=1, high=max(64, _CORES), why=f"this machine has {_CORES} cores")]
 Seed = Annotated[int, Interval(low=0, high=2**32 - 1)]
 Often = Annotated[int | float, Interval(low=0, high=2**53, open_low=True)]
-"""An interval: a share of the run if below 1, otherwise a number of frames."""
+"""An interval: a share of the run if below 1, otherwise a number of frames; one longer than the run ends with it."""
 
 _Repeats = Annotated[int, Interval(low=1, high=10_000, why="each step of a batch takes so many")]
 _OF_EVERY_WORLD = {"num_worlds": Count, "num_envs": Count, "action_repeat": _Repeats, "frame_stack": Count}
