@@ -19,8 +19,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from experiments.runs import add_options, cost, train
-from rlstack.training.environment import machine
+from experiments.runs import add_options, check, cost, other_seeds, settings_file, train, trained_on
 
 SHOWN = (
     "frames",
@@ -70,15 +69,18 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
     arguments.seeds = arguments.seeds or list(experiment.seeds)
     arguments.games = arguments.games or experiment.games
     overrides = [f"experiment={experiment.config}", *arguments.overrides]
-    paths = train([(seed, arguments.folder, overrides) for seed in arguments.seeds], arguments.parallel)
+    out, name = arguments.out, experiment.name
+    jobs = [(seed, arguments.folder, overrides) for seed in arguments.seeds]
+    frames = check(jobs)[0]["total_frames"]
+    kept = other_seeds(out / f"{name}.json", arguments.seeds, frames, games=arguments.games)
+    paths = train(jobs, arguments.parallel)
     with ThreadPoolExecutor(arguments.parallel) as pool:
         found = list(pool.map(lambda path: judge(path, experiment, arguments.games, arguments.evaluation_seed), paths))
-    out, name = arguments.out, experiment.name
     out.mkdir(parents=True, exist_ok=True)
     runs = {str(seed): path for seed, path in zip(arguments.seeds, paths, strict=True)}
-    place = f"{machine()}, one thread, {arguments.parallel} runs at once"
-    measured: dict[str, Any] = {seed: {"machine": place, **one} for seed, one in zip(runs, found, strict=True)}
-    kept = kept_seeds(out / f"{name}.json", measured, games=arguments.games)
+    measured: dict[str, Any] = {
+        seed: {"machine": trained_on(path), **one} for (seed, path), one in zip(runs.items(), found, strict=True)
+    }
     seeds: dict[str, Any] = dict(sorted((kept | measured).items()))
     results = {"games": arguments.games, "seeds": seeds}
     (out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
@@ -86,30 +88,12 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
     draw(rows, out / f"{name}.png", experiment.ylabel)
     first = next(iter(seeds))
     if first in runs:
-        shutil.copyfile(runs[first] / "config.yaml", out / f"{name}.yaml")
+        shutil.copyfile(settings_file(runs[first]), out / f"{name}.yaml")
         for ending in experiment.films:
             shutil.copyfile(
                 _folder(runs[first], experiment.opponents[0]) / f"best_1.{ending}", out / f"{name}.{ending}"
             )
     print(table(results))
-
-
-def kept_seeds(file: Path, measured: Mapping[str, Any], **setting: int) -> dict[str, Any]:
-    """Returns the earlier results of other seeds in a result file.
-
-    Args:
-        measured: new results by seed; earlier ones stay if they trained for as many frames (to 1 %).
-        setting: entries that the file must share, such as the number of games.
-    """
-    earlier: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"seeds": {}}
-    if any(earlier.get(name) != value for name, value in setting.items()):
-        return {}
-    frames = min(found["frames"] for found in measured.values())
-    return {
-        seed: found
-        for seed, found in earlier["seeds"].items()
-        if seed not in measured and abs(found["frames"] / frames - 1) < 0.01
-    }
 
 
 def write_rows(file: Path, kept: Container[str], columns: Sequence[str], rows: Log) -> list[Mapping[str, str]]:
@@ -120,7 +104,7 @@ def write_rows(file: Path, kept: Container[str], columns: Sequence[str], rows: L
             earlier = [row for row in csv.DictReader(stream) if row["seed"] in kept]
     every = sorted([*earlier, *rows], key=lambda row: row["seed"])
     with open(file, "w", newline="") as stream:
-        writer = csv.DictWriter(stream, ["seed", *columns])
+        writer = csv.DictWriter(stream, ["seed", *columns], extrasaction="ignore")
         writer.writeheader()
         writer.writerows(every)
     return every
@@ -147,7 +131,8 @@ def _folder(path: Path, opponent: str) -> Path:
 def _games(path: Path, opponent: str, games: int, seed: int, video: bool) -> dict[str, Any]:
     """Returns a report of ``rlstack.evaluate``, making it unless it exists."""
     output = _folder(path, opponent)
-    if not (output / "results.json").is_file():
+    there = json.loads((output / "results.json").read_text()) if (output / "results.json").is_file() else {}
+    if (there.get("total_games"), there.get("seed")) != (games, seed):
         command = [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={path}", f"opponents=[{opponent}]"]
         command += ["policy=explore", f"episodes={games}", f"seed={seed}", f"output={output}", f"video={video}"]
         subprocess.run(command, check=True)

@@ -7,96 +7,155 @@ import shutil
 import subprocess
 import sys
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import OmegaConf
 
+from rlstack.config import ConfigError, to_plain
+from rlstack.config.named_code import code_in
+from rlstack.runs.run_directory import is_taken
+from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import METRICS_FILE, read_metrics
 
 Job = tuple[int, Path, Sequence[str]]
-"""Seed, folder of the runs, and overrides of ``rlstack.train``."""
+"""Seed of a run, folder of its own folder ``seed<n>``, and overrides of ``rlstack.train``."""
 
 
 def train(jobs: Sequence[Job], parallel: int = 1) -> list[Path]:
     """Trains runs unless they are complete already; the output of each goes to ``<run>.log``.
 
-    An interrupted run continues from its last checkpoint.
+    The settings of a run are kept in ``<run>.yaml``. An interrupted run continues from its last checkpoint.
 
     Args:
-        jobs: seed, folder of the run's own folder ``seed<n>``, and overrides of ``rlstack.train`` of each run.
+        jobs: the runs.
         parallel: runs at once.
 
     Raises:
-        SystemExit: a folder holds a run with other settings; raised before anything is trained.
+        SystemExit: see :func:`check`; or a run failed.
     """
-    for job in jobs:
-        _check_settings(*job)
+    settings = check(jobs)
     with ThreadPoolExecutor(parallel) as pool:
-        return list(pool.map(lambda job: _train(*job), jobs))
+        return list(pool.map(_train, jobs, settings))
 
 
-def _train(seed: int, folder: Path, overrides: Sequence[str]) -> Path:
-    run = folder / f"seed{seed}"
-    if complete(run):
-        return run
-    begun = _saved(run)
-    if not begun:
-        shutil.rmtree(run, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f"seed{seed}.log", "a" if begun else "w") as log:
-        words = [f"resume={run}"] if begun else _words(seed, run, overrides)
-        subprocess.run(
-            [sys.executable, "-m", "rlstack.train", *words], check=True, stdout=log, stderr=subprocess.STDOUT
-        )
-    return run
+def check(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Returns the settings of runs: the configuration that their overrides and ``conf/`` compose.
 
-
-def _words(seed: int, run: Path, overrides: Sequence[str]) -> list[str]:
-    return [f"seed={seed}", f"run_dir={run}", *overrides]
-
-
-def _saved(run: Path) -> bool:
-    """Returns whether the run can be continued."""
-    return (run / "config.yaml").is_file() and any((run / "checkpoints").glob("checkpoint_*.pt"))
-
-
-def _check_settings(seed: int, folder: Path, overrides: Sequence[str]) -> None:
-    """Refuses a saved run whose settings are not those that the overrides and ``conf/`` give now.
-
-    Options that are newer than the run, and those that are resolved only when a run begins (``auto``), do not count.
+    Raises:
+        SystemExit: overrides are wrong, a run is being trained, or its folder holds a run with other settings.
     """
-    run = folder / f"seed{seed}"
-    if not _saved(run):
-        return
-    command = [sys.executable, "-m", "rlstack.train", *_words(seed, run, overrides), "--cfg", "job", "--resolve"]
-    composed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    given, had = _flat(OmegaConf.create(composed)), _flat(OmegaConf.load(run / "config.yaml"))
+    from rlstack.train import command
+
+    found = []
+    for seed, folder, overrides in jobs:
+        run = folder / f"seed{seed}"
+        words = [f"seed={seed}", f"run_dir={run}", *overrides]
+        try:
+            now = command.call(to_plain, words, {}, quiet=True)
+        except ConfigError as error:
+            raise SystemExit(f"error: {error}") from None
+        if is_taken(run):
+            raise SystemExit(f"{run} is being trained by another process")
+        if _saved(run):
+            _compare(run, now, overrides)
+        found.append(now)
+    return found
+
+
+def _compare(run: Path, now: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuses a run with other settings; an option that is newer than the run counts if the overrides name it."""
+    if not settings_file(run).is_file():
+        raise SystemExit(f"{run} was not trained by an experiment; move it away, or name another --folder")
+    named = {word.lstrip("+").partition("=")[0] for word in overrides}
+    had, given = _flat(OmegaConf.to_container(OmegaConf.load(settings_file(run)))), _flat(dict(now))
+
+    def newer(key: str) -> bool:
+        parts = key.split(".")
+        above = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+        return not above & had.keys() and not any(name in above for name in named if "." in name)
+
     differing = [
-        f"{key}: {had[key]} there, {given.get(key, 'nothing')} here"
-        for key in sorted(had.keys() - {"run_dir", "resume"})
-        if given.get(key) not in (had[key], "auto")
+        f"{key}: {had.get(key, 'absent')} there, {given.get(key, 'absent')} here"
+        for key in sorted(had.keys() | given.keys())
+        if (key in had) != (key in given) or had.get(key) != given.get(key)
+        if key != "run_dir" and not newer(key)
     ]
     if differing:
         shown = "; ".join(differing[:3])
         raise SystemExit(f"{run} holds a run with other settings ({shown}); move it away, or name another --folder")
 
 
-def _flat(config: DictConfig | ListConfig) -> dict[str, Any]:
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Returns the values of a configuration by their dotted keys."""
-    leaves: dict[str, Any] = {}
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    parts = (_flat(inner, f"{prefix}.{key}" if prefix else str(key)) for key, inner in value.items())
+    return {key: leaf for part in parts for key, leaf in part.items()}
 
-    def add(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and value:
-            for key, inner in value.items():
-                add(f"{prefix}.{key}" if prefix else str(key), inner)
-        else:
-            leaves[prefix] = value
 
-    add("", OmegaConf.to_container(config, resolve=True))
-    return leaves
+def _train(job: Job, settings: Mapping[str, Any]) -> Path:
+    seed, folder, overrides = job
+    run = folder / f"seed{seed}"
+    if complete(run):
+        return run
+    begun = _saved(run)
+    if begun:
+        words = [f"resume={run}", f"allow=[{','.join(code_in(settings))}]"]
+    else:
+        words = [f"seed={seed}", f"run_dir={run}", *overrides]
+        shutil.rmtree(run, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        settings_file(run).write_text(OmegaConf.to_yaml(settings))
+    log = run.with_suffix(".log")
+    with open(log, "a" if begun else "w") as stream:
+        command = [sys.executable, "-m", "rlstack.train", *words]
+        status = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT).returncode
+    if status != 0:
+        told = log.read_text().strip().splitlines()
+        raise SystemExit(f"{run}: training failed ({told[-1] if told else f'status {status}'}); see {log}")
+    return run
+
+
+def settings_file(run: Path) -> Path:
+    """Path of the configuration that a run was started with, values such as ``auto`` unresolved."""
+    return run.with_suffix(".yaml")
+
+
+def trained_on(run: Path) -> str:
+    """Describes the machine, or machines, of a run's training: cores, processor, instruction set, threads."""
+    starts = json.loads((run / ENVIRONMENT).read_text())
+    machines = dict.fromkeys(f"{one['cores']} cores, {one['processor']}, {one['instruction_set']}" for one in starts)
+    threads = OmegaConf.load(run / "config.yaml")["threads"]
+    return f"{' and then '.join(machines)}, {'one thread' if threads == 1 else f'{threads} threads'}"
+
+
+def other_seeds(file: Path, seeds: Sequence[int], frames: float, **setting: int) -> dict[str, Any]:
+    """Returns the results of other seeds in a result file, which new ones join.
+
+    Args:
+        seeds: to be measured.
+        frames: for which they train.
+        setting: entries that the file must share, such as the number of games.
+
+    Raises:
+        SystemExit: they trained for other frames (by more than 1 %), or with another setting.
+    """
+    earlier: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"seeds": {}, **setting}
+    others = {seed: found for seed, found in earlier["seeds"].items() if int(seed) not in seeds}
+    told = [f"{earlier.get(name)} {name}, not {value}" for name, value in setting.items() if earlier.get(name) != value]
+    lengths = {found["frames"] for found in others.values()}
+    told += [f"{length:,.0f} frames, not {frames:,.0f}" for length in lengths if abs(length / frames - 1) > 0.01]
+    if others and told:
+        raise SystemExit(f"{file} holds other seeds with {' and '.join(told)}; move it away, or name another --out")
+    return others
+
+
+def _saved(run: Path) -> bool:
+    """Returns whether the run can be continued."""
+    return (run / "config.yaml").is_file() and any((run / "checkpoints").glob("checkpoint_*.pt"))
 
 
 def complete(run: Path) -> bool:

@@ -7,7 +7,7 @@ import json
 import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, overload
 
@@ -199,7 +199,14 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
         judged = from_world(config)
     else:
         judged = from_elsewhere(config, device) if foreign else from_checkpoint(config, device)
-    return (judge if config.opponents is None else play_games)(config, judged, device)
+    return _results(config, judged, device)
+
+
+def _results(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Evaluation | dict[str, Any]:
+    from rlstack.evaluation.evaluator import as_evaluated
+
+    played = replace(judged, env=as_evaluated(judged.env, given_keys("env")))
+    return (judge if config.opponents is None else play_games)(config, played, device)
 
 
 def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Evaluation:
@@ -315,7 +322,7 @@ def _judge_acting(config: EvaluateConfig, acting: Any, device: torch.device) -> 
             raise ConfigError(f"{name}: neither a run nor something that acts")
     judged = Candidate(policy, env, f"{name} ({config.policy})", None, player=name)
     with set_exploration_type(ExplorationType.RANDOM if explore else ExplorationType.DETERMINISTIC):
-        return (judge if config.opponents is None else play_games)(config, judged, device)
+        return _results(config, judged, device)
 
 
 def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:

@@ -195,6 +195,7 @@ def run_league(config: LeagueConfig) -> None:
         runner = _runner(league.env, config.device, num_worlds=config.num_worlds)
     else:
         env = config.env or _env_of(players)
+        _refuse_replaced(env)
         runner = _runner(env, config.device, num_worlds=config.num_worlds)
         ratings = runner.ratings(config.ratings.system or "elo", config.ratings.options)
         league = League(Path(config.folder), env, ratings)
@@ -230,6 +231,7 @@ def rank(config: LeagueConfig) -> None:
 
 def play(config: LeagueConfig) -> None:
     """Plays the first player against each of the others and rates it, or films a replay; changes no league."""
+    from rlstack.evaluation.evaluator import as_evaluated
     from rlstack.play.players import named
     from rlstack.play.replays import play_back
     from rlstack.play.results import challenge
@@ -240,8 +242,9 @@ def play(config: LeagueConfig) -> None:
     players = named(config.players)
     if len(players) < 2:
         raise ConfigError("players: play needs at least two, such as players=[runs/<run>,rule]")
-    env = config.env or _env_of(players)
-    runner = _runner(env, config.device, num_worlds=config.num_worlds)
+    kept = given_keys("env")
+    env = as_evaluated(config.env or _env_of(players), kept)
+    runner = _runner(env, config.device, num_worlds=config.num_worlds, kept=kept)
     for name, source in players.items():
         runner.add(source, name)
     first, *others = players
@@ -257,6 +260,16 @@ def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> Be
     from rlstack.play.replays import BestGames
 
     return None if config.save is None else BestGames(runner.world, config.keep, of)
+
+
+def _refuse_replaced(env: dict[str, Any]) -> None:
+    """Refuses options on the command line that evaluations, and the games of a league, replace."""
+    import envs
+
+    if env.get("name"):
+        replaced = envs.world_hooks(env["name"]).evaluation_options
+        for key in sorted(given_keys("env") & replaced.keys()):
+            raise ConfigError(f"env.{key}: a league plays with {replaced[key]}, as evaluations do; leave it out")
 
 
 def _runner(env: dict[str, Any], device: str, **options: Any) -> GameRunner:

@@ -76,7 +76,7 @@ class Echelon(World):
         opponent_mix: weights of several bots, one of which is drawn for every episode, in place of ``opponent``.
         fire_probability: probability that a bot that would fire does so; of two numbers, one in between is drawn for
             every episode.
-        fire_stages: the same for each stage of a curriculum.
+        fire_stages: the same for each stage of a curriculum, in place of ``fire_probability``.
         visibility: ``"full"``, or ``"partial"``, in which agents see only enemies within reach of their sensors.
         actions: form of the actions: ``"hybrid"``, ``"multi"`` or ``"box"``.
         reward_weights: weights of single terms, in place of the usual ones; see :mod:`envs.echelon.rewards`.

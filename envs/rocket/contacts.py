@@ -84,7 +84,7 @@ def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field, kernels: C
 
 
 class Corner(NamedTuple):
-    """The deepest corner of a"""
+    """The corner of a car's box with the least gap to the field."""
 
     arm: Tensor  # [3, ...] from the car's origin
     gap: Tensor  # [...]

@@ -6,7 +6,7 @@
 Every seed is one ``rlstack train`` of one thread with ``conf/experiment/arena/style<n>.yaml`` (further
 overrides can be appended). Its last checkpoint plays the whole game, no curriculum, in worlds of another seed, twice:
 with actions sampled from the policy and with its most probable ones (greedy). Results beside this file:
-``style<n>.json``, ``style<n>.csv`` (games won during training), ``style<n>.yaml`` (the resolved configuration),
+``style<n>.json``, ``style<n>.csv`` (games won during training), ``style<n>.yaml`` (the configuration),
 ``style<n>.mp4`` (a win) and ``curves.png``; ``python -m experiments.tables`` writes the table of the README.
 """
 
@@ -26,12 +26,11 @@ import matplotlib.pyplot as plt
 
 from envs.arena.render import ArenaAnimation
 from envs.rendering.films import save_animation
-from experiments.against import kept_seeds, read_log, write_rows
-from experiments.runs import add_options, cost, final_evaluation, train
+from experiments.against import read_log, write_rows
+from experiments.runs import add_options, check, cost, final_evaluation, other_seeds, settings_file, train, trained_on
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.loading import load
 from rlstack.runs.worlds import world_options
-from rlstack.training.environment import machine
 
 HERE = Path(__file__).parent
 STYLES = {1: "turn and thrust", 2: "four directions"}
@@ -105,25 +104,27 @@ def main() -> None:
     add_options(parser, Path("runs/arena"), HERE)
     parser.add_argument("--episodes", type=int, default=500, help="in each final evaluation")
     arguments = parser.parse_intermixed_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     name = f"style{arguments.style}"
     folder = arguments.folder / name
     overrides = [f"experiment=arena/{name}", *arguments.overrides]
-    paths = train([(seed, folder, overrides) for seed in arguments.seeds], arguments.parallel)
+    jobs = [(seed, folder, overrides) for seed in arguments.seeds]
+    file = arguments.out / f"{name}.json"
+    kept = other_seeds(file, arguments.seeds, check(jobs)[0]["total_frames"], episodes=arguments.episodes)
+    paths = train(jobs, arguments.parallel)
     runs = {str(seed): path for seed, path in zip(arguments.seeds, paths, strict=True)}
-    place = f"{machine()}, one thread, {arguments.parallel} runs at once"
     measured: dict[str, Any] = {
-        seed: {"machine": place, **judge(run, arguments.episodes, arguments.evaluation_seed)}
+        seed: {"machine": trained_on(run), **judge(run, arguments.episodes, arguments.evaluation_seed)}
         for seed, run in runs.items()
     }
-    file = arguments.out / f"{name}.json"
-    kept = kept_seeds(file, measured, episodes=arguments.episodes)
-    results = {"episodes": arguments.episodes, "seeds": dict(sorted((kept | measured).items()))}
+    seeds: dict[str, Any] = dict(sorted((kept | measured).items()))
+    results = {"episodes": arguments.episodes, "seeds": seeds}
+    arguments.out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(results, indent=2) + "\n")
     write_rows(arguments.out / f"{name}.csv", kept, SHOWN, read_log(runs, SHOWN, ("train/success", "eval/success")))
-    shutil.copyfile(paths[0] / "config.yaml", arguments.out / f"{name}.yaml")
     draw(arguments.out)
-    film(paths[0], arguments.evaluation_seed, arguments.out / f"{name}.mp4")
+    if (first := next(iter(seeds))) in runs:
+        shutil.copyfile(settings_file(runs[first]), arguments.out / f"{name}.yaml")
+        film(runs[first], arguments.evaluation_seed, arguments.out / f"{name}.mp4")
     print(table(arguments.out))
 
 

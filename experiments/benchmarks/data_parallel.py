@@ -87,7 +87,7 @@ def main() -> None:
         ]
     rates = {count: [rates[count] for rates in found] for count in arguments.processes}
     runs = [{"processes": count, "frames_per_second": each} for count, each in rates.items()]
-    result = {**circumstances("data_parallel"), "runs": runs}
+    result = {**circumstances("data_parallel", threads=1), "runs": runs}
     print(markdown(result))
     arguments.out.write_text(json.dumps(result, indent=2) + "\n")
 

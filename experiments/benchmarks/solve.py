@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.runs import logged, train
+from experiments.runs import logged
 
 from .speed import circumstances
 
@@ -41,8 +41,10 @@ def seconds(work: Callable[[], Any]) -> dict[str, float]:
 
 def measure(seed: int, folder: Path) -> dict[str, Any]:
     """One run."""
-    process = seconds(lambda: train([(seed, folder, OVERRIDES)]))
-    last = logged(folder / f"seed{seed}", "eval/return")[-1]
+    run = folder / f"seed{seed}"
+    command = [sys.executable, "-m", "rlstack.train", f"seed={seed}", f"run_dir={run}", *OVERRIDES]
+    process = seconds(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
+    last = logged(run, "eval/return")[-1]
     training = {"wall": last["time/seconds"], "cpu": last["time/cpu_seconds"]}
     result = {"seed": seed, "return": last["eval/return"], "frames": int(last["frames"])}
     return {**result, "process": process, "training": training}
@@ -75,7 +77,7 @@ def main() -> None:
         shown = (f"{name} {statistics.median(x):.1f} s ({x[0]:.1f} to {x[-1]:.1f})" for name, x in columns.items())
         print(f"{part:<9}", ", ".join(shown))
     print(f"solved    {sum(run['return'] >= SOLVED for run in runs)} of {len(runs)}")
-    result = {**circumstances("solve"), "imports": importing, "runs": runs}
+    result = {**circumstances("solve", threads=1), "imports": importing, "runs": runs}
     arguments.out.write_text(json.dumps(result, indent=2) + "\n")
 
 

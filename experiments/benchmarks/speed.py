@@ -216,15 +216,20 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def circumstances(module: str = "speed") -> dict[str, Any]:
-    """What the figures of a command of this package depend on."""
+def circumstances(module: str = "speed", threads: int | None = None) -> dict[str, Any]:
+    """What the figures of a command of this package depend on.
+
+    Args:
+        module: name of the command.
+        threads: of each process that it starts, where these do the work.
+    """
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join([f"python -m experiments.benchmarks.{module}", *sys.argv[1:]]),
         "cpu": processor(),
         "instruction_set": instruction_set(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "threads": threads or torch.get_num_threads(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "torchrl", "tensordict")},
     }

@@ -5,7 +5,7 @@
 Every seed is one ``rlstack train experiment=echelon/bots`` with one thread (further overrides can be
 appended). Its last checkpoint plays on unseen maps, at full fire, against both bots of its training, half of the games
 on either side, with actions sampled from the policy. Results beside this file: ``bots.json``, ``bots.csv`` and
-``bots.png`` (the training), ``bots.yaml`` (the resolved configuration), ``bots.mp4`` and ``bots.html`` (the best game
+``bots.png`` (the training), ``bots.yaml`` (the configuration), ``bots.mp4`` and ``bots.html`` (the best game
 of the first seed as a film and as a replay to scrub through).
 """
 

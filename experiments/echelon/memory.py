@@ -100,7 +100,7 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
         each = ", ".join(f"{row['success']:.1%}" for row in rows)
         cells = [KINDS[kind].label, str(len(rows)), f"{mean['frames']:,.0f}", f"{mean['cpu_minutes']:.1f}"]
         cells += [f"{mean['success']:.1%} ({low:.1%} to {high:.1%})", each]
-        cells.append("" if kind == "lstm" else f"{chance(won[kind], won['lstm']):.2f}")
+        cells.append(f"{chance(won[kind], won['lstm']):.2f}" if kind != "lstm" and "lstm" in won else "")
         cells += [f"{mean['hp_margin']:.0f}", f"{mean['length']:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

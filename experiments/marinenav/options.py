@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.runs import logged, train
+from experiments.runs import check, logged, train
 
 from .algorithms import ENV_STEPS, job
 
@@ -95,20 +96,23 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     arms = OPTIONS[arguments.option]
     file = arguments.out / "options.json"
-    for seed in arguments.seeds:
-        for agent in arguments.agents or AGENTS[arguments.option]:
-            for arm, changes in arms.items():
-                name = f"{agent} {arguments.option}: {arm}"
-                folder = arguments.folder / _folder(name)
-                path = folder / f"seed{seed}"
-                if not arguments.evaluate_only:
-                    train([job(agent, seed, folder, [*EVALUATED, *changes])])
-                elif not path.is_dir():
-                    continue
-                results = json.loads(file.read_text()) if file.is_file() else {}
-                results.setdefault(name, {})[str(seed)] = judged(path)
-                file.write_text(json.dumps(results, indent=2) + "\n")
-                (arguments.out / "options.md").write_text(table(results))
+    jobs = []
+    for seed, agent in product(arguments.seeds, arguments.agents or AGENTS[arguments.option]):
+        for arm, changes in arms.items():
+            name = f"{agent} {arguments.option}: {arm}"
+            jobs.append((name, job(agent, seed, arguments.folder / _folder(name), [*EVALUATED, *changes])))
+    if not arguments.evaluate_only:
+        check([each for _, each in jobs])
+    for name, each in jobs:
+        seed, folder, _ = each
+        if not arguments.evaluate_only:
+            train([each])
+        elif not (folder / f"seed{seed}").is_dir():
+            continue
+        results = json.loads(file.read_text()) if file.is_file() else {}
+        results.setdefault(name, {})[str(seed)] = judged(folder / f"seed{seed}")
+        file.write_text(json.dumps(results, indent=2) + "\n")
+        (arguments.out / "options.md").write_text(table(results))
     print((arguments.out / "options.md").read_text())
 
 

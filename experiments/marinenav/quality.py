@@ -5,7 +5,7 @@
 Every seed is one ``rlstack train`` with the shipped configuration (further overrides can be appended), then one
 ``rlstack evaluate`` on 300 fixed, unseen episodes a level. Results beside this file:
 ``curve.csv`` and ``curve.png`` (evaluations during training), ``final.json`` (the table of the README) and
-``config.yaml`` (the resolved configuration of the first seed).
+``config.yaml`` (the configuration of the first seed).
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from experiments.runs import add_options, final_evaluation, read_curve, train
+from experiments.runs import add_options, final_evaluation, read_curve, settings_file, train, trained_on
 from rlstack.evaluation.statistics import bootstrap_interval
-from rlstack.training.environment import machine
 
 HERE = Path(__file__).parent
 PUBLISHED_SUCCESS, PUBLISHED_TIME = 0.769, 19.3
@@ -82,7 +81,6 @@ def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str
     means = [entry["eval/success"] for entry in seeds.values()]
     return {
         "command": "python -m experiments.marinenav.quality " + " ".join(sys.argv[1:]),
-        "machine": machine(),
         "success_mean": sum(means) / len(means),
         "lowest_level": min(entry[f"eval/success_level{level}"] for entry in seeds.values() for level in range(LEVELS)),
         "time_ratio": sum(entry["eval/time"] for entry in seeds.values()) / len(seeds) / PUBLISHED_TIME,
@@ -129,8 +127,9 @@ def main() -> None:
     }
     curves = {seed: read_curve(run) for seed, run in zip(arguments.seeds, runs, strict=True)}
     write_curve(curves, arguments.out)
-    shutil.copyfile(runs[0] / "config.yaml", arguments.out / "config.yaml")
+    shutil.copyfile(settings_file(runs[0]), arguments.out / "config.yaml")
     summary = summarise(finals, curves)
+    summary["machine"] = "; ".join(dict.fromkeys(map(trained_on, runs)))
     (arguments.out / "final.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(json.dumps(summary, indent=2))
 

@@ -21,9 +21,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.runs import Job, complete, logged, train
+from experiments.runs import Job, complete, logged, train, trained_on
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
-from rlstack.training.environment import machine
 
 from .curves import draw, write
 
@@ -132,7 +131,7 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
     torch.set_num_threads(1)
     scores: dict[int, float] = {}
     seconds: dict[int, float] = {}
-    frames, machines = 0, {f"{machine()}, one thread"}
+    frames, machines = 0, set()
     for seed in seeds:
         run = folder / study / f"seed{seed}"
         if not complete(run):
@@ -143,6 +142,7 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
             loaded.agent.policy(explore=False), env["name"], world_options(env), EPISODES, EVALUATION_SEED
         )
         scores[seed] = evaluation.summary()["eval/return"]
+        machines.add(trained_on(run))
         seconds[seed] = logged(run, "time/cpu_seconds")[-1]["time/cpu_seconds"]
     if earlier is not None and earlier["frames"] == frames:
         for key in sorted(earlier["scores"].keys() - set(map(str, scores))):

@@ -9,7 +9,7 @@ appended). ``rules`` imitates two million decisions of the rule-based player, th
 does the same 2v2; ``self_play`` continues from the agent of ``rules`` (``zoo:rocket``). The last checkpoint plays games
 from kick-offs, on both sides in turn, with actions sampled from the policy, since two deterministic players would
 repeat the same few games: there are five kick-offs. Results beside this file: ``<name>.json``, ``<name>.csv`` and
-``<name>.png`` (the training), ``<name>.yaml`` (the resolved configuration), ``<name>.mp4`` and ``<name>.npz`` (the best
+``<name>.png`` (the training), ``<name>.yaml`` (the configuration), ``<name>.mp4`` and ``<name>.npz`` (the best
 game of the first seed, as film and replay).
 """
 

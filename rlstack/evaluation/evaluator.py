@@ -155,6 +155,12 @@ def evaluation_world(
     return _build(world, _options(world, options, kept=kept), num_worlds, device, seed)
 
 
+def as_evaluated(config: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:
+    """Returns an ``env`` group with the world's ``evaluation_options``, except those named in ``kept``."""
+    fixed = envs.world_hooks(config["name"]).evaluation_options
+    return {**config, **{name: value for name, value in fixed.items() if name not in kept}}
+
+
 def judging_world(config: Mapping[str, Any]) -> EnvBase:
     """Builds one world of an ``env`` group, as for an evaluation.
 

@@ -13,11 +13,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments import against, runs
+from rlstack.runs.run_directory import taken
 
-
-def settings(words: list[str]) -> str:
-    """The configuration of a command line."""
-    return OmegaConf.to_yaml(OmegaConf.from_dotlist(["total_frames=100", *words]))
+PPO = ["agent=ppo", "env=cartpole"]
 
 
 @pytest.fixture
@@ -26,77 +24,127 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     called: list[list[str]] = []
 
     def stopped(command: list[str], **options: Any) -> SimpleNamespace:
-        if "--cfg" in command:
-            return SimpleNamespace(stdout=settings(command[3:-3]))
         called.append(command[3:])
         run = Path(next(word.split("=", 1)[1] for word in command if word.startswith(("run_dir=", "resume="))))
         resumed = any(word.startswith("resume=") for word in command)
         (run / "checkpoints").mkdir(parents=True, exist_ok=True)
         (run / "checkpoints" / f"checkpoint_{100 if resumed else 50:012d}.pt").touch()
-        if not resumed:
-            (run / "config.yaml").write_text(settings(command[3:]))
-        return SimpleNamespace()
+        (run / "config.yaml").write_text("total_frames: 100\n")
+        return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(runs.subprocess, "run", stopped)
     return called
 
 
+def begun(folder: Path, *overrides: str, finished: bool = False) -> Path:
+    """A run that was interrupted, or finished."""
+    for _ in range(1 + finished):
+        (run,) = runs.train([(1, folder, [*PPO, *overrides])])
+    return run
+
+
 def test_an_interrupted_run_goes_on_and_a_complete_one_is_kept(commands: list[list[str]], tmp_path: Path) -> None:
     for _ in range(3):
-        (run,) = runs.train([(1, tmp_path, ["agent=ppo"])])
-    assert commands == [["seed=1", f"run_dir={run}", "agent=ppo"], [f"resume={run}"]]
+        (run,) = runs.train([(1, tmp_path, PPO)])
+    assert commands == [["seed=1", f"run_dir={run}", *PPO], [f"resume={run}", "allow=[]"]]
+
+
+def test_code_that_the_overrides_name_may_run_when_the_run_goes_on(commands: list[list[str]], tmp_path: Path) -> None:
+    network = "agent.network=experiments.echelon.contacts:Net"
+    for _ in range(2):
+        run = begun(tmp_path, network)
+    assert commands[1] == [f"resume={run}", "allow=[experiments.echelon.contacts:Net]"]
 
 
 @pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize(
+    ("there", "here", "told"),
+    [
+        ("agent.lr=0.1", "agent.lr=0.2", "agent.lr: 0.1 there, 0.2 here"),
+        ("agent.lr=0.1", "agent.lr={kind: linear, start: 0.1, end: 0}", "agent.lr: 0.1 there, absent here"),
+        ("agent.rnd=null", "agent.rnd={coefficient: 2}", "agent.rnd: None there, absent here"),
+        ("seed=1", "++env.reward_weights.goal=1.0", "env.reward_weights.goal: absent there, 1.0 here"),
+    ],
+)
 def test_a_run_with_other_settings_is_refused_before_anything_is_trained(
-    finished: bool, commands: list[list[str]], tmp_path: Path
+    there: str, here: str, told: str, finished: bool, commands: list[list[str]], tmp_path: Path
 ) -> None:
-    for _ in range(1 + finished):
-        (run,) = runs.train([(1, tmp_path, ["agent.lr=0.1"])])
+    run = begun(tmp_path, there, finished=finished)
     commands.clear()
-    message = f"{run} holds a run with other settings (agent.lr: 0.1 there, 0.2 here); move it away"
-    with pytest.raises(SystemExit, match=re.escape(message)):
-        runs.train([(0, tmp_path, ["agent.lr=0.2"]), (1, tmp_path, ["agent.lr=0.2"])])
+    with pytest.raises(SystemExit, match=re.escape(f"{run} holds a run with other settings ({told}")):
+        runs.train([(0, tmp_path, [*PPO, here]), (1, tmp_path, [*PPO, here])])
     assert commands == [] and list((run / "checkpoints").iterdir())
 
 
-@pytest.mark.parametrize(("there", "here"), [([], ["agent.eps=1"]), (["device=cpu"], ["device=auto"])])
-def test_newer_options_and_resolved_ones_do_not_count(
-    there: list[str], here: list[str], commands: list[list[str]], tmp_path: Path
-) -> None:
-    runs.train([(1, tmp_path, there)])
-    (run,) = runs.train([(1, tmp_path, here)])
-    assert commands[1] == [f"resume={run}"]
+def test_an_option_that_is_newer_than_the_run_does_not_count(commands: list[list[str]], tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    file = runs.settings_file(run)
+    older = OmegaConf.load(file)
+    del older["agent"]["gamma"], older["guard"]
+    file.write_text(OmegaConf.to_yaml(older))
+    begun(tmp_path)
+    assert commands[1][0] == f"resume={run}"
+
+
+def test_a_run_that_no_study_began_is_refused(commands: list[list[str]], tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    runs.settings_file(run).unlink()
+    with pytest.raises(SystemExit, match="was not trained by an experiment; move it away, or name another --folder"):
+        begun(tmp_path)
+
+
+def test_wrong_overrides_end_a_study_before_anything_is_trained(commands: list[list[str]], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"error: .*totl_frames"):
+        runs.train([(0, tmp_path, PPO), (1, tmp_path, [*PPO, "totl_frames=3"])])
+    assert commands == []
 
 
 def test_a_run_without_a_checkpoint_begins_anew(commands: list[list[str]], tmp_path: Path) -> None:
-    (run,) = runs.train([(1, tmp_path, ["agent=ppo"])])
+    run = begun(tmp_path)
     shutil.rmtree(run / "checkpoints")
     (run / "old").touch()
-    runs.train([(1, tmp_path, ["agent=a2c"])])
-    assert commands[1] == ["seed=1", f"run_dir={run}", "agent=a2c"] and not (run / "old").exists()
+    begun(tmp_path, "agent.lr=0.1")
+    assert commands[1][-1] == "agent.lr=0.1" and not (run / "old").exists()
 
 
-def test_the_settings_are_those_of_the_command_line_and_conf(tmp_path: Path) -> None:
-    words = ["agent=ppo", "env=cartpole", "total_frames=2048", "agent.lr=0.01", "logger=csv", "device=cpu"]
-    words += ["env.num_worlds=8", "eval.episodes=2"]
-    (run,) = runs.train([(1, tmp_path, words)])
-    assert runs.train([(1, tmp_path, words)]) == [run]
-    with pytest.raises(SystemExit, match=re.escape("(agent.gamma: 0.98 there, 0.9 here)")):
-        runs.train([(1, tmp_path, [*words, "agent.gamma=0.9"])])
+def test_a_run_that_another_process_trains_is_left_alone(commands: list[list[str]], tmp_path: Path) -> None:
+    run = tmp_path / "seed1"
+    run.mkdir()
+    with taken(run), pytest.raises(SystemExit, match="is being trained by another process"):
+        begun(tmp_path)
+    assert commands == []
 
 
-@pytest.mark.parametrize(
-    ("other", "games", "kept"),
-    [({"frames": 1_004.0}, 10, ["0"]), ({"frames": 1_100.0}, 10, []), ({"frames": 1_000.0}, 20, [])],
-)
-def test_seeds_of_an_earlier_result_are_kept_if_they_are_comparable(
-    other: dict[str, float], games: int, kept: list[str], tmp_path: Path
-) -> None:
+def test_a_training_that_fails_ends_the_study_with_its_last_line(tmp_path: Path) -> None:
+    words = ["agent=ppo", "env=gymnasium", "env.id=NoSuchWorld-v0", "total_frames=100"]
+    with pytest.raises(SystemExit, match=r"seed1: training failed \(error: .*NoSuchWorld.*\); see .*seed1.log"):
+        runs.train([(1, tmp_path, words)])
+
+
+def test_where_a_run_was_trained(tmp_path: Path) -> None:
+    start = {"cores": 2, "processor": "X", "instruction_set": "AVX2"}
+    (tmp_path / "environment.json").write_text(json.dumps([start, start, {**start, "processor": "Y"}]))
+    (tmp_path / "config.yaml").write_text("threads: 1\n")
+    assert runs.trained_on(tmp_path) == "2 cores, X, AVX2 and then 2 cores, Y, AVX2, one thread"
+
+
+def test_other_seeds_of_a_result_stay_if_they_are_comparable(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
-    assert against.kept_seeds(file, {"1": {"frames": 1_000.0}}, games=10) == {}
-    file.write_text(json.dumps({"games": games, "seeds": {"0": other, "1": {"frames": 1_000.0}}}))
-    assert list(against.kept_seeds(file, {"1": {"frames": 1_000.0}}, games=10)) == kept
+    assert runs.other_seeds(file, [1], 1_000, games=10) == {}
+    file.write_text(json.dumps({"games": 10, "seeds": {"0": {"frames": 1_004.0}, "1": {"frames": 7.0}}}))
+    assert runs.other_seeds(file, [1], 1_000, games=10) == {"0": {"frames": 1_004.0}}
+    with pytest.raises(SystemExit, match="holds other seeds with 7 frames, not 1,000; move it away"):
+        runs.other_seeds(file, [2], 1_000, games=10)
+    with pytest.raises(SystemExit, match="holds other seeds with 10 games, not 20;"):
+        runs.other_seeds(file, [1], 1_000, games=20)
+    assert runs.other_seeds(file, [0, 1], 1_000, games=20) == {}
+
+
+def test_rows_of_a_result_file_whose_columns_have_changed(tmp_path: Path) -> None:
+    file = tmp_path / "curve.csv"
+    against.write_rows(file, [], ["x", "old"], [{"seed": "0", "x": "a", "old": "b"}])
+    against.write_rows(file, ["0"], ["x"], [{"seed": "1", "x": "c"}])
+    assert file.read_text().split() == ["seed,x", "0,a", "1,c"]
 
 
 def test_rows_of_kept_seeds_stay(tmp_path: Path) -> None:
@@ -104,3 +152,28 @@ def test_rows_of_kept_seeds_stay(tmp_path: Path) -> None:
     against.write_rows(file, [], ["x"], [{"seed": "0", "x": "a"}, {"seed": "2", "x": "b"}])
     against.write_rows(file, ["2"], ["x"], [{"seed": "1", "x": "c"}])
     assert file.read_text().split() == ["seed,x", "1,c", "2,b"]
+
+
+def test_games_are_played_anew_unless_as_many_with_the_same_seed_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[tuple[int, int]] = []
+
+    def play(command: list[str], **options: Any) -> None:
+        words = dict(word.split("=", 1) for word in command if "=" in word)
+        found = {
+            "total_games": int(words["episodes"]),
+            "seed": int(words["seed"]),
+            "fitted_elo": 1.0,
+            "opponents": [{}],
+        }
+        played.append((found["total_games"], found["seed"]))
+        Path(words["output"]).mkdir(parents=True, exist_ok=True)
+        (Path(words["output"]) / "results.json").write_text(json.dumps(found))
+
+    monkeypatch.setattr(against.subprocess, "run", play)
+    monkeypatch.setattr(against, "cost", lambda run: {})
+    experiment = against.Experiment("name", "config", ("rule",), 10, (0,), (), "won")
+    for games, seed in [(10, 1), (10, 1), (20, 1), (20, 2)]:
+        against.judge(tmp_path, experiment, games, seed)
+    assert played == [(10, 1), (20, 1), (20, 2)]

@@ -20,7 +20,7 @@ from rlstack.play.ratings import rating_system
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.league import OpenRun
-from tests.play.duel import NAME, constant_run
+from tests.play.duel import NAME, Duel, constant_run
 
 WORLD = [f"++env.name={NAME}", "++env.num_worlds=8", "++env.length=2"]
 TINY = [
@@ -198,3 +198,19 @@ def test_mistakes_are_one_line_and_change_nothing(command: Command) -> None:
         assert message in command(*words, status=2)
     assert Path("league/league.json").read_bytes() == before
     assert not list(Path("league").glob("runs/ppo*")) and not Path("nowhere").exists()
+
+
+def test_play_takes_options_that_evaluations_replace_and_a_league_refuses_them(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Duel, "evaluation_options", {"length": 5})
+
+    def lengths(*words: str) -> tuple[int, set[int]]:
+        command("play", f"++env.name={NAME}", "players=[low,high]", "games=6", "num_worlds=3", *words)
+        results = json.loads(Path("runs/league/play/low/results.json").read_text())
+        return results["env"]["length"], {game["steps"] for game in results["game_by_game"]}
+
+    assert lengths() == (5, {5, 6, 7})
+    assert lengths("++env.length=2") == (2, {2, 3, 4})
+    told = command("run", *WORLD, "players=[low,high]", "games=2", status=2)
+    assert told == "error: env.length: a league plays with 5, as evaluations do; leave it out"
