@@ -61,6 +61,8 @@ _FLAGS = {
     **dict.fromkeys(("--config-dir", "-cd", "--experimental-rerun", "--info", "-i"), True),
 }
 """Hydra's own flags, and whether a value follows each."""
+_OPTIONAL = ("curriculum", "experiment")
+"""Groups from which nothing may be chosen, with ``null``."""
 
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -311,6 +313,9 @@ def _parted(arguments: Sequence[str], config_name: str) -> tuple[list[str], list
             overrides.append("json=true")
             continue
         if not entry.startswith("-"):
+            if value == "null" and name in _OPTIONAL:
+                overrides.append(f"~{name}")  # Hydra's way to choose nothing, or to drop what an experiment has chosen
+                continue
             if (value == "null" or value.startswith("[")) and (conf_dir() / name).is_dir():
                 raise ConfigError(missing_option(name, value, catalogue.names(name, catalogue.folders())))
             overrides.append(entry)

@@ -25,7 +25,7 @@ from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDict
 from torch.distributions import Categorical
 
 import rlstack
-from rlstack.config import conf_dir
+from rlstack.config import conf_dir, to_plain
 from rlstack.config.overrides import written
 from rlstack.help import COMMANDS, module_of
 from rlstack.training.hooks import Hook
@@ -367,3 +367,9 @@ def test_the_notebook_is_small_and_of_no_machine() -> None:
         assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     else:
         nbformat.validate(notebook)
+
+
+@pytest.mark.parametrize("words", [["curriculum=null"], []])
+def test_nothing_may_be_chosen_in_place_of_an_experiments_curriculum(words: list[str]) -> None:
+    config = rlstack.train.command.call(to_plain, ["experiment=echelon/bots", *words], {}, quiet=True)
+    assert ("curriculum" in config) == (not words)
