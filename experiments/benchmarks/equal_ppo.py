@@ -4,8 +4,8 @@
     python -m experiments.benchmarks.equal_ppo LunarLander-v3 HalfCheetah-v5        # extras box2d, mujoco
 
 Both use :data:`SETTINGS` and otherwise each library's defaults. The curves are the returns of episodes that end in each
-of twenty equal parts of the run, in one process with one thread. Results beside this file: ``results/equal_ppo.json``
-(tasks that are not measured keep their curves) and ``results/equal_ppo.png``.
+of twenty equal parts of the run, in one process with one thread. Results beside this file: ``results/equal_ppo.json``,
+written after each run and whose curves are not measured again, and ``results/equal_ppo.png``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import torch
 
 import envs
 import rlstack
+from envs.whole_files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval
 
 from .speed import circumstances
@@ -199,13 +200,16 @@ def main() -> None:
     tasks = json.loads(file.read_text())["tasks"] if file.is_file() else {}
     for task in arguments.tasks:
         settings = SETTINGS[task]
-        curves: dict[str, dict[str, list[float | None]]] = {library: {} for library in LIBRARIES}
+        earlier = tasks.get(task, {"curves": {}})["curves"]
+        curves = {library: dict(earlier.get(library, {})) for library in LIBRARIES}
+        tasks[task] = {"frames": settings.frames, "curves": curves}
         for seed in arguments.seeds:
             for library, train in LIBRARIES.items():
+                if str(seed) in curves[library]:
+                    continue
                 curves[library][str(seed)] = parts(train(task, settings, seed), settings.frames)
                 print(f"{task}, {library}, seed {seed}: {curves[library][str(seed)][-1]:.1f} at the end", flush=True)
-        tasks[task] = {"frames": settings.frames, "curves": curves}
-        file.write_text(json.dumps({**circumstances("equal_ppo"), "tasks": tasks}, indent=1) + "\n")
+                write_json(file, {**circumstances("equal_ppo"), "tasks": tasks})
     result = json.loads(file.read_text())
     draw(result, arguments.out / "equal_ppo.png")
     print(markdown(result))
