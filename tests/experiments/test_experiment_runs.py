@@ -115,10 +115,16 @@ def test_a_run_that_another_process_trains_is_left_alone(commands: list[list[str
     assert commands == []
 
 
-def test_a_training_that_fails_ends_the_study_with_its_last_line(tmp_path: Path) -> None:
-    words = ["agent=ppo", "env=gymnasium", "env.id=NoSuchWorld-v0", "total_frames=100"]
-    with pytest.raises(SystemExit, match=r"seed1: training failed \(error: .*NoSuchWorld.*\); see .*seed1.log"):
-        runs.train([(1, tmp_path, words)])
+def test_a_training_that_fails_ends_the_study_with_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(command: list[str], stdout: Any, **options: Any) -> SimpleNamespace:
+        stdout.write("begins\nerror: no such world\n")
+        return SimpleNamespace(returncode=2)
+
+    monkeypatch.setattr(runs.subprocess, "run", fail)
+    with pytest.raises(SystemExit, match=r"seed1: training failed \(error: no such world\); see .*seed1\.log"):
+        begun(tmp_path)
 
 
 def test_where_a_run_was_trained(tmp_path: Path) -> None:
