@@ -462,12 +462,12 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
 
 
 def _world_names(env: dict[str, Any]) -> list[str]:
-    """Returns a world's name, its ``id`` if it has one, and a hash of the options that differ from its yaml."""
-    from rlstack.evaluation.evaluator import OURS
+    """Returns a world's name, its ``id`` if it has one, and a hash of options that differ from those of its yaml."""
+    from rlstack.evaluation.evaluator import OURS, as_evaluated
 
     name, which = str(env.get("name")), env.get("id")
     try:
-        usual = load_group("env", name)
+        usual = as_evaluated(load_group("env", name))
     except ConfigError:  # a world without a yaml
         usual = {}
     ignored = ("name", "id", *OURS)

@@ -53,7 +53,9 @@ class Curriculum(Hook):
 
     def __init__(self, config: CurriculumConfig, env: EnvBase) -> None:
         if not hooks_of(env).num_stages:
-            raise ConfigError(f"curriculum: {type(env).__name__} has no stages as it is configured; curriculum=null trains without")
+            raise ConfigError(
+                f"curriculum: {type(env).__name__} has no stages as it is configured; curriculum=null trains without"
+            )
         self.config, self._env = config.within(hooks_of(env).stage_names), env
         used = {stage.name for stage in self.config.stages}
         self._left_out = [stage.name for stage in config.stages if stage.name not in used]

@@ -29,7 +29,7 @@ def test_iqn_with_our_loss_and_our_replay_runs_in_a_script_of_torchrl() -> None:
 def test_iqn_with_our_loss_and_our_replay_learns_in_a_script_of_torchrl() -> None:
     """At random a pole stands for 22 steps, and greedily, before anything is learned, for 9."""
     returns = iqn.train(frames=2000, start=100)
-    assert 1950 <= sum(returns) <= 2000  # but for the last episode
+    assert 1500 <= sum(returns) <= 2000  # but for the last episode, of at most 500
     assert sum(returns[-5:]) / 5 > 40
 
 
