@@ -22,6 +22,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from torchrl.envs import EnvBase
 
 import envs
 import rlstack
@@ -67,11 +68,9 @@ Episodes = list[tuple[int, float]]
 """Frames at the end of each episode, and its return."""
 
 
-def ours(task: str, settings: Settings, seed: int) -> Episodes:
-    """Trains with rlstack and returns the episodes."""
-    torch.manual_seed(seed)
-    env = envs.make("gymnasium", id=task, num_envs=settings.num_envs, seed=seed)
-    agent = rlstack.make_agent(
+def agent_of(env: EnvBase, settings: Settings) -> Any:
+    """Returns our agent."""
+    return rlstack.make_agent(
         "ppo",
         env,
         settings.frames,
@@ -81,6 +80,13 @@ def ours(task: str, settings: Settings, seed: int) -> Episodes:
         hidden=list(settings.hidden),
         **{name: getattr(settings, name) for name in ("epochs", "gamma", "gae_lambda", "clip", "lr")},
     )
+
+
+def ours(task: str, settings: Settings, seed: int) -> Episodes:
+    """Trains with rlstack and returns the episodes."""
+    torch.manual_seed(seed)
+    env = envs.make("gymnasium", id=task, num_envs=settings.num_envs, seed=seed)
+    agent = agent_of(env, settings)
     found: Episodes = []
     frames = 0
     for batch in rlstack.make_collector(env, agent.policy(explore=True), settings.steps):
