@@ -205,7 +205,7 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
 def _results(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Evaluation | dict[str, Any]:
     from rlstack.evaluation.evaluator import as_evaluated
 
-    played = replace(judged, env=as_evaluated(judged.env, given_keys("env")))
+    played = replace(judged, env=as_evaluated(judged.env["name"], judged.env, given_keys("env")))
     return (judge if config.opponents is None else play_games)(config, played, device)
 
 
@@ -467,7 +467,7 @@ def _world_names(env: dict[str, Any]) -> list[str]:
 
     name, which = str(env.get("name")), env.get("id")
     try:
-        usual = as_evaluated(load_group("env", name))
+        usual = as_evaluated(name, load_group("env", name))
     except ConfigError:  # a world without a yaml
         usual = {}
     ignored = ("name", "id", *OURS)

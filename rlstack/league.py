@@ -195,8 +195,8 @@ def run_league(config: LeagueConfig) -> None:
         runner = _runner(league.env, config.device, num_worlds=config.num_worlds)
     else:
         env = config.env or _env_of(players)
-        _refuse_replaced(env)
         runner = _runner(env, config.device, num_worlds=config.num_worlds)
+        _refuse_replaced(runner.world)
         ratings = runner.ratings(config.ratings.system or "elo", config.ratings.options)
         league = League(Path(config.folder), env, ratings)
     names = list(players or league.members)
@@ -242,8 +242,7 @@ def play(config: LeagueConfig) -> None:
     players = named(config.players)
     if len(players) < 2:
         raise ConfigError("players: play needs at least two, such as players=[runs/<run>,rule]")
-    kept = given_keys("env")
-    env = as_evaluated(config.env or _env_of(players), kept)
+    env, kept = config.env or _env_of(players), given_keys("env")
     runner = _runner(env, config.device, num_worlds=config.num_worlds, kept=kept)
     for name, source in players.items():
         runner.add(source, name)
@@ -251,7 +250,8 @@ def play(config: LeagueConfig) -> None:
     ratings = runner.ratings(config.ratings.system or "elo", config.ratings.options)
     best = _best(config, runner, first)
     games, seed, folder = config.games_wanted, config.seed, Path(config.folder) / "play" / first
-    written = challenge(runner, first, others, games, seed, ratings, folder, 0, best, config.plots, env=env)
+    played = as_evaluated(runner.world, env, kept)
+    written = challenge(runner, first, others, games, seed, ratings, folder, 0, best, config.plots, env=played)
     for path in written + (best.save(folder / "replays", config.video) if best is not None else []):
         print(f"wrote {path}")
 
@@ -262,14 +262,13 @@ def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> Be
     return None if config.save is None else BestGames(runner.world, config.keep, of)
 
 
-def _refuse_replaced(env: dict[str, Any]) -> None:
+def _refuse_replaced(world: str) -> None:
     """Refuses options on the command line that evaluations, and the games of a league, replace."""
     import envs
 
-    if env.get("name"):
-        replaced = envs.world_hooks(env["name"]).evaluation_options
-        for key in sorted(given_keys("env") & replaced.keys()):
-            raise ConfigError(f"env.{key}: a league plays with {replaced[key]}, as evaluations do; leave it out")
+    replaced = envs.world_hooks(world).evaluation_options
+    for key in sorted(given_keys("env") & replaced.keys()):
+        raise ConfigError(f"env.{key}: a league plays with {replaced[key]}, as evaluations do; leave it out")
 
 
 def _runner(env: dict[str, Any], device: str, **options: Any) -> GameRunner:

@@ -5,7 +5,7 @@
 
 Both use :data:`SETTINGS` and otherwise each library's defaults. The curves are the returns of episodes that end in each
 of twenty equal parts of the run, in one process with one thread. Results beside this file: ``results/equal_ppo.json``,
-written after each run and whose curves are not measured again, and ``results/equal_ppo.png``.
+written after each run, and ``results/equal_ppo.png``. Curves that it has with the same settings are not measured again.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def markdown(result: dict[str, Any]) -> str:
     for task, found in result["tasks"].items():
         for library, curves in found["curves"].items():
             told = summary(list(curves.values()))
-            cells = [task, f"{found['frames']:,}", library, str(len(curves))]
+            cells = [task, f"{found['settings']['frames']:,}", library, str(len(curves))]
             cells += ["{:.1f} ({:.1f} to {:.1f})".format(*told[name]) for name in ("area", "end")]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -182,7 +182,7 @@ def draw(result: dict[str, Any], picture: Path) -> None:
     tasks = result["tasks"]
     figure, axes = plt.subplots(1, len(tasks), figsize=(5.5 * len(tasks), 3.6), constrained_layout=True, squeeze=False)
     for axis, (task, found) in zip(axes[0], tasks.items()):
-        frames = (np.arange(PARTS) + 0.5) * found["frames"] / PARTS
+        frames = (np.arange(PARTS) + 0.5) * found["settings"]["frames"] / PARTS
         for library, curves in found["curves"].items():
             values = np.array(list(curves.values()), dtype=float)
             (line,) = axis.plot(frames, values.mean(0), label=library)
@@ -206,16 +206,18 @@ def main() -> None:
     tasks = json.loads(file.read_text())["tasks"] if file.is_file() else {}
     for task in arguments.tasks:
         settings = SETTINGS[task]
-        earlier = tasks.get(task, {"curves": {}})["curves"]
-        curves = {library: dict(earlier.get(library, {})) for library in LIBRARIES}
-        tasks[task] = {"frames": settings.frames, "curves": curves}
+        made = json.loads(json.dumps(settings._asdict()))  # as the file has them: lists, not tuples
+        earlier = tasks.get(task, {})
+        known = earlier["curves"] if earlier.get("settings") == made else {}
+        curves = {library: dict(known.get(library, {})) for library in LIBRARIES}
+        tasks[task] = {"settings": made, "measured": circumstances("equal_ppo"), "curves": curves}
         for seed in arguments.seeds:
             for library, train in LIBRARIES.items():
                 if str(seed) in curves[library]:
                     continue
                 curves[library][str(seed)] = parts(train(task, settings, seed), settings.frames)
                 print(f"{task}, {library}, seed {seed}: {curves[library][str(seed)][-1]:.1f} at the end", flush=True)
-                write_json(file, {**circumstances("equal_ppo"), "tasks": tasks})
+                write_json(file, {"tasks": tasks})
     result = json.loads(file.read_text())
     draw(result, arguments.out / "equal_ppo.png")
     print(markdown(result))

@@ -155,10 +155,10 @@ def evaluation_world(
     return _build(world, _options(world, options, kept=kept), num_worlds, device, seed)
 
 
-def as_evaluated(config: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:
-    """Returns an ``env`` group with the world's ``evaluation_options``, except those named in ``kept``."""
-    fixed = envs.world_hooks(config["name"]).evaluation_options
-    return {**config, **{name: value for name, value in fixed.items() if name not in kept}}
+def as_evaluated(world: str, options: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:
+    """Returns a world's options, overridden by its ``evaluation_options`` except where ``kept`` names them."""
+    fixed = envs.world_hooks(world).evaluation_options
+    return {**options, **{name: value for name, value in fixed.items() if name not in kept or name not in options}}
 
 
 def judging_world(config: Mapping[str, Any]) -> EnvBase:
@@ -188,8 +188,7 @@ def _options(
     """Returns all constructor arguments except those that each turn sets."""
     hooks = envs.world_hooks(world)
     needed = hooks.episode_options(configs) if configs else {}
-    insisted = {key: options[key] for key in kept if key in options}
-    chosen = evaluation_options({**options, **hooks.evaluation_options, **insisted, **needed})
+    chosen = evaluation_options({**as_evaluated(world, options, kept), **needed})
     return {key: value for key, value in chosen.items() if key not in OURS}
 
 

@@ -124,7 +124,9 @@ def test_every_world_and_checkpoint_has_a_folder_of_its_own(run_dir: Path, monke
             config = EvaluateConfig("x", "latest", "greedy", 1, None, 0, "cpu", None, False, False, None, env)
             judged = from_checkpoint(config, torch.device("cpu"))
             known = ":" not in judged.env["name"]  # there is no module my.worlds
-            return output_folder(config, replace(judged, env=as_evaluated(judged.env)) if known else judged)
+            return output_folder(
+                config, replace(judged, env=as_evaluated(judged.env["name"], judged.env)) if known else judged
+            )
 
     marinenav, gymnasium = load_group("env", "marinenav"), load_group("env", "gymnasium")
     worlds: list[dict[str, Any] | None] = [

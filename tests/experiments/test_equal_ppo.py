@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,23 @@ def test_episodes_have_the_length_of_their_return(library: str) -> None:
     assert frames == sorted(frames) and frames[0] > 0 and frames[-1] <= 256
     # Each step has a reward of 1, so the sum is at most the number of frames; only two unfinished episodes are missing.
     assert 256 - 2 * 100 <= sum(value for _, value in episodes) <= 256
+
+
+def test_curves_are_measured_once_for_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[tuple[str, int]] = []
+
+    def train(task: str, settings: equal_ppo.Settings, seed: int) -> equal_ppo.Episodes:
+        trained.append((task, seed))
+        return [(part * settings.frames // equal_ppo.PARTS, 1.0) for part in range(1, equal_ppo.PARTS + 1)]
+
+    monkeypatch.setattr(equal_ppo, "LIBRARIES", {"one": train})
+    for frames, task, seeds in [(100, "a", "0"), (100, "b", "0"), (100, "a", "01"), (200, "a", "0")]:
+        monkeypatch.setattr(equal_ppo, "SETTINGS", dict.fromkeys("ab", equal_ppo.Settings(frames, 1, 1)))
+        monkeypatch.setattr(sys, "argv", ["equal_ppo", task, "--seeds", *seeds, "--out", str(tmp_path)])
+        equal_ppo.main()
+    assert trained == [("a", 0), ("b", 0), ("a", 1), ("a", 0)]
+    tasks = json.loads((tmp_path / "equal_ppo.json").read_text())["tasks"]
+    assert {task: list(found["curves"]["one"]) for task, found in tasks.items()} == {"a": ["0"], "b": ["0"]}
 
 
 def test_rollout_and_updates_equal_those_of_stable_baselines3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,3 +214,10 @@ def test_play_takes_options_that_evaluations_replace_and_a_league_refuses_them(
     assert lengths("++env.length=2") == (2, {2, 3, 4})
     told = command("run", *WORLD, "players=[low,high]", "games=2", status=2)
     assert told == "error: env.length: a league plays with 5, as evaluations do; leave it out"
+
+
+@pytest.mark.parametrize("word", ["play", "run"])
+def test_games_need_a_world_that_exists(word: str, command: Command) -> None:
+    assert command(word, "++env.num_worlds=2", "players=[low,high]", status=2).startswith("error: env.name: missing")
+    assert "unknown world 'nope'" in command(word, "++env.name=nope", "players=[low,high]", status=2)
+    assert list(Path().iterdir()) == []
