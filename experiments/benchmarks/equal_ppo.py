@@ -6,15 +6,21 @@
 Both use :data:`SETTINGS` and otherwise each library's defaults. The curves are the returns of episodes that end in each
 of twenty equal parts of the run, in one process with one thread. Results beside this file: ``results/equal_ppo.json``,
 written after each run, and ``results/equal_ppo.png``. Curves that it has with the same settings are not measured again.
+
+    python -m experiments.benchmarks.equal_ppo LunarLander-v3 --same-data
+
+trains both instead on the transitions that Stable-Baselines3 gathers, from equal parameters before each batch and with
+minibatches in equal order, and prints how far apart they are after it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import matplotlib
 
@@ -22,6 +28,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 import envs
@@ -103,9 +111,7 @@ def ours(task: str, settings: Settings, seed: int) -> Episodes:
 
 def stable_baselines3(task: str, settings: Settings, seed: int) -> Episodes:
     """Trains with Stable-Baselines3 and returns the episodes."""
-    from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
 
     class Record(BaseCallback):
         found: Episodes = []
@@ -117,10 +123,19 @@ def stable_baselines3(task: str, settings: Settings, seed: int) -> Episodes:
 
     record = Record()
     record.found = []
+    _stable_baselines3(task, settings, seed).learn(settings.frames, callback=record)
+    return record.found
+
+
+def _stable_baselines3(task: str, settings: Settings, seed: int, **options: Any) -> Any:
+    """Returns PPO of Stable-Baselines3; ``options`` are those of the environment."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
     width = list(settings.hidden)
-    model = PPO(
+    return PPO(
         "MlpPolicy",
-        make_vec_env(task, settings.num_envs, seed=seed),
+        make_vec_env(task, settings.num_envs, seed=seed, env_kwargs=options),
         settings.lr,
         settings.steps,
         settings.minibatch,
@@ -133,14 +148,103 @@ def stable_baselines3(task: str, settings: Settings, seed: int) -> Episodes:
         seed=seed,
         device="cpu",
     )
-    model.learn(settings.frames, callback=record)
-    return record.found
 
 
 LIBRARIES: dict[str, Callable[[str, Settings, int], Episodes]] = {
     "rlstack": ours,
     "stable-baselines3": stable_baselines3,
 }
+
+
+class Difference(NamedTuple):
+    """The largest absolute differences between the libraries.
+
+    Attributes:
+        frames: frames so far.
+        estimates: of advantages, returns and values in the last batch.
+        parameters: of the parameters after the updates on it.
+    """
+
+    frames: int
+    estimates: float
+    parameters: float
+
+
+def same_data(task: str, settings: Settings, seed: int, max_steps: int | None = None) -> Iterator[Difference]:
+    """Trains both libraries on what Stable-Baselines3 gathers, with minibatches in equal order.
+
+    Before each batch our parameters are set to theirs, since rounding errors grow: a ratio that is clipped on one side
+    only changes the updates after it. The optimisers' moments are each library's own.
+
+    Args:
+        max_steps: number of steps after which an episode is truncated; None is the environment's own limit.
+
+    Yields the differences after each batch.
+    """
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Gathering(BaseCallback):
+        steps: list[dict[str, Any]] = []
+
+        def _on_step(self) -> bool:
+            infos, done = self.locals["infos"], self.locals["dones"].copy()
+            cut = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+            seen = [info.get("terminal_observation", new) for info, new in zip(infos, self.locals["new_obs"])]
+            step = {"observation": self.model._last_obs, "action": self.locals["actions"], "done": done}
+            step |= {"log_prob": self.locals["log_probs"].numpy(), "next_observation": np.stack(seen)}
+            step |= {"reward": self.locals["rewards"], "terminated": done & ~cut}
+            self.steps.append({name: value.copy() for name, value in step.items()})
+            return True
+
+    theirs = _stable_baselines3(task, settings, seed, max_episode_steps=max_steps)
+    mine = agent_of(envs.make("gymnasium", id=task, num_envs=settings.num_envs), settings)
+    pairs = zip(_parameters(mine.actor, mine.critic), _parameters_of_stable_baselines3(theirs.policy), strict=True)
+    twins = list(pairs)
+    gathering = Gathering()
+    theirs._setup_learn(settings.frames, gathering)
+    orders = np.random.default_rng(seed)
+    lead = (settings.num_envs, settings.steps)
+    while theirs.num_timesteps < settings.frames:
+        with torch.no_grad():
+            for own, other in twins:
+                own.copy_(other)
+        gathering.steps = gathered = []
+        theirs.collect_rollouts(theirs.env, gathering, theirs.rollout_buffer, settings.steps)
+        told = {name: torch.as_tensor(np.stack([step[name] for step in gathered], 1)) for name in gathered[0]}
+        following = {name: told[name].unsqueeze(-1) for name in ("reward", "done", "terminated")}
+        following["observation"] = told["next_observation"]
+        entries = {name: told[name] for name in ("observation", "action", "log_prob")}
+        if mine.numbers:
+            entries["raw_action"] = told["action"]
+        data = rlstack.flatten_agents(TensorDict({**entries, "next": TensorDict(following, lead)}, lead), None)
+        mine.set_frames(theirs.num_timesteps)
+        batch, buffer = mine.rollout(data), theirs.rollout_buffer
+        same = (("advantage", buffer.advantages), ("return", buffer.returns), ("value", buffer.values))
+        estimates = [(batch[name].view(lead) - torch.as_tensor(other).T).abs().max() for name, other in same]
+        order = [orders.permutation(len(batch)) for _ in range(settings.epochs)]
+        for_them, for_us = iter(order), iter(order)
+        with (
+            patch.object(np.random, "permutation", lambda _, them=for_them: next(them)),
+            patch.object(torch, "randperm", lambda _, us=for_us, **__: torch.as_tensor(next(us))),
+        ):
+            theirs.train()
+            mine.update(batch)
+        apart = [(own - other).detach().abs().max() for own, other in twins]
+        yield Difference(theirs.num_timesteps, float(max(estimates)), float(max(apart)))
+
+
+def _parameters(*networks: nn.Module) -> list[Tensor]:
+    """Returns weights and biases in the order of the layers, then the log standard deviations."""
+    layers = [layer for network in networks for layer in network.modules() if isinstance(layer, nn.Linear)]
+    others = [network.log_std for network in networks if hasattr(network, "log_std")]
+    return [parameter for layer in layers for parameter in (layer.weight, layer.bias)] + others
+
+
+def _parameters_of_stable_baselines3(policy: Any) -> list[Tensor]:
+    """Returns the same of a policy of Stable-Baselines3."""
+    networks = policy.mlp_extractor
+    layers = _parameters(networks.policy_net, policy.action_net, networks.value_net, policy.value_net)
+    return layers + ([policy.log_std] if hasattr(policy, "log_std") else [])
 
 
 def parts(episodes: Episodes, frames: int) -> list[float | None]:
@@ -200,21 +304,28 @@ def main() -> None:
     parser.add_argument("tasks", nargs="+", choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--same-data", action="store_true", help="train both on the same transitions; saves nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.same_data:
+        for task in arguments.tasks:
+            for difference in same_data(task, SETTINGS[task], arguments.seeds[0]):
+                print(task, difference, flush=True)
+        return
     file = arguments.out / "equal_ppo.json"
     tasks = json.loads(file.read_text())["tasks"] if file.is_file() else {}
     for task in arguments.tasks:
         settings = SETTINGS[task]
         made = json.loads(json.dumps(settings._asdict()))  # as the file has them: lists, not tuples
-        earlier = tasks.get(task, {})
-        known = earlier["curves"] if earlier.get("settings") == made else {}
-        curves = {library: dict(known.get(library, {})) for library in LIBRARIES}
-        tasks[task] = {"settings": made, "measured": circumstances("equal_ppo"), "curves": curves}
+        if tasks.get(task, {}).get("settings") != made:
+            tasks[task] = {"settings": made, "measured": [], "curves": {library: {} for library in LIBRARIES}}
+        curves, measured = tasks[task]["curves"], circumstances("equal_ppo")
         for seed in arguments.seeds:
             for library, train in LIBRARIES.items():
                 if str(seed) in curves[library]:
                     continue
+                if measured not in tasks[task]["measured"]:
+                    tasks[task]["measured"].append(measured)
                 curves[library][str(seed)] = parts(train(task, settings, seed), settings.frames)
                 print(f"{task}, {library}, seed {seed}: {curves[library][str(seed)][-1]:.1f} at the end", flush=True)
                 write_json(file, {"tasks": tasks})

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.runs import Job, complete, logged, train, trained_on
+from experiments.runs import Job, check, complete, logged, train, trained_on
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
 from .curves import draw, write
@@ -113,6 +113,25 @@ def jobs(study: str, seeds: list[int], folder: Path) -> list[Job]:
     return [(seed, folder / study, overrides) for seed in seeds]
 
 
+def refuse_other_lengths(earlier: dict[str, Any], seeds: Sequence[int], frames: float) -> None:
+    """Refuses to mix runs of different length in one result.
+
+    Args:
+        earlier: a result of :func:`judge`.
+        seeds: to be measured.
+        frames: for which they train.
+
+    Raises:
+        SystemExit: the result holds other seeds, which trained for other frames (by more than 1 %).
+    """
+    others = earlier["scores"].keys() - set(map(str, seeds))
+    if others and abs(earlier["frames"] / frames - 1) > 0.01:
+        lengths = f"seeds {', '.join(sorted(others))} after {earlier['frames']:,} frames, not {frames:,.0f}"
+        raise SystemExit(
+            f"{earlier['environment']}, {earlier['algorithm']}: the result file holds {lengths}; move it away"
+        )
+
+
 def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | None = None) -> dict[str, Any]:
     """Final scores of the seeds that are there, and whether they reach the bar.
 
@@ -120,7 +139,10 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
         study: a key of :data:`STUDIES`.
         seeds: to evaluate.
         folder: of the runs.
-        earlier: a result of this function. Its other seeds stay if they trained for as many frames.
+        earlier: a result of this function, whose other seeds stay.
+
+    Raises:
+        SystemExit: these trained for other frames.
     """
     import torch
 
@@ -144,7 +166,8 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
         scores[seed] = evaluation.summary()["eval/return"]
         machines.add(trained_on(run))
         seconds[seed] = logged(run, "time/cpu_seconds")[-1]["time/cpu_seconds"]
-    if earlier is not None and earlier["frames"] == frames:
+    if earlier is not None:
+        refuse_other_lengths(earlier, seeds, frames)
         for key in sorted(earlier["scores"].keys() - set(map(str, scores))):
             scores[int(key)], seconds[int(key)] = earlier["scores"][key], earlier["cpu_seconds"][key]
             machines.update(earlier["machine"].split("; "))
@@ -203,17 +226,19 @@ def main() -> None:
     unknown = [study for study in chosen if study not in STUDIES]
     if unknown:
         parser.error(f"unknown study {unknown[0]!r}; known: {', '.join(STUDIES)}")
+    out = arguments.out / "results"
+    known = {name: result for name, result in measured(out).items() if name in chosen}
     if not arguments.evaluate_only:
+        for study, result in known.items():
+            (settings,) = check(jobs(study, arguments.seeds[:1], arguments.folder))
+            refuse_other_lengths(result, arguments.seeds, settings["total_frames"])
         wanted = [job for study in chosen for job in jobs(study, arguments.seeds, arguments.folder)]
         train(wanted, arguments.parallel)
-    out = arguments.out / "results"
     out.mkdir(parents=True, exist_ok=True)
     for study in chosen:
         if any(complete(arguments.folder / study / f"seed{seed}") for seed in arguments.seeds):
-            file = out / f"{study}.json"
-            earlier = json.loads(file.read_text()) if file.is_file() else None
-            result = judge(study, arguments.seeds, arguments.folder, earlier)
-            file.write_text(json.dumps(result, indent=2) + "\n")
+            result = judge(study, arguments.seeds, arguments.folder, known.get(study))
+            (out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
             print(table({study: result}).splitlines()[-1], flush=True)
     write(arguments.folder, [study for study in chosen if (out / f"{study}.json").is_file()], arguments.seeds, out)
     draw(out / "curves.csv", measured(out), arguments.out / "curves.png")

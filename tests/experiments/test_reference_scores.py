@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,9 +87,8 @@ def test_curves_of_other_seeds_stay(tmp_path: Path) -> None:
         assert [(row["seed"], row["return"]) for row in csv.DictReader(file)] == [("0", "20.0"), ("1", "30.0")]
 
 
-@pytest.mark.parametrize(("frames", "kept"), [(512, {0: 7.0}), (1024, {})])
-def test_seeds_of_an_earlier_result_stay_if_they_trained_as_long(
-    frames: int, kept: dict[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_other_seeds_of_an_earlier_result_stay_unless_they_trained_for_other_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = SimpleNamespace(config={"env": {"name": "gymnasium"}}, frames=512, agent=Mock())
     monkeypatch.setattr("rlstack.load", lambda run, allow: loaded)
@@ -96,10 +97,26 @@ def test_seeds_of_an_earlier_result_stay_if_they_trained_as_long(
     monkeypatch.setattr(scores, "complete", lambda run: True)
     monkeypatch.setattr(scores, "logged", lambda run, metric: [{metric: 3.0}])
     monkeypatch.setattr(scores, "trained_on", lambda run: "new")
-    earlier = {"frames": frames, "scores": {"0": 7.0, "1": 8.0}, "cpu_seconds": {"0": 1.0, "1": 2.0}, "machine": "old"}
+    earlier = {"environment": "Env-v0", "algorithm": "PPO", "frames": 512, "machine": "old"}
+    earlier |= {"scores": {"0": 7.0, "1": 8.0}, "cpu_seconds": {"0": 1.0, "1": 2.0}}
     result = judge("cartpole_ppo", [1], tmp_path, earlier)
-    assert result["scores"] == {**kept, 1: 9.0}
-    assert result["machine"] == ("new; old" if kept else "new")
+    assert result["scores"] == {0: 7.0, 1: 9.0} and result["machine"] == "new; old"
+    with pytest.raises(SystemExit, match="Env-v0, PPO: the result file holds seeds 0 after 1,024 frames, not 512"):
+        judge("cartpole_ppo", [1], tmp_path, {**earlier, "frames": 1024})
+    assert judge("cartpole_ppo", [0, 1], tmp_path, {**earlier, "frames": 1024})["scores"] == {0: 9.0, 1: 9.0}
+
+
+def test_nothing_is_trained_for_a_result_of_other_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = Mock()
+    monkeypatch.setattr(scores, "train", trained)
+    (tmp_path / "results").mkdir()
+    earlier = {"environment": "CartPole-v1", "algorithm": "PPO", "frames": 7, "scores": {"0": 1.0}}
+    (tmp_path / "results" / "cartpole_ppo.json").write_text(json.dumps(earlier))
+    words = ["scores", "cartpole_ppo", "--seeds", "1", "--folder", str(tmp_path / "runs"), "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="seeds 0 after 7 frames"):
+        scores.main()
+    trained.assert_not_called()
 
 
 @pytest.mark.slow
