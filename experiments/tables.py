@@ -42,6 +42,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rocket_self_play": lambda: against.table(_read("rocket/self_play")),
     "rocket_league": lambda: tournament.table(_read("rocket/league")),
     "echelon": lambda: against.table(_read("echelon/bots")),
+    "echelon_short": lambda: against.table(_read("echelon/bots_short")),
     "echelon_generations": lambda: tournament.table(_read("echelon/generations")),
     "echelon_memory": lambda: memory.table(_read("echelon/memory")),
     "algorithms": lambda: algorithms.table(_read("marinenav/algorithms")),
