@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import sys
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -15,8 +14,8 @@ import torch
 from torch import Tensor
 
 from envs.whole_files import write_text
-from rlstack import __version__
 from rlstack.files.safe_load import first_line, load_json
+from rlstack.runs.versions import versions
 
 from .statistics import wilson_interval
 from .table import print_rows
@@ -176,7 +175,7 @@ class Evaluation:
             "levels": self.table(),
             "definitions": DEFINITIONS,
             "options": {name: _plain(value) for name, value in self.options.items()},
-            "versions": _versions(),
+            "versions": versions(),
             "episodes": episodes,
         }
         return json.dumps(content, indent=1, allow_nan=False)
@@ -235,10 +234,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bool | int | float | str | None):
         return value
     return str(value).removeprefix("torch.")
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    packages = {name: version(name) for name in ("torch", "torchrl", "tensordict")}
-    return {"rlstack": __version__, "python": platform.python_version(), **packages}

@@ -10,15 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from envs.whole_files import write_json
 from rlstack.config.errors import RunError
+from rlstack.runs.versions import versions
 
 ENVIRONMENT = "environment.json"
-PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core")
 
 
 def record_environment(run: Path) -> None:
@@ -61,14 +60,12 @@ def _now() -> str:
 
 def environment() -> dict[str, Any]:
     """Returns versions, machine, commit and command of this process, and the GPU if torch is imported and sees one."""
-    from rlstack import __version__
-
     torch = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
     return {
         "started": _now(),
         "command": sys.orig_argv[1:],
-        "versions": {"rlstack": __version__, "python": platform.python_version()} | _versions(),
+        "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "instruction_set": None if torch is None else instruction_set(),
@@ -95,16 +92,6 @@ def commit(folder: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return head + ("+changes" if status else "")
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def processor() -> str:

@@ -1,0 +1,21 @@
+"""What files say about the packages on which results depend."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from rlstack.runs import versions
+
+
+def test_simulators_are_named_if_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(name: str) -> str:
+        if name not in {"torch", "mujoco"}:
+            raise PackageNotFoundError(name)
+        return f"{name} 1.0"
+
+    monkeypatch.setattr(versions, "version", installed)
+    found = versions.versions()
+    assert set(found) == {"rlstack", "python", "torch", "mujoco"}
+    assert found["mujoco"] == "mujoco 1.0"
