@@ -272,7 +272,9 @@ def _agreement(agent: Agent, recorded: RecordedDecisions) -> dict[str, float]:
 
 
 class Imitation(Hook):
-    """Behaviour cloning at the beginning of a run, followed by a checkpoint. An interrupted run begins it again.
+    """Behaviour cloning at the beginning of a run, followed by a checkpoint and an evaluation.
+
+    A run that is interrupted before the checkpoint begins it again.
 
     The expert acts in separate worlds, so the run's worlds and their curriculum start afresh.
 
@@ -296,8 +298,24 @@ class Imitation(Hook):
 
     def on_start(self, training: Training) -> None:
         c = self._config.imitation
-        if not c.wanted or training.frames or self.done:
+        if not c.wanted or training.frames:
             return
+        if not self.done:
+            self._imitate(training)
+        (judged,) = training.ranks.of_first(bool(training.best_rank))
+        if judged:
+            return
+        try:
+            is_best = training.evaluate_and_log()
+        except KeyboardInterrupt:
+            training.event(f"the imitation is saved; continue with: {training.resume_command()}")
+            raise
+        training.event(f"checkpoint {training.save(is_best).name}")
+        if c.only:
+            training.finish()
+
+    def _imitate(self, training: Training) -> None:
+        """Imitates and saves the result, since the evaluation that follows may take long."""
         training.logger.truncate_after(-1)  # drops the rows of an interrupted attempt
         training.event(f"imitating {self}")
         try:
@@ -310,10 +328,7 @@ class Imitation(Hook):
         training.ranks.attach(training.agent, self._config.seed)
         training.log(metrics)
         training.event(f"imitation: {outcome(metrics)}")
-        is_best = training.evaluate_and_log()
-        training.event(f"checkpoint {training.save(is_best).name}")
-        if c.only:
-            training.finish()
+        training.save()
 
     def find(self, agent: Agent) -> None:
         """Finds and tries the expert or the recorded episodes; draws no random numbers.

@@ -382,7 +382,7 @@ class Training:
                 f"resume: the run is one of {len(worlds)} processes of an earlier version, which shared the replay "
                 f"memory and random numbers; init={self.config.resume} begins a new run with its networks"
             )
-        if state.get("imitated") and self.config.imitation.only:
+        if state.get("imitated") and state["best_rank"] and self.config.imitation.only:
             raise ConfigError("resume: the run is complete; imitation.only=false continues with reinforcement learning")
         try:
             self.frames, self.best_rank = state["frames"], list(state["best_rank"])

@@ -5,6 +5,7 @@ import shutil
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -387,6 +388,24 @@ def test_an_interrupted_imitation_starts_anew(finished: Path, teacher: Path, tmp
     assert RunDirectory(tmp_path / "run").checkpoints.latest() is None
     resumed(tmp_path / "run", plain).execute()
     assert rows(tmp_path / "run") == rows(finished)
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_an_interrupted_evaluation_keeps_the_imitation(
+    only: bool, finished: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = plain_config(f"imitation.expert={teacher}", f"imitation.only={only}")
+    training = start(tmp_path / "run", plain)
+    monkeypatch.setattr(training, "evaluate", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        training.execute()
+    again = resumed(tmp_path / "run", {**plain, "imitation": {**plain["imitation"], "expert": "gone"}})
+    again.execute()
+    named = [[dict(zip(table[0], row)) for row in table[1:]] for table in (rows(tmp_path / "run"), rows(finished))]
+    of, expected = named[0], named[1][: 2 if only else None]
+    assert len(of) == len(expected)
+    assert all(row.items() <= other.items() for row, other in zip(of, expected))
+    assert only or of == expected
 
 
 @pytest.mark.slow
