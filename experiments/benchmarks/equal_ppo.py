@@ -303,6 +303,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="+", choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--libraries", nargs="+", choices=list(LIBRARIES), default=list(LIBRARIES))
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--same-data", action="store_true", help="train both on the same transitions; saves nothing")
     arguments = parser.parse_args()
@@ -321,12 +322,12 @@ def main() -> None:
             tasks[task] = {"settings": made, "measured": [], "curves": {library: {} for library in LIBRARIES}}
         curves, measured = tasks[task]["curves"], circumstances("equal_ppo")
         for seed in arguments.seeds:
-            for library, train in LIBRARIES.items():
+            for library in arguments.libraries:
                 if str(seed) in curves[library]:
                     continue
                 if measured not in tasks[task]["measured"]:
                     tasks[task]["measured"].append(measured)
-                curves[library][str(seed)] = parts(train(task, settings, seed), settings.frames)
+                curves[library][str(seed)] = parts(LIBRARIES[library](task, settings, seed), settings.frames)
                 print(f"{task}, {library}, seed {seed}: {curves[library][str(seed)][-1]:.1f} at the end", flush=True)
                 write_json(file, {"tasks": tasks})
     result = json.loads(file.read_text())

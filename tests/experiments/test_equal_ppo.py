@@ -7,8 +7,10 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import envs
 from experiments.benchmarks import equal_ppo
 
 
@@ -60,3 +62,30 @@ def test_estimates_and_updates_equal_those_of_stable_baselines3(task: str, limit
     told = list(equal_ppo.same_data(task, settings, 0, max_steps=limit))
     assert [difference.frames for difference in told] == [240, 480, 720]
     assert all(difference.estimates < 1e-4 and difference.parameters < 1e-6 for difference in told), told
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
+def test_environments_of_both_libraries_are_the_same(task: str) -> None:
+    """From equal seeds with equal actions, over episodes that end (CartPole) and that are cut (Pendulum)."""
+    pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
+    from stable_baselines3.common.env_util import make_vec_env
+
+    theirs = make_vec_env(task, 3, seed=4, env_kwargs={"max_episode_steps": 30})
+    ours = envs.make("gymnasium", id=task, num_envs=3, max_steps=30)
+    seen, root = theirs.reset(), ours.reset(seed=[4, 5, 6])
+    np.testing.assert_array_equal(root["observation"], seen)
+    ended = 0
+    for actions in ours.action_spec.expand(100, *ours.action_spec.shape).rand():
+        seen, reward, done, infos = theirs.step(actions.numpy())
+        step, root = ours.step_and_maybe_reset(root.set("action", actions))
+        last = [info.get("terminal_observation", new) for info, new in zip(infos, seen)]
+        np.testing.assert_array_equal(root["observation"], seen)
+        np.testing.assert_array_equal(step["next", "observation"], np.stack(last))
+        np.testing.assert_allclose(step["next", "reward"].squeeze(-1), reward, rtol=1e-6)
+        np.testing.assert_array_equal(step["next", "done"].squeeze(-1), done)
+        cut = [info["TimeLimit.truncated"] for info in infos]
+        np.testing.assert_array_equal(step["next", "done"].squeeze(-1) & ~step["next", "terminated"].squeeze(-1), cut)
+        returns = [info["episode"]["r"] for info in infos if "episode" in info]
+        np.testing.assert_allclose(step["next", "episode", "return"].squeeze(-1)[done], returns, rtol=1e-4)
+        ended += int(done.sum())
+    assert ended >= 9
