@@ -52,7 +52,10 @@ rewards are scaled; its other options, chosen on seed 0, matter for so short a r
 
 
 def job(agent: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> Job:
-    """The run of one agent, with these further overrides."""
+    """The run of one agent, with these further overrides.
+
+    Its checkpoints leave out the replay buffer, hundreds of MB: a run that is interrupted goes on with an empty one.
+    """
     overrides = [
         *(f"agent={agent}", "env=marinenav", "collector.count=env_steps", f"total_frames={ENV_STEPS}"),
         *(f"log_every={ENV_STEPS // 50}", f"eval.every={ENV_STEPS // 10}", f"checkpoint.every={ENV_STEPS}"),
