@@ -35,7 +35,7 @@ from torchrl.envs import EnvBase
 import envs
 import rlstack
 from envs.whole_files import write_json
-from rlstack.evaluation.statistics import bootstrap_interval
+from rlstack.evaluation.statistics import bootstrap_interval, permutation_p_value
 
 from .speed import circumstances
 
@@ -255,28 +255,32 @@ def parts(episodes: Episodes, frames: int) -> list[float | None]:
     return [float(np.mean(part)) if part else None for part in values]
 
 
-def summary(curves: Sequence[Sequence[float | None]]) -> dict[str, list[float]]:
-    """Returns means over the seeds of the whole run (``area``) and its last quarter (``end``) with 95 % intervals."""
-    kept = [[value for value in curve if value is not None] for curve in curves]
-    ends = [[value for value in curve[-(PARTS // 4) :] if value is not None] for curve in curves]
-    found = {}
-    for name, rows in (("area", kept), ("end", ends)):
-        means = [float(np.mean(row)) for row in rows]
-        found[name] = [float(np.mean(means)), *(float(bound) for bound in bootstrap_interval(means))]
-    return found
+def means(curves: Sequence[Sequence[float | None]]) -> dict[str, list[float]]:
+    """Returns the mean of each seed over the whole run (``area``) and over its last quarter (``end``)."""
+    parts_of = {"area": 0, "end": PARTS - PARTS // 4}
+    return {
+        name: [float(np.mean([value for value in curve[first:] if value is not None])) for curve in curves]
+        for name, first in parts_of.items()
+    }
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Returns a table with a row for each task and library of a result file."""
+    """Returns a table with a row for each task and library of a result file.
+
+    Cells have means over the seeds with 95 % intervals; p-values are those of permutation tests between the libraries.
+    """
     lines = [
-        "| task | frames | library | seeds | mean return of the run | of its last quarter |",
-        "|---|---|---|---|---|---|",
+        "| task | frames | library | seeds | mean return of the run | p | of its last quarter | p |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for task, found in result["tasks"].items():
-        for library, curves in found["curves"].items():
-            told = summary(list(curves.values()))
-            cells = [task, f"{found['settings']['frames']:,}", library, str(len(curves))]
-            cells += ["{:.1f} ({:.1f} to {:.1f})".format(*told[name]) for name in ("area", "end")]
+        told = {library: means(list(curves.values())) for library, curves in found["curves"].items() if curves}
+        first = next(iter(told.values()))
+        for library, own in told.items():
+            cells = [task, f"{found['settings']['frames']:,}", library, str(len(own["area"]))]
+            for name, values in own.items():
+                cells.append("{:.1f} ({:.1f} to {:.1f})".format(np.mean(values), *bootstrap_interval(values)))
+                cells.append("" if own is first else f"{permutation_p_value(values, first[name]):.2f}")
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -288,6 +292,8 @@ def draw(result: dict[str, Any], picture: Path) -> None:
     for axis, (task, found) in zip(axes[0], tasks.items()):
         frames = (np.arange(PARTS) + 0.5) * found["settings"]["frames"] / PARTS
         for library, curves in found["curves"].items():
+            if not curves:
+                continue
             values = np.array(list(curves.values()), dtype=float)
             (line,) = axis.plot(frames, values.mean(0), label=library)
             axis.fill_between(frames, values.min(0), values.max(0), color=line.get_color(), alpha=0.15)

@@ -15,7 +15,6 @@ import argparse
 import csv
 import json
 import statistics
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +27,7 @@ import numpy as np
 
 from experiments.against import read_log
 from experiments.runs import add_options, cost, final_evaluation, train
-from rlstack.evaluation.statistics import bootstrap_interval
+from rlstack.evaluation.statistics import bootstrap_interval, permutation_p_value
 
 HERE = Path(__file__).parent
 ATTENTION = "experiments.echelon.contacts:Net"
@@ -100,18 +99,10 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
         each = ", ".join(f"{row['success']:.1%}" for row in rows)
         cells = [KINDS[kind].label, str(len(rows)), f"{mean['frames']:,.0f}", f"{mean['cpu_minutes']:.1f}"]
         cells += [f"{mean['success']:.1%} ({low:.1%} to {high:.1%})", each]
-        cells.append(f"{chance(won[kind], won['lstm']):.2f}" if kind != "lstm" and "lstm" in won else "")
+        cells.append(f"{permutation_p_value(won[kind], won['lstm']):.2f}" if kind != "lstm" and "lstm" in won else "")
         cells += [f"{mean['hp_margin']:.0f}", f"{mean['length']:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def chance(values: Sequence[float], others: Sequence[float]) -> float:
-    """Returns the p-value of a two-sided permutation test for a difference of means."""
-    from scipy.stats import permutation_test
-
-    test = permutation_test((values, others), lambda x, y: np.mean(x) - np.mean(y), n_resamples=np.inf)
-    return float(test.pvalue)
 
 
 def main() -> None:

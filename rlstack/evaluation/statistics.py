@@ -81,6 +81,23 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
+def permutation_p_value(values: ArrayLike, others: ArrayLike) -> float:
+    """Returns the p-value of a two-sided permutation test for a difference of means.
+
+    It is exact up to 100,000 divisions of the values into two groups, and beyond that from as many random ones.
+
+    Args:
+        values, others: finite numbers, one for each seed.
+    """
+    from scipy.stats import permutation_test
+
+    def apart(x: NDArray[np.float64], y: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+        return np.asarray(np.mean(x, axis) - np.mean(y, axis))
+
+    test = permutation_test((_finite(values), _finite(others)), apart, n_resamples=100_000, rng=0)
+    return float(test.pvalue)
+
+
 def _check_confidence(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
-from rlstack.evaluation.statistics import bootstrap_interval, iqm, wilson_interval
+from rlstack.evaluation.statistics import bootstrap_interval, iqm, permutation_p_value, wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -94,3 +95,15 @@ def test_bootstrap_takes_any_statistic_and_repeats_itself() -> None:
 def test_bootstrap_refuses_what_it_cannot_resample(values: list[float]) -> None:
     with pytest.raises(ValueError, match="values must be"):
         bootstrap_interval(values)
+
+
+def test_p_value_is_the_share_of_divisions_that_differ_as_much() -> None:
+    assert permutation_p_value([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]) == pytest.approx(2 / 20)  # these and their exchange
+    assert permutation_p_value([1.0, 6.0], [2.0, 5.0]) == 1.0
+
+
+def test_p_value_of_many_values_is_drawn_the_same_each_time() -> None:
+    values = np.arange(15.0)
+    found = permutation_p_value(values, values + 4)
+    assert found == permutation_p_value(values, values + 4)
+    assert found == pytest.approx(mannwhitneyu(values, values + 4).pvalue, abs=0.03)

@@ -1,17 +1,11 @@
-"""The comparison of policies under partial observation: its significance test, and the network with attention."""
+"""The comparison of policies under partial observation: the network with attention."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from envs.echelon.observation import CONTACT, SELF, SOUNDS, size
 from experiments.echelon.contacts import Net
-from experiments.echelon.memory import chance
-
-
-def test_chance_is_the_share_of_permutations_that_differ_as_much() -> None:
-    assert chance([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]) == pytest.approx(2 / 20)  # this order and its reverse
 
 
 def test_attention_takes_nothing_from_contacts_that_are_unknown() -> None:

@@ -20,9 +20,11 @@ def test_returns_are_those_of_the_part_in_which_an_episode_ends() -> None:
 
 
 def test_the_end_is_the_last_quarter() -> None:
-    curve = [0.0] * (equal_ppo.PARTS - equal_ppo.PARTS // 4) + [8.0] * (equal_ppo.PARTS // 4)
-    told = equal_ppo.summary([curve, curve])
-    assert told["end"] == [8.0, 8.0, 8.0] and told["area"][0] == pytest.approx(2.0)
+    late = equal_ppo.PARTS // 4
+    curve = [None, *[0.0] * (equal_ppo.PARTS - late - 1), *[8.0] * late]
+    told = equal_ppo.means([curve, [4.0] * equal_ppo.PARTS])
+    assert told["end"] == [8.0, 4.0]
+    assert told["area"] == [pytest.approx(8.0 * late / (equal_ppo.PARTS - 1)), 4.0]
 
 
 @pytest.mark.parametrize("library", list(equal_ppo.LIBRARIES))
