@@ -13,7 +13,7 @@ SIMULATORS = ("mujoco", "box2d", "ale-py", "rocketsim", "pettingzoo", "pymunk")
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of rlstack, Python, and of those of the packages that are installed."""
+    """Returns the versions of rlstack and Python, and of the packages above as far as they are installed."""
     found = {"rlstack": __version__, "python": platform.python_version()}
     for name in (*PACKAGES, *SIMULATORS):
         try:
