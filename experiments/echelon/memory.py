@@ -128,7 +128,7 @@ def main() -> None:
     rows = [row for row in rows if (row["kind"], int(row["seed"])) not in done]
     for (kind, seed), (run, judged) in done.items():
         found.setdefault(kind, {})[str(seed)] = judged
-        rows += [{"kind": kind, **row} for row in read_log({seed: run})]
+        rows += [{"kind": kind, **row} for row in read_log({str(seed): run})]
     found = {kind: dict(sorted(found[kind].items())) for kind in KINDS if kind in found}
     results.write_text(json.dumps(found, indent=2) + "\n")
     with open(curves, "w", newline="") as file:
