@@ -20,7 +20,7 @@ from experiments.arena import learning as arena
 from experiments.benchmarks import data_parallel, equal_ppo, instruction_sets, peers, recurrent, soak, speed, workers
 from experiments.corrections import curves as corrections
 from experiments.echelon import memory
-from experiments.marinenav import algorithms, benchmark, offline, quality
+from experiments.marinenav import algorithms, benchmark, offline, options, quality
 from experiments.recorded import curves as recorded
 from experiments.reference_scores import scores
 
@@ -46,6 +46,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "echelon_generations": lambda: tournament.table(_read("echelon/generations")),
     "echelon_memory": lambda: memory.table(_read("echelon/memory")),
     "algorithms": lambda: algorithms.table(_read("marinenav/algorithms")),
+    "options": lambda: options.table(_read("marinenav/options")),
     "benchmark_frozen": lambda: benchmark.table(_read("marinenav/benchmark_frozen")),
     "benchmark_public": lambda: benchmark.table(_read("marinenav/benchmark_public")),
     "vtrace": lambda: corrections.table(_read("corrections/vtrace")),
@@ -76,10 +77,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
-    options = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     before = README.read_text()
     after = rewritten(before)
-    if not options.check:
+    if not parsed.check:
         README.write_text(after)
     elif before != after:
         pairs = zip(MARKED.findall(before), MARKED.findall(after), strict=True)
