@@ -4,7 +4,8 @@
 
 The rules are imitated once; every variant of ``experiment=rocket/rules`` then starts from the same networks, with one
 thread each. The score is the share of games won against the rules in the last quarter of the training, with random
-beginnings and draws counted as not won. Results beside this file: ``ablation.json``, ``ablation.png``.
+beginnings and draws counted as not won; evaluations are left out. Results beside this file: ``ablation.json`` and
+``ablation.png``; ``python -m experiments.tables`` writes the table into the README.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ HERE = Path(__file__).parent
 EVERYTHING = "all groups"
 ALWAYS = ("goal", "conceded")
 """Terms of the game itself, which every variant keeps."""
+UNEVALUATED = ("eval.every=1e9", "eval.episodes=1", "eval.max_steps=1")
+"""Overrides that leave nothing of the evaluations but one step at the end."""
 
 
 def variants() -> dict[str, dict[str, float]]:
@@ -53,7 +56,7 @@ def imitate(folder: Path, overrides: list[str]) -> Path:
         shutil.rmtree(run, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "rlstack.train", "experiment=rocket/rules", "imitation.only=true"]
-        subprocess.run([*command, f"run_dir={run}", *overrides], check=True)
+        subprocess.run([*command, *UNEVALUATED, f"run_dir={run}", *overrides], check=True)
     return run
 
 
@@ -79,6 +82,15 @@ def draw(found: dict[str, tuple[float, float, float]], path: Path) -> None:
     plt.close(figure)
 
 
+def table(found: dict[str, tuple[float, float, float]]) -> str:
+    """Markdown, a row for each variant."""
+    lines = ["| rewards | games won, 95 % | difference |", "|---|---|---|"]
+    for name, (share, low, high) in found.items():
+        difference = "" if name == EVERYTHING else f"{share - found[EVERYTHING][0]:+.1%}"
+        lines.append(f"| {name} | {share:.1%} ({low:.1%} to {high:.1%}) | {difference} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -92,7 +104,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     start = imitate(arguments.folder, arguments.overrides)
     shared = ["experiment=rocket/rules", "imitation.expert=null", f"init={start}"]
-    shared += [f"total_frames={arguments.frames}", f"eval.every={arguments.frames}", *arguments.overrides]
+    shared += [f"total_frames={arguments.frames}", *UNEVALUATED, *arguments.overrides]
     jobs = []
     for name, weights in variants().items():
         text = ", ".join(f"{term}: {weight}" for term, weight in weights.items())
@@ -103,8 +115,7 @@ def main() -> None:
     facts = {"frames": arguments.frames, "seed": arguments.seed, "won": found}
     (arguments.out / "ablation.json").write_text(json.dumps(facts, indent=2) + "\n")
     draw(found, arguments.out / "ablation.png")
-    for name, (share, low, high) in found.items():
-        print(f"{name:<22} {share:.1%} ({low:.1%} to {high:.1%})")
+    print(table(found), end="")
 
 
 if __name__ == "__main__":
