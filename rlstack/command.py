@@ -63,6 +63,8 @@ _FLAGS = {
 """Hydra's own flags, and whether a value follows each."""
 _OPTIONAL = ("curriculum", "experiment")
 """Groups from which nothing may be chosen, with ``null``."""
+_NO_NAME = re.compile(r"null|true|false|[\[{].*|[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
+"""Values that Hydra does not take for the name of a file."""
 
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -316,7 +318,7 @@ def _parted(arguments: Sequence[str], config_name: str) -> tuple[list[str], list
             if value == "null" and name in _OPTIONAL:
                 overrides.append(f"~{name}")  # Hydra's way to choose nothing, or to drop what an experiment has chosen
                 continue
-            if (value == "null" or value.startswith("[")) and (conf_dir() / name).is_dir():
+            if _NO_NAME.fullmatch(value) and (conf_dir() / name).is_dir():
                 raise ConfigError(missing_option(name, value, catalogue.names(name, catalogue.folders())))
             overrides.append(entry)
             continue

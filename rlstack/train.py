@@ -166,12 +166,39 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     for override in HydraConfig.get().overrides.task:
         key = override.lstrip("+~").partition("=")[0]
         value = OmegaConf.select(OmegaConf.create(plain), key)
-        if key in RESUMABLE or key.partition(".")[0] in RESUMABLE:
+        if _resumable(key):
             OmegaConf.update(stored, key, value)
-        elif value != OmegaConf.select(stored, key):
+            continue
+        whole = key in _GROUPS_OF_ALL  # sets keys anywhere
+        pair = (plain, to_plain(stored)) if whole else (value, OmegaConf.select(stored, key))
+        if (changed := _changed("" if whole else key, *map(_contents, pair))) is not None:
             allowed = ", ".join(name for name in RESUMABLE if name != "resume")
-            raise ConfigError(f"{key}: cannot change when resuming; allowed: {allowed}")
+            raise ConfigError(f"{changed}: cannot change when resuming; allowed: {allowed}")
     return to_plain(stored)
+
+
+_GROUPS_OF_ALL = ("experiment", "recipe", "length")
+"""Groups whose files set keys anywhere in the configuration."""
+
+
+def _resumable(key: str) -> bool:
+    return key in RESUMABLE or key.partition(".")[0] in RESUMABLE
+
+
+def _contents(value: Any) -> Any:
+    return to_plain(value) if isinstance(value, DictConfig) else value
+
+
+def _changed(key: str, given: Any, stored: Any) -> str | None:
+    """Returns the first key below ``key`` with another value; ``auto`` is stored as what it stood for."""
+    if isinstance(given, dict) and isinstance(stored, dict):
+        for name in sorted(given, key=lambda name: name != "name"):  # a name tells more than what follows from it
+            below = f"{key}.{name}".lstrip(".")
+            kept = below == "run_dir" or _resumable(below)
+            if not kept and (found := _changed(below, given[name], stored.get(name))) is not None:
+                return found
+        return None
+    return None if given in ("auto", stored) else key
 
 
 command = HydraCommand("train", open_group("agent"), makes_runs=True)

@@ -130,7 +130,7 @@ def test_no_reader_of_a_run_takes_code_from_it(route: str, trap: Path, learner: 
         lambda: rlstack.load_policy(f"rlstack:{run}", Duel(2)),
         lambda: initialise(learner, run),
         lambda: RunDirectory.open(run).read_config(),
-        lambda: unfinished(RunDirectory.open(run).checkpoints, 100, 100),
+        lambda: unfinished(RunDirectory.open(run), 100, 100),
         lambda: Pool([str(run)]).player("run", Duel(2)),
     ]
     for reader in readers:
@@ -230,7 +230,7 @@ def test_the_pool_of_a_checkpoint_is_read_with_the_same_care(trap: Path) -> None
     state = {"frames": 7, "env": {"pool": {"entries": [{"name": "a", "source": "callable:trap:run"}]}}}
     write_checkpoint(run.path / "checkpoints" / "checkpoint_000000000007.pt", state, 7)
     with pytest.raises(ConfigError, match="names code, 'trap:run'"):
-        unfinished(run.checkpoints, 100, 100)
+        unfinished(run, 100, 100)
 
 
 def test_what_the_user_wrote_is_allowed(trap: Path, learner: Any, command: Any) -> None:

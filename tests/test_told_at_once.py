@@ -40,6 +40,10 @@ MISTAKES = {
     "agent.algorithm=[1]": "agent.algorithm: expected a name, got [1]",
     "agent=null": "agent: no option 'null'",
     "curriculum=[1]": "curriculum: no option '[1]', available: arena, echelon, marinenav, rocket",
+    "curriculum=5": "curriculum: no option '5', available: arena, echelon, marinenav, rocket",
+    "agent=ppo debug=true collector.steps_per_batch=abc": "collector.steps_per_batch: expected a whole number",
+    "agent=dqn resume=complete": "agent.name: cannot change when resuming; allowed: total_frames, until, ",
+    "experiment=reference/cartpole_dqn resume=complete": "agent.name: cannot change when resuming; allowed: total_",
     "env.name={a: 1}": "env.name: expected a name, got {'a': 1}",
     "env.num_worlds=none": "env.num_worlds: expected a whole number such as 64 or 1e6",
     "env.max_steps=abc": "env.max_steps: expected a whole number such as 64 or 1e6, got 'abc' (str)",
@@ -86,6 +90,8 @@ def told(mistakes: Iterable[str], tmp_path_factory: pytest.TempPathFactory) -> d
     (folder / "mine" / "agent" / "odd.yaml").write_text("defaults: [acqn, _self_]\nname: odd\n")
     (folder / "complete" / "checkpoints").mkdir(parents=True)
     (folder / "complete" / "config.yaml").write_text(json.dumps(_complete()))
+    (folder / "complete" / "evaluations").mkdir()
+    (folder / "complete" / "evaluations" / "000000001000.json").write_text("{}")
     with zipfile.ZipFile(folder / "complete" / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
         archive.writestr("data.pkl", b"")
     commands = [["train", *_words(mistake)] for mistake in mistakes]

@@ -234,6 +234,9 @@ def test_the_hint_at_the_end_is_what_the_next_command_takes(
         (tmp_path / "checkpoints").mkdir()
         with zipfile.ZipFile(tmp_path / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
             archive.writestr("data.pkl", b"")
+        run.check_unfinished(5000, 1000)  # the evaluation was interrupted
+        run.evaluations.mkdir()
+        run.evaluation(1000).write_text("{}")
         with pytest.raises(ConfigError, match="the run is at 1,000 frames; raise until, or set until=null"):
             run.check_unfinished(5000, 1000)
         run.check_unfinished(5000, 5000)

@@ -158,6 +158,8 @@ class RewardScaler(nn.Module):
         following = sequences.get("next")
         reward, done = following.get("reward")[..., 0].double(), following.get("done")[..., 0]
         active = sequences.get("active")
+        if not reward.shape[1]:  # an offline run collects nothing
+            return
         running = self.returns if len(self.returns) == len(reward) else reward.new_zeros(len(reward))
         seen = []
         for t in range(reward.shape[1]):

@@ -163,7 +163,7 @@ class Pool:
         keep: greatest number of snapshots; beyond it the one with the lowest rating (never the newest) is dropped.
 
     Raises:
-        ConfigError: a source cannot be read.
+        ConfigError: a source cannot be read, or ``directory`` is a file.
 
     Attributes:
         last_snapshot: frames of the newest snapshot.
@@ -181,6 +181,8 @@ class Pool:
         keep: int | None = None,
     ) -> None:
         self.directory = None if directory is None else Path(directory)
+        if self.directory is not None and self.directory.exists() and not self.directory.is_dir():
+            raise ConfigError(f"opponents.pool: {directory} is a file, snapshots need a folder")
         self._most_loaded, self._decay, self.keep = loaded, 1.0 - 1.0 / memory, keep
         self.ratings = Elo(anchors=dict(anchors or {}))
         self.ratings.add(LEARNER)
@@ -252,7 +254,8 @@ class Pool:
         Raises:
             ConfigError: its file has disappeared or does not fit the world.
         """
-        source = next(entry.source for entry in self.entries if entry.name == name)
+        dropped = f"{name}.pt"  # a surplus snapshot that still plays in the worlds of a checkpoint
+        source = next((entry.source for entry in self.entries if entry.name == name), dropped)
         if source == SELF:
             return self.learner(env)
         if isinstance(source, str) and source.startswith(_PREFIX) and self.directory is not None:

@@ -24,7 +24,7 @@ from rlstack.config.overrides import override
 from rlstack.files.safe_load import load_tensors
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
-from .run_directory import RunDirectory, refuse_finished
+from .run_directory import RunDirectory
 from .worlds import build_world, choose_device
 from .zoo import PREFIX, zoo_file, zoo_folder
 
@@ -225,12 +225,13 @@ def _weights_alone(path: Path) -> Mapping[str, Any] | None:
     return content if plain else None
 
 
-def unfinished(checkpoints: CheckpointStore, total_frames: int, last_frame: int) -> dict[str, Any] | None:
+def unfinished(run: RunDirectory, total_frames: int, last_frame: int) -> dict[str, Any] | None:
     """Returns the newest intact state of a run that will continue to ``last_frame``; None without a checkpoint.
 
     Raises:
         ConfigError: no checkpoint is intact, it is not that of a run or names code, or the run is complete.
     """
+    checkpoints = run.checkpoints
     if checkpoints.empty:
         return None
     try:
@@ -240,7 +241,7 @@ def unfinished(checkpoints: CheckpointStore, total_frames: int, last_frame: int)
     check_named(state, checkpoints.directory)
     if not isinstance(frames := state.get("frames"), int):
         raise ConfigError("resume: the checkpoint is not that of a run, it lacks frames")
-    refuse_finished(frames, total_frames, last_frame)
+    run.refuse_finished(frames, total_frames, last_frame)
     return state
 
 

@@ -85,7 +85,7 @@ class RunDirectory:
         """Checks name and completeness of the newest checkpoint without importing torch.
 
         Raises:
-            ConfigError: the run is complete; see :func:`refuse_finished`.
+            ConfigError: the run is complete; see :meth:`refuse_finished`.
         """
         files = {int(path.stem[11:]): path for path in self.path.glob("checkpoints/checkpoint_*.pt") if _numbered(path)}
         newest = max(files, default=0)
@@ -93,7 +93,29 @@ class RunDirectory:
             return
         with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(files[newest]) as archive:
             if archive.testzip() is None:
-                refuse_finished(newest, total_frames, last_frame)
+                self.refuse_finished(newest, total_frames, last_frame)
+
+    def evaluation(self, frames: int) -> Path:
+        """Path of the evaluation after ``frames`` frames."""
+        return self.evaluations / f"{frames:012d}.json"
+
+    def drop_evaluations_after(self, frames: int) -> None:
+        """Removes evaluations beyond ``frames``, which a resumed run makes again."""
+        for path in self.evaluations.glob("*.json"):
+            if path.stem.isdecimal() and int(path.stem) > frames:
+                path.unlink()
+
+    def refuse_finished(self, frames: int, total_frames: int, last_frame: int) -> None:
+        """Raises a :class:`ConfigError` if a run at ``frames`` frames has reached its end, or the frame to stop at.
+
+        It has not if the evaluation at its end was interrupted.
+        """
+        if not self.evaluation(frames).is_file():
+            return
+        if frames >= total_frames:
+            raise ConfigError(f"resume: the run is complete ({frames:,} frames); raise total_frames to continue")
+        if frames >= last_frame:
+            raise ConfigError(f"resume: the run is at {frames:,} frames; raise until, or set until=null")
 
     def remove_if_empty(self) -> None:
         """Removes the directory of a run that could not start."""
@@ -121,14 +143,6 @@ class RunDirectory:
             raise ConfigError(f"{self.path / CONFIG}: not a configuration")
         check_named(config, self.path / CONFIG)
         return renewed({str(key): value for key, value in config.items()})
-
-
-def refuse_finished(frames: int, total_frames: int, last_frame: int) -> None:
-    """Raises a :class:`ConfigError` if a run at ``frames`` frames has reached its end, or the frame to stop at."""
-    if frames >= total_frames:
-        raise ConfigError(f"resume: the run is complete ({frames:,} frames); raise total_frames to continue")
-    if frames >= last_frame:
-        raise ConfigError(f"resume: the run is at {frames:,} frames; raise until, or set until=null")
 
 
 def _numbered(path: Path) -> bool:

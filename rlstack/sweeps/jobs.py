@@ -80,8 +80,10 @@ def wait_for(run: Path) -> None:
 
 
 def reached(run: Path, until: int) -> bool:
-    """Returns whether the run has a checkpoint at ``until`` frames; it is written after the evaluation."""
-    from rlstack.runs.checkpoint import CheckpointStore
+    """Returns whether the run has been trained to ``until`` frames and evaluated there."""
+    from rlstack.runs.run_directory import RunDirectory
 
-    latest = CheckpointStore(run / "checkpoints").latest()
-    return latest is not None and int(latest.stem.partition("_")[2]) >= until
+    directory = RunDirectory(run)
+    latest = directory.checkpoints.latest()
+    frames = -1 if latest is None else int(latest.stem.partition("_")[2])
+    return frames >= until and directory.evaluation(frames).is_file()

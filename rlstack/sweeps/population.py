@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, Interval, build
 
-from .space import Space, check_values
+from .space import Space, check_values, value_of
 from .state import check_settings, read_state, reading, write_state
 
 KIND = "population"
@@ -182,8 +182,9 @@ class Population:
         shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*OF_ONE_RUN))
         directory = RunDirectory(temporary)
         stored = OmegaConf.create(directory.read_config())
-        for key, value in {**hyperparameters, "run_dir": str(target)}.items():
-            OmegaConf.update(stored, key, value)
+        for key, value in hyperparameters.items():
+            OmegaConf.update(stored, key, value_of(key, value), merge=False)
+        stored["run_dir"] = str(target)
         directory.write_config(OmegaConf.to_container(stored))  # type: ignore[arg-type]
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)

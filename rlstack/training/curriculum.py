@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 from torchrl.envs import EnvBase
 
 from envs.world import hooks_of
@@ -69,6 +70,7 @@ class Curriculum(Hook):
         waits = max((rule.episodes for rule in self._rules), default=0)
         self._episodes = LatestEpisodes(_statistics(metrics, env), config.window, waits)
         self._frames, self._begun = 0, 0
+        self._older = torch.zeros(0, dtype=torch.bool)  # worlds [W] whose episode began in an earlier stage
         self._passed: dict[str, float] = {}
         self._enter(0)
 
@@ -110,8 +112,13 @@ class Curriculum(Hook):
         Args:
             everyone: gathers the findings of all processes that learn together, given those of this one.
         """
-        for found in everyone(self._episodes.finished(batch)):
+        done = batch.get(("next", "done"))[..., 0]
+        if self._older.shape != done.shape[:-1]:
+            self._older = torch.zeros_like(done[..., 0])
+        older = self._older.to(done.device)
+        for found in everyone(self._episodes.finished(batch, older)):
             self._episodes.take(found)
+        self._older = older & ~done.any(-1)
 
     def add(self, episodes: Mapping[str, Sequence[float]]) -> None:
         """Adds episodes by statistic, oldest first."""
@@ -129,6 +136,7 @@ class Curriculum(Hook):
         self._begun = frames
         if self.config.forget:
             self._episodes.clear()
+            self._older = torch.ones_like(self._older)
         self._enter(self.stage + 1)
         return True
 
@@ -170,12 +178,14 @@ class Curriculum(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns a nested dict of numbers and lists."""
-        return {"stage": self.stage, "begun": self._begun, "episodes": self._episodes.state_dict()}
+        counted = {"episodes": self._episodes.state_dict(), "older": self._older.tolist()}
+        return {"stage": self.stage, "begun": self._begun, **counted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores :meth:`state_dict` and sets the world to that stage."""
         self._begun = state["begun"]
         self._episodes.load_state_dict(state["episodes"])
+        self._older = torch.tensor(state.get("older", []), dtype=torch.bool)  # absent from older checkpoints
         self._enter(state["stage"])
 
 
@@ -234,9 +244,15 @@ class LatestEpisodes:
     def __len__(self) -> int:
         return self._count
 
-    def finished(self, batch: TensorDictBase) -> dict[str, Any]:
-        """Returns the episodes that end in a batch ``[W, T]``, by time, then by world, in :meth:`state_dict`'s form."""
-        ended = batch.get(("next", "done"))[..., 0].movedim(-1, 0)
+    def finished(self, batch: TensorDictBase, older: Tensor) -> dict[str, Any]:
+        """Returns the episodes that end in a batch, by time, then by world, in :meth:`state_dict`'s form.
+
+        Args:
+            batch: ``[W, T]``.
+            older: worlds ``[W]`` whose first end does not count.
+        """
+        done = batch.get(("next", "done"))[..., 0]
+        ended = (done & ~(older.unsqueeze(-1) & (done.cumsum(-1) == 1))).movedim(-1, 0)
         count = int(ended.sum())
         if not self._columns or not count:  # a world may have no episode statistics
             return {"columns": {}, "count": count}

@@ -41,7 +41,7 @@ _NO_LIMIT = timedelta(days=20)
 """The other ranks wait for the first rank's evaluations, however long they take. The limit of 2^31 ms is 24.8 days."""
 _SHARED = ("batch_size", "minibatch_size", "buffer_size")
 """Options of an agent that count over all ranks together."""
-_OWN = ("agent", "env", "monitor", "rng", "replay")
+_OWN = ("agent", "env", "monitor", "rng", "replay", "curriculum", "data")
 _EQUAL = ("networks", "targets", "optimizers")
 """Parts of an agent's state that are usually equal on all ranks."""
 

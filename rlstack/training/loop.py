@@ -99,6 +99,7 @@ class Training:
         self.acceleration.apply(self.agent)
         self.last_frame = min(config.total_frames, config.until or config.total_frames)
         self.frames = self.previous = 0
+        self._evaluated = -1  # frames at the latest evaluation
         self.evaluation: Evaluation | None = None  # the latest
         self.best_rank: list[float] = []  # rank of the best evaluation, see Evaluation.rank
         self.digest = ""
@@ -152,6 +153,8 @@ class Training:
         """
         self.prepare()
         with self._started():
+            if self.frames and self.frames >= self.last_frame:
+                self._judge()  # the evaluation at the end was interrupted
             for batch in self._batches(self.collector):
                 sequences = flatten_agents(batch, self.agent.interface.group)
                 self.previous = self.frames
@@ -181,15 +184,21 @@ class Training:
             self.log(row | {"time/frames_per_second": self._clock.rate(self.frames)})
             self.progress.update(self.frames, row)
         try:
-            is_best = self.evaluation_due() and self.evaluate_and_log()
-            if is_best or self.due(self.config.checkpoint.every):
-                self.event(f"checkpoint {self.save(is_best).name}{' (best so far)' if is_best else ''}")
+            self._judge()
+            ended = self.frames >= self.last_frame
             self._call("on_iteration")
+            if self.frames >= self.last_frame and not ended:  # a hook has just made this batch the last one
+                self._judge()
         except Interrupted:
             self.progress.update(self.frames)
-            then = "" if self.frames >= self.last_frame else f"; continue with: {self.resume_command()}"
-            self.event(f"saved {self.save().name}{then}")
+            self.event(f"saved {self.save().name}; continue with: {self.resume_command()}")
             raise
+
+    def _judge(self) -> None:
+        """Evaluates and saves, as far as they are due and not done at these frames."""
+        is_best = self.evaluation_due() and self._evaluated != self.frames and self.evaluate_and_log()
+        if is_best or self.due(self.config.checkpoint.every):
+            self.event(f"checkpoint {self.save(is_best).name}{' (best so far)' if is_best else ''}")
 
     @contextmanager
     def _started(self) -> Iterator[None]:
@@ -205,6 +214,7 @@ class Training:
                 restore_rng(self._pending_rng)
             self.logger = stack.enter_context(MetricLogger(self.run.path, c.logger, self.raw_config))
             self.logger.truncate_after(self.frames)  # drops rows beyond the checkpoint of a resumed run
+            self.run.drop_evaluations_after(self.frames)
             self.progress = Progress(
                 self.last_frame, start_frames=self.frames, start_updates=self.agent.updates, compiling=under_way
             )
@@ -312,13 +322,14 @@ class Training:
         is_best, interrupted, self.last_frame = bool(next(told)), bool(next(told)), next(told)
         if interrupted:
             raise Interrupted
+        self._evaluated = self.frames
         return is_best
 
     def _evaluate_and_log(self) -> bool:
         with self.following_work():
             evaluation = self.evaluation = self.evaluate()
         summary = evaluation.summary()
-        evaluation.save(self.run.evaluations / f"{self.frames:012d}.json")
+        evaluation.save(self.run.evaluation(self.frames))
         rank = evaluation.rank(world_hooks(self.config.env["name"]).tie_breaker)
         is_best = rank > self.best_rank and rank[0] > -math.inf
         self.best_rank = max(rank, self.best_rank)
@@ -365,7 +376,7 @@ class Training:
             ConfigError: no checkpoint is intact, one does not fit this agent or world, or the run is complete.
         """
         run = self.run if self.ranks.first else RunDirectory.open(str(self.config.resume))  # only the first rank writes
-        state = unfinished(run.checkpoints, self.config.total_frames, self.last_frame)
+        state = unfinished(run, self.config.total_frames, self.last_frame)
         if state is None:
             self.begin()
             return

@@ -51,6 +51,9 @@ def recorded_for(config: TrainConfig, agent: Agent) -> RecordedTransitions:
     found = read_recorded(config.data, agent.interface, agent.config.n_step, agent.config.gamma)
     if agent.reward_scaler is not None and not found.ordered:
         raise ConfigError("data: agent.normalize_rewards=true needs whole episodes, a replay buffer holds none")
+    if len(found.data) < agent.config.batch_size:
+        few = f"{len(found.data):,} transitions are fewer than agent.batch_size={agent.config.batch_size:,}"
+        raise ConfigError(f"data: {few}; record more, or set a smaller batch")
     return found
 
 

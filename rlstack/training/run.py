@@ -182,7 +182,6 @@ def debugged(plain: dict[str, Any]) -> dict[str, Any]:
     changes = {
         "total_frames": frames,
         "log_every": max(frames // 5, 1),
-        "collector": {"steps_per_batch": min(plain["collector"]["steps_per_batch"], steps)},
         "eval": {"every": some, "episodes": 2, "max_steps": 100},
         "checkpoint": {"every": some},
         "logger": {"wandb": "disabled", "mlflow": False, "trackio": False},
@@ -190,4 +189,6 @@ def debugged(plain: dict[str, Any]) -> dict[str, Any]:
         "agent": agent,
         "env": env,
     }
+    if isinstance(long := plain["collector"]["steps_per_batch"], int | float):  # anything else is reported later
+        changes["collector"] = {"steps_per_batch": min(long, steps)}
     return to_plain(OmegaConf.merge(plain, changes))

@@ -127,7 +127,7 @@ class CurriculumConfig:
 
     Attributes:
         window: number of the latest episodes that means are taken over.
-        forget: whether a new stage ignores the episodes of earlier ones; with False they count, so several stages can
+        forget: whether a new stage ignores episodes that began in an earlier one; with False they count, so several stages can
             be passed at consecutive checks.
         stages: the stages in order.
         advance: rule for stages without one of their own.

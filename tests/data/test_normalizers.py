@@ -95,6 +95,16 @@ def test_rewards_are_divided_by_the_spread_of_the_running_return() -> None:
     assert float(scaler(torch.tensor(1e9))) == 10
 
 
+def test_rewards_of_no_steps_change_nothing() -> None:
+    """An offline run collects batches without a step."""
+    generator = torch.Generator().manual_seed(0)
+    scaler = RewardScaler(0.9)
+    scaler.update(rewards(generator, 3, 5))
+    before = {key: value.clone() for key, value in scaler.state_dict().items()}
+    scaler.update(rewards(generator, 3, 5)[:, :0])
+    assert all(torch.equal(value, before[key]) for key, value in scaler.state_dict().items())
+
+
 def test_a_restored_scaler_goes_on() -> None:
     generator = torch.Generator().manual_seed(0)
     first, second = rewards(generator, 3, 5), rewards(generator, 3, 5)

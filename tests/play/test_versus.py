@@ -317,11 +317,15 @@ def test_too_many_snapshots_drop_the_weakest(tmp_path: Path) -> None:
         pool.ratings.set(LEARNER, rating)
         pool.add_snapshot({"frames": frames, "agent": agent.state_dict(), "config": config}, frames)
     assert [entry.frames for entry in pool.entries] == [0, 10, 30]
+    assert pool.player("snapshot_000000000020", env).name == "snapshot_000000000020"  # still plays in some worlds
     copy = Pool(["low"], tmp_path)
     copy.load_state_dict(json.loads(json.dumps(pool.state_dict())))
     assert copy.state_dict() == pool.state_dict()
     with pytest.raises(ConfigError, match="a folder is needed"):
         Pool(["low"]).add_snapshot({}, 1)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"opponents\.pool: .*file is a file, snapshots need a folder"):
+        Pool(["low"], tmp_path / "file")
 
 
 # -- samplers ----------------------------------------------------------------------------------------------------

@@ -115,6 +115,17 @@ def test_a_copy_logs_to_a_wandb_run_of_its_own(tmp_path: Path) -> None:
     assert (subject.run(1) / "weights").read_bytes() == (subject.run(0) / "weights").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("choice", "value"), [("null", None), ("[8,8]", [8, 8]), ("{kind: gru}", {"kind": "gru"}), ("relu", "relu")]
+)
+def test_a_copy_holds_what_a_choice_means(choice: str, value: Any, tmp_path: Path) -> None:
+    """Choices are kept as they are written on a command line."""
+    subject = population(tmp_path, generations=1)
+    subject.evolve(trainer(subject))
+    subject._copy(subject.run(0), subject.run(1), {"agent.hidden": choice})
+    assert OmegaConf.to_container(OmegaConf.load(subject.run(1) / "config.yaml"))["agent"]["hidden"] == value  # type: ignore[index,call-overload]
+
+
 @pytest.mark.parametrize("kill", [0, 1, 5, 6, 7, 13, 23])
 def test_killed_while_training_it_goes_on_to_the_same_end(kill: int, tmp_path: Path) -> None:
     straight = population(tmp_path / "straight")

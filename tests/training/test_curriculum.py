@@ -266,6 +266,29 @@ def test_episodes_are_taken_in_the_order_of_time() -> None:
     assert course.state_dict()["episodes"]["count"] == 4
 
 
+def test_with_forget_only_episodes_that_began_in_the_stage_count() -> None:
+    """Also after a checkpoint, and in a world whose first episode ends later than others' second."""
+    stages = [{"name": str(k)} for k in range(3)]
+    course, twin = (curriculum(advance={"episodes": 2, "success": {"min": 1.0}}, stages=stages) for _ in range(2))
+    course.observe(batch([[True, False], [True, False]], [[1, 0], [1, 0]]))
+    assert course.check(1) and len(course._episodes) == 0
+    course.observe(batch([[True, True], [False, False]], [[1, 0], [0, 0]]))  # the first began in the stage before
+    assert course.state_dict()["episodes"]["columns"]["success"] == [0.0]
+    twin.load_state_dict(course.state_dict())
+    for each in (course, twin):
+        each.observe(batch([[False, True], [True, True]], [[0, 1], [1, 1]]))
+        assert each.state_dict()["episodes"]["columns"]["success"] == [0.0, 1.0, 1.0]
+
+
+def test_without_forget_all_episodes_count() -> None:
+    stages = [{"name": str(k)} for k in range(3)]
+    course = curriculum(advance={"episodes": 2, "success": {"min": 1.0}}, stages=stages, forget=False)
+    course.observe(batch([[True], [True]], [[1], [1]]))
+    assert course.check(1)
+    course.observe(batch([[True], [False]], [[1], [0]]))
+    assert course.state_dict()["episodes"]["columns"]["success"] == [1.0, 1.0, 1.0]
+
+
 def test_what_is_told() -> None:
     course = two_stages({"episodes": 2, "success": {"min": 0.5}, "length_if_success": {"max": 9}})
     assert course.metrics() == {"curriculum/stage": 0.0}

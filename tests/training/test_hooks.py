@@ -135,6 +135,22 @@ def test_a_hook_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
     assert run.frames == 64 and latest is not None and latest.name == "checkpoint_000000000064.pt"
 
 
+class EnoughOfIterations(Hook):
+    """Ends the run after 96 frames, which no evaluation or checkpoint is due at."""
+
+    def on_iteration(self, training: Training) -> None:
+        if training.frames == 96:
+            training.finish()
+
+
+def test_what_a_hook_ends_between_evaluations_is_evaluated_and_saved_too(tmp_path: Path) -> None:
+    run = training(tmp_path / "run", EnoughOfIterations())
+    evaluation, latest = run.execute(), run.run.checkpoints.latest()
+    assert run.frames == 96 and latest is not None and latest.name == "checkpoint_000000000096.pt"
+    judged = [row["frames"] for row in read_metrics(tmp_path / "run/metrics.csv") if "eval/return" in row]
+    assert evaluation is not None and judged == [64, 96]
+
+
 class Judge(Hook):
     """Evaluates after 96 frames and at the end, and returns a score of its own."""
 

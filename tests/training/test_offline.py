@@ -88,6 +88,7 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not(
     sampler: str, rlstack_command: Command, episodes: Path, tmp_path: Path
 ) -> None:
     words = [f"data={episodes}", f"agent.replay.sampler={sampler}", "agent.normalize_observations=true"]
+    words += ["agent.normalize_rewards=true"]
     whole = trained(rlstack_command, tmp_path / "whole", *words)
     parts = tmp_path / "parts"
     assert trained(rlstack_command, parts, *words, "until=256")["frames"] == 256
@@ -171,6 +172,7 @@ def refused(command: Command, folder: Path, message: str, *words: str) -> None:
         (["agent=torchrl_ppo"], "agent=torchrl_ppo learns from fresh rollouts alone; choose one with a replay buffer"),
         (["data=nothing.npz"], "data: nothing.npz does not exist"),
         (["data=."], "is neither a run nor a folder with recorded episodes"),
+        (["agent.batch_size=9_000"], r"data: \d+ transitions are fewer than agent.batch_size=9,000; record more, or"),
         (["imitation.expert=random"], "set imitation or data, not both"),
         (["agent=dqn", "agent.recurrent={kind: gru, size: 8, sequence_length: 8}"], "set agent.recurrent=null"),
         (["curriculum=arena"], "set curriculum=null"),

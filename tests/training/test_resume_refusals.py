@@ -9,13 +9,17 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import ConfigError
+from rlstack.runs.checkpoint import read_checkpoint, state_digest
 from rlstack.runs.run_directory import taken
+from rlstack.sweeps.jobs import reached
 from rlstack.train import main
+from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
 from tests.exhaustive import exhaustive
 
@@ -102,6 +106,38 @@ def test_a_run_that_cannot_go_on_says_why(
         train(f"resume={run}", "until=null")
     assert end.value.code == 2
     assert re.search(f"^error: .*{message}", capsys.readouterr().err.splitlines()[-1])
+
+
+def test_the_last_evaluation_is_made_later_if_it_was_interrupted(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, evaluate = Path(shutil.copytree(run, tmp_path / "whole")), Training.evaluate
+
+    def interrupted(self: Training) -> Any:
+        if self.frames == 128:
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "evaluate", interrupted)
+        with pytest.raises(SystemExit):
+            train(f"resume={run}", "until=null")
+    assert f"saved checkpoint_000000000128.pt; continue with: rlstack train resume={run}" in capsys.readouterr().out
+    assert not reached(run, 128)
+    train(f"resume={run}")
+    train(f"resume={whole}", "until=null")
+    assert reached(run, 128) and judged(run) == judged(whole)
+    newest = [state_digest(read_checkpoint(checkpoints(folder)[-1])) for folder in (run, whole)]
+    assert newest[0] == newest[1]
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        train(f"resume={run}")
+    assert "resume: the run is complete (128 frames)" in capsys.readouterr().err
+
+
+def judged(run: Path) -> list[tuple[float, float]]:
+    rows = read_metrics(run / "metrics.csv")
+    return [(row["frames"], row["eval/return"]) for row in rows if "eval/return" in row]
 
 
 def test_without_its_checkpoints_a_run_goes_on_from_the_best(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
