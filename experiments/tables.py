@@ -39,6 +39,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "reference_scores": lambda: scores.table(scores.measured(HERE / "reference_scores" / "results")),
     "arena": lambda: arena.table(HERE / "arena"),
     "rocket": lambda: against.table(_read("rocket/rules")),
+    "rocket_two": lambda: against.table(_read("rocket/two")),
     "rocket_self_play": lambda: against.table(_read("rocket/self_play")),
     "rocket_league": lambda: tournament.table(_read("rocket/league")),
     "echelon": lambda: against.table(_read("echelon/bots")),

@@ -127,8 +127,8 @@ class CurriculumConfig:
 
     Attributes:
         window: number of the latest episodes that means are taken over.
-        forget: whether a new stage ignores episodes that began in an earlier one; with False they count, so several stages can
-            be passed at consecutive checks.
+        forget: whether a new stage ignores episodes that began in an earlier one; with False they count, so several
+            stages can be passed at consecutive checks.
         stages: the stages in order.
         advance: rule for stages without one of their own.
         named: whether stages are found by their names in the world; those that the world lacks are left out.
