@@ -309,7 +309,10 @@ class Agent(ABC):
                 return self.interface.random_action(lead, self.device, mask)
         else:
             drawn = torch.rand(lead, device=self.device)
-        return torch.where(drawn < epsilon, self.interface.random_action(lead, self.device, mask), best())
+        chosen = drawn < epsilon
+        if self.interface.choices is None:  # whole vectors of numbers
+            chosen = chosen.unsqueeze(-1)
+        return torch.where(chosen, self.interface.random_action(lead, self.device, mask), best())
 
     def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
         """Returns the active ones among entries ``[B, T, ...]`` as ``[N, ...]``; without a group, all are active."""

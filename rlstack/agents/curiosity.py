@@ -63,14 +63,15 @@ class Curiosity(nn.Module):
         self.scaler.update(told, everyone=self.everyone)
         return self.config.coefficient * self.scaler(novelty)
 
-    def learn(self, active: Any, minimize: Any) -> dict[str, Tensor | float]:
+    def learn(self, active: Any, rows: int, minimize: Any) -> dict[str, Tensor | float]:
         """Trains the predictor in one pass over new observations ``[N]``.
 
         Args:
+            rows: number of them to learn from, drawn at random; equal in all processes that learn together.
             minimize: makes one step on a loss and a batch, see ``Optimizer.minimize``.
         """
         batch = TensorDict({"observation": self.statistics(active)}, [len(active)])
         metrics: dict[str, Tensor | float] = {}
-        for part in batch[torch.randperm(len(batch), device=active.device)].split(BATCH):
+        for part in batch[torch.randperm(len(batch), device=active.device)[:rows]].split(BATCH):
             metrics = {"loss/predictor": minimize(self.loss.predictor_loss, part)[0]}
         return metrics

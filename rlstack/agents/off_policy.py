@@ -274,6 +274,8 @@ class ActorCritic(OffPolicy):
         if c.weight_norm:
             layers = [layer for critic in critics for layer in critic.trunk if isinstance(layer, nn.Linear)]
             self.critic_optimizer.keep_unit([layer.weight for layer in layers])
+            for target in self.targets.values():  # which were copied before
+                target.copy()
         self._running = [value for critic in critics for value in running_statistics(critic)]
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:

@@ -91,7 +91,7 @@ class FromRollouts(Agent):
         metrics = self.update(self.rollout(sequences))
         if self.curiosity is not None:
             seen = self._kept(sequences.get(("next", "observation")), sequences)
-            metrics |= self.curiosity.learn(seen, self.predictor_optimizer.minimize)
+            metrics |= self.curiosity.learn(seen, self.least(len(seen)), self.predictor_optimizer.minimize)
         self.finish(sequences)
         return metrics
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from rlstack.data.flatten import n_step_returns
 from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, remembered
 from rlstack.networks.segments import Segments
 
-from .base import Agent
+from .base import Agent, exploring
 from .central import Mates
 from .compilation import CannotCompile, Compiler
 from .dqn import DQN
@@ -122,7 +123,8 @@ class Recurrent(Agent):
         inner: Any = super().policy(explore)  # type: ignore[safe-super]
 
         def recall(observation: Any, memory: Tensor) -> tuple[Any, Tensor]:
-            return self.recall(observation, memory, names)
+            with self.precision(exploring(explore)):
+                return self.recall(observation, memory, names)
 
         def first(count: int) -> Tensor:
             # Not after learning has gone on: by then the worlds have, too.
@@ -131,6 +133,10 @@ class Recurrent(Agent):
             return torch.zeros(count, size, dtype=self.interface.dtype, device=self.device)
 
         return RecurrentPolicy(self.interface, inner, recall, size, first)
+
+    def precision(self, explores: bool) -> AbstractContextManager[Any]:
+        """Returns the context in which a policy makes a step of its cores."""
+        return nullcontext()
 
     def recall(self, observation: Any, memory: Tensor, names: Sequence[str]) -> tuple[Any, Tensor]:
         """Makes one step of some networks' cores.
@@ -211,6 +217,10 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
     """
 
     ACTING = "actor"
+
+    def precision(self, explores: bool) -> AbstractContextManager[Any]:
+        # That in which it learns, as in OnPolicy.policy: the ratio of a policy to itself must be one.
+        return self.optimizer.autocast(explores)
 
     # -- data ----------------------------------------------------------------------------------------------------
 

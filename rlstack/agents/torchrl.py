@@ -345,6 +345,7 @@ class LossParts:
     def _try_out(self) -> None:
         """Raises a one-line :class:`ConfigError` if the loss cannot take the data that the run will have."""
         interface, device, size = self.interface, self.agent.device, (4, 2)
+        before = {name: value.clone() for name, value in self.loss.named_buffers()}  # batch normalisation's statistics
         gpus = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(gpus), torch.no_grad():
             state = TensorDict(observation=interface.observation.rand(size), batch_size=size).to(device)
@@ -361,6 +362,8 @@ class LossParts:
             except (KeyError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
                 told_of = f"{_brief(error)}{self._hint(error)}"
                 raise ConfigError(f"agent.loss: {self.config.loss} does not take such data: {told_of}") from error
+            for name, value in self.loss.named_buffers():
+                value.copy_(before.get(name, value))  # a loss may have made others
         if told.dim() or not torch.isfinite(told):
             raise ConfigError(f"agent.loss: {self.config.loss} gives {told} for a made-up batch, not one finite number")
 

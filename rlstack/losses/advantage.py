@@ -12,13 +12,16 @@ from torchrl.objectives.value.functional import (
 
 LONG = 64
 """Sequences up to this length are faster with a plain loop than with TorchRL's vectorised estimate."""
+_LEAST = 1e-6
+"""The vectorised estimate fails where the trace ``gamma * lambda`` vanishes."""
 
 
 def estimate(
     gamma: float, gae_lambda: float, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Returns generalised advantages (Schulman et al. 2016) and returns; all tensors are ``[B, T, 1]``."""
-    function = vec_generalized_advantage_estimate if value.shape[1] > LONG else generalized_advantage_estimate
+    long = value.shape[1] > LONG and gamma * gae_lambda > _LEAST
+    function = vec_generalized_advantage_estimate if long else generalized_advantage_estimate
     return function(gamma, gae_lambda, value, next_value, reward, done=done, terminated=terminated)
 
 

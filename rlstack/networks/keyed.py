@@ -87,8 +87,11 @@ def keyed_encoder(
     if features is None:
         return KeyedEncoder(shapes, paths, encoders)
     scaling: Any = features()
-    shapes["self"] = torch.Size([scaling.self_size])
-    shapes["objects"] = torch.Size([shapes["objects"][0], scaling.object_size])
+    if isinstance(observation, Composite):
+        shapes["self"] = torch.Size([scaling.self_size])
+        shapes["objects"] = torch.Size([shapes["objects"][0], scaling.object_size])
+    else:
+        shapes[WHOLE] = torch.Size([scaling.size])
     return Scaled(scaling, KeyedEncoder(shapes, paths, encoders))
 
 

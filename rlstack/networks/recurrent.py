@@ -51,6 +51,9 @@ class Core(nn.Module):
 
     def step(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Makes one step: features ``[..., F]`` and state ``[..., M]`` give outputs ``[..., H]`` and the next state."""
+        if _in_low_precision(x):
+            with torch.autocast("cpu", enabled=False):
+                return self.step(x.to(memory.dtype), memory)
         lead = x.shape[:-1]
         x = x.reshape(-1, x.shape[-1])
         before, after = memory.reshape(-1, self.memory_size).split(self.size, -1), []
@@ -62,7 +65,7 @@ class Core(nn.Module):
                 x = torch.gru_cell(x, before[layer], *weights)
                 after.append(x)
         following = after[0] if len(after) == 1 else torch.cat(after, -1)
-        return x.view(*lead, self.size), following.view(*lead, self.memory_size)
+        return x.view(*lead, self.size), following.view(*lead, self.memory_size).to(memory.dtype)
 
     def unroll(self, x: Tensor, memory: Tensor, sizes: list[int] | None) -> Tensor:
         """Makes all steps of S sequences that begin in the states ``[S, M]``.
@@ -73,7 +76,7 @@ class Core(nn.Module):
 
         Returns the outputs ``[P, H]``.
         """
-        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # its kernels lack low precisions
+        if _in_low_precision(x):
             with torch.autocast("cpu", enabled=False):
                 return self.unroll(x.to(memory.dtype), memory, sizes)
         states = memory.view(-1, self.layers, self._parts, self.size).permute(2, 1, 0, 3).contiguous()
@@ -96,6 +99,11 @@ class Core(nn.Module):
         if segments.active.device.type != "cpu":
             return True
         return self.kind == "lstm" and segments.count * segments.length <= _WASTE * segments.steps
+
+
+def _in_low_precision(x: Tensor) -> bool:
+    """Returns whether autocast is on for the CPU, whose recurrent kernels lack low precisions."""
+    return x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
 
 
 class Remembering(nn.Module):

@@ -125,6 +125,8 @@ def test_weights_of_hidden_units_keep_their_norm(name: str, options: dict[str, A
     agent = small(plain(False), name=name, weight_norm=True, **options)
     weights = [layer.weight for critic in agent.critics for layer in critic.trunk if isinstance(layer, nn.Linear)]
     assert len(weights) == 4
+    for name, target in agent.targets.items():
+        assert equal(list(target.network.state_dict().values()), list(agent.networks[name].state_dict().values()))
     before = copies(weights)
     for weight in weights:
         torch.testing.assert_close(weight.norm(dim=-1), torch.ones(len(weight)))

@@ -67,6 +67,22 @@ def test_only_the_predictor_learns() -> None:
     assert "schedule/lr_predictor" in agent.schedule_metrics()
 
 
+def test_processes_that_learn_together_make_as_many_steps() -> None:
+    """Each learns from as many observations as the one that has the fewest, since every step waits for all."""
+    env, steps = plain(discrete=True), []
+    agent = small(env, name="ppo", rnd={})
+    agent.least = lambda number: min(number, 300)
+    minimize = agent.predictor_optimizer.minimize
+
+    def counted(loss: Any, part: Any) -> Any:
+        steps.append(len(part))
+        return minimize(loss, part)
+
+    agent.predictor_optimizer.minimize = counted
+    agent.learn(env.experience(agent, 8, 64), 512)
+    assert steps == [256, 44]
+
+
 @pytest.mark.parametrize(
     ("own", "message"), [({"coefficient": -1.0}, r"agent\.rnd.*-1"), ({"hidden": []}, r"agent\.rnd: hidden \[\]")]
 )

@@ -340,6 +340,20 @@ def test_low_precision_learns(name: str, precision: str) -> None:
     assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_in_low_precision_a_policy_acts_as_it_learns(name: str, kind: str) -> None:
+    """Its log probabilities are those of the update, but for the rounding of batches of other sizes."""
+    env = marinenav()
+    agent = small(env, name, precision="bfloat16", policy_gain=5.0, kind=kind)
+    entries = agent.rollout(next(batches(env, agent, 8)))
+    with agent.optimizer.autocast():
+        flat = agent.unrolled(entries)
+        found = agent.distribution(flat.get("observation"), None)
+    apart = (found.log_prob(flat["action"]) - flat["log_prob"]).abs()
+    assert apart.mean() < 1e-4
+
+
 def test_adaptive_risk_looks_at_the_observation_itself() -> None:
     env = envs.make("marinenav", num_worlds=2, continuous_actions=False)
     agent = small(env, "iqn", cvar={"distance": 10.0})

@@ -219,6 +219,24 @@ def test_what_does_not_fit_is_told_in_one_line_before_the_run(options: dict[str,
     assert "\n" not in str(caught.value)
 
 
+def test_epsilon_replaces_whole_actions() -> None:
+    """Also where there are as many worlds as numbers in an action."""
+    made, seen, counts = agent(epsilon=0.5), torch.zeros(2, 3), []
+    best = torch.tensor([0.25, -0.25])
+    for _ in range(50):
+        action = made.epsilon_greedy(lambda: best.expand(2, 2), seen)
+        counts += (action != best).sum(-1).tolist()
+    assert set(counts) == {0, 2}
+
+
+def test_trying_it_out_leaves_no_trace_in_statistics() -> None:
+    made = make_agent("crossq", numbers(), 1000, **REPLAY)
+    found = {name: value for name, value in made.loss.state_dict().items() if "running" in name or "batches" in name}
+    assert any(name.endswith("running_var") for name in found)
+    for name, value in found.items():
+        assert torch.equal(value, torch.full_like(value, float(name.endswith("running_var")))), name
+
+
 def test_trying_it_out_draws_no_random_numbers() -> None:
     def drawn() -> torch.Tensor:
         torch.manual_seed(1)

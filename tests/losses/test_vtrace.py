@@ -70,3 +70,18 @@ def test_of_the_present_policy_it_is_the_return_of_generalised_advantages() -> N
         torch.testing.assert_close(target, wanted)
         if decay == 1.0:
             torch.testing.assert_close(advantage, wanted_advantage)
+
+
+@pytest.mark.parametrize(("gamma", "decay"), [(0.9, 0.0), (0.0, 0.9), (1e-3, 1e-6), (0.9, 0.5)])
+def test_advantages_of_long_sequences_are_those_of_short_ones(gamma: float, decay: float) -> None:
+    """Also where the trace vanishes; checked against the recursion of Schulman et al. 2016."""
+    torch.manual_seed(0)
+    value, following, reward = (torch.randn(3, 130, 1, dtype=torch.float64) for _ in range(3))
+    done = torch.rand(3, 130, 1) < 0.1
+    found, _ = estimate(gamma, decay, value, following, reward, done, done)
+    running, wanted = torch.zeros(3, 1, dtype=torch.float64), torch.zeros_like(value)
+    for t in reversed(range(130)):
+        goes_on = (~done[:, t]).double()
+        running = reward[:, t] + gamma * goes_on * following[:, t] - value[:, t] + gamma * decay * goes_on * running
+        wanted[:, t] = running
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)

@@ -146,3 +146,11 @@ def test_a_worlds_own_scaling_comes_first() -> None:
     assert agent.actor.encoder.out_features == 17
     rollout = env.rollout(3, agent.policy(explore=True), break_when_any_done=False)
     assert rollout["agents", "action"].shape[:2] == (2, 3)
+
+
+@pytest.mark.parametrize("world", ["arena", "rocket"])
+def test_a_worlds_own_scaling_of_a_vector_comes_first(world: str) -> None:
+    env = envs.make(world, num_worlds=2)
+    agent = make_agent("ppo", env, encoders={"observation": {"kind": "mlp", "hidden": [5]}})
+    assert agent.actor.encoder.out_features == 5
+    assert env.rollout(2, agent.policy(explore=True), break_when_any_done=False).shape == (2, 2)
