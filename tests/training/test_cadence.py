@@ -54,7 +54,7 @@ def cadence(c: TrainConfig) -> tuple[int, float, float, float]:
     ("overrides", "changed", "expected"),
     [
         (["env=marinenav", "agent=sac"], {}, (15_000_000, 75_000, 1_000_000, 1_500_000)),
-        (["env=marinenav"], {}, (36_000_000, 180_000, 2_400_000, 3_600_000)),
+        (["env=marinenav"], {}, (54_000_000, 270_000, 3_600_000, 5_400_000)),
         (["env=marinenav"], {"total_frames": 3000}, (3000, 15, 200, 300)),
         (["env=arena", "agent=dqn"], {}, (32_000_000, 160_000, 3_200_000, 3_200_000)),
         (PENDULUM, {"total_frames": 1005}, (1005, 6, 101, 101)),

@@ -98,7 +98,7 @@ def test_a_log_line_is_of_the_episodes_of_all() -> None:
 def test_a_curriculum_judges_the_episodes_of_all() -> None:
     latest = LatestEpisodes(["return"], 3, 3)
     for batch in (episodes(1.0, 2.0), episodes(6.0)):
-        latest.take(latest.finished(batch))
+        latest.take(latest.finished(batch, torch.zeros(len(batch), dtype=torch.bool)))
     assert len(latest) == 3 and latest.mean("return") == 3.0
 
 

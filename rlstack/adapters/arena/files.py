@@ -222,7 +222,7 @@ def curriculum_from_published(entries: Mapping[str, Any], begun: int = 0) -> dic
             raise ConfigError(f"its lists are of {sorted(lengths)} episodes")
     count = max(lengths, default=0)
     filled = {name: column or [0.0] * count for name, column in columns.items()}
-    return {"stage": stage, "begun": begun, "episodes": {"columns": filled, "count": count}}
+    return {"stage": stage, "begun": begun, "episodes": {"columns": filled, "count": count}, "older": []}
 
 
 def training_state(
