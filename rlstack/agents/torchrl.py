@@ -30,6 +30,7 @@ from rlstack.config.agents import LossNetwork, TorchRLConfig
 from rlstack.config.errors import did_you_mean, unknown_key
 from rlstack.config.schedules import make_schedule
 from rlstack.losses.advantage import normalized
+from rlstack.networks.distributions import full_precision
 from rlstack.networks.renormalized import renormalized
 from rlstack.networks.values import ActionValue, StateNetwork
 
@@ -144,8 +145,11 @@ class OnPolicyTorchRL(AroundLoss):
             seen = self.normalized(observation)
             if not extras:
                 return {"action": self.interface.to_env(self.parts.best(seen, mask))}
-            how = ExplorationType.RANDOM if exploring(explore) else ExplorationType.DETERMINISTIC
-            acted = self.parts.act(seen, mask, how)
+            explores = exploring(explore)
+            how = ExplorationType.RANDOM if explores else ExplorationType.DETERMINISTIC
+            # Explores in the precision in which it learns: the ratio of a policy to itself must be one.
+            with next(iter(self.optimizers.values())).autocast(explores):
+                acted = self.parts.act(seen, mask, how)
             beside = {"log_prob": acted["log_prob"], "raw_action": acted["action"]}
             return {"action": self.interface.to_env(acted["action"]), **beside}
 
@@ -259,6 +263,7 @@ class LossParts:
         return self._stochastic(network)
 
     def _stochastic(self, network: nn.Module) -> TensorDictModule:
+        network.register_forward_hook(_in_full_precision)
         if self.interface.choices is None:
             numbers = TensorDictModule(
                 nn.Sequential(network, NormalParamExtractor()), ["observation"], ["loc", "scale"]
@@ -470,6 +475,11 @@ class LossParts:
         """Moves every target one step towards its network."""
         if self._targets is not None:
             self._targets.step()
+
+
+def _in_full_precision(network: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    """A hook that keeps distributions and their log probabilities out of low precision."""
+    return full_precision(output)
 
 
 def _of_rollouts(text: str) -> bool:

@@ -229,6 +229,17 @@ def test_epsilon_replaces_whole_actions() -> None:
     assert set(counts) == {0, 2}
 
 
+@pytest.mark.parametrize("world", [numbers, choices])
+def test_in_low_precision_a_policy_acts_as_it_learns(world: Callable[[], Decisions]) -> None:
+    torch.manual_seed(0)
+    env = world()
+    made = make_agent("torchrl_ppo", env, 1000, **{**TINY, "hidden": [64, 64], "precision": "bfloat16"})
+    batch = made.rollout(env.experience(made, 4, 32))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = made.actor.get_dist(batch.select("observation")).log_prob(batch["action"])
+    assert found.dtype == torch.float32 and (found - batch["log_prob"]).abs().max() < 1e-4
+
+
 def test_trying_it_out_leaves_no_trace_in_statistics() -> None:
     made = make_agent("crossq", numbers(), 1000, **REPLAY)
     found = {name: value for name, value in made.loss.state_dict().items() if "running" in name or "batches" in name}
