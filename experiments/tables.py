@@ -23,6 +23,7 @@ from experiments.echelon import memory
 from experiments.marinenav import algorithms, benchmark, offline, options, quality
 from experiments.recorded import curves as recorded
 from experiments.reference_scores import scores
+from experiments.rocket import ablation
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
@@ -40,6 +41,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "arena": lambda: arena.table(HERE / "arena"),
     "rocket": lambda: against.table(_read("rocket/rules")),
     "rocket_two": lambda: against.table(_read("rocket/two")),
+    "rocket_ablation": lambda: ablation.table(_read("rocket/ablation")["won"]),
     "rocket_self_play": lambda: against.table(_read("rocket/self_play")),
     "rocket_league": lambda: tournament.table(_read("rocket/league")),
     "echelon": lambda: against.table(_read("echelon/bots")),
