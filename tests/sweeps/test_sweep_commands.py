@@ -115,5 +115,5 @@ def test_submitit_runs_each_in_a_job_of_its_own(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert len(table(result.stdout)) == 2
     (folder,) = (tmp_path / "runs").iterdir()
-    assert result.stdout.splitlines()[-1].endswith(f"rlstack.report runs/{folder.name}")
+    assert result.stdout.splitlines()[-1].endswith(f"rlstack report runs/{folder.name}")
     assert (folder / ".submitit").is_dir()
