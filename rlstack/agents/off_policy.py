@@ -25,7 +25,6 @@ from rlstack.networks.renormalized import running_statistics
 
 from .base import Agent, Policy, exploring
 from .choosing import Choosing
-from .compilation import CannotCompile, Compiler
 from .interface import Interface, require_continuous
 from .optimizer import Info, Optimizer
 
@@ -285,11 +284,6 @@ class ActorCritic(OffPolicy):
             torch._foreach_copy_(self._running, self.critic_optimizer.mean(self._running))
         self.reprioritize(batch, info)
         return critic_metrics(loss, norm, info) | self.actor_step(batch)
-
-    def compile(self, compiler: Compiler) -> None:
-        if self._running:
-            raise CannotCompile("agent.critic_norm=batch keeps statistics from one update to the next")
-        super().compile(compiler)
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one step of the actor and returns its metrics, with those that the loss reports as ``policy/...``."""

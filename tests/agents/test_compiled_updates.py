@@ -52,6 +52,8 @@ def _compare(name: str, discrete: bool, backend: str, **overrides: Any) -> list[
     assert not any(map(torch.equal, before, eager.parameters())), "every parameter is trained"
     for ours, theirs in zip(quick.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=2e-6)
+    for name, network in eager.networks.items():
+        torch.testing.assert_close(dict(quick.networks[name].named_buffers()), dict(network.named_buffers()))
     for key, value in metrics[0].items():
         torch.testing.assert_close(torch.as_tensor(metrics[1][key]), torch.as_tensor(value), rtol=2e-3, atol=1e-5)
     torch.testing.assert_close(actions[1], actions[0], rtol=1e-3, atol=1e-5)
@@ -65,6 +67,11 @@ def test_an_update_is_one_graph(name: str, discrete: bool) -> None:
     assert not [line for line in told if "not compiled" in line]
     assert [line for line in told if line.startswith(f"compiled the update of {name}")]
     assert [line for line in told if line.startswith(f"compiled the policy of {name}")]
+
+
+def test_statistics_of_critics_that_normalise_over_the_batch_run_on() -> None:
+    told = _compare("td3", False, "eager", critic_norm="batch")
+    assert told and not [line for line in told if "not compiled" in line]
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torchrl.modules import BatchRenorm1d
 
 from rlstack.agents import make_agent
-from rlstack.agents.compilation import CannotCompile, Compiler
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
@@ -161,5 +160,3 @@ def test_who_has_no_such_critics() -> None:
         small(plain(True), name="sac", **NORM)
     with pytest.raises(ConfigError, match="critic_norm is for ddpg, td3 and sac"):
         make_agent("tqc", plain(False), **NORM)
-    with pytest.raises(CannotCompile, match="critic_norm=batch"):
-        small(plain(False), name="td3", **NORM).compile(Compiler())
