@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from .advantage import normalized
-from .base import Loss, Metrics
+from .base import Loss, Metrics, misshapen
 
 
 class PolicyGradientLoss(Loss):
@@ -68,16 +68,33 @@ class PolicyGradientLoss(Loss):
         """Returns the policy's distribution in a state, and the state's value ``[...]``."""
         if self._evaluate is not None:
             return self._evaluate(tensordict)
-        keys, lead = self.tensor_keys, tensordict.batch_size
-        value = self.output(self.critic, tensordict, "state_value").reshape(lead)
+        keys = self.tensor_keys
+        value = _flat("the values", self.output(self.critic, tensordict, "state_value"), tensordict)
         if isinstance(self.actor, TensorDictModuleBase):
             return self.actor.get_dist(tensordict.select(*self.actor.in_keys, strict=False)), value
         mask = tensordict.get(keys.action_mask, None)
         return self.actor(tensordict.get(keys.observation), *(() if mask is None else (mask,))), value
 
     def entry(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
-        """Returns an entry ``[...]`` or ``[..., 1]`` as ``[...]``."""
-        return tensordict.get(key).reshape(tensordict.batch_size)
+        """Returns an entry ``[...]`` or ``[..., 1]`` as ``[...]``.
+
+        Raises:
+            ValueError: it has further dimensions, such as one of agents.
+        """
+        return _flat(f"the entries {key!r}", tensordict.get(key), tensordict)
+
+    def log_prob(self, tensordict: TensorDictBase, distribution: Any) -> Tensor:
+        """Returns the log probability ``[...]`` of the actions.
+
+        Raises:
+            ValueError: it has another shape; broadcasting would weigh each entry with the advantages of all.
+        """
+        log_prob: Tensor = distribution.log_prob(tensordict.get(self.tensor_keys.action))
+        if log_prob.shape != tensordict.batch_size:
+            told = f"log probabilities have the shape {[*log_prob.shape]}, the batch {[*tensordict.batch_size]}"
+            hint = "store a single choice without a last dimension, and wrap a distribution of vectors in Independent(., 1)"
+            raise ValueError(f"{told}: {hint}")
+        return log_prob
 
     def advantage(self, tensordict: TensorDictBase) -> Tensor:
         """Returns the advantages ``[...]``, normalised if ``normalize_advantage`` is set."""
@@ -141,8 +158,13 @@ class A2CLoss(PolicyGradientLoss):
     out_keys = ["loss_objective", "loss_critic", "loss_entropy", "policy", "value", "entropy"]
 
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
-        log_prob = distribution.log_prob(tensordict.get(self.tensor_keys.action))
-        return -(self.advantage(tensordict) * log_prob).mean(), {}
+        return -(self.advantage(tensordict) * self.log_prob(tensordict, distribution)).mean(), {}
+
+
+def _flat(what: str, entry: Tensor, tensordict: TensorDictBase) -> Tensor:
+    if entry.numel() != tensordict.numel():
+        raise misshapen(what, entry, tensordict)
+    return entry.reshape(tensordict.batch_size)
 
 
 def entropy_of(distribution: Any) -> Tensor:

@@ -39,7 +39,7 @@ class Loss(LossModule):
     class _AcceptedKeys:
         """Entries that :meth:`set_keys` can rename; those of the next state are under ``next``.
 
-        ``gamma [..., 1]`` is the discount of an (n-step) bootstrap, ``action_mask [..., n]`` (bool) the legal choices,
+        ``gamma [...]`` or ``[..., 1]`` is the discount of an (n-step) bootstrap, ``action_mask [..., n]`` (bool) the legal choices,
         and ``priority_weight [...]`` the importance weight of an entry that was sampled by priority; all are optional.
         Under ``priority``, :meth:`forward` writes the size of each entry's error.
         """
@@ -82,6 +82,14 @@ class Loss(LossModule):
             if held in self.__dict__:
                 params = TensorDict.from_module(self.__dict__[held])
                 setattr(self, f"{held}_params", TensorDictParams(params, no_convert=True))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(deepcopy(self.__dict__, memo))
+        for name in twin._names:  # TorchRL copies views by themselves, apart from the copied networks
+            twin._view(name)
+        return twin
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         for name in self._names:
@@ -162,26 +170,41 @@ class Loss(LossModule):
         return values.argmax(-1, keepdim=True)
 
     def chosen(self, tensordict: TensorDictBase, choices: int) -> Tensor:
-        """Returns the index ``[..., 1]`` of the action taken, whose entry may be one-hot ``[..., n]`` or an index."""
+        """Returns the index ``[..., 1]`` of the action taken, whose entry may be one-hot ``[..., n]`` or an index.
+
+        Raises:
+            ValueError: it has more dimensions, such as one of agents.
+        """
         action, lead = tensordict.get(self.tensor_keys.action), len(tensordict.batch_size)
-        if action.dim() > lead and action.shape[-1] == choices and choices > 1:
-            return action.to(torch.uint8).argmax(-1, keepdim=True)
-        return action if action.dim() > lead else action.unsqueeze(-1)
+        if action.dim() == lead:
+            return action.unsqueeze(-1)
+        if action.dim() > lead + 1 or action.shape[-1] not in (1, choices):
+            raise misshapen("the actions", action, tensordict)
+        return action if action.shape[-1] == 1 else action.to(torch.uint8).argmax(-1, keepdim=True)
 
     # -- arithmetic ----------------------------------------------------------------------------------------------
 
     def bootstrapped(self, tensordict: TensorDictBase, values: Tensor) -> Tensor:
-        """Returns ``r + gamma v`` for values ``[..., k]`` of the next states; at the end ``r`` alone, whatever ``v``.
+        """Returns ``r + gamma v`` for values ``[..., k]`` (or ``[k]``, if all next states have the same); at the end
+        ``r`` alone, whatever ``v``.
 
         Only the end of a task (``terminated``) has no future; a time limit (``truncated``) does.
+
+        Raises:
+            ValueError: rewards or ends are not ``[..., 1]``; broadcasting them would mix up entries and quantiles.
         """
         keys, following = self.tensor_keys, tensordict.get("next")
-        reward, gamma = following.get(keys.reward), tensordict.get(keys.gamma, None)
+        reward, end, gamma = following.get(keys.reward), following.get(keys.terminated), tensordict.get(keys.gamma, None)
+        lead = values.shape[:-1]
+        for name, entry in (("reward", reward), ("terminated", end)):
+            if entry.shape[-1:] != (1,) or entry.shape[entry.dim() - 1 - len(lead) : -1] != lead:
+                told = f"the shape {[*entry.shape]}, [..., 1] is needed for values {[*values.shape]}"
+                raise ValueError(f"{name} has {told} of the next states")
         if gamma is None:
             target = torch.add(reward, values, alpha=self.gamma)
         else:
-            target = torch.addcmul(reward, gamma, values)
-        return torch.where(following.get(keys.terminated), reward, target)
+            target = torch.addcmul(reward, gamma.reshape(reward.shape), values)
+        return torch.where(end, reward, target)
 
     def mean(self, errors: Tensor, tensordict: TensorDictBase) -> Tensor:
         """Returns the mean of errors ``[...]`` or ``[..., 1]``, each times its importance weight if there is one."""
@@ -237,6 +260,13 @@ def frozen(*networks: nn.Module) -> Iterator[None]:
     finally:
         for parameter in parameters:
             parameter.requires_grad_(True)
+
+
+def misshapen(what: str, entry: Tensor, tensordict: TensorDictBase) -> ValueError:
+    """Returns the error for an entry whose dimensions do not fit the batch."""
+    shape, batch = [*entry.shape], [*tensordict.batch_size]
+    hint = "make a batch of several agents one of single agents first, by rlstack.flatten_agents"
+    return ValueError(f"{what} have the shape {shape}, which does not fit the batch {batch}; {hint}")
 
 
 def _under_next(key: NestedKey) -> NestedKey:

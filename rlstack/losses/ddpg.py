@@ -51,6 +51,8 @@ class DDPGLoss(Loss):
         super().__init__(gamma)
         self.add_network("actor", actor, target=not joint)
         critics = [critic] if isinstance(critic, nn.Module) else list(critic)
+        if len(critics) not in (1, 2):
+            raise ValueError(f"one critic or two are needed, got {len(critics)}")
         self.add_network("critics", nn.ModuleList(critics), target=not joint)
         self.joint = joint
         self.error, self.raw_penalty = _ERRORS[error], raw_penalty

@@ -45,8 +45,7 @@ class PPOLoss(PolicyGradientLoss):
 
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
         keys, advantage, clip = self.tensor_keys, self.advantage(tensordict), self.clip
-        log_prob = distribution.log_prob(tensordict.get(keys.action))
-        log_ratio = log_prob - self.entry(tensordict, keys.sample_log_prob)
+        log_ratio = self.log_prob(tensordict, distribution) - self.entry(tensordict, keys.sample_log_prob)
         ratio = log_ratio.exp()
         # For a ratio > 0, clip(r) A is A + clip |A| wherever it is the smaller one: no gradient has to pass through it.
         surrogate = torch.minimum(ratio * advantage, torch.add(advantage, advantage.abs(), alpha=clip)).mean()

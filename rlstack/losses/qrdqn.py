@@ -28,6 +28,8 @@ class QRDQNLoss(QuantileLoss):
         """Returns ``Z(s, .)`` of all actions, ``[..., quantiles, actions]``, at the network's fixed levels."""
         network = self.target_network if target else self.network
         out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value)
+        if out.shape[-2] != self.num_quantiles:
+            raise ValueError(f"num_quantiles is {self.num_quantiles}, the network returns {out.shape[-2]} per action")
         return out
 
     def draw_levels(self, like: Tensor) -> Tensor:

@@ -68,6 +68,7 @@ class SACLoss(Loss):
     critics_params: TensorDictParams
     target_critics_params: TensorDictParams
     temperature_params: TensorDictParams
+    TWO_CRITICS = True
     out_keys = [
         "loss_critic",
         "loss_actor",
@@ -94,6 +95,10 @@ class SACLoss(Loss):
         joint: bool = False,
     ) -> None:
         super().__init__(gamma)
+        if self.TWO_CRITICS and len(critics) != 2:
+            raise ValueError(f"two critics are needed, got {len(critics)}")
+        if alpha <= 0:
+            raise ValueError(f"alpha: {alpha:g} is not positive")
         self.add_network("actor", actor, target=target_actor)
         self.add_network("critics", nn.ModuleList(critics), target=not joint)
         self.joint = joint

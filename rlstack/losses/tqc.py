@@ -32,6 +32,7 @@ class TQCLoss(SACLoss):
     and ``target``.
     """
 
+    TWO_CRITICS = False
     out_keys = ["loss_critic", "loss_actor", "loss_alpha", "entropy", "alpha", "value", "target"]
 
     def __init__(
@@ -48,7 +49,9 @@ class TQCLoss(SACLoss):
         """Returns the quantiles of the next state's value that are kept, ``[..., k]``, in ascending order."""
         action, log_prob = self.action_and_log_prob(following, self.target_actor_acts)
         quantiles = torch.cat(self.quantiles(self.target_critics, following, action), -1).sort(-1).values
-        kept = quantiles[..., : quantiles.shape[-1] - self.drop * len(self.critics)]
+        if (count := quantiles.shape[-1] - self.drop * len(self.critics)) < 1:
+            raise ValueError(f"drop: {self.drop} quantiles left out per critic leave none of {quantiles.shape[-1]}")
+        kept = quantiles[..., :count]
         return kept - self.temperature() * log_prob
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:

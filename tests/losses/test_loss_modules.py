@@ -178,6 +178,24 @@ def test_state_goes_into_another_one_and_copies_are_apart(made: tuple[Loss, Tens
 
 
 @everyone
+def test_a_copy_learns_and_its_targets_follow(made: tuple[Loss, TensorDict]) -> None:
+    copy = deepcopy(made[0])
+    out = copy(made[1])
+    sum(value for value in out.values() if value.requires_grad).backward()
+    assert all(parameter.grad is not None for parameter in copy.parameters())
+    targets = [name for name in copy._names if f"target_{name}_params" in dict(copy.named_children())]
+    for name in targets:
+        with torch.no_grad():
+            for parameter in getattr(copy, name).parameters():
+                parameter += 1
+    if targets:
+        HardUpdate(copy, value_network_update_interval=1).step()
+    for name in targets:
+        pairs = zip(getattr(copy, f"target_{name}").parameters(), getattr(copy, name).parameters(), strict=True)
+        assert all(torch.equal(target, moved) for target, moved in pairs)
+
+
+@everyone
 def test_it_can_be_moved(made: tuple[Loss, TensorDict], name: str) -> None:
     loss = made[0].double()
     assert {value.dtype for value in loss.state_dict().values()} == {torch.float64}
@@ -244,6 +262,66 @@ def test_the_batch_may_bring_its_own_discount(made: tuple[Loss, TensorDict]) -> 
     loss.gamma = 0.25
     torch.manual_seed(1)
     torch.testing.assert_close(loss(data.exclude("gamma"))["target"], given)
+
+
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "sac"])
+def test_torchrl_s_n_step_returns_bring_a_discount_without_a_last_dimension(made: tuple[Loss, TensorDict]) -> None:
+    loss, data = made
+    torch.manual_seed(1)
+    expected = loss(data.clone().set("gamma", torch.linspace(0, 1, N).unsqueeze(-1)))
+    torch.manual_seed(1)
+    assert (loss(data.set("gamma", torch.linspace(0, 1, N))) == expected).all()
+
+
+@pytest.mark.parametrize("entry", ["reward", "terminated"])
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn"])
+def test_rewards_and_ends_that_would_be_broadcast_are_refused(made: tuple[Loss, TensorDict], entry: str) -> None:
+    loss, data = made
+    data = data[:K]  # as many entries as quantiles
+    data["next", entry] = data["next", entry].squeeze(-1)
+    with pytest.raises(ValueError, match=rf"{entry} has the shape \[5\], \[\.\.\., 1\] is needed"):
+        loss(data)
+
+
+@pytest.mark.parametrize("kind", [A2CLoss, PPOLoss])
+def test_log_probabilities_that_would_be_broadcast_are_refused(kind: type[PPOLoss]) -> None:
+    class Gaussian(Policy):
+        def forward(self, observation: Tensor) -> Any:
+            return Normal(self.logits(observation)[..., :1], 1.0)
+
+    data = batch("ppo")
+    wrong = ((Policy(), data.clone().set("action", data["action"].unsqueeze(-1))), (Gaussian(), batch("sac")))
+    for actor, given in wrong:
+        with pytest.raises(ValueError, match="log probabilities have the shape"):
+            kind(actor, Net(S, 1))(given)
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_agents_must_be_in_the_batch(made: tuple[Loss, TensorDict]) -> None:
+    loss, data = made
+    agents = torch.stack((data, data), 1)
+    agents.batch_size = [N]
+    agents["next"].batch_size = [N]
+    with pytest.raises(ValueError, match=r"shape \[6, 2(, 1)?\], .* the batch \[6\]; .*rlstack\.flatten_agents"):
+        loss(agents)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: SACLoss(Net(S, 4, split=True), [Net(S + 2, 1)], action_size=2), "two critics are needed, got 1"),
+        (lambda: SACLoss(Net(S, 4, split=True), [Net(S + 2, 1)] * 2, alpha=0.0, action_size=2), "alpha: 0 is not"),
+        (lambda: TD3Loss(Net(S, 2), [Net(S + 2, 1)] * 3), "one critic or two are needed, got 3"),
+        (
+            lambda: TQCLoss(Net(S, 4, split=True), [Net(S + 2, 2)] * 2, drop=2, action_size=2)(batch("tqc")),
+            "drop: 2 quantiles left out per critic leave none of 4",
+        ),
+        (lambda: QRDQNLoss(Net(S, K, A))(batch("dqn")), "num_quantiles is 8, the network returns 5 per action"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make()
 
 
 # -- TorchRL's own modules ---------------------------------------------------------------------------------------------
