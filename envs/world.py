@@ -275,6 +275,10 @@ def hooks_of(env: Any) -> WorldHooks:
     return env if isinstance(env, WorldHooks) else WorldHooks()
 
 
+_NEW = "new"
+"""Entry of the state of a world before its first reset."""
+
+
 # -- batched worlds ------------------------------------------------------------------------------------------------
 
 
@@ -312,8 +316,8 @@ class World(WorldHooks, EnvBase):
     _reader: tuple[bool, Reader] | None = None
 
     def __init__(self, num_worlds: int, device: torch.device | str, dtype: torch.dtype, seed: int | None) -> None:
-        if num_worlds < 1:
-            raise ValueError(f"num_worlds: {num_worlds} is not a positive number of worlds")
+        if not isinstance(num_worlds, (int, np.integer)) or num_worlds < 1:
+            raise ValueError(f"num_worlds: {num_worlds!r} is not a positive whole number of worlds")
         super().__init__(device=torch.device(device), batch_size=[num_worlds])
         if self.device.type == "cpu":
             keep_freed_memory()
@@ -399,14 +403,21 @@ class World(WorldHooks, EnvBase):
         Nested actions are returned as a dict. With TorchRL's ``run_type_checks``, choices out of range raise an error.
 
         Raises:
-            ValueError: an action has another shape than its spec.
+            ValueError: the action is missing or has another shape than its spec.
         """
         strict = self.run_type_checks
         if self._reader is None or self._reader[0] != strict:
             group = GROUP in self.full_action_spec.keys()  # noqa: SIM118
             key: Any = (GROUP, "action") if group else "action"
-            read = reader(self.full_action_spec[key], f"{type(self).__name__}: action", self.clamps_actions, strict)
-            self.__dict__["_reader"] = strict, lambda given: read(given.get(key))
+            name = f"{type(self).__name__}: action"
+            read = reader(self.full_action_spec[key], name, self.clamps_actions, strict)
+
+            def found(given: TensorDictBase) -> Any:
+                if (action := given.get(key, None)) is None:
+                    raise ValueError(f"{name}: missing, the tensordict has no entry {key!r}")
+                return read(action)
+
+            self.__dict__["_reader"] = strict, found
         return self._reader[1](tensordict)  # type: ignore[index]
 
     def _reset(
@@ -550,13 +561,20 @@ class World(WorldHooks, EnvBase):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Returns everything needed to continue exactly here, as a nested dict of tensors and numbers."""
-        return {"generator": self.generator.get_state(), **self._state_to_save()}
+        generator = self.generator.get_state()
+        return {"generator": generator, **self._state_to_save()} if self._begun else {"generator": generator, _NEW: True}
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Restores :meth:`state_dict`. The next full ``reset()``, such as a new collector's, continues the worlds."""
+        """Restores :meth:`state_dict`. The next full ``reset()``, such as a new collector's, continues the worlds.
+
+        An empty state, which TorchRL's collectors save for an environment without transforms, changes nothing.
+        """
+        if not state_dict:
+            return
         self.generator.set_state(state_dict["generator"].cpu())
-        self._load_state(state_dict)
-        self._begun = self._continue_after_load = True
+        if not state_dict.get(_NEW, False):
+            self._load_state(state_dict)
+        self._begun = self._continue_after_load = not state_dict.get(_NEW, False)
 
     @abstractmethod
     def _state_to_save(self) -> dict[str, Any]: ...

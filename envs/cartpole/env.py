@@ -96,8 +96,9 @@ class CartPole(World):
         return self._current(reward=reward, done=fallen | late, terminated=fallen, truncated=late)
 
     def _current(self, **more: Tensor) -> TensorDict:
-        episode = self._tensordict({"return": self.length, "length": self.length})
-        return self._tensordict({"observation": self.state, "episode": episode, **more})
+        # Copies, since a policy may normalise an observation in place.
+        episode = self._tensordict({"return": self.length.clone(), "length": self.length.clone()})
+        return self._tensordict({"observation": self.state.clone(), "episode": episode, **more})
 
     def _tensordict(self, entries: dict[str, Any]) -> TensorDict:
         # The public constructor checks every entry, which takes as long as the simulation.

@@ -50,6 +50,15 @@ class Wrapper(World):
         return self.inner.innermost
 
     @property
+    def run_type_checks(self) -> bool:
+        return self.inner.run_type_checks
+
+    @run_type_checks.setter
+    def run_type_checks(self, value: bool) -> None:
+        if hasattr(self, "inner"):  # the base class sets it before it exists
+            self.inner.run_type_checks = value
+
+    @property
     def total_steps(self) -> int:
         return self.inner.total_steps
 
@@ -101,10 +110,12 @@ class Wrapper(World):
         """Updates the entries of restarted worlds, given by an index tensor (None: all)."""
 
     def _restart(self, worlds: Tensor | None) -> None:
+        self.inner._begun = True
         self.inner._restart(worlds)
         self._show_anew(worlds)
 
     def _restart_seeded(self, seed: int | Sequence[int]) -> None:
+        self.inner._begun = True
         self.inner._restart_seeded(seed)
         self._show_anew(None)
 

@@ -119,7 +119,12 @@ def make_agent(
     Example:
         >>> agent = make_agent("acqn", env, batch_size=512)
         >>> policy = agent.policy(explore=False)
+
+    Raises:
+        ConfigError: there is no such agent or option, the world does not fit, or ``env`` is none.
     """
+    if not isinstance(env, EnvBase):
+        raise ConfigError(f"env: expected a world, such as envs.make('cartpole'), got {env!r}")
     return build_agent(
         load_group("agent", name, overrides), env, total_frames, device or getattr(env, "device", None) or "cpu"
     )

@@ -112,6 +112,8 @@ def make_collector(
         ...     frames += int(sequences["active"].sum())
         ...     metrics = agent.learn(sequences, frames)
     """
+    if steps_per_batch < 1:
+        raise ValueError(f"steps_per_batch: {steps_per_batch} is not a positive number of steps")
     if (
         policy_device is not None and policy_device.type == "cuda"
     ):  # with its number: elsewhere TorchRL copies the policy

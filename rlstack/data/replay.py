@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, RoundRobinWriter, TensorDictReplayBuffer
-from torchrl.data.replay_buffers import RandomSampler
+from torchrl.data.replay_buffers import RandomSampler, SamplerWithoutReplacement
 
 from envs.tensordicts import unchecked
 from rlstack.config import ConfigError
@@ -209,6 +209,10 @@ class Replay(TensorDictReplayBuffer):
 
     def __init__(self, *, storage: Any, batch_size: int | None = None, steps: int = 1, **options: Any) -> None:
         options.setdefault("writer", RangeWriter())
+        sampler = options.get("sampler")
+        if isinstance(sampler, SumTreeSampler) and sampler.tree.capacity != storage.max_size:
+            told = f"one for {sampler.tree.capacity:,} does not fit a storage of {storage.max_size:,}"
+            raise ConfigError(f"sampler: a SumTreeSampler has the capacity of its storage, {told}")
         super().__init__(storage=storage, batch_size=batch_size, **options)
         self.steps = steps
         self._plain = not len(self.transform) and not any(options.get(name) for name in _INVOLVED)
@@ -220,6 +224,17 @@ class Replay(TensorDictReplayBuffer):
     def direct(self) -> bool:
         """Whether the parts need nothing else from TorchRL's buffer, so that they can be called directly."""
         return self._plain and isinstance(self.storage, Rows)
+
+    @property
+    def _draws_rows(self) -> bool:
+        """Whether the sampler draws positions ``[N]``: others, such as TorchRL's of slices, may not."""
+        return type(self.sampler) in (RandomSampler, SamplerWithoutReplacement) or isinstance(
+            self.sampler, SumTreeSampler
+        )
+
+    def add(self, data: TensorDictBase) -> int:
+        """Adds one entry, without a batch dimension, as :meth:`extend` does, and returns its position."""
+        return int(self.extend(data.unsqueeze(0))[0])
 
     def append_transform(self, transform: Any, *, invert: bool = False) -> Replay:
         self._plain = False
@@ -257,13 +272,16 @@ class Replay(TensorDictReplayBuffer):
         """Draws a batch ``[batch_size]`` of copies with the global generator of the storage's device.
 
         Raises:
-            ConfigError: the buffer is empty.
+            ConfigError: the buffer is empty, or no batch size has been given.
         """
         if len(self.storage) == 0:
             raise ConfigError("an empty replay has nothing to sample: extend it first")
-        if return_info or not self.direct:
+        size = self.batch_size if batch_size is None else batch_size
+        if size is None:
+            raise ConfigError("give batch_size to Replay or to sample")
+        if return_info or not self.direct or not self._draws_rows:
             return super().sample(batch_size, return_info, include_info)
-        index, info = self.sampler.sample(self.storage, self.batch_size if batch_size is None else batch_size)
+        index, info = self.sampler.sample(self.storage, size)
         return self.storage.rows(index, besides={"index": index, **info})
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:

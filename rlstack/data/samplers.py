@@ -88,6 +88,8 @@ class SumTreeSampler(Sampler):
         """
         device, dtype = self.tree.device, self.tree.dtype
         priority = torch.as_tensor(priority).detach().reshape(-1).to(device, dtype).abs()
+        if not len(priority):
+            return
         priority = torch.nan_to_num(priority, nan=0.0, posinf=0.0)
         torch.maximum(self._max, priority.max(), out=self._max)
         self.tree.set(torch.as_tensor(index).reshape(-1).to(device), self._stored(priority))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
-from torchrl.data.replay_buffers import RandomSampler
+from torchrl.data.replay_buffers import RandomSampler, SliceSampler, SliceSamplerWithoutReplacement
 from torchrl.envs.transforms import DoubleToFloat, RewardScaling
 
 from rlstack.config import ConfigError
@@ -205,6 +205,33 @@ def test_parts_can_be_exchanged_for_torchrls(parts: str, kind: Any) -> None:
     assert (sample["index"] == 9).sum() == pytest.approx(200 * share, abs=1)  # stratified
     ratio = sample["priority_weight"].min() / sample["priority_weight"].max()
     assert float(ratio) == pytest.approx((8 / 0.5**0.6) ** -0.4, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [SliceSampler, SliceSamplerWithoutReplacement])
+def test_torchrls_samplers_of_slices_draw_from_it(kind: Any) -> None:
+    sampler = kind(slice_len=5, end_key=("next", "done"))
+    replay = Replay(storage=TensorRows(100), sampler=sampler, batch_size=20)
+    steps = TensorDict({"x": torch.arange(60), "next": {"done": (torch.arange(60) % 20 == 19).unsqueeze(-1)}}, [60])
+    replay.extend(steps)
+    slices = replay.sample()["x"].reshape(-1, 5)
+    assert torch.equal(slices, slices[:, :1] + torch.arange(5))
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_entries_are_added_one_by_one_too(prioritized: bool) -> None:
+    replay = make_replay(2, 4, CPU, sampler="prioritized" if prioritized else "uniform")
+    assert [replay.add(row) for row in numbered(0, 3)] == [0, 1, 0]
+    assert held(replay) == [2, 1] and set(replay.sample()["action"][:, 0].tolist()) <= {1.0, 2.0}
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="one for 50 does not fit a storage of 100"):
+        Replay(storage=TensorRows(100), sampler=SumTreeSampler(50), batch_size=8)
+    replay = Replay(storage=TensorRows(10))
+    replay.extend(numbered(0, 3))
+    with pytest.raises(ConfigError, match="give batch_size"):
+        replay.sample()
+    SumTreeSampler(5).update_priority(torch.zeros(0, dtype=torch.int64), torch.zeros(0))  # of nothing, changes nothing
 
 
 def test_transforms_may_be_appended() -> None:

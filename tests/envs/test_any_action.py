@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule
 from torch import Tensor
+from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 
 import envs
@@ -128,6 +130,27 @@ def test_choices_out_of_range_raise_where_types_are_checked() -> None:
         env.step(root)
 
 
+@pytest.mark.parametrize("wrapper", [{"frame_stack": 2}, {"action_repeat": 2}])
+def test_types_are_checked_inside_wrappers(wrapper: dict[str, int]) -> None:
+    env = build("cartpole", wrapper)
+    assert env.run_type_checks is False
+    env.run_type_checks = True
+    with pytest.raises(ValueError, match="CartPole: action: 5 is none of the choices"):
+        env.step(env.reset().set("action", torch.full((3,), 5)))
+
+
+def test_a_missing_action_is_named() -> None:
+    env = build("cartpole", {})
+    with pytest.raises(ValueError, match="^CartPole: action: missing, the tensordict has no entry 'action'$"):
+        env.step(env.reset())
+
+
+@pytest.mark.parametrize("count", [0, 2.5, "3"])
+def test_a_number_of_worlds_is_whole_and_positive(count: Any) -> None:
+    with pytest.raises(ValueError, match="num_worlds: .* is not a positive whole number"):
+        envs.make("cartpole", num_worlds=count)
+
+
 def test_choices_out_of_range_end_a_run_with_debug() -> None:
     env = build("cartpole", {})
     batch = env.rollout(4, break_when_any_done=False)
@@ -202,6 +225,52 @@ def test_the_first_step_comes_after_reset(name: str, options: dict[str, Any], re
         with pytest.raises(RuntimeError, match=r"reset\(\) comes before the first step$"):
             env.step_and_maybe_reset(env.rand_action())
     assert env.is_closed
+
+
+@pytest.mark.parametrize(("name", "options"), ALL[:5])
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_the_state_before_the_first_reset_is_that_of_the_generator(
+    name: str, options: dict[str, Any], repeat: int
+) -> None:
+    with envs.make(name, action_repeat=repeat, seed=3, **options) as env:
+        state = env.state_dict()
+        first = shown(env.reset())
+        env.load_state_dict({})  # TorchRL's state of an environment without one
+        again = shown(env.reset())
+        env.load_state_dict(state)
+        same = shown(env.reset())
+    assert all(torch.equal(value, same[key]) for key, value in first.items())
+    assert not all(torch.equal(value, again[key]) for key, value in first.items())
+
+
+def test_a_collector_of_torchrl_saves_and_loads() -> None:
+    env = envs.make("cartpole", num_worlds=4)
+    policy = TensorDictModule(lambda root: (root[:, 0] > 0).long(), in_keys=["observation"], out_keys=["action"])
+    collector = Collector(env, policy, frames_per_batch=32, total_frames=96)
+    next(iter(collector))
+    collector.load_state_dict(collector.state_dict())
+    assert next(iter(collector)).shape == (4, 8)
+    collector.shutdown()
+
+
+@pytest.mark.parametrize(("name", "options"), ALL[:5])
+def test_what_is_shown_may_be_changed_in_place(name: str, options: dict[str, Any]) -> None:
+    ways = []
+    for spoil in (False, True):
+        env = envs.make(name, seed=1, **options)
+        root, seen = env.reset(), []
+        torch.manual_seed(0)
+        action = env.rand_action(root.copy()).select(*env.action_keys)
+        for _ in range(5):
+            if spoil:
+                for value in root.values(include_nested=True, leaves_only=True):
+                    value.fill_(3 if value.is_floating_point() else True)
+            stepped, root = env.step_and_maybe_reset(root.update(action.clone()))
+            seen.append(stepped["next"].clone())
+        ways.append(torch.stack(seen))
+        env.close()
+    if name == "cartpole":
+        assert (ways[0] == ways[1]).all()
 
 
 # -- seeds ---------------------------------------------------------------------------------------------------------
