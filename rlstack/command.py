@@ -48,7 +48,7 @@ from rlstack.config.errors import (
 )
 from rlstack.config.groups import hydra_set_aside, is_own
 from rlstack.config.named_code import granting
-from rlstack.config.overrides import override, quoted
+from rlstack.config.overrides import Word, override, quoted, word
 from rlstack.config.synonyms import synonyms
 from rlstack.config.typed import resolve
 from rlstack.help import command_help, offered
@@ -148,7 +148,7 @@ class HydraCommand:
                         show_results(take_results(sweep), sweep)
 
     def call(
-        self, task: Callable[[DictConfig], Result], words: Sequence[str], keys: Mapping[str, Any], quiet: bool = False
+        self, task: Callable[[DictConfig], Result], words: Sequence[Word], keys: Mapping[str, Any], quiet: bool = False
     ) -> Result:
         """Runs a task from Python with the configuration of the command line, and returns its result.
 
@@ -158,7 +158,7 @@ class HydraCommand:
 
         Args:
             task: function of the command's module.
-            words: arguments as on the command line.
+            words: arguments as on the command line, or paths.
             keys: arguments as Python values, by name.
             quiet: prints nothing but warnings.
 
@@ -166,7 +166,7 @@ class HydraCommand:
             ConfigError: the arguments are wrong; the message has one line.
             RunError: the work cannot continue.
         """
-        typed = [*words, *(override(key, value) for key, value in keys.items())]
+        typed = [*map(word, words), *(override(key, value) for key, value in keys.items())]
         with _as_command_line(task.__module__, typed), ExitStack() as stack:
             if quiet:
                 stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, words_as
+from rlstack.command import HydraCommand, Word, as_module, words_as
 from rlstack.config import ConfigError, build
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
@@ -27,11 +27,11 @@ class CompareConfig:
 
 
 @as_module
-def compare(*words: str, quiet: bool = False, **keys: Any) -> Improvement:
+def compare(*words: Word, quiet: bool = False, **keys: Any) -> Improvement:
     """Compares runs as the command ``rlstack compare`` does: ``rlstack.compare("runs/<a>", "runs/<b>")``.
 
     Args:
-        words: arguments as on the command line.
+        words: arguments as on the command line; also paths, and results of :func:`rlstack.train`.
         quiet: prints nothing but warnings.
         keys: keys of ``conf/compare.yaml``.
 

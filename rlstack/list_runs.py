@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, words_as
+from rlstack.command import HydraCommand, Word, as_module, words_as
 from rlstack.config import ConfigError, build
 
 
@@ -23,11 +23,11 @@ class ListingConfig:
 
 
 @as_module
-def list_runs(*words: str, quiet: bool = False, **keys: Any) -> list[dict[str, Any]]:
+def list_runs(*words: Word, quiet: bool = False, **keys: Any) -> list[dict[str, Any]]:
     """Lists runs as the command ``rlstack runs`` does: ``rlstack.list_runs("runs")``.
 
     Args:
-        words: arguments as on the command line.
+        words: arguments as on the command line; also paths, and results of :func:`rlstack.train`.
         quiet: prints nothing but warnings.
         keys: keys of ``conf/runs.yaml``.
 

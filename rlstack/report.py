@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, words_as
+from rlstack.command import HydraCommand, Word, as_module, words_as
 from rlstack.config import ConfigError, Interval, build, catalogue
 
 
@@ -24,11 +24,11 @@ class ReportConfig:
 
 
 @as_module
-def report(*words: str, quiet: bool = False, **keys: Any) -> Path:
+def report(*words: Word, quiet: bool = False, **keys: Any) -> Path:
     """Writes a page about runs as the command ``rlstack report`` does: ``rlstack.report("runs/<run>")``.
 
     Args:
-        words: arguments as on the command line.
+        words: arguments as on the command line; also paths, and results of :func:`rlstack.train`.
         quiet: prints nothing but warnings.
         keys: keys of ``conf/report.yaml``.
 

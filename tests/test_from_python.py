@@ -196,6 +196,17 @@ def test_every_command_is_a_function(command: str) -> None:
     assert {"words", "keys", "quiet"} <= set(inspect.signature(getattr(rlstack, name)).parameters)
 
 
+def test_a_run_stands_for_its_folder(run: TrainedRun) -> None:
+    assert rlstack.load(run).path == run.load().path
+    for which in (run, run.path, str(run.path)):
+        assert [row["score"] for row in rlstack.list_runs(which, quiet=True)] == [run.score]
+        with pytest.raises(rlstack.ConfigError, match="a run is given twice"):
+            rlstack.compare(which, run, quiet=True)
+    assert rlstack.evaluate(checkpoint=run, episodes=2, plots=False, video=False, quiet=True).summary()
+    with pytest.raises(rlstack.ConfigError, match="expected words as on the command line, or paths, got int: 3"):
+        rlstack.compare(run, 3)  # type: ignore[arg-type]
+
+
 def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
     episodes = rlstack.watch(checkpoint=run.path, show="numbers", episodes=2)
     assert len(episodes) == 2 and capsys.readouterr().out.splitlines()[-2:] == episodes

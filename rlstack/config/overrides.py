@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
 from rlstack.config.errors import ConfigError
 
+Word: TypeAlias = str | os.PathLike[str]
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:@%+-]*")
 _CONSTANTS = ("null", "true", "false", "nan", "inf")
 
@@ -38,8 +39,8 @@ def written(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int | float):
         return repr(float(value) if isinstance(value, float) else int(value))  # numpy's numbers have another repr
-    if isinstance(value, str | PurePath):
-        text = str(value)
+    if isinstance(value, str | os.PathLike):
+        text = os.fspath(value)
         return text if _PLAIN.fullmatch(text) and text.lower() not in _CONSTANTS else quoted(text)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{written(entry)}" for key, entry in value.items()) + "}"
@@ -50,6 +51,17 @@ def written(value: Any) -> str:
     if type(value).__module__ in ("numpy", "torch"):  # their numbers, and torch.device
         return written(value.item() if hasattr(value, "item") else str(value))
     raise TypeError(f"expected what a configuration file can hold, got {type(value).__name__}")
+
+
+def word(value: Word) -> str:
+    """Returns a word of a command line; a path, or the result of a training, stands for its name.
+
+    Raises:
+        ConfigError: the value is something else.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"expected words as on the command line, or paths, got {type(value).__name__}: {value!r:.60}")
+    return os.fspath(value)
 
 
 def quoted(word: str) -> str:

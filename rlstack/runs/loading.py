@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class LoadedRun:
 
 
 def load(
-    path: str | Path,
+    path: str | os.PathLike[str],
     device: torch.device | str = "cpu",
     which: str = "latest",
     agent: Mapping[str, Any] | None = None,
@@ -69,7 +70,7 @@ def load(
     """Loads a run's agent.
 
     Args:
-        path: a run directory, a checkpoint file, or ``zoo:<name>``.
+        path: a run directory, a checkpoint file, ``zoo:<name>``, or the result of :func:`rlstack.train`.
         device: device of the networks.
         which: checkpoint of a run directory: ``"latest"`` or ``"best"`` (highest evaluated success, or return).
         agent: options that replace those of the run, such as ``cvar``, with which AC-IQN acts.

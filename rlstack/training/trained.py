@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, even before a mistyped key i
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A finished run and its results.
+    """A finished run and its results; where a path is expected, it stands for its folder.
 
     Attributes:
         path: the folder.
@@ -27,6 +27,9 @@ class TrainedRun:
     path: Path
     score: float
     allowed: tuple[str, ...] = ()
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     @property
     def evaluation(self) -> Evaluation:
