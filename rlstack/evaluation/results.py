@@ -18,7 +18,7 @@ from rlstack.files.safe_load import first_line, load_json
 from rlstack.runs.versions import versions
 
 from .statistics import wilson_interval
-from .table import print_rows
+from .table import OF_SUCCESSES, print_rows
 
 FORMAT, VERSION = "rlstack-evaluation", 1
 
@@ -40,7 +40,6 @@ DEFINITIONS = {
 }
 """Meanings of the numbers in a summary; any other statistic of a world is averaged over all episodes."""
 
-_OF_SUCCESSES = ("time", "energy", "path")
 _MOST_COLUMNS, _FEW_COLUMNS = 16, 10  # in a printed table
 Row = dict[str, Any]
 
@@ -138,7 +137,7 @@ class Evaluation:
         row: dict[str, float | None] = {} if success is None else _success_rate(success)
         row["return"] = _mean(returns if discounted is None else discounted)
         for name, value in values.items():
-            if name in _OF_SUCCESSES and success is not None:
+            if name in OF_SUCCESSES and success is not None:
                 value = value[success > 0]
             row[name] = _mean(value)
         return row

@@ -9,6 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+OF_SUCCESSES = ("time", "energy", "path")
+"""Numbers of an evaluation that are means over its successful episodes alone."""
 _DECIMALS = {"success": 3, "collision": 3, "return": 2, "time": 2, "length": 1, "energy": 0}
 _INTERVAL = ("success_low", "success_high")
 _FOLDED = 12

@@ -7,7 +7,7 @@ the same episodes, all get the same draw, since episodes that are hard for one r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ import numpy as np
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
-from rlstack.evaluation.table import aligned
+from rlstack.evaluation.table import OF_SUCCESSES, aligned
 
 from .blocks import interval, number, shorter
 from .differences import NAMES, OF_NO_MATTER, compared_by, lookup, varied, written
-from .runs import Series, StoredRun, find
+from .runs import EVALUATED, Series, StoredRun, find
 
-_OF_SUCCESSES = ("time", "energy")
 _MOST_KEYS = 8
 Interval = tuple[float, float]
 
@@ -95,7 +94,9 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
         raise ConfigError("second: a run is given twice; each may be in one of the groups, once")
     metric = score or compared_by(every)
     for run in every:
-        if metric is None or metric not in run.curves:
+        if metric is None or run.last(metric) is None:
+            if metric in run.curves:
+                raise ConfigError(f"score: {metric} is undefined in the last evaluation of {run.path}")
             what = "success or return" if metric is None else repr(metric)
             told = did_you_mean(metric, run.curves) if metric else ""
             raise ConfigError(f"score: {run.path} has not logged {what}, {told}logged: {', '.join(run.curves)}")
@@ -139,6 +140,9 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
     same = len(worlds) == 1
     if not same:
         notes.insert(0, "the runs trained in different worlds, whose scores do not compare")
+    elif metric.startswith(EVALUATED) and (other := _other_options(run for group in groups for run in group)):
+        told = "see whether their scores compare"
+        notes.insert(0, f"the runs were evaluated with different options of the world ({', '.join(other)}); {told}")
     return Improvement(
         metric,
         sides[0],
@@ -168,15 +172,28 @@ def _episodes(run: StoredRun, metric: str) -> tuple[str, Series]:
     last, value = run.last_evaluation, run.last(metric)
     single = "", np.array([np.nan if value is None else value])
     rows = last.content.get("episodes") if last is not None and group == "eval" else None
-    if last is None or not isinstance(rows, list) or not rows or name in _OF_SUCCESSES:
+    if last is None or not isinstance(rows, list) or not rows or name in OF_SUCCESSES:
         return single
     if name == "return" and "discounted_return" in rows[0]:
         name = "discounted_return"
     values = [row.get(name) for row in rows]
     if not all(isinstance(value, int | float) and np.isfinite(value) for value in values):
         return single
-    levels = [row.get("level") for row in rows]
-    return repr((last.content.get("world"), last.content.get("seed"), levels)), np.array(values, dtype=float)
+    levels, options = [row.get("level") for row in rows], _options(run)
+    return repr((last.content.get("world"), last.content.get("seed"), levels, options)), np.array(values, dtype=float)
+
+
+def _options(run: StoredRun) -> dict[str, str]:
+    """Returns the options of the world in which a run was evaluated last, in the order of their names."""
+    last = run.last_evaluation
+    options = None if last is None else last.content.get("options")
+    return {key: repr(options[key]) for key in sorted(options)} if isinstance(options, dict) else {}
+
+
+def _other_options(runs: Iterable[StoredRun]) -> list[str]:
+    """Returns the names of the options with which not all of these runs were evaluated."""
+    held = [options for run in runs if (options := _options(run))]
+    return sorted({key for options in held for key in options if {one.get(key) for one in held} != {options[key]}})
 
 
 def resampled(

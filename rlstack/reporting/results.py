@@ -155,7 +155,8 @@ def _all_runs(runs: Sequence[StoredRun]) -> DataTable:
     names = [name for name in FIRST if any(f"eval/{name}" in run.curves for run in runs)]
     rows = []
     for run in runs:
-        values = {key.removeprefix("eval/"): run.last(key) for key in run.curves if key.startswith("eval/")}
+        logged = {key.removeprefix("eval/"): run.last(key) for key in run.curves if key.startswith("eval/")}
+        values = {name: value for name, value in logged.items() if value is not None}
         frames = f"{run.frames:,}" + ("" if run.complete else " (incomplete)")
         rows.append([run.name, str(run.seed), frames, *(_cell(values, name) for name in names)])
     fold = None if len(runs) < 13 else "Every run"

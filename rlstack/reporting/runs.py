@@ -22,7 +22,7 @@ from rlstack.config import bounded_yaml
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
-SECONDS, CPU_SECONDS = "time/seconds", "time/cpu_seconds"
+SECONDS, CPU_SECONDS, EVALUATED = "time/seconds", "time/cpu_seconds", "eval/"
 _LEAGUE = "league.json"
 _CONFIG = "config.yaml"
 _CONFIGS = (_CONFIG, ".hydra/config.yaml")
@@ -118,9 +118,20 @@ class StoredRun:
         return found if isinstance(found, dict) else {}
 
     def last(self, metric: str) -> float | None:
-        """Returns the last value of a metric; None if it was never logged."""
+        """Returns the last value of a metric; None if it was never logged, or not in the last evaluation.
+
+        Evaluations leave out undefined numbers, such as the time to the goal without a success.
+        """
         curve = self.curves.get(metric)
-        return None if curve is None else float(curve.values[-1])
+        if curve is None or (metric.startswith(EVALUATED) and curve.frames[-1] < self._evaluated):
+            return None
+        return float(curve.values[-1])
+
+    @cached_property
+    def _evaluated(self) -> float:
+        """Frames of the last evaluation that was logged."""
+        ends = (curve.frames[-1] for name, curve in self.curves.items() if name.startswith(EVALUATED))
+        return float(max(ends, default=-1.0))
 
     @property
     def last_evaluation(self) -> StoredEvaluation | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -100,7 +101,8 @@ class Pruning(Hook):
     def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
         from rlstack.training.loggers import scores
 
-        if falls_behind(self._config, self._before, scores(training.run.path, training.config.objective)):
+        found = [score for score in scores(training.run.path, training.config.objective) if math.isfinite(score)]
+        if falls_behind(self._config, self._before, found):
             training.event(f"pruned at {training.frames:,} frames: it falls behind the trials before it")
             training.finish()
 

@@ -99,12 +99,12 @@ class Search:
 
         Args:
             complete: whether its run has reached its end.
-            scores: scores of its evaluations.
+            scores: scores of its evaluations; a run whose last one is not finite has failed.
         """
         trial = self.trials[number]
         trial.scores = [score for score in scores if math.isfinite(score)]
         if complete:
-            trial.state = "complete" if trial.scores else "failed"
+            trial.state = "complete" if scores and math.isfinite(scores[-1]) else "failed"
         else:
             behind = falls_behind(self.config, self.trials[: trial.known], trial.scores)
             trial.state = "pruned" if behind else "failed"

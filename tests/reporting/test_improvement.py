@@ -12,6 +12,7 @@ from scipy.stats import mannwhitneyu
 
 from rlstack.config import ConfigError
 from rlstack.reporting.improvement import compare, in_words, resampled
+from rlstack.reporting.runs import StoredRun
 from tests.conftest import Ended
 from tests.reporting.made_runs import config, make_evaluation, make_run, score_rows
 
@@ -67,6 +68,40 @@ def test_seeds_are_drawn_as_well_as_their_episodes() -> None:
     means = np.array([run.mean() for run in runs])
     differences, _ = resampled([np.zeros(1)], runs, paired=False, of_runs=False)
     assert differences[1:].std() == pytest.approx(np.sqrt(means.var() / 30 + 1 / 50 / 30), rel=0.08)
+
+
+def timed(folder: Path, seed: int, rows: list[tuple[float, float | None]]) -> Path:
+    """Makes a run with ``eval/success`` and ``eval/time`` of each evaluation."""
+    lines = [f"{100 * n},{success},{'' if time is None else time}" for n, (success, time) in enumerate(rows, 1)]
+    return make_run(folder, config(seed), tuple(lines), "frames,eval/success,eval/time")
+
+
+def test_what_the_last_evaluation_leaves_out_is_not_that_of_one_before(tmp_path: Path) -> None:
+    runs = [timed(tmp_path / "a", 0, [(0.5, 20.0), (0.0, None)]), timed(tmp_path / "b", 1, [(0.5, 60.0), (0.9, 40.0)])]
+    assert [StoredRun.read(run, "x").last("eval/time") for run in runs] == [None, 40.0]
+    with pytest.raises(ConfigError, match=r"score: eval/time is undefined in the last evaluation of .*a$"):
+        compare(runs[:1], runs[1:], "eval/time")
+    assert compare(runs[:1], runs[1:], "eval/success").difference == 0.9
+
+
+def test_a_mean_over_successes_is_taken_as_it_was_logged(tmp_path: Path) -> None:
+    runs = []
+    for name, logged, paths in (("a", 50.0, [50.0, 5.0]), ("b", 48.5, [48.5, 48.5])):
+        runs.append(make_run(tmp_path / name, config(len(runs)), (f"200,{logged}",), "frames,eval/path"))
+        episodes = [{"level": "all", "path": value} for value in paths]
+        (runs[-1] / "evaluations").mkdir()
+        (runs[-1] / "evaluations/000000000200.json").write_text(json.dumps({"levels": [], "episodes": episodes}))
+    assert compare(runs[:1], runs[1:], "eval/path").difference == -1.5
+
+
+def test_other_options_of_the_evaluation_are_named_and_its_episodes_are_no_pairs(tmp_path: Path) -> None:
+    runs = [judged(tmp_path / name, [1.0, 2.0, 3.0], lr=lr) for name, lr in (("a", 0.1), ("b", 0.2))]
+    assert compare(runs[:1], runs[1:], "eval/return").paired
+    for blue, run in enumerate(runs, 1):
+        file = run / "evaluations/000000000200.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "options": {"blue": blue, "orange": 1}}))
+    found = compare(runs[:1], runs[1:], "eval/return")
+    assert not found.paired and "different options of the world (blue)" in found.notes[0]
 
 
 def test_a_number_each_has_no_interval(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_the_median_of_the_trials_before_prunes(
 def test_what_becomes_of_a_trial(tmp_path: Path) -> None:
     subject = search(tmp_path, n_jobs=4)
     numbers = subject.batch()
-    told = [(True, [1.0, math.nan]), (True, [math.nan]), (False, [1.0]), (True, [2.0])]
+    told = [(True, [math.nan, 1.0]), (True, [1.0, math.nan]), (False, [1.0]), (True, [2.0])]
     for number, (complete, scores) in zip(numbers, told):
         subject.finish(number, complete, scores)
     subject.keep()

@@ -92,22 +92,27 @@ class CsvSink:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Reads the rows of a ``metrics.csv``, each with the metrics measured at its frame.
+    """Reads the rows of a ``metrics.csv``, each with the metrics measured at its frame, without one that was cut off.
 
     Raises:
         OSError: the file does not exist.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+    text = path.read_text(encoding="utf-8")
+    rows = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
+    return [{name: float(cell) for name, cell in row.items() if cell} for row in rows]
 
 
 _OBJECTIVES = ("eval/success", "eval/return")
 _VALUES: dict[str, Callable[[list[float]], float]] = {
     "last": lambda values: values[-1],
-    "max": max,
-    "min": min,
-    "mean": lambda v: math.fsum(v) / len(v),
+    "max": lambda values: max(_defined(values)),
+    "min": lambda values: min(_defined(values)),
+    "mean": lambda values: math.fsum(_defined(values)) / len(_defined(values)),
 }
+
+
+def _defined(values: list[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)] or [math.nan]
 
 
 def score(run: Path | str, objective: ObjectiveConfig) -> float:
@@ -122,6 +127,9 @@ def score(run: Path | str, objective: ObjectiveConfig) -> float:
 def scores(run: Path | str, objective: ObjectiveConfig) -> list[float]:
     """Returns the objective of a run after each row that has its metric; empty if no evaluation has finished.
 
+    Evaluations leave out undefined numbers, such as the time to the goal without a success: after these the last value
+    is NaN, and the others are those of the evaluations before.
+
     Raises:
         ConfigError: the run has not logged this metric; the message lists those it has logged.
     """
@@ -129,10 +137,17 @@ def scores(run: Path | str, objective: ObjectiveConfig) -> list[float]:
     rows = read_metrics(path)
     columns = {name for row in rows for name in row}
     metric = objective.metric or next((name for name in _OBJECTIVES if name in columns), _OBJECTIVES[-1])
-    values = [row[metric] for row in rows if metric in row]
+    values = [row.get(metric, math.nan) for row in rows if metric in row or (_is_eval(metric) and any(map(_is_eval, row)))]
+    if metric not in columns:
+        values = []
     if not values and objective.metric is None and "eval/non_finite" in columns:
         return []  # no evaluation has finished
     if not values:
         guess = did_you_mean(metric, columns)
         raise ConfigError(f"objective.metric: {metric!r} is not in {path}, {guess}it has: {', '.join(sorted(columns))}")
-    return [float(_VALUES[objective.value](values[:count])) for count in range(1, len(values) + 1)]
+    value = _VALUES[objective.value]
+    return [float(value(values[:count])) for count in range(1, len(values) + 1)]
+
+
+def _is_eval(name: str) -> bool:
+    return name.startswith("eval/")
