@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from omegaconf import DictConfig
 
 from rlstack.command import HydraCommand, as_module, words_as
-from rlstack.config import Interval, build
+from rlstack.config import ConfigError, Interval, build
 from rlstack.watch import watch
 
 
@@ -48,9 +48,13 @@ def run(cfg: DictConfig) -> list[str]:
     known = card(config.name)
     print(f"{known['agent']} in {known['world']}, trained for {known['frames']:,} frames; Ctrl-C ends it", flush=True)
     if config.show == "film" or (config.show == "auto" and not _screen_is_there()):
-        film = shutil.copyfile(zoo_folder() / config.name / FILM, f"demo_{config.name}.mp4")  # drawing takes a minute
+        film = Path(f"demo_{config.name}.mp4")
+        try:
+            shutil.copyfile(zoo_folder() / config.name / FILM, film)  # drawing takes a minute
+        except OSError as error:
+            raise ConfigError(f"{film.absolute()} cannot be written ({error.strerror}); run it elsewhere") from None
         why = "" if config.show == "film" else "there is no display and no terminal to play it in; "
-        told = [f"{why}copied the film of an episode to {Path(film).absolute()}"]
+        told = [f"{why}copied the film of an episode to {film.absolute()}"]
         print(told[0])
     else:
         told = watch(checkpoint=f"zoo:{config.name}", show=config.show, episodes=config.episodes, seed=config.seed)

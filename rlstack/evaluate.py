@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from rlstack.runs.loading import LoadedRun
 
 _TRAINED = ("greedy", "explore")
+USUAL_EPISODES = 60  # the default of conf/evaluate.yaml
 _LONGEST = 60  # letters for the opponents in a folder's name
 
 
@@ -237,10 +238,14 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
             transitions=recorder,
             kept=given_keys("env"),
         )
-    written: list[Path] = []
+    written: list[Path | str] = []
     if folder is not None:
         evaluation.save(folder / "evaluation.json")
-        written = [folder / "evaluation.json", *save_pictures(evaluation, folder, config.plots, config.video)]
+        written = [folder / "evaluation.json"]
+    if recorder is not None and interface is not None and config.transitions is not None:
+        written.append(write_recorded(config.transitions, recorder.transitions(), interface, judged.name))
+    if folder is not None:  # last, since drawing takes long
+        written += save_pictures(evaluation, folder, config.plots, config.video)
 
     print(f"{evaluation.policy} in {judged.env['name']}, seed {config.seed}")
     evaluation.print_table()
@@ -251,15 +256,13 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
         print(trouble)
     for path in written:
         print(f"wrote {path}")
-    if recorder is not None and interface is not None and config.transitions is not None:
-        print(f"wrote {write_recorded(config.transitions, recorder.transitions(), interface, judged.name)}")
     return evaluation
 
 
 def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) -> dict[str, Any]:
     """Plays games against each of ``opponents``, half on either side; returns the content of ``results.json``."""
     from rlstack.play.matches import GameRunner
-    from rlstack.play.players import PolicyPlayer
+    from rlstack.play.players import PolicyPlayer, free_name
     from rlstack.play.replays import BestGames
     from rlstack.play.results import challenge
     from rlstack.runs.worlds import world_options
@@ -267,7 +270,7 @@ def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) 
     world, games, seed = judged.env["name"], config.episodes, config.seed
     runner = GameRunner(world, world_options(judged.env), device=device, kept=given_keys("env"))
     others = [runner.add(source) for source in config.opponents or []]
-    player = runner.add(PolicyPlayer(runner.sample, judged.policy, judged.player))
+    player = runner.add(PolicyPlayer(runner.sample, judged.policy, free_name(judged.player, runner.reserved)))
     best = BestGames(world, 1, player) if config.video and BestGames.can_record(world) else None
     folder = output_folder(config, judged)
     if folder is None:
@@ -427,6 +430,8 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
         return None
     parts = [judged.stem] if judged.stem else []
     parts += [f"seed{config.seed}"]
+    if config.episodes != USUAL_EPISODES and not config.episodes_file:
+        parts += [f"{config.episodes}{'games' if config.opponents else 'episodes'}"]
     parts += ["explore"] if config.policy == "explore" else []
     parts += _world_names(judged.env) if config.env else []
     parts += _opponent_names(config.opponents) if config.opponents else []
@@ -477,11 +482,13 @@ def _world_names(env: dict[str, Any]) -> list[str]:
 
 
 def _opponent_names(opponents: list[Any]) -> list[str]:
-    """Returns the names of the opponents, or a hash of them if they are long."""
+    """Returns the names of the opponents, with a hash of paths, whose names may be equal; if long, the hash alone."""
     plain = all(isinstance(source, str) for source in opponents)
     text = "_".join(Path(source).name for source in opponents) if plain else ""
-    called = _as_names(text) if 0 < len(text) <= _LONGEST else [_short_hash({"opponents": opponents})]
-    return ["against", *called]
+    called = _as_names(text) if len(text) <= _LONGEST else []
+    paths = plain and any(Path(source).exists() for source in opponents)
+    sources = [str(Path(source).resolve()) if paths and Path(source).exists() else source for source in opponents]
+    return ["against", *called, *([_short_hash({"opponents": sources})] if paths or not called else [])]
 
 
 def _short_hash(content: dict[str, Any]) -> str:

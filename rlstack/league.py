@@ -210,13 +210,18 @@ def run_league(config: LeagueConfig) -> None:
     def missing(pair: tuple[str, str]) -> int:
         return max(config.games_wanted - league.between(*pair), 0)
 
-    best = _best(config, runner)
+    best, begun = _best(config, runner), len(league.games)
+    replays = league.folder / "replays" / f"from_game_{begun + 1}"  # replays of earlier calls stay
     with working("playing", "games", sum(map(missing, met))):
         while schedule := in_turns(
             [pairing(*pair, min(missing(pair), config.round), league.between(*pair)) for pair in met]
         ):
             league.play_round(runner, schedule, config.seed, best)
-    for path in best.save(league.folder / "replays", config.video) if best is not None else []:
+            if best is not None:
+                best.save(replays, video=False)  # the games of a round are never played again
+    if best is not None and len(league.games) == begun:
+        print("save: no game was missing, so none was recorded")
+    for path in best.save(replays, config.video) if best is not None else []:
         print(f"wrote {path}")
     show_ranking(league, config.plots)
 
@@ -287,11 +292,12 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     from rlstack.play.players import read_source
     from rlstack.runs.loading import load
     from rlstack.runs.opponents import without_opponents
+    from rlstack.runs.zoo import PREFIX
 
     for source in players.values():
-        path = Path(read_source(source)[0])
-        if path.exists():
-            return without_opponents(load(path).config["env"])
+        text, _ = read_source(source)
+        if text.startswith(PREFIX) or Path(text).exists():
+            return without_opponents(load(text).config["env"])
     raise ConfigError("env: missing, since no player names a world: env=rocket")
 
 

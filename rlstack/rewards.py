@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module, given_keys, open_group
 from rlstack.config import ConfigError, Interval, build
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
@@ -50,14 +50,14 @@ def run(cfg: DictConfig) -> RewardBreakdown:
     from rlstack.diagnostics.reward_terms import draw_curves, draw_episode, play_episode, read_curves
     from rlstack.evaluation.evaluator import check_fit
     from rlstack.runs.loading import load
-    from rlstack.runs.run_directory import make_folder
-    from rlstack.runs.worlds import world_options
+    from rlstack.runs.run_directory import make_folder, named
+    from rlstack.runs.worlds import chosen_world, world_options
 
-    loaded = load(config.checkpoint, which=config.which)
-    env = config.env or loaded.config["env"]
+    loaded = load(named(config.checkpoint, "checkpoint"), which=config.which)
+    env = chosen_world(config.env, loaded.config["env"])
     check_fit(loaded.agent, env)
     policy = loaded.agent.policy(explore=config.policy == "explore")
-    episode = play_episode(policy, env["name"], world_options(env), config.seed)
+    episode = play_episode(policy, env["name"], world_options(env), config.seed, given_keys("env"))
     folder = Path(config.output) if config.output else (loaded.run_dir or loaded.path.parent) / "rewards"
     make_folder(folder, "output")
     steps = len(next(iter(episode.terms.values())))

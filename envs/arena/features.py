@@ -43,7 +43,7 @@ class TargetFeatures(nn.Module):
     others: Tensor
 
     def forward(self, observation: Tensor) -> Tensor:
-        seen = observation.movedim(-1, 0).contiguous()  # contiguous rows are faster
+        seen = observation.movedim(observation.dim() - 1, 0).contiguous()  # contiguous rows are faster
         turn, share = 2 * math.pi * seen[4:5], seen.index_select(0, self.distances)
         there = (share < 1).to(share.dtype)
         distance, bearing = share * _DIAGONAL * there, 2 * math.pi * (seen.index_select(0, self.bearings) - 0.5)

@@ -54,7 +54,7 @@ class DriverFeatures(nn.Module):
         self.size += 10 * 5 if self._published else 0
 
     def forward(self, observation: Tensor) -> Tensor:
-        seen = observation.movedim(-1, 0).contiguous()  # contiguous rows are faster
+        seen = observation.movedim(observation.dim() - 1, 0).contiguous()  # contiguous rows are faster
         place, velocity, turn, ball, ball_velocity = seen[:3], seen[3:6], seen[9:18], seen[22:25], seen[25:28]
         met = seen[37:40] if self._published else ball
         met = torch.where(seen[40] > 0, met, ball) if self._published else met

@@ -27,7 +27,7 @@ from rlstack.agents.base import Agent, Policy
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.recurrent_policy import RecurrentPolicy
 from rlstack.config import ConfigError
-from rlstack.files.safe_load import reason
+from rlstack.files.safe_load import first_line, reason
 
 FORMAT, VERSION = "rlstack-policy", 1
 INPUTS = 1000
@@ -210,17 +210,21 @@ def _onnx(module: ExportablePolicy) -> tuple[bytes, Program]:
     examples = module.split(*random_inputs(module.interface, _EXAMPLES))
     buffer: Any = io.BytesIO()  # accepted by this exporter, though not in its signature
     axes = {name: {0: "batch"} for name in (*module.names, *module.outputs)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            *(module, examples, buffer),
-            input_names=module.names,
-            output_names=module.outputs,
-            dynamic_axes=axes,
-            dynamo=False,  # torch.export does not support observations as TensorDicts
-        )
     runtime = importlib.import_module("onnxruntime")
-    session = runtime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                *(module, examples, buffer),
+                input_names=module.names,
+                output_names=module.outputs,
+                dynamic_axes=axes,
+                dynamo=False,  # torch.export does not support observations as TensorDicts
+            )
+        session = runtime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
+    except Exception as error:  # of many kinds, most of them the runtime's own
+        told = f"{type(error).__name__}: {first_line(error)}"
+        raise ConfigError(f"format: onnx cannot express this agent, torchscript may ({told})") from error
     taken = {entry.name for entry in session.get_inputs()}  # an unused input may be missing
 
     def program(inputs: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:

@@ -92,6 +92,8 @@ class EpsilonPolicy(TensorDictModuleBase):
         self.in_keys, self.out_keys = policy.in_keys, policy.out_keys
         self.policy, self._interface, self._epsilon, self._explore = policy, interface, epsilon, explore
         self.register_buffer("frames", clock)
+        if callable(forget := getattr(policy, "reset", None)):  # it keeps its recurrent state itself
+            self.reset = forget
 
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

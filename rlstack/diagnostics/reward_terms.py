@@ -6,7 +6,7 @@ episode so far.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from envs.world import hooks_of
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 from rlstack.evaluation.figures import saved_figure
+from rlstack.runs.seeding import own_randomness
 from rlstack.training.loggers import FRAMES, read_metrics
 
 PREFIX = "reward_"
@@ -49,20 +50,26 @@ def play_episode(
     world: str,
     options: Mapping[str, Any],
     seed: int = 0,
+    kept: Collection[str] = (),
 ) -> RewardBreakdown:
     """Plays one episode in a world built as for evaluations.
+
+    Args:
+        options: options of the world.
+        seed: seed of the episode, and of a policy that explores.
+        kept: names of options that the world's options for evaluations do not replace.
 
     Raises:
         ConfigError: the world does not report the terms of its reward.
     """
-    env: Any = evaluation_world(world, options, 1, "cpu", seed)
+    env: Any = evaluation_world(world, options, 1, "cpu", seed, kept)
     env.set_seed(seed)
     root = env.reset()
     names = [name for name in root.get("episode", TensorDict()).keys() if name.startswith(PREFIX)]  # noqa: SIM118
     if not names:
         raise ConfigError(f"{world}: does not tell the terms of its reward (episode/{PREFIX}<term>)")
     totals, success = [], None
-    with torch.no_grad():
+    with torch.no_grad(), own_randomness(seed):
         for _ in range(hooks_of(env).evaluation_steps or MOST_STEPS):
             following = env.step(policy(root)).get("next")
             episode = following.get("episode")

@@ -21,6 +21,7 @@ from rlstack.files.safe_load import read_json_object
 from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
 from rlstack.runs.loading import checkpoint_file, read_agent
 from rlstack.runs.opponents import without_opponents
+from rlstack.runs.zoo import PREFIX
 
 from .games import GameResult, Schedule
 from .matches import GameRunner
@@ -286,7 +287,7 @@ def _add_candidate(
             f"pool.players=[{text}] lets candidates meet it"
         )
     check_source(source, runner.sample)
-    kind, path = parse(with_kind(text))
+    kind, path = ("rlstack", text) if text.startswith(PREFIX) else parse(with_kind(text))
     file = checkpoint_file(Path(path), options.get("which", "latest")) if kind == "rlstack" else Path(path)
     if not file.is_file():
         raise ConfigError(

@@ -19,7 +19,7 @@ from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 from rlstack.runs.seeding import own_randomness
 
 from .games import GameResult, Schedule
-from .players import Player, Source, free_name, make_player, name_of
+from .players import RANDOM, Player, Source, free_name, make_player, name_of, read_source
 from .ratings import Ratings, rating_system
 from .replays import BestGames
 from .sides import EMPTY, Seats, sides_of
@@ -78,13 +78,22 @@ class GameRunner:
         """Adds a player; returns its name here, with a number if the name is taken.
 
         Raises:
-            ConfigError: there is no such player, or it cannot act in this world.
+            ConfigError: there is no such player, it cannot act in this world, or it has the name of one of the world's
+                own players, whose ratings are fixed.
         """
+        wanted = name or (source.name if isinstance(source, Player) else name_of(source))
+        if not isinstance(source, Player) and wanted in self.reserved and wanted != read_source(source)[0]:
+            told = f"{wanted!r} is a player of the world itself, so no other can have this name"
+            raise ConfigError(f"players: {told}; give {source!r} another one: {{<name>: {source}}}")
         player = source if isinstance(source, Player) else make_player(source, self.sample, name)
-        own = player.name if isinstance(source, Player) else name_of(source)
-        player.name = free_name(name or own, self.players)
+        player.name = free_name(wanted, self.players)
         self.players[player.name] = player
         return player.name
+
+    @property
+    def reserved(self) -> set[str]:
+        """Names of the world's own players."""
+        return {RANDOM, *self.sides.scripted, *self.sides.anchors}
 
     def ratings(self, system: str = "elo", options: Mapping[str, Any] | None = None) -> Ratings:
         """Returns a rating system without games, in which the world's own players have fixed ratings."""

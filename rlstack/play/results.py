@@ -134,11 +134,12 @@ def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, t
         timestep: frames of the player's training.
 
     Returns JSON: ``player``, ``total_games``, ``wins``, ``losses``, ``draws``, rates with intervals; ``opponents``, one
-    row of ``summary.csv`` each; ``elo_history`` with ``game``, ``opponent``, ``elo``; ``elo_ratings``, ``final_elo``,
+    row of ``summary.csv`` each, whose ``elo_change`` is with Glicko-2 that of the whole period; ``elo_history`` with ``game``, ``opponent``, ``elo``; ``elo_ratings``, ``final_elo``,
     ``game_by_game``.
     """
     start = ratings.rating(name)
     rows = rated([game.seen_by(name) for game in games], ratings)
+    now_at = ratings.rating(name)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     opponents = []
     for opponent in dict.fromkeys(row["opponent"] for row in rows):
@@ -151,7 +152,7 @@ def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, t
                 **WinLossRecord.of(name, games, opponent).as_row(),
                 "elo_before": theirs[0]["elo_before"],
                 "elo_after": theirs[-1]["elo_after"],
-                "elo_change": sum(row["elo_change"] for row in theirs),
+                "elo_change": sum(row["elo_change"] for row in theirs) if ratings.kind == "elo" else now_at - start,
             }
         )
     whole = WinLossRecord.of(name, games).as_row()
@@ -173,7 +174,8 @@ def rated(games: Sequence[GameResult], ratings: Ratings) -> list[dict[str, Any]]
 
     Returns one row per game with the numbers of the player on the first side: ``game`` (from 1), ``player``,
     ``opponent``, ``player_score`` and ``opponent_score`` (points), ``goal_diff``, ``result`` (1, 0.5, 0),
-    ``expected_score``, ``elo_before``, ``elo_after``, ``elo_change``, ``steps``.
+    ``expected_score``, ``elo_before``, ``elo_after``, ``elo_change`` (None for one of several games of a period),
+    ``steps``.
     """
     rows: list[dict[str, Any]] = []
     for period in [[game] for game in games] if ratings.kind == "elo" else [games]:
@@ -193,7 +195,7 @@ def rated(games: Sequence[GameResult], ratings: Ratings) -> list[dict[str, Any]]
                     "expected_score": expected,
                     "elo_before": old,
                     "elo_after": new,
-                    "elo_change": new - old,
+                    "elo_change": new - old if len(period) == 1 else None,
                     "steps": game.steps,
                 }
             )

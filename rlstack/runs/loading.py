@@ -297,16 +297,17 @@ def checkpoint_file(path: Path, which: str) -> Path:
     Raises:
         ConfigError: there is no checkpoint, or ``which`` is unknown.
     """
-    if str(path).startswith(PREFIX):
-        return zoo_file(str(path))
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise ConfigError(f"checkpoint: {path} does not exist{nearest_path(path)}")
     if which not in ("latest", "best"):
         raise ConfigError(f"which: {which!r} is unknown, allowed: latest, best")
+    file = zoo_file(str(path)) if str(path).startswith(PREFIX) else path
+    if file.is_file():
+        if which == "best" and file.name != BEST:
+            raise ConfigError(f"which: best is for the folder of a run, {path} is one checkpoint")
+        return file
+    if not path.is_dir():
+        raise ConfigError(f"checkpoint: {path} does not exist{nearest_path(path)}")
     store: CheckpointStore = RunDirectory(path).checkpoints
-    file = store.latest() if which == "latest" else store.directory / BEST
-    if file is None or not file.is_file():
+    held = store.latest() if which == "latest" else store.directory / BEST
+    if held is None or not held.is_file():
         raise ConfigError(f"checkpoint: {path} holds no {which} checkpoint")
-    return file
+    return held

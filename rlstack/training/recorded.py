@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from rlstack.data.recordings import episode_lengths, save_arrays
 from rlstack.files.safe_load import load_arrays
 from rlstack.runs.checkpoint import CheckpointError, content_digest
 from rlstack.runs.loading import checkpoint_file, read_agent
+from rlstack.runs.run_directory import make_folder
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -109,13 +111,17 @@ def read_file(path: str | Path, interface: Interface, transitions: bool = False)
 
 
 def check_target(target: str | None) -> None:
-    """Raises a :class:`ConfigError` if :func:`write_recorded` could not write to ``target``."""
+    """Raises a :class:`ConfigError` if :func:`write_recorded` could not write to ``target``; makes its folder."""
     if target is None:
         return
     if target.startswith(MINARI):
         check_new_dataset(target.removeprefix(MINARI))
-    elif not target.endswith(".npz"):
+        return
+    if not target.endswith(".npz"):
         raise ConfigError(f"transitions: {target} is neither a file episodes.npz nor minari:<name of a new dataset>")
+    folder = make_folder(Path(target).parent, "transitions")
+    if Path(target).is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(f"transitions: {target} cannot be written")
 
 
 def write_recorded(target: str, data: TensorDict, interface: Interface, policy: str = "") -> str:

@@ -33,7 +33,7 @@ DICT = Composite({"b": Bounded(-2.0, 2.0, shape=(3,)), "a": Unbounded((2, 2)), "
 
 @pytest.fixture(autouse=True)
 def packages(request: pytest.FixtureRequest) -> None:
-    if "onnx" in request.node.name:
+    if "onnx" in request.node.name or "features" in request.node.name:
         pytest.importorskip("onnx")
         pytest.importorskip("onnxruntime")
 
@@ -92,6 +92,22 @@ def test_every_agent_in_marinenav(name: str, discrete: bool, format: str, tmp_pa
     assert [entry["name"] for entry in content["inputs"]] == ["self", "objects", "mask"]
     assert content["frames"] == 12 and content["output"]["kind"] == ("discrete" if discrete else "continuous")
     assert all(p.requires_grad for p in agent.parameters())
+
+
+@pytest.mark.parametrize("name", ["arena", "rocket"])
+def test_features_of_other_worlds(name: str, tmp_path: Path) -> None:
+    check(small(envs.make(name, num_worlds=2), name="ppo"), tmp_path / "onnx", "onnx")
+
+
+def test_what_onnx_cannot_express_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such operator\nsecond line")
+
+    monkeypatch.setattr(torch.onnx, "export", fails)
+    with pytest.raises(ConfigError, match=r"^format: onnx cannot express .* \(RuntimeError: no such operator\)$"):
+        export_policy(small(plain(False), name="ppo"), tmp_path / "policy", "onnx")
 
 
 @exhaustive("format", FORMATS)

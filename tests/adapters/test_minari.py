@@ -87,7 +87,7 @@ def test_what_cannot_be_read_or_written_is_told_in_one_line(vessels: tuple[Any, 
     data, interface = vessels
     with pytest.raises(ConfigError, match=r"^data: minari:toys/none-v0 cannot be read \(.*minari list local"):
         read_recorded("minari:toys/none-v0", interface)
-    with pytest.raises(ConfigError, match="no name of a dataset"):
+    with pytest.raises(ConfigError, match="is not the name of a dataset"):
         write_recorded("minari:half", data, interface)
     write_recorded(f"minari:{NAME}", data, interface)
     with pytest.raises(ConfigError, match="is there already"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import envs
 import rlstack
@@ -41,6 +42,19 @@ def test_steps_sum_up_to_what_the_world_says() -> None:
         root = env.step(policy(root))["next"]
         total += float(root["agents", "reward"][:, 0].sum())  # blue's only car
     assert play_episode(policy, "rocket", OPTIONS, seed=4).returned == pytest.approx(total, abs=1e-4)
+
+
+def test_given_options_are_kept_and_the_seed_decides_how_it_explores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given: dict[str, Any] = {"env.kick_offs": 0.0, "env.random_states": 1.0, "env.aerials": 0.0, "env.max_seconds": 1.0}
+    found = []
+    for outside in (0, 1):
+        torch.manual_seed(outside)
+        found.append(rlstack.rewards(checkpoint="zoo:rocket", policy="explore", seed=3, quiet=True, output="x", **given))
+    assert not found[0].terms["kick_off"].any()
+    assert found[0].returned == found[1].returned
 
 
 def test_a_world_without_terms_is_refused() -> None:

@@ -24,7 +24,7 @@ from envs.marinenav.episodes import Config, save_episodes
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
 from rlstack.config.named_code import granting
-from rlstack.evaluate import EvaluateConfig, from_checkpoint, output_folder, run
+from rlstack.evaluate import USUAL_EPISODES, EvaluateConfig, from_checkpoint, output_folder, run
 from rlstack.evaluation.evaluator import EpisodeSet, as_evaluated, evaluate
 from rlstack.evaluation.pictures import best_and_worst, save_pictures
 from rlstack.runs import loading
@@ -98,10 +98,22 @@ def test_the_worlds_own_episodes_by_the_exploring_policy(run_dir: Path, monkeypa
     monkeypatch.setattr(MarineNav, "evaluation_set", staticmethod(own_set))
     command("checkpoint=run", "episodes=2", "policy=explore", "seed=5", "plots=false", "video=false")
     (folder,) = (run_dir / "evaluations").iterdir()
-    assert folder.name == "000000001234_seed5_explore"
+    assert folder.name == "000000001234_seed5_2episodes_explore"
     content = json.loads((folder / "evaluation.json").read_text())
     assert [row["level"] for row in content["levels"]] == ["0", "1", "all"]
     assert all(episode["length"] > len(straight_run(18.0)[0]) for episode in content["episodes"])
+
+
+def test_the_usual_number_of_episodes_is_that_of_the_configuration() -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        assert compose("evaluate").episodes == USUAL_EPISODES
+
+
+def test_what_cannot_be_written_or_is_no_choice_is_told_before_the_episodes(run_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="transitions: /proc/none"):
+        command("checkpoint=run", "transitions=/proc/none/x.npz")
+    with pytest.raises(ConfigError, match="which: best is for the folder of a run, .* is one checkpoint"):
+        loading.checkpoint_file(Path(__file__), "best")
 
 
 @pytest.mark.slow
@@ -121,7 +133,7 @@ def test_every_world_and_checkpoint_has_a_folder_of_its_own(run_dir: Path, monke
         with monkeypatch.context() as patch:
             patch.setattr(loading, "load", lambda *_, **__: changed)
             patch.setattr("rlstack.evaluation.evaluator.check_fit", lambda *_: None)
-            config = EvaluateConfig("x", "latest", "greedy", 1, None, 0, "cpu", None, False, False, None, env)
+            config = EvaluateConfig("x", "latest", "greedy", USUAL_EPISODES, None, 0, "cpu", None, False, False, None, env)
             judged = from_checkpoint(config, torch.device("cpu"))
             known = ":" not in judged.env["name"]  # there is no module my.worlds
             return output_folder(

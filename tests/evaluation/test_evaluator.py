@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from envs.marinenav.env import MarineNav
@@ -208,6 +209,25 @@ def test_random_worlds_of_different_turns_differ(monkeypatch: pytest.MonkeyPatch
 
 
 # --- any world
+
+
+def test_a_policy_that_keeps_its_recurrent_state_forgets_it_before_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluator, "MAX_WORLDS", 2)
+
+    class Counting(Scripted):
+        calls = 0
+
+        def reset(self) -> None:
+            begun.append(self.calls)
+            self.calls = 0
+
+        def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+            self.calls += 1
+            return super().forward(tensordict)
+
+    begun: list[int] = []
+    evaluate(Counting(lambda td: torch.zeros(*td.batch_size, 1), "action"), COUNTDOWN, {}, 6, 0)
+    assert begun == [0, 2, 2]  # calls of the turn before; episodes take one step and two
 
 
 @pytest.mark.parametrize(("agents", "reward"), [(0, 1.0), (3, 2.0)])

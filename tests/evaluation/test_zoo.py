@@ -98,6 +98,10 @@ def test_the_demo_makes_a_film_where_there_is_no_screen(tmp_path, monkeypatch, c
         + str(tmp_path / "demo_marinenav.mp4")
     ]
     assert (tmp_path / "demo_marinenav.mp4").stat().st_size > 1000
+    (tmp_path / "demo_marinenav.mp4").unlink()
+    (tmp_path / "demo_marinenav.mp4").mkdir()
+    with pytest.raises(rlstack.ConfigError, match=r"demo_marinenav.mp4 cannot be written \(Is a directory\)"):
+        rlstack.demo("marinenav", show="film")
     shown = capsys.readouterr().out
     assert "acqn in marinenav" in shown and shown.count("\n  rlstack ") == 3
 

@@ -40,6 +40,14 @@ def test_a_run_joins_as_candidate_with_what_is_known_of_it(league: League, arena
     assert League.open(league.folder).members == league.members
 
 
+def test_an_agent_of_the_zoo_joins(tmp_path: Path) -> None:
+    world = {"name": "rocket", "blue": 1, "orange": 1}
+    league = League.create(tmp_path / "league", world, Glicko2(anchors={}))
+    runner = GameRunner("rocket", {"blue": 1, "orange": 1})
+    assert add_candidates(league, runner, [(None, "zoo:rocket")]) == ["rocket"]
+    assert league.members["rocket"].meta["agent"] == "ppo"
+
+
 def test_the_league_does_not_need_the_run_any_more(league: League, tmp_path: Path) -> None:
     run = constant_run(tmp_path / "first", 2, opponents={"players": ["low"]})
     add_candidates(league, GameRunner(NAME, {"length": 2}), [(None, str(run))])

@@ -19,7 +19,7 @@ from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.evaluate import EvaluateConfig, run
 from rlstack.runs import loading
-from tests.play.duel import NAME
+from tests.play.duel import NAME, constant_run
 
 
 class Ones(TensorDictModuleBase):
@@ -57,7 +57,7 @@ def command(*overrides: str) -> None:
 
 def test_games_replace_the_opponents_of_training(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command("opponents=[low,high,random]", "episodes=30")
-    folder = run_dir / "evaluations" / "000000001234_seed1000_against_low_high_random"
+    folder = run_dir / "evaluations" / "000000001234_seed1000_30games_against_low_high_random"
     assert sorted(path.name for path in folder.iterdir()) == [
         *("elo.png", "game_by_game.csv", "results.json", "summary.csv")
     ]
@@ -88,10 +88,17 @@ def test_games_replace_the_opponents_of_training(run_dir: Path, capsys: pytest.C
 def test_the_exploring_policy_and_no_plots(run_dir: Path) -> None:
     command("opponents=[high]", "episodes=4", "policy=explore", "plots=false")
     (folder,) = (run_dir / "evaluations").iterdir()
-    assert folder.name == "000000001234_seed1000_explore_against_high"
+    assert folder.name == "000000001234_seed1000_4games_explore_against_high"
     # As `high` does; the side of two agents wins.
     assert [json.loads((folder / "results.json").read_text())[key] for key in ("wins", "losses")] == [2, 2]
     assert not (folder / "elo.png").exists()
+
+
+def test_opponents_of_one_name_have_folders_of_their_own(run_dir: Path, tmp_path: Path) -> None:
+    for place, number in (("one", 1), ("two", 2)):
+        command(f"opponents=[{constant_run(tmp_path / place / 'seed0', number)}]", "episodes=2", "plots=false")
+    folders = sorted((run_dir / "evaluations").iterdir())
+    assert len(folders) == 2 and all("_2games_against_seed0_" in folder.name for folder in folders)
 
 
 def test_a_player_of_the_same_name_gets_a_number(run_dir: Path) -> None:

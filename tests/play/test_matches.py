@@ -14,9 +14,9 @@ from rlstack.evaluation.statistics import wilson_interval
 from rlstack.play.games import GameResult, WinLossRecord, in_turns, pairing, pairs
 from rlstack.play.league import League
 from rlstack.play.matches import GameRunner
-from rlstack.play.ratings import Elo
+from rlstack.play.ratings import Elo, Glicko2
 from rlstack.play.results import challenge_report, cross_table, rated, rating_curves, save_curves, standings, write_csv
-from tests.play.duel import NAME, Watching
+from tests.play.duel import NAME, Watching, constant_run
 
 
 def arena(num_worlds: int = 4, **options: int) -> GameRunner:
@@ -91,6 +91,15 @@ def test_who_does_not_play_is_refused() -> None:
     with pytest.raises(ConfigError, match="no two sides"):
         GameRunner("marinenav", {})
     assert arena().play([]) == []
+
+
+def test_only_the_worlds_own_players_have_their_names(tmp_path: Path) -> None:
+    runner = GameRunner(NAME, {"length": 2})
+    run = constant_run(tmp_path / "low", 2)
+    for source, name in ((str(run), None), (str(run), "random"), ("high", "low")):
+        with pytest.raises(ConfigError, match="players: '(low|random)' is a player of the world itself"):
+            runner.add(source, name)
+    assert runner.add("low") == "low" and runner.add(str(run), "mine") == "mine"
 
 
 # -- records -----------------------------------------------------------------------------------------------------
@@ -182,6 +191,13 @@ def test_a_challenge_is_told_in_the_published_columns(tmp_path: Path) -> None:
     assert published | {"elo_before", "elo_after", "elo_change"} <= rows[0].keys()
     assert rows[1]["opponent"] == "c" and rows[1]["wins"] == "1"
     assert not list(tmp_path.glob(".*"))
+
+
+def test_with_glicko_a_challenge_is_one_period(tmp_path: Path) -> None:
+    report = challenge_report("a", GAMES, Glicko2(anchors={"b": 1200, "c": 800}))
+    change = report["final_elo"] - report["initial_elo"]
+    assert change and [row["elo_change"] for row in report["opponents"]] == [change, change]
+    assert {row["elo_change"] for row in report["game_by_game"]} == {None}
 
 
 def test_curves_are_drawn(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from envs.world import WorldHooks
 from rlstack.config import ConfigError
 from rlstack.league import play, run_league
 from rlstack.play.games import GameResult, pairing
+from rlstack.play.league import League
 from rlstack.play.matches import GameRunner
 from rlstack.play.replays import BestGames, play_back
 from tests.play.test_league import config
@@ -123,14 +124,28 @@ def test_play_saves_replays_and_plays_them_back(tmp_path: Path, capsys: pytest.C
     assert (folder / "best_1.mp4").stat().st_size > 10_000
 
 
-def test_a_league_keeps_the_best_games_of_all_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_league_keeps_the_best_games_of_all_its_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("envs.rocket.starts.kick_off", _into_goal)
     settings = {"players": ["rule", "random"], "games": 3, "round": 1, "env": {"name": "rocket", **SHORT}}
     run_league(config(tmp_path, **settings, save="best", keep=2, video=False))
-    paths = sorted((tmp_path / "replays").iterdir())
+    paths = sorted((tmp_path / "replays" / "from_game_1").iterdir())
     assert [path.name for path in paths] == ["best_1.npz", "best_2.npz"]
     lengths = [len(load_replay(path).frames) for path in paths]
     assert lengths == sorted(lengths) and all(load_replay(path).goals == (1, 0) for path in paths)
+
+    def fails(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    rounds = iter([League.play_round, fails])
+    monkeypatch.setattr(League, "play_round", lambda *arguments: next(rounds)(*arguments))
+    with pytest.raises(KeyboardInterrupt):
+        run_league(config(tmp_path, **{**settings, "games": 6}, save="best", keep=2, video=False))
+    assert [path.name for path in (tmp_path / "replays").rglob("*.npz") if path not in paths] == ["best_1.npz"]
+    assert all(path.is_file() for path in paths)
+    run_league(config(tmp_path, **{**settings, "games": 4}, save="best", keep=2, video=False))
+    assert "save: no game was missing, so none was recorded" in capsys.readouterr().out
 
 
 @pytest.mark.slow
