@@ -562,7 +562,9 @@ class World(WorldHooks, EnvBase):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Returns everything needed to continue exactly here, as a nested dict of tensors and numbers."""
         generator = self.generator.get_state()
-        return {"generator": generator, **self._state_to_save()} if self._begun else {"generator": generator, _NEW: True}
+        return (
+            {"generator": generator, **self._state_to_save()} if self._begun else {"generator": generator, _NEW: True}
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Restores :meth:`state_dict`. The next full ``reset()``, such as a new collector's, continues the worlds.

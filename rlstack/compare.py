@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, Word, as_module, words_as
+from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, build
+from rlstack.config.overrides import Word
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from rlstack.reporting.improvement import Improvement

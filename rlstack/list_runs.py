@@ -10,8 +10,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, Word, as_module, words_as
+from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, build
+from rlstack.config.overrides import Word
 
 
 @dataclass

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, Word, as_module, words_as
+from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, Interval, build, catalogue
+from rlstack.config.overrides import Word
 
 
 @dataclass

@@ -92,7 +92,7 @@ class PolicyGradientLoss(Loss):
         log_prob: Tensor = distribution.log_prob(tensordict.get(self.tensor_keys.action))
         if log_prob.shape != tensordict.batch_size:
             told = f"log probabilities have the shape {[*log_prob.shape]}, the batch {[*tensordict.batch_size]}"
-            hint = "store a single choice without a last dimension, and wrap a distribution of vectors in Independent(., 1)"
+            hint = "store a choice without a last dimension, and wrap a distribution of vectors in Independent(., 1)"
             raise ValueError(f"{told}: {hint}")
         return log_prob
 

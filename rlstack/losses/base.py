@@ -39,9 +39,9 @@ class Loss(LossModule):
     class _AcceptedKeys:
         """Entries that :meth:`set_keys` can rename; those of the next state are under ``next``.
 
-        ``gamma [...]`` or ``[..., 1]`` is the discount of an (n-step) bootstrap, ``action_mask [..., n]`` (bool) the legal choices,
-        and ``priority_weight [...]`` the importance weight of an entry that was sampled by priority; all are optional.
-        Under ``priority``, :meth:`forward` writes the size of each entry's error.
+        ``gamma [...]`` or ``[..., 1]`` is the discount of an (n-step) bootstrap, ``action_mask [..., n]`` (bool) the
+        legal choices, and ``priority_weight [...]`` the importance weight of an entry that was sampled by priority; all
+        are optional. Under ``priority``, :meth:`forward` writes the size of each entry's error.
         """
 
         observation: NestedKey = "observation"
@@ -194,7 +194,11 @@ class Loss(LossModule):
             ValueError: rewards or ends are not ``[..., 1]``; broadcasting them would mix up entries and quantiles.
         """
         keys, following = self.tensor_keys, tensordict.get("next")
-        reward, end, gamma = following.get(keys.reward), following.get(keys.terminated), tensordict.get(keys.gamma, None)
+        reward, end, gamma = (
+            following.get(keys.reward),
+            following.get(keys.terminated),
+            tensordict.get(keys.gamma, None),
+        )
         lead = values.shape[:-1]
         for name, entry in (("reward", reward), ("terminated", end)):
             if entry.shape[-1:] != (1,) or entry.shape[entry.dim() - 1 - len(lead) : -1] != lead:

@@ -134,12 +134,12 @@ def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, t
         timestep: frames of the player's training.
 
     Returns JSON: ``player``, ``total_games``, ``wins``, ``losses``, ``draws``, rates with intervals; ``opponents``, one
-    row of ``summary.csv`` each, whose ``elo_change`` is with Glicko-2 that of the whole period; ``elo_history`` with ``game``, ``opponent``, ``elo``; ``elo_ratings``, ``final_elo``,
-    ``game_by_game``.
+    row of ``summary.csv`` each, whose ``elo_change`` is with Glicko-2 that of the whole period; ``elo_history`` with
+    ``game``, ``opponent``, ``elo``; ``elo_ratings``, ``final_elo``, ``game_by_game``.
     """
     start = ratings.rating(name)
     rows = rated([game.seen_by(name) for game in games], ratings)
-    now_at = ratings.rating(name)
+    end = ratings.rating(name)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     opponents = []
     for opponent in dict.fromkeys(row["opponent"] for row in rows):
@@ -152,7 +152,7 @@ def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, t
                 **WinLossRecord.of(name, games, opponent).as_row(),
                 "elo_before": theirs[0]["elo_before"],
                 "elo_after": theirs[-1]["elo_after"],
-                "elo_change": sum(row["elo_change"] for row in theirs) if ratings.kind == "elo" else now_at - start,
+                "elo_change": sum(row["elo_change"] for row in theirs) if ratings.kind == "elo" else end - start,
             }
         )
     whole = WinLossRecord.of(name, games).as_row()

@@ -52,7 +52,9 @@ def test_given_options_are_kept_and_the_seed_decides_how_it_explores(
     found = []
     for outside in (0, 1):
         torch.manual_seed(outside)
-        found.append(rlstack.rewards(checkpoint="zoo:rocket", policy="explore", seed=3, quiet=True, output="x", **given))
+        found.append(
+            rlstack.rewards(checkpoint="zoo:rocket", policy="explore", seed=3, quiet=True, output="x", **given)
+        )
     assert not found[0].terms["kick_off"].any()
     assert found[0].returned == found[1].returned
 

@@ -141,13 +141,13 @@ def test_types_are_checked_inside_wrappers(wrapper: dict[str, int]) -> None:
 
 def test_a_missing_action_is_named() -> None:
     env = build("cartpole", {})
-    with pytest.raises(ValueError, match="^CartPole: action: missing, the tensordict has no entry 'action'$"):
+    with pytest.raises(ValueError, match=r"^CartPole: action: missing, the tensordict has no entry 'action'$"):
         env.step(env.reset())
 
 
 @pytest.mark.parametrize("count", [0, 2.5, "3"])
 def test_a_number_of_worlds_is_whole_and_positive(count: Any) -> None:
-    with pytest.raises(ValueError, match="num_worlds: .* is not a positive whole number"):
+    with pytest.raises(ValueError, match=r"num_worlds: .* is not a positive whole number"):
         envs.make("cartpole", num_worlds=count)
 
 

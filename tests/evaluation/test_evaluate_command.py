@@ -112,7 +112,7 @@ def test_the_usual_number_of_episodes_is_that_of_the_configuration() -> None:
 def test_what_cannot_be_written_or_is_no_choice_is_told_before_the_episodes(run_dir: Path) -> None:
     with pytest.raises(ConfigError, match="transitions: /proc/none"):
         command("checkpoint=run", "transitions=/proc/none/x.npz")
-    with pytest.raises(ConfigError, match="which: best is for the folder of a run, .* is one checkpoint"):
+    with pytest.raises(ConfigError, match=r"which: best is for the folder of a run, .* is one checkpoint"):
         loading.checkpoint_file(Path(__file__), "best")
 
 
@@ -133,7 +133,9 @@ def test_every_world_and_checkpoint_has_a_folder_of_its_own(run_dir: Path, monke
         with monkeypatch.context() as patch:
             patch.setattr(loading, "load", lambda *_, **__: changed)
             patch.setattr("rlstack.evaluation.evaluator.check_fit", lambda *_: None)
-            config = EvaluateConfig("x", "latest", "greedy", USUAL_EPISODES, None, 0, "cpu", None, False, False, None, env)
+            config = EvaluateConfig(
+                "x", "latest", "greedy", USUAL_EPISODES, None, 0, "cpu", None, False, False, None, env
+            )
             judged = from_checkpoint(config, torch.device("cpu"))
             known = ":" not in judged.env["name"]  # there is no module my.worlds
             return output_folder(

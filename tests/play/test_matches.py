@@ -97,7 +97,7 @@ def test_only_the_worlds_own_players_have_their_names(tmp_path: Path) -> None:
     runner = GameRunner(NAME, {"length": 2})
     run = constant_run(tmp_path / "low", 2)
     for source, name in ((str(run), None), (str(run), "random"), ("high", "low")):
-        with pytest.raises(ConfigError, match="players: '(low|random)' is a player of the world itself"):
+        with pytest.raises(ConfigError, match=r"players: '(low|random)' is a player of the world itself"):
             runner.add(source, name)
     assert runner.add("low") == "low" and runner.add(str(run), "mine") == "mine"
 

@@ -137,7 +137,9 @@ def scores(run: Path | str, objective: ObjectiveConfig) -> list[float]:
     rows = read_metrics(path)
     columns = {name for row in rows for name in row}
     metric = objective.metric or next((name for name in _OBJECTIVES if name in columns), _OBJECTIVES[-1])
-    values = [row.get(metric, math.nan) for row in rows if metric in row or (_is_eval(metric) and any(map(_is_eval, row)))]
+    values = [
+        row.get(metric, math.nan) for row in rows if metric in row or (_is_eval(metric) and any(map(_is_eval, row)))
+    ]
     if metric not in columns:
         values = []
     if not values and objective.metric is None and "eval/non_finite" in columns:
