@@ -236,9 +236,10 @@ def as_module(function: Function) -> Function:
 def open_group(*groups: str) -> Callable[[list[str]], list[str]]:
     """For :class:`HydraCommand`: accepts ``group.key=value`` for keys that the configuration does not have.
 
-    Unknown keys are then found when the component is built.
+    Unknown keys are then found when the component is built. A group inside another, such as
+    ``imitation.expert_options``, may also be given as a whole.
     """
-    starts = tuple(f"{group}." for group in groups)
+    starts = (*(f"{group}." for group in groups), *(f"{group}=" for group in groups if "." in group))
     return lambda given: [f"++{entry}" if entry.startswith(starts) and "=" in entry else entry for entry in given]
 
 

@@ -115,7 +115,7 @@ class OffPolicy(Agent):
         metrics: dict[str, Tensor | float] = {}
         while self._frames_due >= c.frames_per_update:
             self._frames_due -= c.frames_per_update
-            metrics = self.update(self.prepared(self.sample()))
+            metrics |= self.update(self.prepared(self.sample()))  # of the last update that has each
             self.updates += 1
             self._update_targets(int(frames - self._frames_due))
         return metrics

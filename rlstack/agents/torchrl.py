@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +44,9 @@ from .optimizer import Info
 _OPEN = ("torchrl.objectives.", "rlstack.losses.")
 """The modules whose losses may be named by a dotted path alone; any other is the user's, ``package.module:Class``."""
 _ACTING = ("actor", "deterministic", "action_values")
+_ESTIMATORS = {"td0": "td0", "td1": "td1", "td_lambda": "tdlambda", "gae": "gae"}
+"""Our names of value estimators, and TorchRL's."""
+_STEPS = ("next", "steps_to_next_obs")
 _RUNNING = ("running_mean", "running_var")
 """The statistics of layers that normalise over a batch."""
 _EDGE = 1 - 1e-6
@@ -311,9 +314,12 @@ class LossParts:
                 loss = cls(**networks, **{**offered, **c.options})
             if c.keys:
                 loss.set_keys(**{name: tuple(key) if isinstance(key, list) else key for name, key in c.keys.items()})
-            loss.make_value_estimator(c.value_estimator, gamma=c.gamma, **c.estimator_options)
-        except NotImplementedError:  # a loss that bootstraps by itself, or does not bootstrap
-            pass
+            loss.make_value_estimator(_ESTIMATORS[c.value_estimator], gamma=c.gamma, **c.estimator_options)
+            if c.n_step > 1 and (estimator := getattr(loss, "_value_estimator", None)) is not None:
+                estimator.set_keys(steps_to_next_obs=_STEPS)  # some losses keep only what is below "next"
+        except NotImplementedError as error:  # a loss that bootstraps by itself, or does not bootstrap
+            if c.value_estimator != "td0":
+                raise ConfigError(f"agent.value_estimator: {c.loss} makes no {c.value_estimator}, give td0") from error
         except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
             raise ConfigError(f"agent.loss: {c.loss} refuses its options: {_brief(error)}") from error
         return loss
@@ -332,6 +338,8 @@ class LossParts:
         if not c.optimizers:
             agent.add_optimizer("lr", list(trained.values()), max_grad_norm=c.max_grad_norm, eps=c.optimizer_eps)
             self._every["lr"] = 1
+        if c.optimizers:  # which have rates of their own
+            del agent.schedules["lr"], agent.scheduled["lr"]
         for name, options in c.optimizers.items():
             found = [trained.pop(key) for key in list(trained) if key.startswith(tuple(options.networks))]
             if not found:
@@ -367,10 +375,33 @@ class LossParts:
             except (KeyError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
                 told_of = f"{_brief(error)}{self._hint(error)}"
                 raise ConfigError(f"agent.loss: {self.config.loss} does not take such data: {told_of}") from error
+            self._check_used(batch.reshape(-1))
             for name, value in self.loss.named_buffers():
                 value.copy_(before.get(name, value))  # a loss may have made others
         if told.dim() or not torch.isfinite(told):
             raise ConfigError(f"agent.loss: {self.config.loss} gives {told} for a made-up batch, not one finite number")
+
+    def _check_used(self, batch: TensorDictBase) -> None:
+        """Raises a :class:`ConfigError` if the loss ignores n-step discounts or importance weights that it will get."""
+        c, (count,) = self.config, batch.batch_size
+        gammas = [torch.full_like(batch.get(("next", "reward")), c.gamma**steps) for steps in (1, 3)]
+        if c.data == "replay" and c.n_step > 1 and c.gamma < 1 and self._ignores(batch, "gamma", gammas):
+            raise ConfigError(f"agent.n_step: {c.loss} ignores the discount of returns of {c.n_step} steps, give 1")
+        weights = [torch.ones(count, device=batch.device), torch.arange(count, device=batch.device) / count]
+        weighs = c.data == "replay" and c.replay.sampler == "prioritized" and c.importance_exponent != 0
+        if weighs and self._ignores(batch, "priority_weight", [weight.to(gammas[0].dtype) for weight in weights]):
+            told = f"{c.loss} ignores the weights that correct for the priorities"
+            raise ConfigError(f"agent.replay.sampler: {told}; give uniform, or agent.importance_exponent=0")
+
+    def _ignores(self, batch: TensorDictBase, name: str, values: Sequence[Tensor]) -> bool:
+        """Returns whether the loss is the same for all values of an entry."""
+        told, held = [], {key: buffer.clone() for key, buffer in self.loss.named_buffers()}
+        for value in values:
+            for key, buffer in self.loss.named_buffers():
+                buffer.copy_(held.get(key, buffer))
+            torch.manual_seed(0)
+            told.append(self._told(self.inputs(batch.copy().set(name, value)))[0])
+        return all(torch.equal(told[0], other) for other in told[1:])
 
     def _hint(self, error: Exception) -> str:
         if self.config.data == "replay" and isinstance(error, KeyError) and _of_rollouts(str(error)):
@@ -440,7 +471,8 @@ class LossParts:
         if gamma is None:
             return batch
         steps = (gamma.log() / math.log(self.config.gamma)).round() if self.config.gamma < 1 else torch.ones_like(gamma)
-        return batch.copy().set("steps_to_next_obs", steps)
+        following = batch.get("next").copy().set(_STEPS[-1], steps)
+        return batch.copy().set("next", following).set(_STEPS[-1], steps)
 
     def step(self, batch: TensorDictBase, update: int) -> tuple[dict[str, Tensor | float], Info]:
         """Makes one step of every optimiser that is due at an update, on a batch ``[N]``."""

@@ -782,8 +782,8 @@ class TorchRLConfig(OffPolicyConfig):
     keys: dict[str, str | list[str]] = field(default_factory=dict)  # of the loss's set_keys, such as {reward: cost}
     loss_weights: dict[str, Finite] = field(default_factory=dict)  # of its terms in the minimised sum, else 1:
     #   {loss_actor_bc: 0}
-    value_estimator: Literal["td0", "td1", "td_lambda", "gae"] = "td0"  # that the loss makes itself; not vtrace, which
-    #   in TorchRL 0.14.1 uses the probability of a newly drawn action, not of the one taken
+    value_estimator: Literal["td0", "td1", "td_lambda", "gae"] = "td0"  # that the loss makes itself, for data=rollout
+    #   (replay: td0); not vtrace, which in TorchRL 0.14.1 uses the probability of a newly drawn action
     estimator_options: dict[str, Any] = field(default_factory=dict)  # of it, such as {lmbda: 0.95}; gamma is above
 
     # optimisation
@@ -804,6 +804,12 @@ class TorchRLConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.data == "replay" and self.value_estimator != "td0":
+            raise ValueError(
+                f"value_estimator={self.value_estimator} needs sequences, data=rollout; with replay give td0"
+            )
+        if self.optimizers and self.lr != TorchRLConfig.lr:
+            raise ValueError("lr is for agents without optimizers, whose rates are optimizers.<name>.lr")
         if self.symmetry == "augment" and self.data == "rollout":
             raise ValueError(
                 "symmetry=augment is for data=replay here; of own losses, ppo and a2c take it with rollouts"

@@ -119,7 +119,7 @@ def forward_arguments(module: Any) -> list[Any]:
         arguments = module.forward.schema.arguments
     except (AttributeError, NotImplementedError, RuntimeError):
         raise ValueError("a program without a forward, which cannot act") from None
-    return [entry for entry in arguments if entry.name != "self"]
+    return list(arguments[1:])  # the first one is the module, whatever its name
 
 
 def reason(error: Exception) -> str:

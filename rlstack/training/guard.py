@@ -46,11 +46,13 @@ class Guard(Hook):
         unit: unit of frames; see ``CollectorConfig.count``.
     """
 
+    name = "guard"
+
     def __init__(self, config: GuardConfig, agent: Agent, folder: Path, seed: int, unit: str) -> None:
         self._config, self._agent, self._file, self._seed, self._unit = config, agent, folder / BAD_BATCH, seed, unit
         self._written = False
         self._pending: deque[tuple[Sum, TensorDictBase, int]] = deque()
-        self._refused_before = 0
+        self._refused_before = self._refused_earlier = 0  # in this process, and before the run was resumed
         self._in_a_row, self._dropped, self._rollbacks = 0, 0, 0
         self._sequences: TensorDictBase | None = None
         self._later = False
@@ -103,6 +105,7 @@ class Guard(Hook):
             for part, value in network.state_dict().items():
                 if isinstance(value, Tensor) and value.is_floating_point() and value.isnan().any():
                     raise RunError(f"not finite: {part} of the agent's {name}; checkpoints stay as they were")
+        self._keep()  # a resumed run goes back to its checkpoint
 
     def on_log(self, training: Training) -> Mapping[str, Any]:
         """Returns metrics ``guard/...`` once something has been found; keeps the agent for ``rollback``.
@@ -112,8 +115,20 @@ class Guard(Hook):
         """
         self._settle()
         self._keep()
-        told = {"dropped_batches": self._dropped, "refused_steps": self._refused_before, "rollbacks": self._rollbacks}
+        refused = self._refused_earlier + self._refused_before
+        told = {"dropped_batches": self._dropped, "refused_steps": refused, "rollbacks": self._rollbacks}
         return {f"guard/{name}": float(count) for name, count in told.items() if count}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the counts so far."""
+        refused = self._refused_earlier + self._refused_before
+        counts = {"dropped": self._dropped, "in_a_row": self._in_a_row, "rollbacks": self._rollbacks}
+        return {**counts, "refused": refused}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores :meth:`state_dict`."""
+        self._dropped, self._in_a_row, self._rollbacks = (state[key] for key in ("dropped", "in_a_row", "rollbacks"))
+        self._refused_earlier = state["refused"]
 
     # -- consequences --------------------------------------------------------------------------------------------
 

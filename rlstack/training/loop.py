@@ -47,7 +47,7 @@ from .summary import resume_command
 
 _OWN_STATE = (
     *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
-    *("monitor", "curriculum", "imitated"),
+    *("monitor", "curriculum", "imitated", "guard"),
 )
 """Entries of a checkpoint that a user's hook must not take as its name."""
 

@@ -113,7 +113,8 @@ def needs(config: TrainConfig) -> list[Need]:
         episodes_of(config.eval.episodes, "eval.episodes"),
     ]
     on_disk = (agent.get("replay") or {}).get("storage") == "LazyMemmapStorage"
-    if isinstance(capacity := agent.get("buffer_size"), int | float) and not on_disk:
+    remembers = agent.get("data") != "rollout"
+    if isinstance(capacity := agent.get("buffer_size"), int | float) and remembers and not on_disk:
         # The next observation is stored too, except within sequences; Retrace stores that of every step of a return.
         states = 1 if agent.get("recurrent") else 1 + agent["n_step"] if agent.get("correction") == "retrace" else 2
         where = agent.get("replay_device")

@@ -68,7 +68,9 @@ def describe(
 def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
     """Describes the size of an agent's batches and its learning rates."""
     size = next((agent[name] for name in ("minibatch_size", "batch_size") if agent.get(name)), None)
-    rates = {name: in_words(value) for name, value in agent.items() if name == "lr" or name.startswith("lr_")}
+    named = {f"lr_{name}": each.get("lr") for name, each in (agent.get("optimizers") or {}).items()}
+    given = named or {name: value for name, value in agent.items() if name == "lr" or name.startswith("lr_")}
+    rates = {name: in_words(value) for name, value in given.items()}
     shown = [rate if name == "lr" else f"{name.removeprefix('lr_')} {rate}" for name, rate in rates.items()]
     rows = {"batch size": None if size is None else f"{size:,}", "learning rate": ", ".join(shown)}
     return {name: value for name, value in rows.items() if value}

@@ -262,6 +262,14 @@ def test_the_actor_may_wait_for_its_critics(name: str) -> None:
     assert moved == [[True, True, True], [False, True, False], [False, True, False]] * 2
 
 
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_what_the_actor_reports_is_kept_until_it_learns_again(name: str) -> None:
+    env = plain(discrete=False)
+    agent = small(env, name=name, actor_every=2, n_step=1, frames_per_update=8)
+    metrics = agent.learn(env.experience(agent, 4, 8), 32)  # four updates, of which the last has no step of the actor
+    assert {"loss/actor", "grad/actor", "loss/critic"} <= metrics.keys()
+
+
 @pytest.mark.slow
 def test_the_temperature_stays_where_nothing_can_be_chosen() -> None:
     """A single legal action has no entropy, whatever the temperature is."""

@@ -143,6 +143,20 @@ def test_n_step_returns_are_discounted_by_their_number_of_steps() -> None:
     assert (made.parts.inputs(batch)["steps_to_next_obs"] == 3).all()
 
 
+@pytest.mark.parametrize("name", ["torchrl_sac", "redq", "iql", "discrete_iql", "cql"])
+def test_every_loss_discounts_n_step_returns(name: str) -> None:
+    env = choices() if name.startswith("discrete") else numbers()
+    made = make_agent(name, env, 1000, **REPLAY, gamma=0.5, n_step=3)
+    batch, told = env.experience(made, 4, 4).reshape(-1), []
+    batch["next", "reward"], batch["next", "terminated"] = torch.zeros(16, 1), torch.zeros(16, 1, dtype=torch.bool)
+    for steps in (1, 3, 12):
+        torch.manual_seed(0)
+        told.append(
+            float(made.parts._told(made.parts.inputs(batch.clone().set("gamma", torch.full((16, 1), 0.5**steps))))[0])
+        )
+    assert len(set(told)) == 3
+
+
 def test_optimisers_may_have_rates_and_rhythms_of_their_own() -> None:
     optimizers = {
         "critic": {"networks": ["qvalue_network"], "lr": 0.01},
@@ -151,6 +165,7 @@ def test_optimisers_may_have_rates_and_rhythms_of_their_own() -> None:
     env = numbers()
     made = agent(env, optimizers=optimizers, frames_per_update=32)
     assert {name: optimizer.lr for name, optimizer in made.optimizers.items()} == {"lr_critic": 0.01, "lr_actor": 0.02}
+    assert {name for name in made.schedule_metrics() if "lr" in name} == {"schedule/lr_critic", "schedule/lr_actor"}
     actor = [parameter.detach().clone() for parameter in made.actor.parameters()]
     moved = []
     for step in range(1, 5):
@@ -209,6 +224,11 @@ def test_advantages_are_normalised_over_those_who_are_there() -> None:
         ({"keys": {"rewards": "cost"}}, "refuses its options"),
         ({"keys": {"reward": "cost"}}, "does not take such data"),
         ({"optimizers": {"q": {"networks": ["qvalue_network"], "lr": 0.1}}}, "none trains actor_network_params"),
+        (
+            {"optimizers": {"q": {"networks": ["qvalue_network"], "lr": 0.1}}, "lr": 0.1},
+            "lr is for agents without opti",
+        ),
+        ({"value_estimator": "td_lambda"}, "value_estimator=td_lambda needs sequences, data=rollout"),
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line_before_the_run(options: dict[str, Any], message: str) -> None:
@@ -217,6 +237,38 @@ def test_what_does_not_fit_is_told_in_one_line_before_the_run(options: dict[str,
     with pytest.raises(ConfigError, match=message) as caught:
         own(given.pop("loss"), given.pop("networks"), numbers(), **given)
     assert "\n" not in str(caught.value)
+
+
+def test_a_loss_without_the_wanted_estimator_is_refused() -> None:
+    networks = {"actor_network": {"kind": "deterministic"}, "qvalue_network": JUDGES}
+    with pytest.raises(ConfigError, match=r"agent.value_estimator: .*TD3Loss makes no gae, give td0"):
+        own("torchrl.objectives.TD3Loss", networks, numbers(), data="rollout", value_estimator="gae")
+    made = make_agent("torchrl_ppo", choices(), 10_000, **TINY, value_estimator="td_lambda")
+    assert type(made.loss.value_estimator).__name__ == "TDLambdaEstimator"
+
+
+@pytest.mark.parametrize(("name", "uses"), [("torchrl_sac", True), ("redq", False), ("crossq", False), ("iql", False)])
+def test_priorities_that_a_loss_does_not_correct_for_are_refused(name: str, uses: bool) -> None:
+    options: dict[str, Any] = {**REPLAY, "replay": {"sampler": "prioritized"}}
+    if uses:
+        assert make_agent(name, numbers(), 1000, **options)
+        return
+    with pytest.raises(
+        ConfigError, match=r"agent.replay.sampler: .* ignores the weights that correct .*; give uniform"
+    ):
+        make_agent(name, numbers(), 1000, **options)
+    assert make_agent(name, numbers(), 1000, **options, importance_exponent=0.0)
+
+
+def test_a_discount_that_a_loss_ignores_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"agent.n_step: .*CloningLoss ignores the discount .* of 3 steps, give 1"):
+        make_agent("bc", numbers(), 1000, **REPLAY, n_step=3)
+
+
+def test_images_are_learned_from_in_rollouts() -> None:
+    env = Decisions(Bounded(0, 255, shape=(36, 36, 2), dtype=torch.uint8), Categorical(3, shape=()))
+    made = make_agent("torchrl_ppo", env, 1000, **TINY, minibatch_size=16)
+    assert torch.isfinite(torch.as_tensor(made.learn(env.experience(made, 2, 16), 32)["loss/objective"]))
 
 
 def test_epsilon_replaces_whole_actions() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,14 @@ PPO = [
     *("eval.every=100000", "eval.episodes=1", "checkpoint.every=256", "log_every=64", "total_frames=640"),
 ]
 """Batches of 32 frames, in four steps; a line in the log after every second one."""
+EXACT = ["env=cartpole", "env.num_worlds=4", *(word for word in PPO if not word.startswith("env"))]
+"""The same in worlds that continue exactly in a resumed run."""
 
 
-def training(folder: Path, *overrides: str) -> Training:
+def training(folder: Path, *overrides: str, base: Sequence[str] = PPO) -> Training:
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", [*PPO, *overrides]))
+        plain = to_plain(compose("train", [*base, *overrides]))
     run = RunDirectory.create(folder, "test", 5)
     return Training(build(TrainConfig, plain), run, plain)
 
@@ -209,6 +212,23 @@ def test_rollback_has_a_limit(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"the agent has gone back 2 times \(guard.limit\)"):
         run.execute()
     assert run.frames == 7 * 32
+
+
+def test_after_a_rollback_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    ends = []
+    for name in ("whole", "parts"):
+        rolls, until = "guard.non_finite=rollback", ["until=256"] if name == "parts" else []
+        run = training(tmp_path / name, rolls, *until, base=EXACT)
+        spoil_data(run, {3, 9, 10})
+        run.execute()
+        if name == "parts":
+            run = training(tmp_path / name, rolls, f"resume={tmp_path / name}", base=EXACT)
+            run.restore()
+            spoil_data(run, {1, 2})
+            run.execute()
+        ends.append([parameter.detach().clone() for parameter in run.agent.parameters()])
+        assert float(logged(tmp_path / name)[-2]["guard/rollbacks"]) == 3
+    assert all(map(torch.equal, *ends))
 
 
 # -- the optimiser ---------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ _PPO = _ACTOR_CRITIC | {
     "batch_size": "minibatch_size",
     "clip_range": "clip",
     "target_kl": "target_kl",
+    "clip_range_vf": "clip_value",
 }
 _SAC = {
     "gamma": "gamma",
@@ -60,7 +61,13 @@ _DQN = _SAC | {
     "exploration_final_eps": "epsilon",
     "target_update_interval": "target_every",
 }
-SETTINGS = {"PPO": _PPO, "A2C": _ACTOR_CRITIC, "RecurrentPPO": _PPO, "DQN": _DQN, "SAC": _SAC}
+SETTINGS = {
+    "PPO": _PPO,
+    "A2C": _ACTOR_CRITIC,
+    "RecurrentPPO": _PPO,
+    "DQN": _DQN,
+    "SAC": _SAC | {"target_entropy": "target_entropy"},
+}
 """Their settings that become ours, by algorithm; those that are schedules keep the values of our yaml."""
 
 
@@ -302,6 +309,9 @@ def _fill_statistics(agent: Agent, model: SB3Model) -> None:
     if agent.normalizer is not None and statistics.norm_obs:
         _fill_normalizer(agent.normalizer, statistics, model, agent.interface)
     if agent.reward_scaler is not None and statistics.norm_reward:
+        if statistics.clip_reward != 10:
+            told = f"its rewards were clipped at {statistics.clip_reward:g}, ours are at 10"
+            raise ConfigError(f"{told}; normalize_rewards=false leaves its scale out, and {_INSTEAD}")
         own = torch.tensor([*statistics.ret_mean, *statistics.ret_var, statistics.ret_count], dtype=torch.float64)
         agent.reward_scaler.moments.set(own[0], own[1], own[2])
 
