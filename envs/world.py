@@ -139,6 +139,9 @@ class WorldHooks:
         """Returns constructor options that a world needs to start these episodes with :meth:`reset_to`."""
         return {}
 
+    decided_by_episodes: ClassVar[tuple[str, ...]] = ()
+    """Constructor options that have no effect in episodes begun by :meth:`reset_to`, which bring their own."""
+
     @staticmethod
     def load_episodes(path: str | Path) -> list[Any] | None:
         """Reads episodes for :meth:`reset_to` from a file, for ``rlstack evaluate``; None if a world cannot.

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import hydra
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -66,6 +67,7 @@ _OPTIONAL = ("curriculum", "experiment")
 _NO_NAME = re.compile(r"null|true|false|[\[{].*|[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 """Values that Hydra does not take for the name of a file."""
 
+_MAPPING = re.compile(r"((agent|env)\.[\w.]+|imitation\.expert_options)=\{.*\}$", re.DOTALL)
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -126,8 +128,10 @@ class HydraCommand:
         def job(cfg: DictConfig) -> Any:
             # Errors have been reported here: one that escapes a job makes Hydra print another line.
             _use_one_thread(cfg)
-            with job_errors() if in_sweep() else user_errors(), _work_shown(), self._checked(cfg):
-                return task(cfg)
+            with job_errors() if in_sweep() else user_errors(), _work_shown():
+                _replace_mappings(cfg)
+                with self._checked(cfg):
+                    return task(cfg)
 
         command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self._config_name)(job)
         return self._typed_for_hydra()(command)
@@ -172,6 +176,7 @@ class HydraCommand:
                 stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
             try:
                 cfg = stack.enter_context(_composed(self._config_name, self._for_hydra(typed)))
+                _replace_mappings(cfg)
             except USER_ERRORS as error:
                 raise ConfigError(str(explain(error))) from None
             from rlstack.runs.seeding import surroundings_untouched  # torch takes seconds to import
@@ -192,7 +197,7 @@ class HydraCommand:
     def _for_hydra(self, typed: list[str]) -> list[str]:
         """Returns the arguments for Hydra, flags first, as its parser requires."""
         flags, overrides = _parted(typed, self._config_name)
-        return own_components([*flags, *self._rewritten(overrides)])
+        return own_components([*flags, *map(_open_mapping, self._rewritten(overrides))])
 
     @contextmanager
     def _checked(self, cfg: DictConfig) -> Iterator[None]:
@@ -344,6 +349,20 @@ def _unknown_flag(flag: str, value: str, config_name: str) -> str:
         return f"{flag}: unknown flag, {guess}options have the form key=value, see --help"
     given = "<value>" if not value or value.startswith("-") or "=" in value else value
     return f"{flag}: unknown flag, write {meant}={given}"
+
+
+def _open_mapping(entry: str) -> str:
+    """Lets a mapping have other keys than the one that it replaces."""
+    return f"++{entry}" if _MAPPING.match(entry) else entry
+
+
+def _replace_mappings(cfg: DictConfig) -> None:
+    """Sets the options of agent and world to the mappings that the user gave, which Hydra has merged into others."""
+    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    for entry in filter(_MAPPING.match, (entry.lstrip("+") for entry in given)):
+        key, _, _ = entry.partition("=")
+        with open_dict(cfg):
+            OmegaConf.update(cfg, key, OverridesParser.create().parse_override(entry).value(), merge=False)
 
 
 def _refuse_empty(cfg: DictConfig) -> None:

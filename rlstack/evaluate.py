@@ -116,7 +116,7 @@ def evaluate(
             ``kind:path`` of an agent from elsewhere; or an object that acts: an agent, a policy that TorchRL's
             collectors accept, or a function of observations (see :func:`rlstack.adapters.protocols.foreign_policy`).
         env: option of the group ``env``, or a class; None for the world that a run was trained in.
-        words: arguments as on the command line, such as ``"env.num_robots=8"``.
+        words: arguments as on the command line, such as ``"env.max_steps=200"``.
         opponents: opponents to play games against instead; the content of ``results.json`` is then returned.
         quiet: prints nothing but warnings.
         keys: keys of ``conf/evaluate.yaml``, such as ``episodes`` and ``seed``.
@@ -204,8 +204,13 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
 
 
 def _results(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Evaluation | dict[str, Any]:
+    import envs
     from rlstack.evaluation.evaluator import as_evaluated
 
+    decided = envs.world_hooks(judged.env["name"]).decided_by_episodes if config.opponents is None else ()
+    if vain := sorted(given_keys("env").intersection(decided)):
+        told = "the episodes of an evaluation decide it; rlstack watch plays others"
+        raise ConfigError(f"env.{vain[0]}: has no effect, {told}")
     played = replace(judged, env=as_evaluated(judged.env["name"], judged.env, given_keys("env")))
     return (judge if config.opponents is None else play_games)(config, played, device)
 

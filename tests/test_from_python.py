@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from hydra import compose, initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -249,6 +250,26 @@ def test_mistakes_are_those_of_the_command_line(words: list[str], keys: dict[str
 def test_values_of_python_arrive_as_they_are(value: Any) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         assert compose("train", [f"++given={written(value)}"]).given == value
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("agent.lr", {"kind": "constant", "start": 0.001}),  # without the end of conf/agent/ppo.yaml
+        ("agent.lr", {"kind": "linear", "start": 0.002, "end": 0.001, "duration": 0.5}),
+    ],
+)
+def test_a_mapping_replaces_the_one_that_was_there(key: str, given: dict[str, Any], tmp_path: Path) -> None:
+    for place, arguments in (("words", ([f"{key}={written(given)}"], {})), ("keys", ([], {key: given}))):
+        words, keys = arguments
+        run = rlstack.train(*words, run_dir=tmp_path / place, quiet=True, **{**SMALL, **keys})
+        stored = yaml.safe_load((run.path / "config.yaml").read_text())
+        assert stored["agent"]["lr"] == given
+
+
+def test_other_keys_than_those_there_may_be_in_a_mapping_but_not_beside_it() -> None:
+    with pytest.raises(rlstack.ConfigError, match=r"^env.nothing: unknown key"):
+        rlstack.train("env.nothing={a: 1}", quiet=True, **SMALL)
 
 
 def test_groups_of_ones_own_are_found(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ print(json.dumps(told))
 MISTAKES = {
     "agent.lrr=3": "agent.lrr: unknown key, did you mean 'lr_actor' or 'lr_critic'?",
     "agent.hidden=[abc]": "agent.hidden[0]: expected a whole number such as 64 or 1e6",
-    "agent.epsilon={}": "agent.epsilon: {} changes nothing, it has: kind, start, end, duration",
+    "agent.epsilon={}": "agent.epsilon.kind: missing, expected one of 'constant', 'linear', ",
+    "eval={}": "eval: {} changes nothing, it has: every, episodes, seed, max_steps",
     "agent.noise_scale={kind: linear, start: 99, end: 0}": "agent.noise_scale: 99.0 is outside [0, 10] (actions lie in",
     "agent.algorithm=[1]": "agent.algorithm: expected a name, got [1]",
     "agent=null": "agent: no option 'null'",

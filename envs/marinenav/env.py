@@ -119,6 +119,10 @@ class MarineNav(World):
         "discount": 0.99,
         "measure_safety": True,
     }
+    decided_by_episodes = (
+        *("curriculum", "num_robots", "num_obstacles", "num_cores", "min_start_goal_dis"),
+        *("timestep_penalty", "colregs_penalty", "collision_penalty", "goal_reward"),
+    )
     evaluation_steps = 1000
     clamps_actions = False
     observing = ("envs.marinenav.simulation:perceive", "envs.marinenav.simulation:show")

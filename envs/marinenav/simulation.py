@@ -163,7 +163,7 @@ def episode(state: WorldState) -> dict[str, Tensor]:
         "length": state.steps.to(kind)[:, None],
         "time": mean(state.time),
         "energy": mean(state.energy),
-        "success": torch.maximum(state.reached.to(kind), 1 - present).amin(0)[:, None],
+        "success": (torch.maximum(state.reached.to(kind), 1 - present).amin(0) * present.amax(0))[:, None],
         "collision": state.collided.to(kind).amax(0)[:, None],
         "level": state.level.to(kind)[:, None],
     }

@@ -59,7 +59,7 @@ def state_of(run: StoredRun) -> tuple[str, str]:
     if not isinstance(ended, Mapping):
         return "interrupted", "its process was killed without recording why"
     how, why = str(ended.get("how")), str(ended.get("why") or "")
-    return how, "Ctrl-C" if how == "interrupted" else why
+    return how, "Ctrl-C, or a signal" if how == "interrupted" else why
 
 
 def _age(seconds: float) -> str:

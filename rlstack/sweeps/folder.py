@@ -69,8 +69,11 @@ def sweep_folder(
 def _name(arguments: Sequence[str], defaults: Mapping[str, str | None]) -> str:
     """Returns the agents and worlds as they were typed, or the experiment."""
     given = {key.lstrip("+"): value for key, sign, value in (entry.partition("=") for entry in arguments) if sign}
-    world = given.get("env.id") or given.get("env", defaults["env"])
-    words = [given["experiment"]] if "experiment" in given else [given.get("agent", defaults["agent"]), world]
+    named = {"env": given.get("env.name"), "agent": given.get("agent.algorithm")}
+    agent, world = (
+        given.get(key, defaults[key]) if given.get(key) != "own" else named[key] for key in ("agent", "env")
+    )
+    words = [given["experiment"]] if "experiment" in given else [agent, given.get("env.id") or world]
     return re.sub(r"[^\w.-]+", "-", "_".join(map(str, words))).strip("-")[:_LONGEST]
 
 

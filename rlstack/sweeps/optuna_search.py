@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from envs.extras import needs
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.named_code import granting
+from rlstack.config.overrides import override
 from rlstack.training.hooks import Hook
 
 from .folder import JOBS, in_sweep
@@ -136,5 +138,6 @@ def show(found: Search) -> None:
     print(f"\nsearch finished: {found.folder}")
     print_rows(rows, sys.stdout)
     print(f"hyperparameters and scores of every trial: {found.folder / FILE}")
-    print(f"evaluate the best:   rlstack evaluate checkpoint={found.run(order[-1])}")
+    best = shlex.quote(override("checkpoint", found.run(order[-1])))
+    print(f"evaluate the best:   rlstack evaluate {best}")
     print("more trials:         the same command with a higher hydra.sweeper.n_trials")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import starmap
@@ -10,6 +11,7 @@ from typing import Any
 
 from rlstack.config import build, to_plain
 from rlstack.config.named_code import granting
+from rlstack.config.overrides import override
 
 from .folder import JOBS
 from .jobs import Compose, Launch, checked, job, reached, tell_failures, wait_for
@@ -86,4 +88,5 @@ def show(population: Population) -> None:
     print(f"\npopulation finished: {population.folder}")
     print_rows(rows, sys.stdout)
     print(f"who copied whom, scores and hyperparameters of every generation: {population.folder / FILE}")
-    print(f"evaluate the best:   rlstack evaluate checkpoint={population.run(order[-1])}")
+    best = shlex.quote(override("checkpoint", population.run(order[-1])))
+    print(f"evaluate the best:   rlstack evaluate {best}")

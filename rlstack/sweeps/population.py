@@ -136,7 +136,8 @@ class Population:
     def selected(self, members: Sequence[PopulationMember]) -> list[PopulationMember]:
         """Returns the next generation by truncation selection: the worst and failed ones become copies of the best."""
         c, rng = self.config, Random(f"{self.config.seed} {len(self.generations)}")
-        order, count = self.ranked(members), max(1, round(self.config.quantile * len(members)))
+        order, half = self.ranked(members), len(members) // 2  # nobody is among the best and the worst
+        count = max(1, min(round(c.quantile * len(members)), half))
         failed = {index for index, member in enumerate(members) if member.score is None}
         best = [index for index in order[-count:] if index not in failed]
         following = [PopulationMember(dict(member.hyperparameters)) for member in members]

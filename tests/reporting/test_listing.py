@@ -42,7 +42,7 @@ def test_the_states_of_runs(tmp_path: Path) -> None:
     assert state(make_run(tmp_path / "old", half)) == ("interrupted", "its process was killed without recording why")
     failed = ended(make_run(tmp_path / "failed", half), ValueError, "no such thing\nat all")
     assert state(failed) == ("failed", "ValueError no such thing")
-    assert state(ended(failed, KeyboardInterrupt)) == ("interrupted", "Ctrl-C")
+    assert state(ended(failed, KeyboardInterrupt)) == ("interrupted", "Ctrl-C, or a signal")
     assert state(ended(failed, None)) == ("stopped", "")
     record_environment(failed)  # resumed, and killed
     assert state(failed)[0] == "interrupted"

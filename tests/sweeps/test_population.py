@@ -84,6 +84,15 @@ def test_the_worst_go_on_as_copies_of_the_best(tmp_path: Path) -> None:
         assert factor == pytest.approx(0.8) or factor == pytest.approx(1.2)
 
 
+@pytest.mark.parametrize("members", range(2, 12))
+def test_nobody_is_copied_and_replaced(members: int, tmp_path: Path) -> None:
+    subject = population(tmp_path, members=members, quantile=0.5)
+    scored = [PopulationMember({"agent.lr": 1.0}, score=float(score)) for score in range(members)]
+    following = subject.selected(scored)
+    replaced = {index for index, member in enumerate(following) if member.copied_from is not None}
+    assert len(replaced) == members // 2 and not replaced & {member.copied_from for member in following}
+
+
 def test_the_least_score_is_the_best_when_minimising(tmp_path: Path) -> None:
     subject = population(tmp_path, direction="minimize", members=3)
     members = [PopulationMember({"agent.lr": 1.0}, score=score) for score in (2.0, 1.0, None)]

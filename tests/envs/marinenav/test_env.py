@@ -195,6 +195,12 @@ def test_the_published_levels_can_be_trained_on() -> None:
     assert (env.worlds.present.sum(0) == 3).all() and env.num_robots == 5
 
 
+def test_a_world_without_robots_is_no_success() -> None:
+    env = envs.make("marinenav", num_worlds=4, curriculum=None, num_robots=1, num_obstacles=0, min_start_goal_dis=70.0)
+    following = env.step(env.reset().set(("agents", "action"), torch.zeros(4, 1, 2)))["next"]
+    assert not env.worlds.present.any() and following["done"].all() and not following["episode", "success"].any()
+
+
 # --- errors
 
 
