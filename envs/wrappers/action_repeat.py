@@ -16,7 +16,7 @@ from .base import Wrapper, mapped, replaced
 class ActionRepeat(Wrapper):
     """Takes every action ``repeats`` times and sums the rewards.
 
-    A world stops at its first end: the entries under ``"next"`` are those of the step that ended it, or of the last one.
+    A world stops at its first end: the entries under ``"next"`` are those of the step that ended it, or of the last.
     The same holds for an agent of the group ``agents`` (except ``active``, which is always current): rewards after its
     own end do not count. ``("next", "episode", "length")`` and time limits count the inner world's steps. A world that
     ended early is still stepped with the others, which every world must tolerate, and which recordings of it may show.
