@@ -319,7 +319,8 @@ class LossParts:
                 estimator.set_keys(steps_to_next_obs=_STEPS)  # some losses keep only what is below "next"
         except NotImplementedError as error:  # a loss that bootstraps by itself, or does not bootstrap
             if c.value_estimator != "td0":
-                raise ConfigError(f"agent.value_estimator: {c.loss} makes no {c.value_estimator}, give td0") from error
+                told = "a loss of yours for rollouts needs a method make_value_estimator"
+                raise ConfigError(f"agent.value_estimator: {c.loss} makes no {c.value_estimator}; {told}") from error
         except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
             raise ConfigError(f"agent.loss: {c.loss} refuses its options: {_brief(error)}") from error
         return loss

@@ -60,7 +60,11 @@ def test_torchrl_asks_for_no_annotations() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data": "replay"}, '"advantage" not found.*; fresh rollouts bring it: agent.data=rollout'),
+        ({"data": "replay"}, "value_estimator=gae needs sequences, data=rollout"),
+        (
+            {"data": "replay", "value_estimator": "td0"},
+            '"advantage" not found.*; fresh rollouts bring it: agent.data=rollout',
+        ),
         (
             {"loss": f"{__name__}:WithoutEstimator"},
             "; a loss of yours for rollouts needs a method make_value_estimator",

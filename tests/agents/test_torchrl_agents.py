@@ -241,7 +241,7 @@ def test_what_does_not_fit_is_told_in_one_line_before_the_run(options: dict[str,
 
 def test_a_loss_without_the_wanted_estimator_is_refused() -> None:
     networks = {"actor_network": {"kind": "deterministic"}, "qvalue_network": JUDGES}
-    with pytest.raises(ConfigError, match=r"agent.value_estimator: .*TD3Loss makes no gae, give td0"):
+    with pytest.raises(ConfigError, match=r"agent.value_estimator: .*TD3Loss makes no gae; a loss of yours"):
         own("torchrl.objectives.TD3Loss", networks, numbers(), data="rollout", value_estimator="gae")
     made = make_agent("torchrl_ppo", choices(), 10_000, **TINY, value_estimator="td_lambda")
     assert type(made.loss.value_estimator).__name__ == "TDLambdaEstimator"
