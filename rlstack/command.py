@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import hydra
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -49,7 +48,7 @@ from rlstack.config.errors import (
 )
 from rlstack.config.groups import hydra_set_aside, is_own
 from rlstack.config.named_code import granting
-from rlstack.config.overrides import Word, override, quoted, word
+from rlstack.config.overrides import Word, opened, override, quoted, replace_mappings, word
 from rlstack.config.synonyms import synonyms
 from rlstack.config.typed import resolve
 from rlstack.help import command_help, offered
@@ -67,7 +66,6 @@ _OPTIONAL = ("curriculum", "experiment")
 _NO_NAME = re.compile(r"null|true|false|[\[{].*|[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 """Values that Hydra does not take for the name of a file."""
 
-_MAPPING = re.compile(r"((agent|env)\.[\w.]+|imitation\.expert_options)=\{.*\}$", re.DOTALL)
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -129,7 +127,7 @@ class HydraCommand:
             # Errors have been reported here: one that escapes a job makes Hydra print another line.
             _use_one_thread(cfg)
             with job_errors() if in_sweep() else user_errors(), _work_shown():
-                _replace_mappings(cfg)
+                replace_mappings(cfg, _typed())
                 with self._checked(cfg):
                     return task(cfg)
 
@@ -176,7 +174,7 @@ class HydraCommand:
                 stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
             try:
                 cfg = stack.enter_context(_composed(self._config_name, self._for_hydra(typed)))
-                _replace_mappings(cfg)
+                replace_mappings(cfg, _typed())
             except USER_ERRORS as error:
                 raise ConfigError(str(explain(error))) from None
             from rlstack.runs.seeding import surroundings_untouched  # torch takes seconds to import
@@ -197,7 +195,7 @@ class HydraCommand:
     def _for_hydra(self, typed: list[str]) -> list[str]:
         """Returns the arguments for Hydra, flags first, as its parser requires."""
         flags, overrides = _parted(typed, self._config_name)
-        return own_components([*flags, *map(_open_mapping, self._rewritten(overrides))])
+        return own_components([*flags, *map(opened, self._rewritten(overrides))])
 
     @contextmanager
     def _checked(self, cfg: DictConfig) -> Iterator[None]:
@@ -351,18 +349,9 @@ def _unknown_flag(flag: str, value: str, config_name: str) -> str:
     return f"{flag}: unknown flag, write {meant}={given}"
 
 
-def _open_mapping(entry: str) -> str:
-    """Lets a mapping have other keys than the one that it replaces."""
-    return f"++{entry}" if _MAPPING.match(entry) else entry
-
-
-def _replace_mappings(cfg: DictConfig) -> None:
-    """Sets the options of agent and world to the mappings that the user gave, which Hydra has merged into others."""
-    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    for entry in filter(_MAPPING.match, (entry.lstrip("+") for entry in given)):
-        key, _, _ = entry.partition("=")
-        with open_dict(cfg):
-            OmegaConf.update(cfg, key, OverridesParser.create().parse_override(entry).value(), merge=False)
+def _typed() -> Sequence[str]:
+    """Returns the overrides that composed the configuration."""
+    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
 def _refuse_empty(cfg: DictConfig) -> None:
@@ -371,7 +360,7 @@ def _refuse_empty(cfg: DictConfig) -> None:
     Raises:
         ConfigError: such an override is given.
     """
-    for entry in HydraConfig.get().overrides.task if HydraConfig.initialized() else ():
+    for entry in _typed():
         key, _, value = entry.lstrip("+").partition("=")
         kept = OmegaConf.select(cfg, key) if "".join(value.split()) == "{}" else None
         if kept:
@@ -380,9 +369,7 @@ def _refuse_empty(cfg: DictConfig) -> None:
 
 def given_keys(group: str) -> set[str]:
     """Returns the names of a group's keys on the command line that composed the configuration."""
-    if not HydraConfig.initialized():
-        return set()
-    keys = [entry.lstrip("+~").partition("=")[0] for entry in HydraConfig.get().overrides.task]
+    keys = [entry.lstrip("+~").partition("=")[0] for entry in _typed()]
     return {key.split(".")[1] for key in keys if key.startswith(f"{group}.")}
 
 

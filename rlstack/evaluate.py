@@ -267,14 +267,18 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
 def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) -> dict[str, Any]:
     """Plays games against each of ``opponents``, half on either side; returns the content of ``results.json``."""
     from rlstack.play.matches import GameRunner
-    from rlstack.play.players import PolicyPlayer, free_name
+    from rlstack.play.players import PolicyPlayer, free_name, name_of, read_source
     from rlstack.play.replays import BestGames
     from rlstack.play.results import challenge
     from rlstack.runs.worlds import world_options
 
     world, games, seed = judged.env["name"], config.episodes, config.seed
     runner = GameRunner(world, world_options(judged.env), device=device, kept=given_keys("env"))
-    others = [runner.add(source) for source in config.opponents or []]
+    others = []
+    for source in config.opponents or []:
+        name = name_of(source)
+        free = name if read_source(source)[0] == name else free_name(name, runner.reserved)
+        others.append(runner.add(source, free))
     player = runner.add(PolicyPlayer(runner.sample, judged.policy, free_name(judged.player, runner.reserved)))
     best = BestGames(world, 1, player) if config.video and BestGames.can_record(world) else None
     folder = output_folder(config, judged)
@@ -491,9 +495,19 @@ def _opponent_names(opponents: list[Any]) -> list[str]:
     plain = all(isinstance(source, str) for source in opponents)
     text = "_".join(Path(source).name for source in opponents) if plain else ""
     called = _as_names(text) if len(text) <= _LONGEST else []
-    paths = plain and any(Path(source).exists() for source in opponents)
-    sources = [str(Path(source).resolve()) if paths and Path(source).exists() else source for source in opponents]
+    places = [_place(source) for source in opponents] if plain else []
+    paths = any(place.exists() for place in places)
+    found = [str(place.resolve()) if place.exists() else source for place, source in zip(places, opponents)]
+    sources = found if plain else opponents
     return ["against", *called, *([_short_hash({"opponents": sources})] if paths or not called else [])]
+
+
+def _place(source: str) -> Path:
+    """Returns the path in a source ``kind:path`` or ``path``."""
+    from rlstack.agents.foreign import KINDS
+
+    kind, colon, path = source.partition(":")
+    return Path(path) if colon and kind in (*KINDS, "checkpoint") else Path(source)
 
 
 def _short_hash(content: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from torch.distributions import Categorical
 
 import rlstack
 from rlstack.config import conf_dir, to_plain
-from rlstack.config.overrides import written
+from rlstack.config.overrides import replace_mappings, written
 from rlstack.help import COMMANDS, module_of
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import read_metrics
@@ -265,6 +265,22 @@ def test_a_mapping_replaces_the_one_that_was_there(key: str, given: dict[str, An
         run = rlstack.train(*words, run_dir=tmp_path / place, quiet=True, **{**SMALL, **keys})
         stored = yaml.safe_load((run.path / "config.yaml").read_text())
         assert stored["agent"]["lr"] == given
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ("agent.lr.end=1e-4", {"kind": "linear", "start": 0.002, "end": 1e-4}),
+        ("agent.lr=5e-4", 5e-4),
+        ("agent.lr={kind: constant, start: 0.5}", {"kind": "constant", "start": 0.5}),
+    ],
+)
+def test_what_comes_after_a_mapping_changes_it(later: str, expected: Any) -> None:
+    words = ["++agent.lr={kind: linear, start: 0.002, end: 0.001}", f"++{later}"]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = compose("train", ["agent=ppo", "env=cartpole", *words])
+    replace_mappings(cfg, words)
+    assert to_plain(cfg.agent.lr) == expected if isinstance(expected, dict) else cfg.agent.lr == expected
 
 
 def test_other_keys_than_those_there_may_be_in_a_mapping_but_not_beside_it() -> None:

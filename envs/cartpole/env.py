@@ -96,8 +96,8 @@ class CartPole(World):
         return self._current(reward=reward, done=fallen | late, terminated=fallen, truncated=late)
 
     def _current(self, **more: Tensor) -> TensorDict:
-        # Copies, since a policy may normalise an observation in place.
-        episode = self._tensordict({"return": self.length.clone(), "length": self.length.clone()})
+        episode = self._tensordict({"return": self.length, "length": self.length})
+        # A copy, since a policy may normalise an observation in place.
         return self._tensordict({"observation": self.state.clone(), "episode": episode, **more})
 
     def _tensordict(self, entries: dict[str, Any]) -> TensorDict:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any, TypeAlias
+
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlstack.config.errors import ConfigError
 
 Word: TypeAlias = str | os.PathLike[str]
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:@%+-]*")
+_MAPPING = re.compile(r"((agent|env)\.[\w.]+|imitation\.expert_options)=\{.*\}$", re.DOTALL)
 _CONSTANTS = ("null", "true", "false", "nan", "inf")
 
 
@@ -51,6 +54,35 @@ def written(value: Any) -> str:
     if type(value).__module__ in ("numpy", "torch"):  # their numbers, and torch.device
         return written(value.item() if hasattr(value, "item") else str(value))
     raise TypeError(f"expected what a configuration file can hold, got {type(value).__name__}")
+
+
+def opened(entry: str) -> str:
+    """Returns an override that sets a mapping of :data:`_MAPPING`, so that it may have other keys than those there."""
+    return f"++{entry}" if _MAPPING.match(entry) else entry
+
+
+def replace_mappings(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Sets the options of agent and world to the mappings of some overrides, which Hydra has merged into others.
+
+    Args:
+        cfg: configuration that was composed with the overrides, which is changed.
+        overrides: in their order; those after a mapping change it further.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    replaced: list[str] = []
+    for entry in overrides:
+        key, whole = entry.lstrip("+~").partition("=")[0], _MAPPING.match(entry.lstrip("+")) is not None
+        if not whole and not any(f"{key}.".startswith(f"{other}.") for other in replaced):
+            continue
+        told = OverridesParser.create().parse_override(entry)
+        parent, _, name = key.rpartition(".")
+        with open_dict(cfg):
+            if told.is_delete():
+                OmegaConf.select(cfg, parent).pop(name, None)
+            else:
+                OmegaConf.update(cfg, key, told.value(), merge=False)
+        replaced += [key] if whole else []
 
 
 def word(value: Word) -> str:

@@ -119,8 +119,8 @@ def evaluate(
             if noise_source is not None:
                 env.set_noise_source(noise_source(configured))
             start = env.reset_to(configured) if configured else env.reset()
-            if callable(forget := getattr(policy, "reset", None)):  # a policy that keeps its recurrent state itself
-                forget()
+            if "reset" in vars(policy) or hasattr(type(policy), "reset"):  # of the policy, not of a network in it
+                policy.reset()  # it keeps its recurrent state itself
             watched = [index for index in indices if index in recorded]
             titles = [f"level {levels[index]}, episode {index}" if several else f"episode {index}" for index in watched]
             rows = [index - first for index in watched]

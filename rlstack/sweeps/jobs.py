@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.named_code import allowing, code_in
+from rlstack.config.overrides import replace_mappings
 
 from .folder import take_results
 from .space import Space, assignment
@@ -38,6 +39,7 @@ def checked(compose: Compose, space: Space, fixed: Sequence[str]) -> tuple[Train
 
     drawn = [assignment(key, dimension.draw(Random(0))) for key, dimension in space.items()]
     composed = compose([*fixed, *drawn])
+    replace_mappings(composed, [*fixed, *drawn])
     plain = debugged(to_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
     return build(TrainConfig, with_length(plain)), code_in(plain)
 

@@ -263,7 +263,7 @@ def test_what_is_shown_may_be_changed_in_place(name: str, options: dict[str, Any
         action = env.rand_action(root.copy()).select(*env.action_keys)
         for _ in range(5):
             if spoil:
-                for value in root.values(include_nested=True, leaves_only=True):
+                for value in shown(root).values():
                     value.fill_(3 if value.is_floating_point() else True)
             stepped, root = env.step_and_maybe_reset(root.update(action.clone()))
             seen.append(stepped["next"].clone())

@@ -96,9 +96,19 @@ def test_the_exploring_policy_and_no_plots(run_dir: Path) -> None:
 
 def test_opponents_of_one_name_have_folders_of_their_own(run_dir: Path, tmp_path: Path) -> None:
     for place, number in (("one", 1), ("two", 2)):
-        command(f"opponents=[{constant_run(tmp_path / place / 'seed0', number)}]", "episodes=2", "plots=false")
+        path = constant_run(tmp_path / place / "seed0", number)
+        for source in (path, f"checkpoint:{path}"):
+            command(f"opponents=['{source}']", "episodes=2", "plots=false")
     folders = sorted((run_dir / "evaluations").iterdir())
     assert len(folders) == 2 and all("_2games_against_seed0_" in folder.name for folder in folders)
+
+
+def test_an_opponent_with_the_name_of_a_player_of_the_world_gets_a_number(run_dir: Path, tmp_path: Path) -> None:
+    command(f"opponents=[{constant_run(tmp_path / 'low', 2)},low]", "episodes=2", "plots=false")
+    (folder,) = (run_dir / "evaluations").iterdir()
+    results = json.loads((folder / "results.json").read_text())
+    assert [row["opponent"] for row in results["opponents"]] == ["low-2", "low"]
+    assert results["elo_ratings"]["low"] == 1000 != results["elo_ratings"]["low-2"]
 
 
 def test_a_player_of_the_same_name_gets_a_number(run_dir: Path) -> None:
