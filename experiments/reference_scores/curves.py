@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -67,7 +68,7 @@ def draw(path: Path, results: dict[str, dict[str, Any]], picture: Path) -> None:
         mean = np.mean([[value for _, value in curve[:shortest]] for curve in curves.values()], axis=0)
         axis.plot([frames for frames, _ in next(iter(curves.values()))[:shortest]], mean, color="tab:blue")
         axis.axhline(result["bar"], color="grey", linestyle=":")
-        axis.set_title(f"{result['environment']}, {result['algorithm']}", fontsize=10)
+        axis.set_title(fill(f"{result['environment']}, {result['algorithm']}", 40), fontsize=10)
         axis.xaxis.set_major_locator(MaxNLocator(4))
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         axis.grid(alpha=0.3)
