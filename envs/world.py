@@ -564,10 +564,8 @@ class World(WorldHooks, EnvBase):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Returns everything needed to continue exactly here, as a nested dict of tensors and numbers."""
-        generator = self.generator.get_state()
-        return (
-            {"generator": generator, **self._state_to_save()} if self._begun else {"generator": generator, _NEW: True}
-        )
+        state = self._state_to_save() if self._begun else {_NEW: True}
+        return {"generator": self.generator.get_state(), **state}
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Restores :meth:`state_dict`. The next full ``reset()``, such as a new collector's, continues the worlds.
@@ -577,9 +575,10 @@ class World(WorldHooks, EnvBase):
         if not state_dict:
             return
         self.generator.set_state(state_dict["generator"].cpu())
-        if not state_dict.get(_NEW, False):
+        begun = _NEW not in state_dict
+        if begun:
             self._load_state(state_dict)
-        self._begun = self._continue_after_load = not state_dict.get(_NEW, False)
+        self._begun = self._continue_after_load = begun
 
     @abstractmethod
     def _state_to_save(self) -> dict[str, Any]: ...
