@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
+from torch import Tensor
 from typing_extensions import Self
 
 if TYPE_CHECKING:
@@ -110,15 +111,20 @@ class EpisodeRecorder(ABC, Generic[Frame, Recorded]):
 
     # -- interface -----------------------------------------------------------------------------------------------
 
-    def add(self) -> None:
-        """Adds the current state of every recorded world whose episode has not ended."""
+    def add(self, done: Tensor | None = None) -> None:
+        """Adds the current state of every recorded world whose episode has not ended.
+
+        Args:
+            done: worlds ``[W]`` whose episodes end with this state; None: those that the state itself shows to be over.
+        """
         places = [place for place, running in enumerate(self._running) if running]
-        for place, frame in zip(places, self._look(places) if places else ()):
+        ended = [False] * len(places) if done is None else done[self._worlds[places]].tolist()
+        for place, frame, over in zip(places, self._look(places) if places else (), ended):
             kept = self._frames[place]
             restarted = bool(kept) and self._time(frame) <= self._time(kept[-1])
             if not restarted:
                 kept.append(frame)
-            self._running[place] = not (restarted or self._is_over(frame))
+            self._running[place] = not (restarted or over or self._is_over(frame))
 
     def begin(self) -> None:
         """Adds the current state of those worlds that have no frames since :meth:`finish`."""

@@ -429,7 +429,7 @@ class World(WorldHooks, EnvBase):
         """Resets as ``reset`` does.
 
         Args:
-            tensordict: may have a mask ``_reset [W, 1]`` of the worlds to restart.
+            tensordict: may have a mask ``_reset [W, 1]`` of the worlds to restart; the first reset restarts all.
             seed: seed of the world's generator, as for ``set_seed``, or a seed for each world. A world begins the same
                 episode with the same seed, regardless of the other worlds' seeds and number.
 
@@ -437,13 +437,13 @@ class World(WorldHooks, EnvBase):
             ValueError: the number of seeds is not that of the worlds, or seeds come with a mask.
         """
         mask = None if tensordict is None else tensordict.get("_reset", None)
-        self._begun = True
+        first, self._begun = not self._begun, True
         if seed is not None:
             if mask is not None:
                 raise ValueError("seed: seeds are for a reset of all worlds, not of some")
             self._continue_after_load = False
             self._restart_seeded(seed)
-        elif mask is not None:
+        elif mask is not None and not first:
             self._restart(mask.reshape(self.num_worlds).nonzero()[:, 0])
         elif self._continue_after_load:
             self._continue_after_load = False
@@ -568,7 +568,8 @@ class World(WorldHooks, EnvBase):
         return {"generator": self.generator.get_state(), **state}
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Restores :meth:`state_dict`. The next full ``reset()``, such as a new collector's, continues the worlds.
+        """Restores :meth:`state_dict`. The next full ``reset()``, such as a new collector's, continues the worlds, also
+        after ``set_seed``; ``reset(seed=...)`` begins new episodes.
 
         An empty state, which TorchRL's collectors save for an environment without transforms, changes nothing.
         """

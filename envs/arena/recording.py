@@ -121,7 +121,7 @@ class ArenaRecording(EpisodeRecording):
     """One episode.
 
     Args:
-        frames: at least one state; with repeated actions only one per action.
+        frames: at least one state.
         rules: rules of the game.
         title: title of the pictures.
 

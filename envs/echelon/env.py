@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -134,6 +135,7 @@ class Echelon(World):
         bots, fire = bot_weights(opponent, opponent_mix), fire_range(fire_probability)
         self._stages = [fire_range(stage, "fire_stages") for stage in fire_stages or ()]
         self.num_stages = len(self._stages)
+        self._stage: int | None = None
         weights = [weight * reward_scale for weight in make_weights(reward_weights).values()]
         self.tables = make_tables(make_maps(maps, map_seed, symmetric_maps, size), (blue, red), dtype, self.device)
         mechs = self.tables.mechs
@@ -167,13 +169,20 @@ class Echelon(World):
             self._enter_stage(0)
 
     def _enter_stage(self, stage: int) -> None:
-        low, high = fire = self._stages[stage]
-        self.starts = EchelonStarts(self.tables, self.starts.partial, self.starts.bots, fire)
+        self._begin_at(stage)
+        low, high = self._stages[stage]
+        words = np.random.SeedSequence((self.generator.initial_seed(), stage)).generate_state(1)
+        own = torch.Generator(self.device).manual_seed(int(words[0]))  # a stage draws none of the world's numbers
         matches = [self._match] if hasattr(self, "_match") else []
         if self._pool.opening is not None:
             matches.append(self._pool.opening.match)
         for match in matches:
-            match.state.fire_prob.uniform_(low, high, generator=self.generator)
+            match.state.fire_prob.uniform_(low, high, generator=own)
+
+    def _begin_at(self, stage: int) -> None:
+        """Lets new episodes begin in a stage."""
+        self._stage = stage
+        self.starts = EchelonStarts(self.tables, self.starts.partial, self.starts.bots, self._stages[stage])
 
     # -- reset ---------------------------------------------------------------------------------------------------
 
@@ -271,12 +280,14 @@ class Echelon(World):
     def _state_to_save(self) -> dict[str, Any]:
         # Restarts write into the state in place.
         match = {name: value.clone() for name, value in self._match.items()}
-        return {"match": match, "shown": self._shown, "pool": self._pool.state_dict()}
+        return {"match": match, "shown": self._shown, "pool": self._pool.state_dict(), "stage": self._stage}
 
     def _load_state(self, state: dict[str, Any]) -> None:
         items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
         self._match = EchelonMatch.from_items(items)
         self._shown = {name: value.to(self.device) for name, value in state["shown"].items()}
+        if state.get("stage") is not None:  # not in states of earlier versions
+            self._begin_at(state["stage"])
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
 

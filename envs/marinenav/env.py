@@ -360,6 +360,7 @@ class MarineNav(World):
             raise RuntimeError("worlds that replay given episodes (reset_to) cannot be checkpointed; reset() first")
         return {
             "total_steps": self._total_steps,
+            "stage": self.curriculum.stage,
             "state": dict(self._state.map(torch.clone).items()),  # resets write into the state in place
             "observation": self._observation.to_dict(),
             "pool": self._pool.state_dict(),
@@ -368,6 +369,8 @@ class MarineNav(World):
     def _load_state(self, state: dict[str, Any]) -> None:
         self._use_rules(self._default_rules)
         self._total_steps = state["total_steps"]
+        if "stage" in state:  # not in states of earlier versions
+            self.curriculum = self.curriculum.at(state["stage"])
         self._state, self._observation = _restored(state, self.device)
         self._pool.load_state_dict(state["pool"], self.device)
 

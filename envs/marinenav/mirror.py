@@ -10,7 +10,7 @@ from ..world import Mirror
 
 
 def seen(observation: TensorDictBase) -> TensorDict:
-    """Mirrors a robot's observation ``[...]``; body axes are x ahead and y to port."""
+    """Mirrors a robot's observation ``[...]``; body axes are x ahead and y to starboard."""
     goal_x, goal_y, velocity_x, velocity_y, yaw_rate, left, right = observation.get("self").unbind(-1)
     own = (goal_x, -goal_y, velocity_x, -velocity_y, -yaw_rate, right, left)
     x, y, object_x, object_y, radius = observation.get("objects").unbind(-1)

@@ -331,8 +331,8 @@ class LevelSchedule:
         """Returns the number of levels for :meth:`at`; 0 if env steps choose the level."""
         return len(self.levels) if self.timesteps is None else 0
 
-    def at(self, stage: int) -> LevelSchedule:
-        """Returns the same levels, of which only this one is drawn."""
+    def at(self, stage: int | None) -> LevelSchedule:
+        """Returns the same levels, of which only this one is drawn; None: as without a stage."""
         return replace(self, stage=stage)
 
     def draw(self, total_steps: int, count: int, generator: torch.Generator) -> Tensor:

@@ -36,7 +36,8 @@ class TorchRL(World):
     environment's ``episode_reward`` (``RewardSum``) if it has one, or the sum of its rewards (mean over agents);
     ``("episode", "length")`` counts steps. The environment's transforms stay in place, including time limits.
 
-    A copy that has ended waits for its reset; the rows of a batch are stepped until all have ended.
+    A copy that has ended waits for its reset; the rows of a batch are stepped until all have ended. An episode's end, and
+    an agent's, lasts until the reset, and rewards after it do not count. If only agents end, the world ends with the last.
     Environments cannot be saved: after :meth:`load_state_dict` new episodes begin, from seeds that follow from the
     saved generator.
 
@@ -87,7 +88,8 @@ class TorchRL(World):
         total = rows * len(self._envs)
         self._roots: list[TensorDictBase] = []
         self._following: list[TensorDictBase] = []
-        self._over = torch.zeros(total, dtype=torch.bool, device=self.device)
+        self._ends = torch.zeros(2, total, dtype=torch.bool, device=self.device)  # terminated, truncated
+        self._agents_ends = torch.zeros(2, total, *self._agents, dtype=torch.bool, device=self.device)
         self._returns = torch.zeros(total, dtype=torch.float64, device=self.device)
         self._lengths = torch.zeros_like(self._returns)
         self._shown = TensorDict({}, self.batch_size, self.device)
@@ -188,29 +190,34 @@ class TorchRL(World):
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         actions = self._action.convert(self._chosen(tensordict).detach())
-        hidden = len(self._over) - self.num_worlds
-        if hidden:
+        over = self._over
+        if hidden := len(over) - self.num_worlds:
             actions = torch.cat((actions, actions[:1].expand(hidden, *actions.shape[1:])))
-        over = self._over.view(len(self._envs), -1)
-        waits = over.all(-1).tolist()
+        waits = over.view(len(self._envs), -1).all(-1).tolist()
         for index, own in enumerate(actions.split(self._rows)):
             if not waits[index]:
                 self._step_one(index, own)
-        running = ~self._over
-        reward = self._read(self._following, self._reward_key).reshape(len(self._over), -1)
-        reward = reward * running[:, None]
+        reward = self._read(self._following, self._reward_key).reshape(len(over), -1)
+        ended = self._agents_ends.any(0) | over[:, None] if self._reward_lead() else over[:, None]
+        reward = reward * ~ended
         self._returns = self._returns + reward.double().mean(-1)
-        self._lengths = self._lengths + running
+        self._lengths = self._lengths + ~over
         if self._return_key is not None:
-            own_sum = self._read(self._following, self._return_key).reshape(len(self._over), -1)
+            own_sum = self._read(self._following, self._return_key).reshape(len(over), -1)
             self._returns = own_sum.double().mean(-1)
-        terminated, truncated = (self._flag(name) for name in ("terminated", "truncated"))
+        if self._agents:
+            self._agents_ends = _first_ends(self._agents_ends, self._agents_flags())
+        flags = self._flags()
         if self._max_steps is not None:
-            truncated = truncated | (self._lengths >= self._max_steps)
-        done = terminated | truncated
-        self._over = done
+            flags[1] |= self._lengths >= self._max_steps
+        self._ends = _first_ends(self._ends, flags)
         self._show(self._following)
-        return self._ended(reward, done, terminated, truncated)
+        return self._ended(reward)
+
+    @property
+    def _over(self) -> Tensor:
+        """Rows ``[rows]`` whose episodes have ended."""
+        return self._ends.any(0)
 
     def _step_one(self, index: int, action: Tensor) -> None:
         env, root = self._envs[index], self._roots[index]
@@ -220,30 +227,47 @@ class TorchRL(World):
         self._following[index] = stepped.get("next")
         self._roots[index] = env.step_mdp(stepped)
 
-    def _flag(self, name: str) -> Tensor:
-        """Returns the flag ``[rows]`` at the root; if only agents have it, whether it is true for all of them."""
-        done = self._following[0].get("done", None)
-        if done is None or name not in self._following[0]:
-            return self._agents_flag(name).all(-1) if done is None else torch.zeros_like(self._over)
-        return self._read(self._following, name).reshape(len(self._over))
+    def _flags(self) -> Tensor:
+        """Returns ``terminated`` and ``truncated`` of the worlds, ``[2, rows]``.
 
-    def _agents_flag(self, name: str) -> Tensor:
-        """Returns the agents' flag ``[rows, A]``; if they have none, the world's."""
-        key = unravel_key((*self._prefix, name))
-        if self._following[0].get(key, None) is None:
-            return self._flag(name)[:, None].expand(-1, *self._agents)
-        return self._read(self._following, key).reshape(len(self._over), -1)
+        If only agents have them, a world ends with its last agent, and has terminated if all of them have.
+        """
+        following = self._following[0]
+        if following.get("done", None) is None:
+            terminated = self._agents_ends[0].all(-1)
+            return torch.stack((terminated, self._agents_ends.any(0).all(-1) & ~terminated))
+        return self._read_ends(())
 
-    def _ended(self, reward: Tensor, done: Tensor, terminated: Tensor, truncated: Tensor) -> TensorDict:
+    def _agents_flags(self) -> Tensor:
+        """Returns the agents' ``terminated`` and ``truncated``, ``[2, rows, A]``; if they have none, the world's."""
+        if self._following[0].get(unravel_key((*self._prefix, "done")), None) is None:
+            return self._read_ends(())[..., None].expand(-1, -1, *self._agents)
+        return self._read_ends(self._prefix).view(2, -1, *self._agents)
+
+    def _read_ends(self, prefix: tuple[str, ...]) -> Tensor:
+        """Reads ``terminated`` and ``truncated`` ``[2, rows]`` or ``[2, rows * A]``; absent ones are False."""
+        following = self._following[0]
+        done = self._read(self._following, unravel_key((*prefix, "done"))).flatten()
+        keys = [unravel_key((*prefix, name)) for name in ("terminated", "truncated")]
+        there = [following.get(key, None) is not None for key in keys]
+        return torch.stack(
+            [
+                self._read(self._following, key).flatten() if found else torch.zeros_like(done)
+                for key, found in zip(keys, there)
+            ]
+        )
+
+    def _ended(self, reward: Tensor) -> TensorDict:
         following, shown = self._current(), slice(self.num_worlds)
-        for name, flags in zip(_ENDS, (done, terminated, truncated)):
+        terminated, truncated = self._ends
+        for name, flags in zip(_ENDS, (terminated | truncated, terminated, truncated)):
             following.set(name, flags[shown, None])
         if not self._agents:
             return following.set("reward", reward[shown].to(self.float_dtype))
         agents = following.get(GROUP)
         agents.set("reward", reward.expand(-1, *self._agents)[shown, :, None].to(self.float_dtype))
-        over, cut = self._agents_flag("terminated"), self._agents_flag("truncated")
-        cut = cut | truncated[:, None] & ~over
+        self._agents_ends[1] |= truncated[:, None] & ~self._agents_ends[0]
+        over, cut = self._agents_ends
         for name, flags in zip(_ENDS, (over | cut, over, cut)):
             agents.set(name, flags[shown, :, None])
         agents.set("active", agents.get("active") & ~(over | cut)[shown])
@@ -253,9 +277,10 @@ class TorchRL(World):
     # -- episodes ------------------------------------------------------------------------------------------------
 
     def _restart(self, worlds: Tensor | None) -> None:
-        begin = torch.ones_like(self._over)
+        over = self._over
+        begin = torch.ones_like(over)
         if worlds is not None:
-            begin = self._over.clone()
+            begin = over.clone()
             begin[: self.num_worlds] = False
             begin[worlds] = True
         old, following = self._roots, self._following
@@ -268,7 +293,8 @@ class TorchRL(World):
                 self._roots[index] = env.reset()
             elif bool(mask.any()):
                 self._roots[index] = self._reset_rows(env, old[index], mask)
-        self._over = self._over & ~begin
+        self._ends = self._ends & ~begin
+        self._agents_ends = self._agents_ends & ~(begin[:, None] if self._agents else begin)
         self._returns = self._returns.masked_fill(begin, 0.0)
         self._lengths = self._lengths.masked_fill(begin, 0.0)
         self._show(self._roots)
@@ -277,9 +303,11 @@ class TorchRL(World):
         if np.ndim(seed) == 0:
             super()._restart_seeded(seed)
             return
+        if self._rows > 1:
+            raise ValueError(f"seed: the rows of a batch of {self._name()} cannot have seeds of their own; give one seed")
         self._restart(None)
         for row, own in enumerate(self._one_for_each(seed)):  # type: ignore[arg-type]
-            self._envs[row // self._rows].set_seed(own)
+            self._envs[row].set_seed(own)
             self._restart(torch.tensor([row], device=self.device))
 
     def _reset_rows(self, env: EnvBase, root: TensorDictBase, mask: Tensor) -> TensorDictBase:
@@ -352,3 +380,8 @@ class TorchRL(World):
         for env in self.__dict__.get("_envs", []):
             if not env.is_closed:
                 env.close()
+
+
+def _first_ends(earlier: Tensor, now: Tensor) -> Tensor:
+    """Returns ``terminated`` and ``truncated`` ``[2, ...]``, those from before where an episode had ended already."""
+    return torch.where(earlier.any(0), earlier, now)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, TensorSpec, Unbounded
 
+from ..recording import EpisodeRecorder
 from ..world import GROUP, World
 from .base import Wrapper, mapped, replaced
 
@@ -19,7 +22,8 @@ class ActionRepeat(Wrapper):
     A world stops at its first end: the entries under ``"next"`` are those of the step that ended it, or of the last.
     The same holds for an agent of the group ``agents`` (except ``active``, which is always current): rewards after its
     own end do not count. ``("next", "episode", "length")`` and time limits count the inner world's steps. A world that
-    ended early is still stepped with the others, which every world must tolerate, and which recordings of it may show.
+    ended early is still stepped with the others, which every world must tolerate. Recordings show every step of the inner
+    world up to the end.
     """
 
     def __init__(self, inner: World, repeats: int) -> None:
@@ -28,10 +32,19 @@ class ActionRepeat(Wrapper):
         self.reward_spec = mapped(inner.full_reward_spec, lambda spec: _summed(spec, repeats))
         self._root_keys = list(self.observation_spec.keys(include_nested=True, leaves_only=True))
         self._shown = TensorDict({}, self.batch_size, self.device)
+        self._recorders: WeakSet[EpisodeRecorder[Any, Any]] = WeakSet()
+
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:
+        """See :meth:`~envs.world.WorldHooks.recorder`; it records while this world exists."""
+        if (found := super().recorder(worlds, titles)) is not None:
+            self._recorders.add(found)
+        return found
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         outcome = self.inner._advance(tensordict)
         for _ in range(self.repeats - 1):
+            for recorder in self._recorders:
+                recorder.add(outcome.get("done")[:, 0])
             outcome = self._then(outcome, self.inner._advance(tensordict))
         self._shown = outcome.select(*self._root_keys)
         return outcome

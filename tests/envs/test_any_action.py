@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import Tensor
 from torchrl.collectors import Collector
@@ -241,6 +241,49 @@ def test_the_state_before_the_first_reset_is_that_of_the_generator(
         same = shown(env.reset())
     assert all(torch.equal(value, same[key]) for key, value in first.items())
     assert not all(torch.equal(value, again[key]) for key, value in first.items())
+
+
+@pytest.mark.parametrize(("name", "options"), ALL)
+def test_the_first_reset_begins_all_worlds(name: str, options: dict[str, Any]) -> None:
+    with envs.make(name, seed=3, **options) as env:
+        mask = torch.zeros(*env.batch_size, 1, dtype=torch.bool)
+        mask[0] = True
+        some = shown(env.reset(TensorDict({"_reset": mask}, env.batch_size)))
+        if name != "pettingzoo":  # that of these tests cannot step
+            env.rand_step()
+    with envs.make(name, seed=3, **options) as env:
+        whole = shown(env.reset())
+    assert all(torch.equal(value[0], some[key][0]) for key, value in whole.items())
+
+
+STAGED: list[tuple[str, dict[str, Any]]] = [
+    ("arena", {}),
+    ("rocket", {"blue": 2, "orange": 2}),
+    ("echelon", {"blue": 2, "red": 2, "maps": 2, "fire_stages": [0.2, [0.4, 0.8]]}),
+    (
+        "marinenav",
+        {
+            "curriculum": {
+                **{"timesteps": None, "num_robots": [3, 4], "num_cores": [0, 0], "num_obstacles": [0, 2]},
+                "min_start_goal_dis": [30.0, 35.0],
+            }
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), STAGED)
+def test_a_state_holds_the_stage(name: str, options: dict[str, Any]) -> None:
+    with envs.make(name, num_worlds=4, seed=3, **options) as env, envs.make(name, num_worlds=4, **options) as other:
+        env.reset()
+        env.set_stage(1)
+        before = env.generator.get_state()
+        env.set_stage(1)
+        assert torch.equal(before, env.generator.get_state()), "a stage draws no random numbers"
+        other.load_state_dict(env.state_dict())
+        other.reset()  # continues the worlds
+        fresh, same = shown(env.reset()), shown(other.reset())
+    assert all(torch.equal(value, same[key]) for key, value in fresh.items())
 
 
 def test_a_collector_of_torchrl_saves_and_loads() -> None:

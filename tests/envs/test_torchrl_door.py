@@ -24,7 +24,9 @@ TOYS = torchrl_toys.__name__
 
 def door(toy: str = "Counter", **options: Any) -> Any:
     kwargs = {
-        key: options.pop(key) for key in ("ends", "batch", "action", "shows", "steps", "own_ends") if key in options
+        key: options.pop(key)
+        for key in ("ends", "batch", "action", "shows", "steps", "own_ends", "common_end")
+        if key in options
     }
     return envs.make("torchrl", id=f"{TOYS}:{toy}", kwargs=kwargs, **options)
 
@@ -74,6 +76,8 @@ def test_each_row_may_begin_from_a_seed_of_its_own() -> None:
     first = door(num_envs=3).reset(seed=[5, 6, 5])["observation"][:, 1]
     assert first[0] == first[2] != first[1]
     assert door(num_envs=1).reset(seed=[6])["observation"][0, 1] == first[1]
+    with pytest.raises(ValueError, match="^seed: the rows of a batch of Counter cannot have seeds of their own"):
+        door(batch=(3,)).reset(seed=[5, 6, 5])
 
 
 def test_time_limits_and_sums_of_the_environments_own() -> None:
@@ -160,14 +164,32 @@ def test_a_group_of_agents() -> None:
     assert columns(batch, "next", "done")[0] == [False, False, True, False]
     assert agents["done"][0, ..., 0].tolist() == [[True, False], [True, False], [True, True], [True, False]]
     assert batch["agents", "active"][0].tolist() == [[True, True], [False, True], [False, True], [True, True]]
-    assert columns(batch, "next", "episode", "return")[0] == [2.0, 4.0, 6.0, 2.0], "the mean of both agents"
+    assert columns(batch, "next", "episode", "return")[0] == [2.0, 3.5, 5.0, 2.0], "the mean of both agents"
     sequences = rlstack.flatten_agents(batch)
-    assert sequences["next", "reward"][..., 0].tolist() == [[1.0] * 4, [3.0] * 4] * 2
+    assert sequences["next", "reward"][..., 0].tolist() == [[1.0, 0.0, 0.0, 1.0], [3.0] * 4] * 2, "none after its end"
     assert door("Pair", num_envs=1, own_ends=False).rollout(3)["next", "agents", "done"][0, :, :, 0].tolist() == [
         [False, False],
         [False, False],
         [True, True],
     ]
+
+
+def test_a_world_ends_with_its_last_agent_also_if_only_some_terminate() -> None:
+    batch = door("Pair", num_envs=1, common_end=False).rollout(4, break_when_any_done=False)["next"]
+    flags = {name: batch["agents", name][0, ..., 0].tolist() for name in ("terminated", "truncated")}
+    assert flags["terminated"] == [[True, False], [True, False], [True, False], [True, False]]
+    assert flags["truncated"] == [[False, False], [False, False], [False, True], [False, False]]
+    assert columns(batch, "truncated") == columns(batch, "done") == [[False, False, True, False]]
+    assert columns(batch, "episode", "length") == [[1.0, 2.0, 3.0, 1.0]]
+
+
+def test_an_end_lasts_until_the_reset() -> None:
+    env = door(batch=(2,), ends=1)  # rows that end after one step and after two
+    root = env.reset()
+    for step in (1, 2, 3):
+        following = env.step(env.rand_action(root))["next"]
+        assert following["done"][:, 0].tolist() == [True, step > 1]
+        assert following["episode", "return"][:, 0].tolist() == [1.0, min(step, 2)]
 
 
 def test_loading_begins_new_episodes() -> None:

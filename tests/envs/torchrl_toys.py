@@ -27,7 +27,7 @@ ACTIONS = {
 class Counter(EnvBase):
     """Counts steps from a number that depends on the seed; row ``k`` of a batch ends after ``ends + k`` steps.
 
-    The reward is 1, or 2 if a one-hot action is the last choice. ``taken`` holds all received actions.
+    Flags are true only in that step. The reward is 1, or 2 if a one-hot action is the last choice. ``taken`` holds all received actions.
     """
 
     def __init__(
@@ -84,23 +84,29 @@ class Counter(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
         self.taken.append(tensordict["action"].clone())
         self.count = self.count + 1
-        over = (self.count >= self.limits)[..., None]
+        over = (self.count == self.limits)[..., None]
         entries = {**self._seen(), "reward": torch.ones(*self.batch_size, 1), "done": over, "terminated": over.clone()}
         return TensorDict(entries, self.batch_size)
 
 
 class Pair(EnvBase):
-    """Two agents under ``group``; the first ends after one step, the second and the environment after three."""
+    """Two agents under ``group``; the first ends after one step, the second and the environment after three.
 
-    def __init__(self, group: str = "players", own_ends: bool = True) -> None:
+    Args:
+        own_ends: whether agents have flags.
+        common_end: whether the environment has them; without them the second agent is truncated.
+    """
+
+    def __init__(self, group: str = "players", own_ends: bool = True, common_end: bool = True) -> None:
         super().__init__(batch_size=())
-        self.group, self.own_ends = group, own_ends
+        self.group, self.own_ends, self.common_end = group, own_ends, common_end
         self.action_spec = Composite({group: Composite({"action": OneHot(3, shape=(2, 3))}, shape=(2,))})
         self.reward_spec = Composite({group: Composite({"reward": Unbounded((2, 1))}, shape=(2,))})
         self.observation_spec = Composite({group: Composite({"observation": Unbounded((2, 1))}, shape=(2,))})
-        ends: dict[str, Any] = {name: Binary(1, dtype=torch.bool) for name in ("done", "terminated")}
+        names = ("done", "terminated") if common_end else ("done", "terminated", "truncated")
+        ends: dict[str, Any] = {name: Binary(1, dtype=torch.bool) for name in names} if common_end else {}
         if own_ends:
-            own = {name: Binary(1, shape=(2, 1), dtype=torch.bool) for name in ("done", "terminated")}
+            own = {name: Binary(1, shape=(2, 1), dtype=torch.bool) for name in names}
             ends[group] = Composite(own, shape=(2,))
         self.done_spec = Composite(ends)
         self.count, self.taken = 0, []
@@ -123,7 +129,11 @@ class Pair(EnvBase):
         if self.own_ends:
             ends = torch.tensor([[self.count >= 1], [self.count >= 3]])
             entries |= {"done": ends, "terminated": ends.clone()}
-        return TensorDict({self.group: TensorDict(entries, [2]), "done": over, "terminated": over.clone()}, [])
+        if self.common_end:
+            return TensorDict({self.group: TensorDict(entries, [2]), "done": over, "terminated": over.clone()}, [])
+        now = {"terminated": torch.tensor([[self.count == 1], [False]])}
+        now["truncated"] = torch.tensor([[False], [self.count == 3]])
+        return TensorDict({self.group: TensorDict(entries | now | {"done": now["terminated"] | now["truncated"]}, [2])}, [])
 
 
 def limited(steps: int = 3, ends: int = 9, batch: tuple[int, ...] = ()) -> TransformedEnv:

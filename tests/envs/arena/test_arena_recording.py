@@ -85,11 +85,12 @@ def test_recorders_of_nothing_and_nobody_are_errors() -> None:
         ArenaRecorder(env, [0]).recordings()
 
 
-def test_repeated_actions_leave_one_frame_each() -> None:
-    env = envs.make("arena", num_worlds=2, action_repeat=4)
-    recorder = ArenaRecorder(env, [0])
-    play(env, recorder, 5)
-    assert [frame.step for frame in recorder.recordings()[0].frames] == [0, 4, 8, 12, 16, 20]
+def test_every_step_of_a_repeated_action_is_recorded_up_to_the_end() -> None:
+    env = envs.make("arena", num_worlds=2, action_repeat=4, max_steps=10, frame_stack=2)
+    for actions, steps in ((2, 8), (3, 10), (4, 10)):
+        recorder = env.recorder([0])
+        play(env, recorder, actions)
+        assert [frame.step for frame in recorder.recordings()[0].frames] == list(range(steps + 1))
 
 
 # --- events
