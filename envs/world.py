@@ -118,7 +118,8 @@ class WorldHooks:
     two_sided_options: ClassVar[dict[str, Any]] = {}
     """Constructor options that make both sides agents, in a two-sided world whose second side may be bots."""
     drawing_options: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Constructor options (all mappings) that ``rlstack watch`` sets so that the world can draw itself."""
+    """Constructor options (all mappings) that ``rlstack watch`` and ``rlstack evaluate`` set so that the world can draw
+    itself."""
     tie_breaker: ClassVar[str] = "return"
     """Statistic that decides between evaluations with equal success; more is better. Used for ``best.pt``."""
     observing: ClassVar[tuple[str, ...]] = ()

@@ -73,6 +73,8 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=200, help="of each pairing")
     parser.add_argument("--folder", type=Path, default=Path("runs/tournament"), help="of the league")
     arguments = parser.parse_args()
+    if wrong := [player for player in arguments.players if "=" not in player]:
+        parser.error(f"players: {wrong[0]!r} is not <name>=<source>")
     players = dict(player.split("=", 1) for player in arguments.players)
     tournament(arguments.env, players, arguments.games, arguments.folder, arguments.out)
     print(table(json.loads(arguments.out.read_text())))

@@ -512,6 +512,9 @@ def _unreadable(error: OverrideParseException) -> str:
 
     override = concealed([str(error.override)])[0]
     if "=" in override or override.startswith("~"):
+        key, _, value = override.partition("=")
+        if value and os.path.exists(value):
+            return f'{override}: a path with such characters takes two pairs of quotes: "{key}={quoted(value)}"'
         return f"{override}: cannot read this override, {_first_line(error.message, 'Error parsing')}"
     options = {path.stem: f"{path.parent.name}={path.stem}" for path in sorted(conf_dir().glob("*/*.yaml"))}
     meant = "".join(f"did you mean {options[name]!r}? " for name in nearest(override, options)[:1])

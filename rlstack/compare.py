@@ -49,13 +49,16 @@ def run(cfg: DictConfig) -> Improvement:
         raise ConfigError(f"{key}: missing; rlstack compare <run or runs> <run or runs>")
     from rlstack.reporting import improvement
 
-    found = improvement.compare(_paths(config.first), _paths(config.second), config.score)
+    found = improvement.compare(_paths("first", config.first), _paths("second", config.second), config.score)
     print(json.dumps(asdict(found), indent=1) if config.json else "\n".join(improvement.in_words(found)))
     return found
 
 
-def _paths(words: str) -> list[Path]:
-    return [Path(words)] if Path(words).exists() else [Path(part) for part in words.split(",")]
+def _paths(key: str, words: str) -> list[Path]:
+    parts = [words] if words and Path(words).exists() else [part.strip() for part in words.split(",")]
+    if not all(parts):
+        raise ConfigError(f"{key}: {words!r} names an empty path; give one run, or several with commas between them")
+    return [Path(part) for part in parts]
 
 
 command = HydraCommand("compare", words_as("first", "second"))

@@ -296,18 +296,11 @@ def _check_policy(config: WatchConfig, kind: str | None) -> None:
 
 def _build_world(group: Mapping[str, Any], given: Collection[str], device: Any) -> EnvBase:
     """Builds one world, with drawing enabled if the world needs to be told and can draw here."""
-    import envs
     from rlstack.evaluation.evaluator import evaluation_world
     from rlstack.runs.worlds import world_options
 
-    options = world_options(group)
     try:
-        drawing = envs.world_hooks(group["name"]).drawing_options
-        asked = {key: {**value, **(options.get(key) or {})} for key, value in drawing.items()}
-        try:
-            return evaluation_world(group["name"], {**options, **asked}, 1, device, kept=given)
-        except (ValueError, TypeError):
-            return evaluation_world(group["name"], options, 1, device, kept=given)
+        return evaluation_world(group["name"], world_options(group), 1, device, kept=given, draws=True)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"env: {error}") from None
 

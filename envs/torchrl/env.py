@@ -36,10 +36,10 @@ class TorchRL(World):
     environment's ``episode_reward`` (``RewardSum``) if it has one, or the sum of its rewards (mean over agents);
     ``("episode", "length")`` counts steps. The environment's transforms stay in place, including time limits.
 
-    A copy that has ended waits for its reset; the rows of a batch are stepped until all have ended. An episode's end, and
-    an agent's, lasts until the reset, and rewards after it do not count. If only agents end, the world ends with the last.
-    Environments cannot be saved: after :meth:`load_state_dict` new episodes begin, from seeds that follow from the
-    saved generator.
+    A copy that has ended waits for its reset; the rows of a batch are stepped until all have ended. An episode's end,
+    and an agent's, lasts until the reset, and rewards after it do not count. If only agents have ends, the world ends
+    with the last of them. Environments cannot be saved: after :meth:`load_state_dict` new episodes begin, from seeds
+    that follow from the saved generator.
 
     Args:
         id: ``package.module:Class`` of an ``EnvBase``, or a function annotated to return one.
@@ -304,7 +304,9 @@ class TorchRL(World):
             super()._restart_seeded(seed)
             return
         if self._rows > 1:
-            raise ValueError(f"seed: the rows of a batch of {self._name()} cannot have seeds of their own; give one seed")
+            raise ValueError(
+                f"seed: the rows of a batch of {self._name()} cannot have seeds of their own; give one seed"
+            )
         self._restart(None)
         for row, own in enumerate(self._one_for_each(seed)):  # type: ignore[arg-type]
             self._envs[row].set_seed(own)

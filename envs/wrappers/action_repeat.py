@@ -22,8 +22,8 @@ class ActionRepeat(Wrapper):
     A world stops at its first end: the entries under ``"next"`` are those of the step that ended it, or of the last.
     The same holds for an agent of the group ``agents`` (except ``active``, which is always current): rewards after its
     own end do not count. ``("next", "episode", "length")`` and time limits count the inner world's steps. A world that
-    ended early is still stepped with the others, which every world must tolerate. Recordings show every step of the inner
-    world up to the end.
+    ended early is still stepped with the others, which every world must tolerate. Recordings show every step of the
+    inner world up to the end.
     """
 
     def __init__(self, inner: World, repeats: int) -> None:

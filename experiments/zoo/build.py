@@ -63,7 +63,7 @@ def build(
     """Makes ``<out>/<name>`` and returns its card.
 
     Raises:
-        ValueError: the agent or the film exceeds its limit.
+        ValueError: the agent or the film exceeds its limit, or the world has no recordings.
     """
     folder = out / name
     config = strip(run, which, folder / AGENT)
@@ -71,6 +71,8 @@ def build(
     world = config["env"]["name"]
     acting = loaded.agent.policy(explore=policy == "explore")
     found = evaluate(acting, world, world_options(config["env"]), episodes, seed, record=1)
+    if not found.recordings:
+        raise ValueError(f"{world}: has no recordings, of which a film could be made")
     shown = next(iter(best_and_worst(found).values()))  # the best one, or the only one
     save_animation(found.recordings[shown].animation(), folder / FILM, speed=speed)
     _check_size(folder / FILM)

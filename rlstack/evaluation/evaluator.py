@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -113,7 +114,7 @@ def evaluate(
     found: dict[int, str] = {}
     cut = 0
     with torch.no_grad(), own_randomness(seed), working("evaluating", "episodes", len(levels)) as work:
-        for first, env in _worlds(world, chosen, len(levels), seed, device):
+        for first, env in _worlds(world, chosen, len(levels), seed, device, record > 0):
             indices = range(first, min(first + env.batch_size.numel(), len(levels)))
             configured = configs[indices.start : indices.stop]
             if noise_source is not None:
@@ -148,13 +149,14 @@ def evaluation_world(
     device: torch.device | str = "cpu",
     seed: int = 0,
     kept: Collection[str] = (),
+    draws: bool = False,
 ) -> EnvBase:
     """Builds the world for an evaluation: ``options``, overridden by the world's ``evaluation_options``, not compiled.
 
     Options named in ``kept`` are not overridden. A world without the argument ``num_worlds`` or ``num_envs`` has a
-    fixed size.
+    fixed size. With ``draws`` it can draw itself, if it can at all.
     """
-    return _build(world, _options(world, options, kept=kept), num_worlds, device, seed)
+    return _build(world, _options(world, options, kept=kept), num_worlds, device, seed, draws)
 
 
 def as_evaluated(world: str, options: Mapping[str, Any], kept: Collection[str] = ()) -> dict[str, Any]:
@@ -194,14 +196,22 @@ def _options(
     return {key: value for key, value in chosen.items() if key not in OURS}
 
 
-def _build(world: str, options: Mapping[str, Any], num_worlds: int, device: torch.device | str, seed: int) -> EnvBase:
+def _build(
+    world: str, options: Mapping[str, Any], num_worlds: int, device: torch.device | str, seed: int, draws: bool
+) -> EnvBase:
     accepted = envs.options_of(world)
     fixed = dict(zip(OURS, (num_worlds, num_worlds, device, seed, False, 0)))
-    return envs.make(world, **options, **{key: value for key, value in fixed.items() if key in accepted})
+    every = {**options, **{key: value for key, value in fixed.items() if key in accepted}}
+    drawing = envs.world_hooks(world).drawing_options if draws else {}
+    if drawing:
+        asked = {key: {**value, **(options.get(key) or {})} for key, value in drawing.items()}
+        with suppress(ValueError, TypeError):  # it cannot draw here
+            return envs.make(world, **{**every, **asked})
+    return envs.make(world, **every)
 
 
 def _worlds(
-    world: str, options: Mapping[str, Any], episodes: int, seed: int, device: torch.device | str
+    world: str, options: Mapping[str, Any], episodes: int, seed: int, device: torch.device | str, draws: bool
 ) -> Iterator[tuple[int, Any]]:
     """Yields seeded worlds for all episodes in turns: the index of the first episode, and the env for it and the next.
 
@@ -211,7 +221,7 @@ def _worlds(
     while first < episodes:
         wanted = min(MAX_WORLDS, episodes - first)
         if env is None or env.batch_size.numel() > wanted:
-            env = _build(world, options, wanted, device, seed)
+            env = _build(world, options, wanted, device, seed, draws)
         env.set_seed(int(np.random.SeedSequence((seed, first)).generate_state(1)[0]))
         yield first, env
         first += env.batch_size.numel()

@@ -84,18 +84,31 @@ def bootstrap_interval(
 def permutation_p_value(values: ArrayLike, others: ArrayLike) -> float:
     """Returns the p-value of a two-sided permutation test for a difference of means.
 
-    It is exact up to 100,000 divisions of the values into two groups, and beyond that from as many random ones.
+    It is exact up to 100,000 divisions of the values into two groups, and beyond that from as many random ones. The
+    smaller of both one-sided p-values counts twice.
 
     Args:
         values, others: finite numbers, one for each seed.
     """
     from scipy.stats import permutation_test
 
+    one, other = _finite(values), _finite(others)
+    if min(one.size, other.size) == 1:  # which SciPy refuses
+        return _p_value_of_one(one, other)
+
     def apart(x: NDArray[np.float64], y: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
         return np.asarray(np.mean(x, axis) - np.mean(y, axis))
 
-    test = permutation_test((_finite(values), _finite(others)), apart, n_resamples=100_000, rng=0)
-    return float(test.pvalue)
+    return float(permutation_test((one, other), apart, n_resamples=100_000, rng=0).pvalue)
+
+
+def _p_value_of_one(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Returns the p-value where one of the groups has a single value: the divisions are the choices of this value."""
+    every = np.concatenate((one, other) if one.size == 1 else (other, one))
+    apart = every - (every.sum() - every) / (every.size - 1)
+    rounding = 1e-12 * np.abs(every).max()
+    sides = (apart >= apart[0] - rounding).mean(), (apart <= apart[0] + rounding).mean()
+    return min(1.0, 2 * float(min(sides)))
 
 
 def _check_confidence(confidence: float) -> None:

@@ -153,7 +153,11 @@ class Ratings(ABC):
 
 def expected_score(rating: float, opponent: float) -> float:
     """Returns a player's expected score against another: ``1 / (1 + 10^((opponent - rating) / 400))``."""
-    return 1.0 / (1.0 + 10.0 ** ((opponent - rating) / ELO_SCALE))
+    return _logistic(math.log(10.0) * (rating - opponent) / ELO_SCALE)
+
+
+def _logistic(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(min(-x, 700.0)))  # beyond 709 the exponential overflows
 
 
 @dataclass(frozen=True)
@@ -241,8 +245,9 @@ def g(phi: float) -> float:
 
 
 def expectation(mu: float, opponent_mu: float, opponent_phi: float) -> float:
-    """Returns the paper's E: the expected score of a game."""
-    return 1.0 / (1.0 + math.exp(-g(opponent_phi) * (mu - opponent_mu)))
+    """Returns the paper's E: the expected score of a game, at least 1e-12 from 0 and 1."""
+    chance = _logistic(g(opponent_phi) * (mu - opponent_mu))
+    return min(max(chance, 1e-12), 1.0 - 1e-12)
 
 
 def rate(player: Rating, games: Sequence[tuple[Rating, float]], tau: float = 0.5) -> Rating:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
+from rlstack.evaluation.statistics import permutation_p_value
 from rlstack.evaluation.table import OF_SUCCESSES, aligned
 
 from .blocks import interval, number, shorter
@@ -23,6 +24,8 @@ from .differences import NAMES, OF_NO_MATTER, compared_by, lookup, varied, writt
 from .runs import EVALUATED, Series, StoredRun, find
 
 _MOST_KEYS = 8
+_LEVEL = 0.05
+"""Largest p-value of a permutation test with which a group of runs counts as the better one."""
 Interval = tuple[float, float]
 
 
@@ -53,10 +56,11 @@ class Improvement:
         metric: name of the metric, of which more is better.
         first, second: the groups.
         difference: mean of the second minus mean of the first.
-        difference_interval: 95 % interval; None if each group has one run and one number.
+        difference_interval: 95 % interval; None if a group has one run with one number.
         probability: probability that the second does better than the first; a tie counts half. None if the groups
             played different worlds, whose scores do not compare.
         probability_interval: 95 % interval.
+        p_value: of a permutation test of the runs' scores; None if a group has a single run.
         between: unit of the probability: ``runs``, or ``episodes`` if a group has a single run.
         paired: whether all runs were evaluated on the same episodes.
         differences: by key of the configuration, the values in the first run of each group, as on a command line,
@@ -71,6 +75,7 @@ class Improvement:
     difference_interval: Interval | None
     probability: float | None
     probability_interval: Interval | None
+    p_value: float | None
     between: str
     paired: bool
     differences: dict[str, tuple[str, str]]
@@ -130,17 +135,18 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
     between = "runs" if min(map(len, groups)) > 1 else "episodes"
     # The first row is the data itself: each run and each episode drawn once.
     differences, probabilities = resampled(values[0], values[1], paired, between == "runs")
-    spread = any(len(rows) > 1 or len(rows[0]) > 1 for rows in values)
+    spread = all(len(rows) > 1 or len(rows[0]) > 1 for rows in values)
     single = all(len(group) == 1 for group in groups)
     hidden = {key for key in OF_NO_MATTER if key != "seed" or not single}
     configs = [{key: value for key, value in group[0].config.items() if key not in hidden} for group in groups]
     apart = {key: (_value(one), _value(other)) for key, (one, other) in varied(configs).items()}
-    notes = [f"{run.path}: {note}" for group in groups for run in group for note in run.notes]
-    worlds = {" ".join(str(lookup(run.config, key)) for key in NAMES[1:]) for group in groups for run in group}
+    every = [run for group in groups for run in group]
+    notes = [f"{run.path}: {note}" for run in every for note in (*run.notes, *_missing(run, metric))]
+    worlds = {" ".join(str(lookup(run.config, key)) for key in NAMES[1:]) for run in every}
     same = len(worlds) == 1
     if not same:
         notes.insert(0, "the runs trained in different worlds, whose scores do not compare")
-    elif metric.startswith(EVALUATED) and (other := _other_options(run for group in groups for run in group)):
+    elif metric.startswith(EVALUATED) and (other := _other_options(every)):
         told = "see whether their scores compare"
         notes.insert(0, f"the runs were evaluated with different options of the world ({', '.join(other)}); {told}")
     return Improvement(
@@ -151,6 +157,7 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
         difference_interval=_ends(differences) if spread else None,
         probability=float(probabilities[0]) if same else None,
         probability_interval=_ends(probabilities) if spread and same else None,
+        p_value=permutation_p_value(sides[0].scores, sides[1].scores) if between == "runs" else None,
         between=between,
         paired=paired,
         differences=apart,
@@ -166,13 +173,16 @@ def _value(value: Any) -> str:
 def _episodes(run: StoredRun, metric: str) -> tuple[str, Series]:
     """Returns the identity of a run's evaluation, and a metric's value in each episode of the last one in training.
 
-    If the file lacks them, the identity is empty, and the last logged value stands for the episodes.
+    If the file lacks them, or is of an evaluation before the last one, the identity is empty, and the last logged value
+    stands for the episodes.
     """
     group, _, name = metric.partition("/")
     last, value = run.last_evaluation, run.last(metric)
     single = "", np.array([np.nan if value is None else value])
     rows = last.content.get("episodes") if last is not None and group == "eval" else None
-    if last is None or not isinstance(rows, list) or not rows or name in OF_SUCCESSES:
+    if last is None or not isinstance(rows, list) or not rows or name in OF_SUCCESSES or _missing(run, metric):
+        return single
+    if not all(isinstance(row, dict) for row in rows):
         return single
     if name == "return" and "discounted_return" in rows[0]:
         name = "discounted_return"
@@ -181,6 +191,15 @@ def _episodes(run: StoredRun, metric: str) -> tuple[str, Series]:
         return single
     levels, options = [row.get("level") for row in rows], _options(run)
     return repr((last.content.get("world"), last.content.get("seed"), levels, options)), np.array(values, dtype=float)
+
+
+def _missing(run: StoredRun, metric: str) -> list[str]:
+    """Returns a note if a run's files of evaluations end before its last logged one."""
+    last = run.last_evaluation
+    if last is None or last.frames is None or not metric.startswith(EVALUATED):
+        return []
+    frames = run.curves[metric].frames[-1]
+    return [] if last.frames >= frames else [f"the file of the evaluation at {frames:,.0f} frames is missing"]
 
 
 def _options(run: StoredRun) -> dict[str, str]:
@@ -222,7 +241,7 @@ def resampled(
     one, two = (np.einsum("ns,ns->n", share, mean) for share, mean in zip(seeds, means))
     if of_runs:
         wins = _wins(means[1][:, :, None], means[0][:, None, :])
-        return two - one, np.einsum("na,nb,nab->n", seeds[1], seeds[0], wins)
+        return two - one, np.einsum("na,nb,nab->n", seeds[1], seeds[0], wins).clip(0, 1)
     chances = np.zeros(1 + count)
     for a, (row, weights) in enumerate(zip(second, episodes[1])):
         for b, (other, others) in enumerate(zip(first, episodes[0])):
@@ -231,7 +250,7 @@ def resampled(
             else:
                 chance = np.einsum("na,nb,ab->n", weights, others, _wins(row[:, None], other[None]), optimize=True)
             chances += seeds[1][:, a] * seeds[0][:, b] * chance
-    return two - one, chances
+    return two - one, chances.clip(0, 1)
 
 
 def _wins(values: Series, others: Series) -> Series:
@@ -266,9 +285,12 @@ def in_words(found: Improvement) -> list[str]:
     ]
     if found.probability is not None:
         chance = f"{found.probability:.3f}{_within(found.probability_interval)}"
-        lines += [f"the second does better with probability {chance}, {_pairs(found)}", verdict(found)]
+        lines.append(f"the second does better with probability {chance}, {_pairs(found)}")
+        lines += [] if found.p_value is None else [f"permutation test of the runs' scores: p = {found.p_value:.2g}"]
+        lines.append(verdict(found))
     if found.difference_interval is not None and found.between == "episodes":
-        lines.append("the intervals cover the episodes of these runs, not other seeds")
+        where = ", except on the side with several runs" if several else ""
+        lines.append(f"the intervals cover the episodes of these runs, not other seeds{where}")
     if found.differences:
         lines += ["", "configurations differ in:"]
         kept = sorted(found.differences.items(), key=lambda entry: entry[0] not in NAMES)[:_MOST_KEYS]
@@ -279,14 +301,17 @@ def in_words(found: Improvement) -> list[str]:
 
 
 def verdict(found: Improvement) -> str:
-    """Returns a line that says which group is better, if the interval of the difference tells."""
+    """Returns a line that says which group is better, if the interval of the difference and the p-value tell."""
     if found.difference_interval is None:
-        return "verdict: undecided, since a single number of a single run each has no interval"
+        return "verdict: undecided, since a single run with a single number has no interval"
     low, high = found.difference_interval
     if low == high == 0:
         return "verdict: no difference"
     if low <= 0 <= high:
         return "verdict: undecided, since the interval of the difference contains 0"
+    if found.p_value is not None and found.p_value >= _LEVEL:
+        counts = " and ".join(str(len(side.scores)) for side in (found.first, found.second))
+        return f"verdict: undecided, since {counts} runs may differ so by chance (p = {found.p_value:.2g})"
     return f"verdict: the {'second' if low > 0 else 'first'} is better"
 
 

@@ -79,11 +79,11 @@ def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], seve
 
 
 def _crossed(comparison: GroupComparison, keys: Sequence[str]) -> DataTable:
-    """Tabulates two keys against each other: the mean, with its interval if there is one."""
+    """Tabulates two keys against each other: the interquartile mean, with its interval if there is one."""
     down, across = ([*dict.fromkeys(written(g.values[key]) for g in comparison.groups)] for key in keys)
     cells = {tuple(written(v) for v in group.values.values()): _brief(comparison, group) for group in comparison.groups}
     rows = [[first, *(cells.get((first, second), "–") for second in across)] for first in down]
-    caption = f"{comparison.metric}: mean and 95 % interval; {keys[1]} from left to right."
+    caption = f"{comparison.metric}: IQM and 95 % interval; {keys[1]} from left to right."
     return DataTable([keys[0], *across], rows, caption=caption)
 
 
@@ -91,7 +91,7 @@ def _brief(comparison: GroupComparison, group: RunGroup) -> str:
     score = comparison.scores[group.label]
     if score is None:
         return "–"
-    return number(score.mean) + (f" ({interval(score.interval)})" if score.interval else "")
+    return number(score.iqm) + (f" ({interval(score.interval)})" if score.interval else "")
 
 
 # -- evaluations -------------------------------------------------------------------------------------------------

@@ -144,9 +144,14 @@ def find(folder: Path) -> tuple[list[StoredRun], list[Path]]:
     runs: list[StoredRun] = []
     leagues: list[Path] = []
     with working("reading", "runs") as work:
-        for path, folders, files in os.walk(folder):
+        seen: set[Path] = set()
+        for path, folders, files in os.walk(folder, followlinks=True):
             work.reach(len(runs))
             here = Path(path)
+            if (place := here.resolve()) in seen:  # a link back, or a second one to the same folder
+                folders.clear()
+                continue
+            seen.add(place)
             if _LEAGUE in files:
                 leagues.append(here)
             if METRICS_FILE in files or (_CONFIG in files and "total_frames" in _config(here, [])):

@@ -13,6 +13,7 @@ import torch
 from rlstack.agents.precision import explained
 from rlstack.config import catalogue, to_plain
 from rlstack.config.named_code import allowing, code_in
+from rlstack.config.overrides import override
 from rlstack.config.schedules import in_words
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import choose_device, size_key
@@ -84,7 +85,15 @@ def resume_command(run: RunDirectory, config: TrainConfig, processes: int = 1, c
         change: an option to change.
     """
     start = "rlstack train" if processes == 1 else "torchrun ... -m rlstack.train"
-    return " ".join(part for part in (start, f"resume={run.path}", change, _allow(config)) if part)
+    return " ".join(part for part in (start, _named("resume", run), change, _allow(config)) if part)
+
+
+def _named(key: str, run: RunDirectory) -> str:
+    """Returns ``key=<run>`` for a shell, quoted if need be."""
+    text = override(key, run.path)
+    if shlex.quote(text) == text or not set(text).isdisjoint('"$`\\!'):
+        return shlex.quote(text)
+    return f'"{text}"'
 
 
 def _allow(config: TrainConfig) -> str:
@@ -120,8 +129,8 @@ def where_things_are(run: RunDirectory, config: TrainConfig, frames: int, digest
     ]
     lines = [f"run {how}: {run.path}"]
     lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
-    lines.append(f"evaluate it:   rlstack evaluate checkpoint={run.path} {_allow(config)}".rstrip())
-    lines.append(f"report on it:  rlstack report {run.path}{catalogue.folder_flags(sys.argv[1:])}")
+    lines.append(f"evaluate it:   rlstack evaluate {_named('checkpoint', run)} {_allow(config)}".rstrip())
+    lines.append(f"report on it:  rlstack report {shlex.quote(str(run.path))}{catalogue.folder_flags(sys.argv[1:])}")
     lines.append(f"{label}{resume_command(run, config, processes, change)}")
     if digest:
         repeats = "" if config.collector.backend == "multiasync" else " (repeatable on this machine)"

@@ -76,7 +76,7 @@ def test_each_row_may_begin_from_a_seed_of_its_own() -> None:
     first = door(num_envs=3).reset(seed=[5, 6, 5])["observation"][:, 1]
     assert first[0] == first[2] != first[1]
     assert door(num_envs=1).reset(seed=[6])["observation"][0, 1] == first[1]
-    with pytest.raises(ValueError, match="^seed: the rows of a batch of Counter cannot have seeds of their own"):
+    with pytest.raises(ValueError, match=r"^seed: the rows of a batch of Counter cannot have seeds of their own"):
         door(batch=(3,)).reset(seed=[5, 6, 5])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -403,5 +404,6 @@ def test_marinenav_is_evaluated_and_recorded_with_repeated_actions() -> None:
     for name, values in once.items():
         assert torch.equal(values, twice[name]), name
     for index, length in enumerate(once["length"].long().tolist()):
-        short = results[1].recordings[index]
-        assert len(short.pose) == -(-length // 2) + 1 and short.dt == pytest.approx(1.0, abs=0.5)
+        single, repeated = (result.recordings[index] for result in results)
+        assert len(single.pose) == length + 1 and single.dt == repeated.dt == pytest.approx(0.5)
+        assert np.array_equal(single.pose, repeated.pose)

@@ -27,7 +27,8 @@ ACTIONS = {
 class Counter(EnvBase):
     """Counts steps from a number that depends on the seed; row ``k`` of a batch ends after ``ends + k`` steps.
 
-    Flags are true only in that step. The reward is 1, or 2 if a one-hot action is the last choice. ``taken`` holds all received actions.
+    Flags are true only in that step. The reward is 1, or 2 if a one-hot action is the last choice. ``taken`` holds all
+    received actions.
     """
 
     def __init__(
@@ -133,7 +134,9 @@ class Pair(EnvBase):
             return TensorDict({self.group: TensorDict(entries, [2]), "done": over, "terminated": over.clone()}, [])
         now = {"terminated": torch.tensor([[self.count == 1], [False]])}
         now["truncated"] = torch.tensor([[False], [self.count == 3]])
-        return TensorDict({self.group: TensorDict(entries | now | {"done": now["terminated"] | now["truncated"]}, [2])}, [])
+        return TensorDict(
+            {self.group: TensorDict(entries | now | {"done": now["terminated"] | now["truncated"]}, [2])}, []
+        )
 
 
 def limited(steps: int = 3, ends: int = 9, batch: tuple[int, ...] = ()) -> TransformedEnv:

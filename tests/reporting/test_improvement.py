@@ -41,6 +41,41 @@ def test_groups_of_seeds_by_their_means(tmp_path: Path) -> None:
     found = compare([tmp_path / "a"], [tmp_path / "b"], "eval/return")
     assert found.difference == 1.5 and found.between == "runs" and found.first.scores == [1.0, 2.0, 3.0]
     assert found.probability == pytest.approx(8 / 9)  # all pairs but 2.5 against 3
+    assert found.p_value == pytest.approx(4 / 20)  # of the 20 divisions, two have differences as large, counted twice
+
+
+@pytest.mark.parametrize(
+    ("seeds", "verdict"),
+    [(3, "undecided, since 3 and 3 runs may differ so by chance (p = 0.1)"), (4, "the second is better")],
+)
+def test_few_seeds_decide_nothing(seeds: int, verdict: str, tmp_path: Path) -> None:
+    for seed in range(seeds):
+        judged(tmp_path / f"a/{seed}", [seed / 10] * 2, seed)
+        judged(tmp_path / f"b/{seed}", [1 + seed / 10] * 2, seed, 0.2)
+    assert f"verdict: {verdict}" in in_words(compare([tmp_path / "a"], [tmp_path / "b"], "eval/return"))
+
+
+def test_a_single_number_against_several_runs_decides_nothing(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "a", config(), score_rows(0.2))
+    others = [make_run(tmp_path / f"b{n}", config(n), score_rows(0.5 + n / 10)) for n in (1, 2)]
+    found = compare([one], others, "eval/success")
+    assert found.difference_interval is None and "verdict: undecided" in "\n".join(in_words(found))
+
+
+def test_files_of_an_earlier_evaluation_do_not_stand_for_the_last_one(tmp_path: Path) -> None:
+    one, other = judged(tmp_path / "a", [1.0, 2.0]), judged(tmp_path / "b", [2.0, 3.0], 1)
+    make_evaluation(one / "evaluations/000000000100.json", [0.0, 0.0])
+    (one / "evaluations/000000000200.json").unlink()
+    found = compare([one], [other], "eval/return")
+    assert found.first.scores == [1.5] and found.first.episodes == [1]
+    assert found.notes == [f"{one}: the file of the evaluation at 200 frames is missing"]
+    (other / "evaluations/000000000200.json").write_text('{"levels": [{"level": "all"}], "episodes": [1, 2]}')
+    assert compare([one], [other], "eval/return").second.scores == [2.5]
+
+
+def test_a_probability_is_at_most_one() -> None:
+    first, second = ([np.full(1, value) for value in values] for values in ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)))
+    assert resampled(first, second, paired=False, of_runs=True)[1].max() == 1.0
 
 
 def test_the_interval_of_a_difference_is_that_of_normal_samples() -> None:
