@@ -226,6 +226,7 @@ def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.Capture
         ([], {"sed": 1}, "sed: unknown key, did you mean 'seed'?"),
         ([], {"agent.lrr": 1}, "agent.lrr: unknown key, did you mean"),
         (["agent.lr"], {}, "agent.lr: expected key=value"),
+        ([], {"env": object()}, "env: expected a name or a class, got object"),
         ([], {"agent.lr": object()}, "agent.lr: expected what a configuration file can hold, got object"),
         ([], {"agent.lr": "fast"}, "agent.lr"),
         (["-m"], {"seed": 1}, "-m: a flag of the command line; in Python, several runs are a loop"),

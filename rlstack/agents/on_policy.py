@@ -16,6 +16,7 @@ from torch.nn.functional import mse_loss
 from envs.tensordicts import unchecked
 from envs.waiting import looks_are_free
 from rlstack.config import ConfigError
+from rlstack.config.agents import RATE
 from rlstack.config.schedules import make_schedule
 from rlstack.losses.a2c import PolicyGradientLoss
 from rlstack.losses.advantage import estimate, normalized, vtrace
@@ -53,7 +54,7 @@ class FromRollouts(Agent):
         if c.rnd is not None:
             self.curiosity = Curiosity(c.rnd, interface, (c.self_features, c.object_features)).to(device)
             self.networks["curiosity"] = self.curiosity
-            self.schedules["lr_predictor"] = make_schedule(c.rnd.lr, total_frames, "agent.rnd.lr")
+            self.schedules["lr_predictor"] = make_schedule(c.rnd.lr, total_frames, "agent.rnd.lr", RATE)
             self.scheduled["lr_predictor"] = self.schedules["lr_predictor"](0)
             self.predictor_optimizer = self.add_optimizer("lr_predictor", self.curiosity.predictor, max_grad_norm=None)
 

@@ -26,7 +26,7 @@ from torchrl.objectives.common import LossModule
 
 from envs.named import imported
 from rlstack.config import ConfigError
-from rlstack.config.agents import LossNetwork, TorchRLConfig
+from rlstack.config.agents import RATE, LossNetwork, TorchRLConfig
 from rlstack.config.errors import did_you_mean, unknown_key
 from rlstack.config.schedules import make_schedule
 from rlstack.losses.advantage import normalized
@@ -349,7 +349,7 @@ class LossParts:
                     f"{where}: none left of {', '.join(options.networks)}; the loss has {', '.join(heads)}"
                 )
             where = f"lr_{name}"
-            agent.schedules[where] = make_schedule(options.lr, agent.total_frames, f"agent.optimizers.{name}.lr")
+            agent.schedules[where] = make_schedule(options.lr, agent.total_frames, f"agent.optimizers.{name}.lr", RATE)
             agent.scheduled[where] = agent.schedules[where](0)
             agent.add_optimizer(where, found, max_grad_norm=c.max_grad_norm, eps=c.optimizer_eps)
             self._every[where] = options.every
@@ -471,7 +471,9 @@ class LossParts:
         gamma = batch.get("gamma", None)
         if gamma is None:
             return batch
-        steps = (gamma.log() / math.log(self.config.gamma)).round() if self.config.gamma < 1 else torch.ones_like(gamma)
+        steps = torch.ones_like(gamma)
+        if 0 < self.config.gamma < 1:  # of 0 and 1 every power is the same
+            steps = (gamma.log() / math.log(self.config.gamma)).round()
         following = batch.get("next").copy().set(_STEPS[-1], steps)
         return batch.copy().set("next", following).set(_STEPS[-1], steps)
 

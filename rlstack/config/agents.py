@@ -34,8 +34,8 @@ Noise = Annotated[float, Interval(low=0, high=10, why="actions lie in [-1, 1]")]
 Steps = Annotated[int, Interval(low=1, high=10_000, why="steps of an episode")]
 
 Scheduled = float | ScheduleConfig
-_RATE = Interval(low=0, high=100, why="a step moves a parameter by about so much")
-LearningRate = Annotated[Scheduled, _RATE]
+RATE = Interval(low=0, high=100, why="a step moves a parameter by about so much")
+LearningRate = Annotated[Scheduled, RATE]
 Probability = Annotated[Scheduled, Interval(low=0, high=1)]
 Coefficient = Annotated[Scheduled, Interval(low=0, high=_LARGEST, why=_PRECISE)]
 NoiseScale = Annotated[Scheduled, Interval(low=0, high=10, why="actions lie in [-1, 1]")]
@@ -810,11 +810,18 @@ class TorchRLConfig(OffPolicyConfig):
             )
         if self.optimizers and self.lr != TorchRLConfig.lr:
             raise ValueError("lr is for agents without optimizers, whose rates are optimizers.<name>.lr")
+        if self.data == "rollout":
+            for name, value in defaults_of(TorchRLConfig).items():
+                if name in _OF_REPLAY and to_plain(getattr(self, name)) != value:
+                    raise ValueError(f"{name} is for data=replay, leave it out")
         if self.symmetry == "augment" and self.data == "rollout":
             raise ValueError(
                 "symmetry=augment is for data=replay here; of own losses, ppo and a2c take it with rollouts"
             )
 
+
+_OF_REPLAY = ("n_step", "target_every", "replay", "random_frames", "epsilon")
+"""Options of :class:`TorchRLConfig` that would change the algorithm, but have no effect with rollouts."""
 
 CONFIGS: dict[str, type[Any]] = {
     "ppo": PPOConfig,

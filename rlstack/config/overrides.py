@@ -27,6 +27,8 @@ def override(key: str, value: Any) -> str:
     try:
         return f"{key}={written(value)}"
     except (TypeError, ValueError, RuntimeError) as error:  # the latter two of arrays
+        if key in ("agent", "env"):
+            raise ConfigError(f"{key}: expected a name or a class, got {type(value).__name__}") from None
         raise ConfigError(f"{key}: {error}") from None
 
 

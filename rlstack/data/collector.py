@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
+from torch import nn
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type
@@ -103,6 +104,9 @@ def make_collector(
         policy_device: device of the policy and the batches; None for the env's device.
         options: passed to :class:`torchrl.collectors.Collector`, whose own loop is then used.
 
+    Raises:
+        TypeError: the policy is a module of tensors, or ``options`` have ``frames_per_batch``.
+
     Example:
         >>> env = envs.make("marinenav", num_worlds=64)
         >>> agent = rlstack.make_agent("acqn", env)
@@ -114,6 +118,11 @@ def make_collector(
     """
     if steps_per_batch < 1:
         raise ValueError(f"steps_per_batch: {steps_per_batch} is not a positive number of steps")
+    if "frames_per_batch" in options:
+        raise TypeError("frames_per_batch: give steps_per_batch, the steps of each world in a batch")
+    if isinstance(policy, nn.Module) and not isinstance(policy, TensorDictModuleBase):
+        told = f"{type(policy).__name__} takes tensors"
+        raise TypeError(f"policy: {told}; wrap it in a tensordict.nn.TensorDictModule, which names its keys")
     if (
         policy_device is not None and policy_device.type == "cuda"
     ):  # with its number: elsewhere TorchRL copies the policy

@@ -219,8 +219,9 @@ class VerdictRules:
             steps = self.config["collector"]["steps_per_batch"]
             text = f"storing takes {storing:.0%}: batches of more steps than {steps} have less overhead; not measured"
             yield Advice(text, f"collector.steps_per_batch={4 * steps}")
-        if logging >= 0.05:
-            option = f"log_every={4 * self.config['log_every']}"
+        every = self.config["log_every"]  # frames, or a share of the run
+        if logging >= 0.05 and (every >= 1 or 4 * every < 1):
+            option = f"log_every={4 * every}"
             yield Advice(f"logging takes {logging:.0%}", option, whole_gain(logging, 4))
 
     def acting(self) -> Iterator[Advice]:

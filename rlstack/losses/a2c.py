@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from .advantage import normalized
-from .base import Loss, Metrics, misshapen
+from .base import Loss, Metrics, misshapen, required
 
 
 class PolicyGradientLoss(Loss):
@@ -58,7 +58,7 @@ class PolicyGradientLoss(Loss):
     def in_keys(self) -> list[NestedKey]:
         """The required entries."""
         keys = self.tensor_keys
-        return [keys.observation, keys.action, keys.advantage, keys.value_target]
+        return [*self.observed, keys.action, keys.advantage, keys.value_target]
 
     @in_keys.setter
     def in_keys(self, value: Any) -> None:
@@ -73,7 +73,7 @@ class PolicyGradientLoss(Loss):
         if isinstance(self.actor, TensorDictModuleBase):
             return self.actor.get_dist(tensordict.select(*self.actor.in_keys, strict=False)), value
         mask = tensordict.get(keys.action_mask, None)
-        return self.actor(tensordict.get(keys.observation), *(() if mask is None else (mask,))), value
+        return self.actor(required(tensordict, keys.observation), *(() if mask is None else (mask,))), value
 
     def entry(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
         """Returns an entry ``[...]`` or ``[..., 1]`` as ``[...]``.
@@ -81,7 +81,7 @@ class PolicyGradientLoss(Loss):
         Raises:
             ValueError: it has further dimensions, such as one of agents.
         """
-        return _flat(f"the entries {key!r}", tensordict.get(key), tensordict)
+        return _flat(f"the entries {key!r}", required(tensordict, key), tensordict)
 
     def log_prob(self, tensordict: TensorDictBase, distribution: Any) -> Tensor:
         """Returns the log probability ``[...]`` of the actions.
@@ -89,7 +89,7 @@ class PolicyGradientLoss(Loss):
         Raises:
             ValueError: it has another shape; broadcasting would weigh each entry with the advantages of all.
         """
-        log_prob: Tensor = distribution.log_prob(tensordict.get(self.tensor_keys.action))
+        log_prob: Tensor = distribution.log_prob(required(tensordict, self.tensor_keys.action))
         if log_prob.shape != tensordict.batch_size:
             told = f"log probabilities have the shape {[*log_prob.shape]}, the batch {[*tensordict.batch_size]}"
             hint = "store a choice without a last dimension, and wrap a distribution of vectors in Independent(., 1)"

@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
-from .base import Loss, Metrics, frozen
+from .base import Loss, Metrics, frozen, required
 from .quantile import quantile_huber_loss
 
 
@@ -86,7 +86,7 @@ class ACIQNLoss(Loss):
     @torch.no_grad()
     def target_quantiles(self, tensordict: TensorDictBase, tau: Tensor) -> Tensor:
         """Returns samples of the target distribution, ``[..., n]``."""
-        following = tensordict.get("next")
+        following = required(tensordict, "next")
         action = self.act(following, target=True)
         if self.target_noise:
             noise = torch.randn_like(action) * self.target_noise
@@ -97,7 +97,7 @@ class ACIQNLoss(Loss):
         self, tensordict: TensorDictBase, tau: Tensor | None = None, tau_target: Tensor | None = None
     ) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar, and its metrics; levels not given are drawn, the target's first."""
-        action = tensordict.get(self.tensor_keys.action)
+        action = required(tensordict, self.tensor_keys.action)
         target = self.target_quantiles(tensordict, self.draw_levels(action) if tau_target is None else tau_target)
         tau = self.draw_levels(action) if tau is None else tau
         prediction = self.quantiles(tensordict, action, tau)
@@ -112,11 +112,11 @@ class ACIQNLoss(Loss):
         penalty: Tensor | float = 0.0
         if self.raw_penalty and not isinstance(self.actor_network, TensorDictModuleBase):
             actor: Any = self.actor_network
-            raw = actor.raw(tensordict.get(self.tensor_keys.observation))
+            raw = actor.raw(required(tensordict, self.tensor_keys.observation))
             action, penalty = actor.squashed(raw), self.raw_penalty * raw.square().mean()
         else:
             action = self.act(tensordict)
-        tau = self.draw_levels(tensordict.get(self.tensor_keys.action)) if tau is None else tau
+        tau = self.draw_levels(required(tensordict, self.tensor_keys.action)) if tau is None else tau
         value = self.quantiles(tensordict, action, tau).mean()
         return penalty - value, {"saturation": (action.detach().abs() > 0.95).to(action.dtype).mean()}
 

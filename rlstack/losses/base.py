@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
@@ -58,6 +58,8 @@ class Loss(LossModule):
     tensor_keys: Any  # of this loss's own _AcceptedKeys
     default_keys = _AcceptedKeys
     _names: tuple[str, ...] = ()
+    _following: ClassVar[tuple[str, ...]] = ("reward", "terminated")
+    """Names of the keys of required entries of the next state, beside those that networks read."""
 
     def __init__(self, gamma: float = 0.99) -> None:
         super().__init__()
@@ -111,13 +113,26 @@ class Loss(LossModule):
     @property
     def in_keys(self) -> list[NestedKey]:
         """The required entries."""
-        keys = self.tensor_keys
-        following = [_under_next(key) for key in (keys.observation, keys.reward, keys.terminated)]
-        return [keys.observation, keys.action, *following]
+        keys, observed = self.tensor_keys, self.observed
+        following = [_under_next(key) for key in (*observed, *(getattr(keys, name) for name in self._following))]
+        return [*observed, keys.action, *following]
 
     @in_keys.setter
     def in_keys(self, value: Any) -> None:
         raise AttributeError("in_keys follow from the keys, see set_keys")
+
+    @property
+    def observed(self) -> list[NestedKey]:
+        """The entries that the networks read, without the action: those that a ``TensorDictModule`` names, and for
+        others the observation.
+        """
+        found: list[NestedKey] = []
+        for name in self._names:
+            network = self.__dict__[name]
+            for part in network if isinstance(network, nn.ModuleList) else [network]:
+                read = part.in_keys if isinstance(part, TensorDictModuleBase) else [self.tensor_keys.observation]
+                found += [key for key in read if key not in (*found, self.tensor_keys.action)]
+        return found
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -131,7 +146,7 @@ class Loss(LossModule):
             given: further inputs by the name of their key, such as ``action``.
         """
         if not isinstance(network, TensorDictModuleBase):
-            return network(tensordict.get(self.tensor_keys.observation), *given.values())
+            return network(required(tensordict, self.tensor_keys.observation), *given.values())
         inputs = tensordict.select(*network.in_keys, strict=False)
         for name, tensor in given.items():
             inputs.set(getattr(self.tensor_keys, name), tensor)
@@ -155,8 +170,8 @@ class Loss(LossModule):
         """
         keys, read = self.tensor_keys, [key for critic in critics for key in getattr(critic, "in_keys", ())]
         names = {key for key in (read or [keys.observation]) if key != keys.action}
-        both = torch.cat([part.select(*names) for part in (tensordict, tensordict.get("next"))])
-        actions = torch.cat((tensordict.get(keys.action), next_action))
+        both = torch.cat([part.select(*names) for part in (tensordict, required(tensordict, "next"))])
+        actions = torch.cat((required(tensordict, keys.action), next_action))
         critics.train()
         pairs = [self.value(critic, both, actions).split(len(tensordict)) for critic in critics]
         critics.eval()
@@ -175,7 +190,7 @@ class Loss(LossModule):
         Raises:
             ValueError: it has more dimensions, such as one of agents.
         """
-        action, lead = tensordict.get(self.tensor_keys.action), len(tensordict.batch_size)
+        action, lead = required(tensordict, self.tensor_keys.action), len(tensordict.batch_size)
         if action.dim() == lead:
             return action.unsqueeze(-1)
         if action.dim() > lead + 1 or action.shape[-1] not in (1, choices):
@@ -193,10 +208,10 @@ class Loss(LossModule):
         Raises:
             ValueError: rewards or ends are not ``[..., 1]``; broadcasting them would mix up entries and quantiles.
         """
-        keys, following = self.tensor_keys, tensordict.get("next")
+        keys, following = self.tensor_keys, required(tensordict, "next")
         reward, end, gamma = (
-            following.get(keys.reward),
-            following.get(keys.terminated),
+            required(following, keys.reward),
+            required(following, keys.terminated),
             tensordict.get(keys.gamma, None),
         )
         lead = values.shape[:-1]
@@ -264,6 +279,18 @@ def frozen(*networks: nn.Module) -> Iterator[None]:
     finally:
         for parameter in parameters:
             parameter.requires_grad_(True)
+
+
+def required(tensordict: TensorDictBase, key: NestedKey) -> Any:
+    """Returns an entry.
+
+    Raises:
+        KeyError: there is none.
+    """
+    entry = tensordict.get(key, None)
+    if entry is None:
+        raise KeyError(f"the loss needs the entry {key!r}, there are {', '.join(map(str, tensordict.keys()))}")
+    return entry
 
 
 def misshapen(what: str, entry: Tensor, tensordict: TensorDictBase) -> ValueError:

@@ -8,7 +8,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .base import Loss, Metrics
+from .base import Loss, Metrics, required
 
 
 class C51Loss(Loss):
@@ -51,12 +51,13 @@ class C51Loss(Loss):
     @torch.no_grad()
     def target_distribution(self, tensordict: TensorDictBase) -> Tensor:
         """Returns the target probabilities ``[..., K]`` of the prediction."""
-        following = tensordict.get("next")
+        following = required(tensordict, "next")
         logits = self.logits(following, target=True)
         chooser = self.logits(following) if self.double_targets else logits
         best = self.greedy(self.expected(chooser), following)
         probabilities = _of_action(logits, best).softmax(-1, dtype=self.atoms.dtype)
-        ended = following.get(self.tensor_keys.terminated)  # all mass goes to the reward, whatever was predicted there
+        # At the end all mass goes to the reward, whatever was predicted there.
+        ended = required(following, self.tensor_keys.terminated)
         probabilities = torch.where(ended, 1 / len(self.atoms), probabilities)
         return project_distribution(probabilities, self.bootstrapped(tensordict, self.atoms), self.atoms)
 

@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, smooth_l1_loss
 
-from .base import Loss, Metrics, frozen
+from .base import Loss, Metrics, frozen, required
 
 _ERRORS = {"mse": mse_loss, "smooth_l1": smooth_l1_loss}
 
@@ -69,7 +69,7 @@ class DDPGLoss(Loss):
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
         """Returns the target of ``Q(s, a)``, ``[..., 1]``."""
-        following = tensordict.get("next")
+        following = required(tensordict, "next")
         action = self.target_action(following)
         values = [self.value(critic, following, action) for critic in self.target_critics]
         return self.bootstrapped(tensordict, _least(values))
@@ -77,7 +77,7 @@ class DDPGLoss(Loss):
     def joint_target(self, tensordict: TensorDictBase) -> tuple[Tensor, list[Tensor]]:
         """Returns the target, and ``Q(s, a) [..., 1]`` of each critic, for critics without target networks."""
         with torch.no_grad():
-            action = self.target_action(tensordict.get("next"))
+            action = self.target_action(required(tensordict, "next"))
         values, following = self.joint_values(self.critics, tensordict, action)
         return self.bootstrapped(tensordict, _least(following)), values
 
@@ -86,7 +86,7 @@ class DDPGLoss(Loss):
         if self.joint:
             target, values = self.joint_target(tensordict)
         else:
-            target, action = self.target_value(tensordict), tensordict.get(self.tensor_keys.action)
+            target, action = self.target_value(tensordict), required(tensordict, self.tensor_keys.action)
             values = [self.value(critic, tensordict, action) for critic in self.critics]
         errors, metrics = self.regression(self.error, values, target, tensordict)
         return torch.stack(errors).sum(), metrics
@@ -98,7 +98,7 @@ class DDPGLoss(Loss):
         if not self.raw_penalty or isinstance(self.actor, TensorDictModuleBase):
             return -self.value(self.critics[0], tensordict, self.act(tensordict)).mean(), {}
         actor: Any = self.actor
-        raw = actor.raw(tensordict.get(self.tensor_keys.observation))
+        raw = actor.raw(required(tensordict, self.tensor_keys.observation))
         value = self.value(self.critics[0], tensordict, actor.squashed(raw)).mean()
         return self.raw_penalty * raw.square().mean() - value, {}
 

@@ -7,7 +7,7 @@ from tensordict import TensorDictBase, TensorDictParams
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
-from .base import Loss, Metrics
+from .base import Loss, Metrics, required
 
 
 class DQNLoss(Loss):
@@ -40,7 +40,7 @@ class DQNLoss(Loss):
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
         """Returns the target of ``Q(s, a)``, ``[..., 1]``."""
-        following = tensordict.get("next")
+        following = required(tensordict, "next")
         values = self.values(following, target=True)
         chooser = self.values(following) if self.double_targets else values
         return self.bootstrapped(tensordict, values.gather(-1, self.greedy(chooser, following)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor, nn
 
 from .a2c import PolicyGradientLoss, entropy_of
@@ -21,8 +22,7 @@ class PPOLoss(PolicyGradientLoss):
         critic: observation -> value ``[..., 1]``, or a ``ValueOperator``.
         clip: largest distance of the probability ratio from one; can be changed later.
         clip_value: largest distance of predicted values from the old ones that lowers the loss; None for no limit.
-        options: ``value_coefficient``, ``entropy_coefficient``, ``normalize_advantage``, ``evaluate``: see
-            :class:`A2CLoss`.
+        value_coefficient, entropy_coefficient, normalize_advantage, evaluate: see :class:`A2CLoss`.
 
     ``forward`` returns ``loss_objective``, ``loss_critic``, ``loss_entropy``, and the metrics ``policy``, ``value``,
     ``entropy``, ``kl``, the estimate ``E[r - 1 - log r]`` (Schulman 2020), and ``clipped``, the share of ratios beyond
@@ -37,11 +37,24 @@ class PPOLoss(PolicyGradientLoss):
         critic: nn.Module,
         clip: float | Tensor = 0.2,
         clip_value: float | None = None,
-        **options: Any,
+        value_coefficient: float = 0.5,
+        entropy_coefficient: float | Tensor = 0.0,
+        normalize_advantage: bool = False,
+        evaluate: Callable[[TensorDictBase], tuple[Any, Tensor]] | None = None,
     ) -> None:
-        super().__init__(actor, critic, **options)
+        super().__init__(actor, critic, value_coefficient, entropy_coefficient, normalize_advantage, evaluate)
         self.clip: Any = clip
         self.clip_value = clip_value
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """The required entries."""
+        keys = self.tensor_keys
+        return [*super().in_keys, keys.sample_log_prob, *([] if self.clip_value is None else [keys.value])]
+
+    @in_keys.setter
+    def in_keys(self, value: Any) -> None:
+        raise AttributeError("in_keys follow from the keys, see set_keys")
 
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
         keys, advantage, clip = self.tensor_keys, self.advantage(tensordict), self.clip

@@ -14,7 +14,7 @@ from torchrl.objectives.value.functional import td_lambda_return_estimate
 
 from rlstack.networks.distributions import legal
 
-from .base import Loss, Metrics
+from .base import Loss, Metrics, required
 
 
 class PQNLoss(Loss):
@@ -53,7 +53,7 @@ class PQNLoss(Loss):
     def in_keys(self) -> list[NestedKey]:
         """The required entries."""
         keys = self.tensor_keys
-        return [keys.observation, keys.action, keys.value_target]
+        return [*self.observed, keys.action, keys.value_target]
 
     @in_keys.setter
     def in_keys(self, value: Any) -> None:
@@ -73,14 +73,14 @@ class PQNLoss(Loss):
                 there is one.
         """
         keys, following = self.tensor_keys, sequences.get("next")
-        reward, terminated = following.get(keys.reward), following.get(keys.terminated)
+        reward, terminated = required(following, keys.reward), required(following, keys.terminated)
         values, mask = self.values(following), following.get(keys.action_mask, None)
         if mask is not None:
             values = values.masked_fill(~legal(mask), -torch.inf)
         # Predictions after an end do not count, even infinite ones.
         best = values.amax(-1, keepdim=True).to(reward.dtype).masked_fill(terminated, 0)
         returns: Tensor = td_lambda_return_estimate(
-            self.gamma, self.td_lambda, best, reward, following.get(keys.done), terminated
+            self.gamma, self.td_lambda, best, reward, required(following, keys.done), terminated
         )
         return returns
 
@@ -88,5 +88,5 @@ class PQNLoss(Loss):
         """Returns the loss, a scalar, and its metrics."""
         values = self.values(tensordict)
         value = values.gather(-1, self.chosen(tensordict, values.shape[-1]))
-        target = tensordict.get(self.tensor_keys.value_target).reshape(value.shape)
+        target = required(tensordict, self.tensor_keys.value_target).reshape(value.shape)
         return mse_loss(value, target) / 2, {"value": value.detach().mean(), "target": target.mean()}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlstack.networks.distributions import legal
 
-from .base import Loss, Metrics
+from .base import Loss, Metrics, required
 
 
 def quantile_huber_loss(prediction: Tensor, target: Tensor, tau: Tensor, kappa: float = 1.0) -> Tensor:
@@ -70,7 +70,7 @@ class QuantileLoss(Loss):
     @torch.no_grad()
     def target_quantiles(self, tensordict: TensorDictBase, tau: Tensor) -> Tensor:
         """Returns samples of the target distribution, ``[..., quantiles]``."""
-        following = tensordict.get("next")
+        following = required(tensordict, "next")
         quantiles = self.quantiles(following, tau, target=True)
         if self.target_action == "per_quantile":
             mask = following.get(self.tensor_keys.action_mask, None)
@@ -84,7 +84,7 @@ class QuantileLoss(Loss):
         self, tensordict: TensorDictBase, tau: Tensor | None = None, tau_target: Tensor | None = None
     ) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar, and its metrics; levels not given are drawn, the target's first."""
-        reward = tensordict.get("next").get(self.tensor_keys.reward)
+        reward = required(required(tensordict, "next"), self.tensor_keys.reward)
         target = self.target_quantiles(tensordict, self.draw_levels(reward) if tau_target is None else tau_target)
         tau = self.draw_levels(reward) if tau is None else tau
         quantiles = self.quantiles(tensordict, tau)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rlstack.networks.distributions import legal
 
-from .base import Loss
+from .base import Loss, required
 from .dqn import DQNLoss
 
 
@@ -92,6 +92,7 @@ class RetraceLoss(DQNLoss):
         sample_log_prob: NestedKey = "log_prob"
 
     default_keys = _AcceptedKeys
+    _following = ("reward", "terminated", "done", "action", "sample_log_prob")
 
     def __init__(
         self,
@@ -116,15 +117,15 @@ class RetraceLoss(DQNLoss):
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
         """Returns the target of ``Q(s, a)``, ``[..., 1]``."""
-        keys, steps = self.tensor_keys, tensordict.get("next").copy()
-        reward, terminated = steps.get(keys.reward), steps.get(keys.terminated)
+        keys, steps = self.tensor_keys, required(tensordict, "next").copy()
+        reward, terminated = required(steps, keys.reward), required(steps, keys.terminated)
         steps.batch_size = terminated.shape[:-1]
         values = self.values(steps, target=True)
         policy = self.probabilities(self.values(steps) if self.double_targets else values, steps)
         chosen = self.chosen(steps, values.shape[-1])
-        acted = steps.get(keys.sample_log_prob).reshape(reward.shape).exp()
+        acted = required(steps, keys.sample_log_prob).reshape(reward.shape).exp()
         # An action that was taken had a probability above zero.
         ratio = policy.gather(-1, chosen) / acted.clamp_min(torch.finfo(acted.dtype).tiny)
         trace = self.trace_lambda * ratio.clamp_max(1.0)
         value, taken = (policy * values).sum(-1, keepdim=True), values.gather(-1, chosen)
-        return retrace(self.gamma, reward, value, taken, trace, steps.get(keys.done), terminated)
+        return retrace(self.gamma, reward, value, taken, trace, required(steps, keys.done), terminated)

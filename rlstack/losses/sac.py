@@ -16,7 +16,7 @@ from rlstack.config.agents import Squash
 from rlstack.networks.actors import squashed
 from rlstack.networks.distributions import legal, masked_logits
 
-from .base import Loss, Metrics, frozen
+from .base import Loss, Metrics, frozen, required
 
 ENTROPY_SHARE = 0.89
 """The share of the entropy of uniform choices that discrete policies aim for unless ``target_entropy`` is given."""
@@ -124,7 +124,7 @@ class SACLoss(Loss):
             action = distribution.rsample()
             return action, distribution.log_prob(action).reshape(*tensordict.batch_size, 1)
         dtype = self.temperature.log_alpha.dtype
-        mean, log_std = (part.to(dtype) for part in actor(tensordict.get(self.tensor_keys.observation)))
+        mean, log_std = (part.to(dtype) for part in actor(required(tensordict, self.tensor_keys.observation)))
         noise = self.draw(mean)
         raw = mean + log_std.exp() * noise
         action = squashed(raw, self.squash)
@@ -145,7 +145,7 @@ class SACLoss(Loss):
 
     def taken_values(self, tensordict: TensorDictBase) -> list[Tensor]:
         """Returns ``Q(s, a) [..., 1]`` of both critics for the action that was taken."""
-        action = tensordict.get(self.tensor_keys.action)
+        action = required(tensordict, self.tensor_keys.action)
         return [self.value(critic, tensordict, action) for critic in self.critics]
 
     def soft_value(self, following: TensorDictBase) -> Tensor:
@@ -159,12 +159,12 @@ class SACLoss(Loss):
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
         """Returns the target of ``Q(s, a)``, ``[..., 1]``."""
-        return self.bootstrapped(tensordict, self.soft_value(tensordict.get("next")))
+        return self.bootstrapped(tensordict, self.soft_value(required(tensordict, "next")))
 
     def joint_target(self, tensordict: TensorDictBase) -> tuple[Tensor, list[Tensor]]:
         """Returns what :meth:`target_value` and :meth:`taken_values` return, for critics without target networks."""
         with torch.no_grad():
-            action, log_prob = self.action_and_log_prob(tensordict.get("next"), self.target_actor_acts)
+            action, log_prob = self.action_and_log_prob(required(tensordict, "next"), self.target_actor_acts)
         values, following = self.joint_values(self.critics, tensordict, action)
         soft = torch.minimum(*following) - self.temperature().detach() * log_prob
         return self.bootstrapped(tensordict, soft), values

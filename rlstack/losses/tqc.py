@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from .base import Metrics
+from .base import Metrics, required
 from .quantile import quantile_huber_loss
 from .sac import SACLoss
 
@@ -57,7 +57,7 @@ class TQCLoss(SACLoss):
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the sum over the critics of the mean over their quantiles, and its metrics."""
         target = self.target_value(tensordict)
-        predicted = torch.stack(self.quantiles(self.critics, tensordict, tensordict.get(self.tensor_keys.action)))
+        predicted = torch.stack(self.quantiles(self.critics, tensordict, required(tensordict, self.tensor_keys.action)))
         n = predicted.shape[-1]
         tau = (torch.arange(n, dtype=predicted.dtype, device=predicted.device) + 0.5) / n
         errors = quantile_huber_loss(predicted, target, tau, self.kappa).sum(0) / n

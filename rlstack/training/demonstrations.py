@@ -126,6 +126,12 @@ def read_demonstrations(path: str | Path, interface: Interface, device: torch.de
 # -- the split into training and held-out data --------------------------------------------------------------------
 
 
+def _held_out(count: int, device: torch.device) -> Tensor:
+    """Returns which of ``count`` rows are held out, ``[count]``: every tenth of some hundred stretches."""
+    stretch = torch.arange(count, device=device) // max(count // _STRETCHES, 1)
+    return stretch % HELD_OUT == HELD_OUT - 1
+
+
 class RecordedDecisions:
     """Decisions in a flat batch ``[N]``, a tenth of them held out.
 
@@ -144,8 +150,7 @@ class RecordedDecisions:
             raise ConfigError(f"imitation: {len(data)} {self._units} are too few, at least {HELD_OUT} are needed")
         self.agent, data = agent, data.to(agent.device).copy()
         self.data = data.set("action", agent.interface.from_env(data.get("action")))
-        self._held = torch.arange(len(data), device=agent.device) // max(len(data) // _STRETCHES, 1) % HELD_OUT
-        self._held = self._held == HELD_OUT - 1
+        self._held = _held_out(len(data), agent.device)
 
     def refresh(self) -> None:
         """Prepares a pass over the data."""
@@ -204,7 +209,10 @@ class RecordedSequences(RecordedDecisions):
         parts.batch_size = parts.batch_size[:1]
         super().__init__(agent, parts)
         self._used = self.data.get("active").any(1)
-        self._held &= self._used
+        if (count := int(self._used.sum())) < HELD_OUT:
+            raise ConfigError(f"imitation: {count} {self._units} with decisions are too few, give at least {HELD_OUT}")
+        self._held = self._used.clone()
+        self._held[self._used] = _held_out(count, agent.device)
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -88,7 +88,11 @@ def _read(source: str, interface: Interface, n_step: int, gamma: float) -> tuple
         raise ConfigError(f"{path} is neither a run nor a folder with recorded episodes (*.npz)")
     if not path.exists():
         raise ConfigError(f"{path} does not exist{nearest_path(path)}")
-    whole: Any = torch.cat([read_file(file, interface, transitions=True) for file in files])
+    parts = [read_file(file, interface, transitions=True) for file in files]
+    for part in parts:  # the recording of an episode ends with its file
+        terminated, truncated = (part.get(("next", name)) for name in ("terminated", "truncated"))
+        truncated[-1] |= ~terminated[-1]
+    whole: Any = torch.cat(parts)
     return whole, True
 
 

@@ -84,7 +84,12 @@ def test_processes_that_learn_together_make_as_many_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "message"), [({"coefficient": -1.0}, r"agent\.rnd.*-1"), ({"hidden": []}, r"agent\.rnd: hidden \[\]")]
+    ("own", "message"),
+    [
+        ({"coefficient": -1.0}, r"agent\.rnd.*-1"),
+        ({"hidden": []}, r"agent\.rnd: hidden \[\]"),
+        ({"lr": {"kind": "linear", "start": 1e-3, "end": -1.0}}, r"agent\.rnd\.lr: -1\.0 is outside \[0, 100\]"),
+    ],
 )
 def test_impossible_options_are_refused(own: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

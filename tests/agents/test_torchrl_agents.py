@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical, Unbounded
 from torchrl.objectives import SACLoss
 
@@ -228,6 +229,17 @@ def test_advantages_are_normalised_over_those_who_are_there() -> None:
             {"optimizers": {"q": {"networks": ["qvalue_network"], "lr": 0.1}}, "lr": 0.1},
             "lr is for agents without opti",
         ),
+        (
+            {
+                "optimizers": {
+                    "all": {
+                        "networks": ["actor_network", "qvalue_network", "log_alpha"],
+                        "lr": {"kind": "linear", "start": 0.1, "end": -0.1},
+                    }
+                }
+            },
+            r"agent\.optimizers\.all\.lr: -0\.1 is outside \[0, 100\]",
+        ),
         ({"value_estimator": "td_lambda"}, "value_estimator=td_lambda needs sequences, data=rollout"),
     ],
 )
@@ -239,10 +251,19 @@ def test_what_does_not_fit_is_told_in_one_line_before_the_run(options: dict[str,
     assert "\n" not in str(caught.value)
 
 
+def test_without_a_discount_longer_returns_are_of_one_step() -> None:
+    batch = TensorDict({"gamma": torch.zeros(3, 1), "next": TensorDict({}, [3])}, [3])
+    made = own("torchrl.objectives.SACLoss", {"actor_network": ACTOR, "qvalue_network": JUDGES}, numbers(), gamma=0)
+    batch["action"] = torch.zeros(3, made.interface.action.shape[-1])
+    assert made.parts.inputs(batch)["next", "steps_to_next_obs"].tolist() == [[1.0]] * 3
+
+
 def test_a_loss_without_the_wanted_estimator_is_refused() -> None:
     networks = {"actor_network": {"kind": "deterministic"}, "qvalue_network": JUDGES}
     with pytest.raises(ConfigError, match=r"agent.value_estimator: .*TD3Loss makes no gae; a loss of yours"):
         own("torchrl.objectives.TD3Loss", networks, numbers(), data="rollout", value_estimator="gae")
+    with pytest.raises(ConfigError, match="n_step is for data=replay, leave it out"):
+        make_agent("torchrl_ppo", choices(), 10_000, **TINY, n_step=5)
     made = make_agent("torchrl_ppo", choices(), 10_000, **TINY, value_estimator="td_lambda")
     assert type(made.loss.value_estimator).__name__ == "TDLambdaEstimator"
 

@@ -198,6 +198,14 @@ def test_a_probabilistic_actor_draws_its_actions() -> None:
     collector.shutdown(close_env=False)
 
 
+def test_what_a_collector_cannot_take_is_named() -> None:
+    env = envs.make("cartpole", num_worlds=2)
+    with pytest.raises(TypeError, match="frames_per_batch: give steps_per_batch"):
+        make_collector(env, env.rand_action, frames_per_batch=4)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="policy: Linear takes tensors; wrap it in a tensordict"):
+        make_collector(env, torch.nn.Linear(4, 2))  # type: ignore[arg-type]
+
+
 def test_a_restored_world_goes_on_in_a_new_collector() -> None:
     env, twin = marinenav(4), marinenav(4)
     collector = make_collector(env, steering(env), STEPS)

@@ -342,6 +342,23 @@ def test_a_q_value_actor_and_one_hot_actions() -> None:
     one_hot = data.clone().set("action", nn.functional.one_hot(data["action"], A))
     loss, native = DQNLoss(net), DQNLoss(actor)
     assert torch.equal(loss(data)["loss_critic"], native(one_hot)["loss_critic"])
+    seen = QValueActor(net, in_keys=["pixels"], spec=None, action_space="one_hot")
+    assert DQNLoss(seen).in_keys[:3] == ["pixels", "action", ("next", "pixels")]
+
+
+@everyone
+def test_a_loss_needs_its_in_keys_and_no_others(made: tuple[Loss, TensorDict]) -> None:
+    loss, data = made
+    torch.manual_seed(1)
+    expected = loss(data.clone())
+    torch.manual_seed(1)
+    optional = {loss.tensor_keys.priority_weight} if "priority_weight" in vars(loss.tensor_keys) else set()
+    kept = [key for key in (*loss.in_keys, *optional) if key in data.keys(include_nested=True)]
+    assert (loss(data.select(*kept)) == expected).all()
+    for key in loss.in_keys:
+        name = key if isinstance(key, str) else key[-1]
+        with pytest.raises((KeyError, RuntimeError), match=name):
+            loss(data.exclude(key))
 
 
 def test_deterministic_actors_and_value_operators() -> None:

@@ -70,6 +70,18 @@ def test_watched_episodes_are_whole(episodes: Path) -> None:
         assert (led[~ends[:-1]] == begun[~ends[:-1]]).all()
 
 
+def test_a_recording_that_stops_is_cut_at_the_end_of_its_file(tmp_path: Path) -> None:
+    interface = Interface.of(envs.make("cartpole", num_worlds=1))
+    for name, reward in (("a", 1.0), ("b", 100.0)):
+        arrays = {key: np.zeros((4, 4), np.float32) for key in ("observation", "next/observation")}
+        arrays |= {"action": np.zeros(4, np.int64), "next/reward": np.full((4, 1), reward, np.float32)}
+        flags = {f"next/{name}": np.zeros((4, 1), bool) for name in ("terminated", "truncated")}
+        np.savez(tmp_path / f"{name}.npz", **arrays, **flags)
+    found = read_recorded(str(tmp_path), interface)
+    assert found.data["next", "truncated"][:, 0].tolist() == [False, False, False, True] * 2
+    assert "8 transitions in 2 episodes" in str(found)
+
+
 def test_a_run_learns_from_a_file_or_a_folder_alike(rlstack_command: Command, episodes: Path, tmp_path: Path) -> None:
     """A frame is one sampled transition: 512 of them are 32 updates of 16."""
     state = trained(rlstack_command, tmp_path / "a", f"data={episodes}")
