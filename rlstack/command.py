@@ -7,6 +7,7 @@ shows the traceback of a user's mistake.
 
 import functools
 import inspect
+import logging
 import os
 import re
 import sys
@@ -169,7 +170,7 @@ class HydraCommand:
             RunError: the work cannot continue.
         """
         typed = [*map(word, words), *(override(key, value) for key, value in keys.items())]
-        with _as_command_line(task.__module__, typed), ExitStack() as stack:
+        with _as_command_line(task.__module__, typed), _without_internals(), ExitStack() as stack:
             if quiet:
                 stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
             try:
@@ -211,6 +212,18 @@ class HydraCommand:
 
             with environment_errors(cfg.get("env")):
                 raise
+
+
+@contextmanager
+def _without_internals() -> Iterator[None]:
+    """A context in which TorchRL prints no messages about its internals, also if it was imported before this module."""
+    logger = logging.getLogger("torchrl")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _use_one_thread(cfg: DictConfig) -> None:
