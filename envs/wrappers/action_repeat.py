@@ -36,7 +36,8 @@ class ActionRepeat(Wrapper):
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:
         """See :meth:`~envs.world.WorldHooks.recorder`; it records while this world exists."""
-        if (found := super().recorder(worlds, titles)) is not None:
+        found = super().recorder(worlds, titles)
+        if isinstance(found, EpisodeRecorder):
             self._recorders.add(found)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from rlstack.config.errors import missing_option
 from rlstack.runs.checkpoint import write_checkpoint
 
 from .players import SELF, LearnerPlayer, Player, Source, check_source, free_name, make_player, name_of, read_source
-from .ratings import Elo, Positive, Scored, expected_score, ratings_from
+from .ratings import ELO_SCALE, Elo, Positive, Scored, ratings_from
 
 LEARNER = "learner"
 INDEX = "pool.json"
@@ -84,7 +85,7 @@ class OpenOutcome:
     scale: Positive = 0.5
 
     def __call__(self, standings: Standings) -> Tensor:
-        expected: Any = expected_score(standings.own, standings.ratings)  # type: ignore[arg-type]
+        expected = torch.sigmoid((standings.own - standings.ratings) * (math.log(10) / ELO_SCALE))
         return torch.exp(-(expected - 0.5).abs() / self.scale)
 
 

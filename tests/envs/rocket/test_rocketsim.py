@@ -75,7 +75,7 @@ def test_it_flies_as_it_was_recorded(flights: dict[str, tuple[Flight, Flight]], 
     # RocketSim computes in float32; after two seconds its results on another processor differ by 0.002 uu.
     assert chosen.sum() >= 1 and live.ball_errors()[chosen].max() < 1e-2
     if live.recording.has_cars:
-        assert live.car_errors()[chosen].max() < 1e-3
+        assert live.car_errors()[chosen].max() < 1e-2
 
 
 @pytest.mark.parametrize("name", RECORDED)
