@@ -430,7 +430,7 @@ class World(WorldHooks, EnvBase):
         """Resets as ``reset`` does.
 
         Args:
-            tensordict: may have a mask ``_reset [W, 1]`` of the worlds to restart; the first reset restarts all.
+            tensordict: may have a mask ``_reset [W, 1]`` of the worlds to restart.
             seed: seed of the world's generator, as for ``set_seed``, or a seed for each world. A world begins the same
                 episode with the same seed, regardless of the other worlds' seeds and number.
 
@@ -438,19 +438,25 @@ class World(WorldHooks, EnvBase):
             ValueError: the number of seeds is not that of the worlds, or seeds come with a mask.
         """
         mask = None if tensordict is None else tensordict.get("_reset", None)
-        first, self._begun = not self._begun, True
         if seed is not None:
             if mask is not None:
                 raise ValueError("seed: seeds are for a reset of all worlds, not of some")
             self._continue_after_load = False
             self._restart_seeded(seed)
-        elif mask is not None and not first:
+        elif mask is not None:
             self._restart(mask.reshape(self.num_worlds).nonzero()[:, 0])
         elif self._continue_after_load:
             self._continue_after_load = False
         else:
             self._restart(None)
+        self._begun = True
         return self._current()
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """See :meth:`torchrl.envs.EnvBase.reset`; the first reset begins all worlds, whatever its mask."""
+        if tensordict is not None and not self._begun:
+            tensordict = tensordict.exclude("_reset")
+        return super().reset(tensordict, **kwargs)
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Makes one step and restarts finished worlds. The result equals that of TorchRL's method, at less cost."""

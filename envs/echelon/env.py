@@ -286,8 +286,9 @@ class Echelon(World):
         items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
         self._match = EchelonMatch.from_items(items)
         self._shown = {name: value.to(self.device) for name, value in state["shown"].items()}
-        if state.get("stage") is not None:  # not in states of earlier versions
-            self._begin_at(state["stage"])
+        stage = state.get("stage")  # which states of earlier versions lack
+        if stage is not None and stage < self.num_stages:
+            self._begin_at(stage)
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
 

@@ -102,7 +102,7 @@ def unfold(states: State, orders: Tensor, tables: Tables, options: EchelonOption
         orders: ``[teams, 10, n, T]``; those of column t led to state t.
     """
     steps = states.steps.round().long()
-    length = steps.diff()  # number of decisions between two states, more than one with repeated actions
+    length = steps.diff()  # number of decisions between two states, more than one in some replays of repeated actions
     found: list[tuple[Array, SubSteps]] = []
     plain = PLAIN._replace(vent_blocks_fire=options.vent_blocks_fire)
     here, given = states.map(lambda value: value[..., :-1]), orders[..., 1:]

@@ -198,13 +198,13 @@ class TorchRL(World):
             if not waits[index]:
                 self._step_one(index, own)
         reward = self._read(self._following, self._reward_key).reshape(len(over), -1)
-        ended = self._agents_ends.any(0) | over[:, None] if self._reward_lead() else over[:, None]
-        reward = reward * ~ended
+        gone = self._agents_ends.any(0) | (over[:, None] if self._agents else over)
+        reward = reward.masked_fill(gone if self._reward_lead() else over[:, None], 0)
         self._returns = self._returns + reward.double().mean(-1)
         self._lengths = self._lengths + ~over
         if self._return_key is not None:
             own_sum = self._read(self._following, self._return_key).reshape(len(over), -1)
-            self._returns = own_sum.double().mean(-1)
+            self._returns = torch.where(over, self._returns, own_sum.double().mean(-1))
         if self._agents:
             self._agents_ends = _first_ends(self._agents_ends, self._agents_flags())
         flags = self._flags()
@@ -212,7 +212,7 @@ class TorchRL(World):
             flags[1] |= self._lengths >= self._max_steps
         self._ends = _first_ends(self._ends, flags)
         self._show(self._following)
-        return self._ended(reward)
+        return self._ended(reward, gone)
 
     @property
     def _over(self) -> Tensor:
@@ -257,7 +257,7 @@ class TorchRL(World):
             ]
         )
 
-    def _ended(self, reward: Tensor) -> TensorDict:
+    def _ended(self, reward: Tensor, gone: Tensor) -> TensorDict:
         following, shown = self._current(), slice(self.num_worlds)
         terminated, truncated = self._ends
         for name, flags in zip(_ENDS, (terminated | truncated, terminated, truncated)):
@@ -265,7 +265,8 @@ class TorchRL(World):
         if not self._agents:
             return following.set("reward", reward[shown].to(self.float_dtype))
         agents = following.get(GROUP)
-        agents.set("reward", reward.expand(-1, *self._agents)[shown, :, None].to(self.float_dtype))
+        reward = reward.expand(-1, *self._agents).masked_fill(gone, 0)
+        agents.set("reward", reward[shown, :, None].to(self.float_dtype))
         self._agents_ends[1] |= truncated[:, None] & ~self._agents_ends[0]
         over, cut = self._agents_ends
         for name, flags in zip(_ENDS, (over | cut, over, cut)):

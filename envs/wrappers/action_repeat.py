@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -15,6 +15,9 @@ from ..recording import EpisodeRecorder
 from ..world import GROUP, World
 from .base import Wrapper, mapped, replaced
 
+_RECORDERS: WeakKeyDictionary[World, WeakSet[EpisodeRecorder[Any, Any]]] = WeakKeyDictionary()
+"""The recorders of each world; not attributes, since they would prevent pickling."""
+
 
 class ActionRepeat(Wrapper):
     """Takes every action ``repeats`` times and sums the rewards.
@@ -22,8 +25,8 @@ class ActionRepeat(Wrapper):
     A world stops at its first end: the entries under ``"next"`` are those of the step that ended it, or of the last.
     The same holds for an agent of the group ``agents`` (except ``active``, which is always current): rewards after its
     own end do not count. ``("next", "episode", "length")`` and time limits count the inner world's steps. A world that
-    ended early is still stepped with the others, which every world must tolerate. Recordings show every step of the
-    inner world up to the end.
+    ended early is still stepped with the others, which every world must tolerate. Recordings (:meth:`recorder`) show
+    every step of the inner world up to the end.
     """
 
     def __init__(self, inner: World, repeats: int) -> None:
@@ -32,19 +35,18 @@ class ActionRepeat(Wrapper):
         self.reward_spec = mapped(inner.full_reward_spec, lambda spec: _summed(spec, repeats))
         self._root_keys = list(self.observation_spec.keys(include_nested=True, leaves_only=True))
         self._shown = TensorDict({}, self.batch_size, self.device)
-        self._recorders: WeakSet[EpisodeRecorder[Any, Any]] = WeakSet()
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:
         """See :meth:`~envs.world.WorldHooks.recorder`; it records while this world exists."""
         found = super().recorder(worlds, titles)
         if isinstance(found, EpisodeRecorder):
-            self._recorders.add(found)
+            _RECORDERS.setdefault(self, WeakSet()).add(found)
         return found
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         outcome = self.inner._advance(tensordict)
         for _ in range(self.repeats - 1):
-            for recorder in self._recorders:
+            for recorder in _RECORDERS.get(self, ()):
                 recorder.add(outcome.get("done")[:, 0])
             outcome = self._then(outcome, self.inner._advance(tensordict))
         self._shown = outcome.select(*self._root_keys)

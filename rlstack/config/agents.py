@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+from rlstack.config.earlier import WITHOUT_ROLLOUTS
 from rlstack.config.schedules import ScheduleConfig, make_schedules
 from rlstack.config.typed import Interval, build, to_plain
 
@@ -812,16 +813,13 @@ class TorchRLConfig(OffPolicyConfig):
             raise ValueError("lr is for agents without optimizers, whose rates are optimizers.<name>.lr")
         if self.data == "rollout":
             for name, value in defaults_of(TorchRLConfig).items():
-                if name in _OF_REPLAY and to_plain(getattr(self, name)) != value:
+                if name in WITHOUT_ROLLOUTS and to_plain(getattr(self, name)) != value:
                     raise ValueError(f"{name} is for data=replay, leave it out")
         if self.symmetry == "augment" and self.data == "rollout":
             raise ValueError(
                 "symmetry=augment is for data=replay here; of own losses, ppo and a2c take it with rollouts"
             )
 
-
-_OF_REPLAY = ("n_step", "target_every", "replay", "random_frames", "epsilon")
-"""Options of :class:`TorchRLConfig` that would change the algorithm, but have no effect with rollouts."""
 
 CONFIGS: dict[str, type[Any]] = {
     "ppo": PPOConfig,

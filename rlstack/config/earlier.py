@@ -14,6 +14,8 @@ _OF_PUBLISHED: dict[str, dict[str, tuple[Any, Any]]] = {
     "rainbow": {"memory": ("prioritized", "interleaved")},
 }
 """Former options by algorithm: the value that it now always uses, and the value of its published variant."""
+WITHOUT_ROLLOUTS = ("n_step", "target_every", "replay", "random_frames", "epsilon")
+"""Options of agents of TorchRL's losses that have no effect with ``data: rollout``; earlier versions took them."""
 _VARIANTS = {name: f"{name}_published" for name in ("ppo", "sac", "rainbow")}
 
 
@@ -25,6 +27,8 @@ def renewed(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     agent = config.get("agent")
     algorithm = agent.get("algorithm") if isinstance(agent, Mapping) else None
+    if isinstance(agent, Mapping) and algorithm == "torchrl" and agent.get("data") == "rollout":
+        return {**config, "agent": {key: value for key, value in agent.items() if key not in WITHOUT_ROLLOUTS}}
     former = _OF_PUBLISHED.get(algorithm, {}) if isinstance(algorithm, str) else {}
     if not isinstance(agent, Mapping) or not former.keys() & agent.keys():
         return dict(config)

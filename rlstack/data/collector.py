@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torch import nn
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type
@@ -105,7 +104,8 @@ def make_collector(
         options: passed to :class:`torchrl.collectors.Collector`, whose own loop is then used.
 
     Raises:
-        TypeError: the policy is a module of tensors, or ``options`` have ``frames_per_batch``.
+        TypeError: the policy is one of torch's own layers or their ``Sequential``, which take tensors, or ``options``
+            have ``frames_per_batch``.
 
     Example:
         >>> env = envs.make("marinenav", num_worlds=64)
@@ -120,7 +120,7 @@ def make_collector(
         raise ValueError(f"steps_per_batch: {steps_per_batch} is not a positive number of steps")
     if "frames_per_batch" in options:
         raise TypeError("frames_per_batch: give steps_per_batch, the steps of each world in a batch")
-    if isinstance(policy, nn.Module) and not isinstance(policy, TensorDictModuleBase):
+    if type(policy).__module__.startswith("torch.nn.modules."):  # a layer, or a sequence of layers
         told = f"{type(policy).__name__} takes tensors"
         raise TypeError(f"policy: {told}; wrap it in a tensordict.nn.TensorDictModule, which names its keys")
     if (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -128,7 +129,7 @@ def evaluate(
             recorder: EpisodeRecorder[Any, Any] | RenderedRecorder | None = None
             recorder = hooks_of(env).recorder(rows, titles) if watched else None
             if recorder is None and first == 0 and 0 in recorded:
-                watched, rows, recorder = [0], [0], rendered(env)
+                watched, rows, recorder = [0], [0], _rendered(env)
             scores = _play(env, policy, start, limit, recorder, rows, work, first, transitions)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
             found |= {first + row: what for row, what in scores.found.items() if row < len(indices)}
@@ -137,6 +138,15 @@ def evaluate(
                 recordings.update(zip(watched, recorder.recordings()))
     columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
     return Evaluation(columns, list(levels), world, chosen, seed, name, recordings, cut, limit, found)
+
+
+def _rendered(env: EnvBase) -> RenderedRecorder | None:
+    """Returns a recorder of an env that draws pictures; None, with a warning, if it cannot draw on this machine."""
+    try:
+        return rendered(env)
+    except Exception as error:  # of a simulator: what it needs is missing, or there is no display
+        warnings.warn(f"no film of this world: {type(error).__name__}: {error}", stacklevel=2)
+        return None
 
 
 # -- episodes and worlds -----------------------------------------------------------------------------------------

@@ -195,11 +195,12 @@ def _episodes(run: StoredRun, metric: str) -> tuple[str, Series]:
 
 def _missing(run: StoredRun, metric: str) -> list[str]:
     """Returns a note if a run's files of evaluations end before its last logged one."""
-    last = run.last_evaluation
-    if last is None or last.frames is None or not metric.startswith(EVALUATED):
+    if not metric.startswith(EVALUATED):
         return []
-    frames = run.curves[metric].frames[-1]
-    return [] if last.frames >= frames else [f"the file of the evaluation at {frames:,.0f} frames is missing"]
+    last, frames = run.last_evaluation, run.curves[metric].frames[-1]
+    if last is not None and last.frames is not None and last.frames >= frames:
+        return []
+    return [f"the file of the evaluation at {frames:,.0f} frames is missing"]
 
 
 def _options(run: StoredRun) -> dict[str, str]:

@@ -144,11 +144,13 @@ def find(folder: Path) -> tuple[list[StoredRun], list[Path]]:
     runs: list[StoredRun] = []
     leagues: list[Path] = []
     with working("reading", "runs") as work:
-        seen: set[Path] = set()
+        whole, seen = folder.resolve(), set[Path]()
         for path, folders, files in os.walk(folder, followlinks=True):
             work.reach(len(runs))
             here = Path(path)
-            if (place := here.resolve()) in seen:  # a link back, or a second one to the same folder
+            place = here.resolve()
+            known = here.is_symlink() and (place.is_relative_to(whole) or whole.is_relative_to(place))
+            if place in seen or known:  # found elsewhere, or above: a loop
                 folders.clear()
                 continue
             seen.add(place)

@@ -63,6 +63,13 @@ def test_former_options_at_their_usual_values_are_dropped(name: str) -> None:
     assert renewed({"seed": 1, "agent": {**agent, **USUAL[name]}}) == {"seed": 1, "agent": agent}
 
 
+def test_options_that_never_had_an_effect_are_dropped() -> None:
+    agent = {"name": "torchrl_ppo", "algorithm": "torchrl", "data": "rollout", "epochs": 3}
+    assert renewed({"agent": {**agent, "n_step": 5, "epsilon": 0.5}}) == {"agent": agent}
+    replay = {**agent, "data": "replay", "n_step": 5}
+    assert renewed({"agent": replay}) == {"agent": replay}
+
+
 def test_an_option_of_the_same_name_that_another_algorithm_has_stays() -> None:
     config = {"agent": {"name": "dqn", "algorithm": "dqn", "correction": "retrace"}}
     assert renewed(config) == config

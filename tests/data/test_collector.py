@@ -204,6 +204,8 @@ def test_what_a_collector_cannot_take_is_named() -> None:
         make_collector(env, env.rand_action, frames_per_batch=4)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="policy: Linear takes tensors; wrap it in a tensordict"):
         make_collector(env, torch.nn.Linear(4, 2))  # type: ignore[arg-type]
+    policy = torch.compile(TensorDictModule(lambda seen: (seen[:, 0] > 0).long(), ["observation"], ["action"]))
+    make_collector(env, policy, 4).shutdown()
 
 
 def test_a_restored_world_goes_on_in_a_new_collector() -> None:

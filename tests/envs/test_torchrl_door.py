@@ -25,7 +25,7 @@ TOYS = torchrl_toys.__name__
 def door(toy: str = "Counter", **options: Any) -> Any:
     kwargs = {
         key: options.pop(key)
-        for key in ("ends", "batch", "action", "shows", "steps", "own_ends", "common_end")
+        for key in ("ends", "batch", "action", "shows", "steps", "own_ends", "common_end", "shared_reward")
         if key in options
     }
     return envs.make("torchrl", id=f"{TOYS}:{toy}", kwargs=kwargs, **options)
@@ -183,6 +183,13 @@ def test_a_world_ends_with_its_last_agent_also_if_only_some_terminate() -> None:
     assert columns(batch, "episode", "length") == [[1.0, 2.0, 3.0, 1.0]]
 
 
+def test_a_shared_reward_is_for_those_who_are_there() -> None:
+    env = door("Pair", num_envs=1, shared_reward=True)
+    batch = env.rollout(3)["next"]
+    assert batch["agents", "reward"][0, ..., 0].tolist() == [[1.0, 1.0], [0.0, 1.0], [0.0, 1.0]]
+    assert columns(batch, "episode", "return") == [[1.0, 2.0, 3.0]]
+
+
 def test_an_end_lasts_until_the_reset() -> None:
     env = door(batch=(2,), ends=1)  # rows that end after one step and after two
     root = env.reset()
@@ -190,6 +197,11 @@ def test_an_end_lasts_until_the_reset() -> None:
         following = env.step(env.rand_action(root))["next"]
         assert following["done"][:, 0].tolist() == [True, step > 1]
         assert following["episode", "return"][:, 0].tolist() == [1.0, min(step, 2)]
+    env = door("limited", batch=(2,), ends=1, steps=9)  # which sums the rewards itself
+    root = env.reset()
+    for _ in range(2):
+        following = env.step(env.rand_action(root))["next"]
+    assert following["episode", "return"][:, 0].tolist() == [1.0, 2.0]
 
 
 def test_loading_begins_new_episodes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +382,12 @@ def test_a_restored_marinenav_continues_exactly(tmp_path: Path) -> None:
     assert any(step["done"].any() for step in resumed)
     for ours, theirs in zip(uninterrupted, resumed, strict=True):
         assert_equal(ours, theirs)
+
+
+def test_a_world_that_is_recorded_can_be_pickled() -> None:
+    env = envs.make("arena", num_worlds=2, action_repeat=3)
+    recorder = env.recorder([0])
+    assert pickle.loads(pickle.dumps(env)).batch_size == (2,) and recorder is not None
 
 
 def test_marinenav_is_evaluated_and_recorded_with_repeated_actions() -> None:

@@ -96,13 +96,18 @@ class Pair(EnvBase):
     Args:
         own_ends: whether agents have flags.
         common_end: whether the environment has them; without them the second agent is truncated.
+        shared_reward: one of 1 for both, in place of 1 and 3.
     """
 
-    def __init__(self, group: str = "players", own_ends: bool = True, common_end: bool = True) -> None:
+    def __init__(
+        self, group: str = "players", own_ends: bool = True, common_end: bool = True, shared_reward: bool = False
+    ) -> None:
         super().__init__(batch_size=())
+        self.shared = shared_reward
         self.group, self.own_ends, self.common_end = group, own_ends, common_end
         self.action_spec = Composite({group: Composite({"action": OneHot(3, shape=(2, 3))}, shape=(2,))})
-        self.reward_spec = Composite({group: Composite({"reward": Unbounded((2, 1))}, shape=(2,))})
+        own = Composite({group: Composite({"reward": Unbounded((2, 1))}, shape=(2,))})
+        self.reward_spec = Unbounded((1,)) if shared_reward else own
         self.observation_spec = Composite({group: Composite({"observation": Unbounded((2, 1))}, shape=(2,))})
         names = ("done", "terminated") if common_end else ("done", "terminated", "truncated")
         ends: dict[str, Any] = {name: Binary(1, dtype=torch.bool) for name in names} if common_end else {}
@@ -125,13 +130,14 @@ class Pair(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
         self.count += 1
         self.taken.append(tensordict[self.group, "action"].clone())
-        entries = self._told(reward=torch.tensor([[1.0], [3.0]]))
+        entries = self._told(**({} if self.shared else {"reward": torch.tensor([[1.0], [3.0]])}))
         over = torch.tensor([self.count >= 3])
         if self.own_ends:
             ends = torch.tensor([[self.count >= 1], [self.count >= 3]])
             entries |= {"done": ends, "terminated": ends.clone()}
         if self.common_end:
-            return TensorDict({self.group: TensorDict(entries, [2]), "done": over, "terminated": over.clone()}, [])
+            root = {"done": over, "terminated": over.clone(), **({"reward": torch.ones(1)} if self.shared else {})}
+            return TensorDict({self.group: TensorDict(entries, [2]), **root}, [])
         now = {"terminated": torch.tensor([[self.count == 1], [False]])}
         now["truncated"] = torch.tensor([[False], [self.count == 3]])
         return TensorDict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +286,24 @@ def test_recordings_are_the_first_of_each_level(monkeypatch: pytest.MonkeyPatch)
     found = play(names, max_steps=40, record=2)
     assert list(found.recordings) == [0, 1, 2, 4]
     assert all(len(r.pose) == found.episodes["length"][index] + 1 for index, r in found.recordings.items())
+
+
+# --- films of Gymnasium's tasks
+
+
+def judged_cart_pole() -> Any:
+    policy = Scripted(lambda seen: torch.zeros(len(seen), dtype=torch.int64), "action")
+    return evaluate(policy, "gymnasium", {"id": "CartPole-v1", "num_envs": 1}, 1, seed=0, record=1)
+
+
+def test_a_task_that_can_draw_is_recorded() -> None:
+    pytest.importorskip("pygame")
+    found = judged_cart_pole()
+    assert len(found.recordings) == 1 and "render_mode" not in str(found.options)
+
+
+def test_a_task_that_cannot_draw_here_is_evaluated_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    with pytest.warns(UserWarning, match="no film of this world: "):
+        found = judged_cart_pole()
+    assert not found.recordings and found.episodes["length"].tolist() == [9.0]

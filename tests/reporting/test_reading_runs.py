@@ -71,6 +71,15 @@ def test_runs_are_found_below_folders_but_not_inside_runs_or_hidden_ones(tmp_pat
     assert sorted(["x10", "x9", "x"], key=natural) == ["x", "x9", "x10"]
 
 
+def test_links_lead_to_runs_elsewhere_and_do_not_rename_those_that_are_here(tmp_path: Path) -> None:
+    make_run(tmp_path / "elsewhere/run", config())
+    here = make_run(tmp_path / "here/m/run", config()).parent.parent
+    targets = {"a": here / "m", "loop": tmp_path, "other": tmp_path / "elsewhere", "z": here / "m/run"}
+    for name, target in targets.items():
+        (here / name).symlink_to(target)
+    assert [run.name for run in find(here)[0]] == ["m/run", "other/run"]
+
+
 def test_seeds_are_averaged_at_the_same_frames_as_far_as_most_of_them_go() -> None:
     x = np.array([0.0, 100.0, 200.0])
     curves = [Curve(x, x), Curve(x, 3 * x), Curve(np.array([0.0, 50.0]), np.array([0.0, 1000.0]))]
