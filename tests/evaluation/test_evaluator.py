@@ -306,4 +306,4 @@ def test_a_task_that_cannot_draw_here_is_evaluated_all_the_same(monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "pygame", None)
     with pytest.warns(UserWarning, match="no film of this world: "):
         found = judged_cart_pole()
-    assert not found.recordings and found.episodes["length"].tolist() == [9.0]
+    assert not found.recordings and len(found.levels) == 1
