@@ -44,6 +44,10 @@ class Kind(NamedTuple):
 KINDS = {
     "mlp": Kind("no recurrent core", ()),
     "lstm": Kind("LSTM of 128", ("agent.recurrent={kind: lstm, size: 128, sequence_length: 32}",)),
+    "lstm_bfloat16": Kind(
+        "LSTM of 128, in bfloat16",
+        ("agent.recurrent={kind: lstm, size: 128, sequence_length: 32}", "agent.precision=bfloat16"),
+    ),
     "attention": Kind("attention among contacts", (f"agent.network={ATTENTION}",)),
     "mlp_long": Kind(
         "no recurrent core, the CPU time of the LSTM",

@@ -1,7 +1,8 @@
 """The precision in which networks compute: the option ``agent.precision``.
 
 ``auto`` means bfloat16 if the configuration says that bfloat16 pays (``agent.bfloat16_pays``, which recipes set once
-that has been measured) and the device has units for it; otherwise it means float32.
+that has been measured), the device has units for it, and the agent has no recurrent core, which learns less in bfloat16
+(measured in Echelon: ``experiments/echelon/memory.py``); otherwise it means float32.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def decided(agent: Mapping[str, Any], device: torch.device) -> str | None:
     asked = agent.get("precision")
     if asked != "auto":
         return asked
-    return "bfloat16" if agent.get("bfloat16_pays") and has_bfloat16(device) else "float32"
+    pays = agent.get("bfloat16_pays") and agent.get("recurrent") is None
+    return "bfloat16" if pays and has_bfloat16(device) else "float32"
 
 
 def explained(agent: Mapping[str, Any], device: torch.device, resumed: bool = False) -> str | None:
@@ -59,6 +61,8 @@ def explained(agent: Mapping[str, Any], device: torch.device, resumed: bool = Fa
     if asked == "auto":
         if not agent.get("bfloat16_pays"):
             return f"{taken} (auto: agent.bfloat16_pays is false)"
+        if agent.get("recurrent") is not None:
+            return f"{taken} (auto: a recurrent core learns less in bfloat16)"
         has = "has" if taken == "bfloat16" else "has no"
         return f"{taken} (auto: bfloat16 pays with this recipe, and {here} {has} units for it)"
     remarks = []

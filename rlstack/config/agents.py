@@ -226,7 +226,8 @@ class AgentConfig:
     # optimisation
     precision: Precision = "auto"  # of forward passes: float32 | bfloat16 | float16 (with loss scaling) |
     #   auto: see bfloat16_pays
-    bfloat16_pays: bool = False  # auto uses bfloat16 if this is true and the device has units for it, otherwise float32
+    bfloat16_pays: bool = False  # auto uses bfloat16 if this is true, the device has units for it, and there is no
+    #   recurrent core; otherwise float32
     accumulate: Count = 1  # number of equal parts into which a batch is split; their gradients are summed
 
     def __post_init__(self) -> None:

@@ -57,6 +57,14 @@ def test_auto_takes_bfloat16_where_recipe_and_device_gain(
     assert precision.decided({"precision": asked, "bfloat16_pays": pays}, CPU) == taken
 
 
+def test_auto_keeps_recurrent_cores_in_float32(units: Any) -> None:
+    units(True)
+    agent = {"precision": "auto", "bfloat16_pays": True, "recurrent": {"kind": "lstm"}}
+    assert precision.decided(agent, CPU) == "float32"
+    assert precision.explained(agent, CPU) == "float32 (auto: a recurrent core learns less in bfloat16)"
+    assert precision.decided({**agent, "precision": "bfloat16"}, CPU) == "bfloat16"
+
+
 def test_auto_is_the_default_and_three_recipes_gain() -> None:
     names = [path.stem for path in Path(conf_dir(), "agent").glob("*.yaml") if path.stem != "legacy"]
     agents = [load_group("agent", name) for name in names]
