@@ -1,8 +1,8 @@
 """The precision in which networks compute: the option ``agent.precision``.
 
 ``auto`` means bfloat16 if the configuration says that bfloat16 pays (``agent.bfloat16_pays``, which recipes set once
-that has been measured), the device has units for it, and the agent has no recurrent core, which learns less in bfloat16
-(measured in Echelon: ``experiments/echelon/memory.py``); otherwise it means float32.
+that has been measured), the device has units for it, and the agent has no recurrent core; otherwise it means float32.
+An LSTM won fewer games of Echelon in bfloat16 (58 % against 74 %, five seeds each, p = .07; ``experiments.echelon.memory``).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def explained(agent: Mapping[str, Any], device: torch.device, resumed: bool = Fa
         if not agent.get("bfloat16_pays"):
             return f"{taken} (auto: agent.bfloat16_pays is false)"
         if agent.get("recurrent") is not None:
-            return f"{taken} (auto: a recurrent core learns less in bfloat16)"
+            return f"{taken} (auto: recurrent cores stay in float32)"
         has = "has" if taken == "bfloat16" else "has no"
         return f"{taken} (auto: bfloat16 pays with this recipe, and {here} {has} units for it)"
     remarks = []

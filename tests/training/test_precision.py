@@ -61,7 +61,7 @@ def test_auto_keeps_recurrent_cores_in_float32(units: Any) -> None:
     units(True)
     agent = {"precision": "auto", "bfloat16_pays": True, "recurrent": {"kind": "lstm"}}
     assert precision.decided(agent, CPU) == "float32"
-    assert precision.explained(agent, CPU) == "float32 (auto: a recurrent core learns less in bfloat16)"
+    assert precision.explained(agent, CPU) == "float32 (auto: recurrent cores stay in float32)"
     assert precision.decided({**agent, "precision": "bfloat16"}, CPU) == "bfloat16"
 
 
