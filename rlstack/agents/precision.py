@@ -2,7 +2,8 @@
 
 ``auto`` means bfloat16 if the configuration says that bfloat16 pays (``agent.bfloat16_pays``, which recipes set once
 that has been measured), the device has units for it, and the agent has no recurrent core; otherwise it means float32.
-An LSTM won fewer games of Echelon in bfloat16 (58 % against 74 %, five seeds each, p = .07; ``experiments.echelon.memory``).
+An LSTM won fewer games of Echelon in bfloat16 (58 % against 74 %, five seeds each, p = .07, see
+``experiments/echelon/memory.py``).
 """
 
 from __future__ import annotations
