@@ -11,6 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import build, conf_dir, to_plain
+from rlstack.config.earlier import WITHOUT_ROLLOUTS
 from rlstack.config.named_code import granting
 from rlstack.evaluation.results import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint, state_digest
@@ -96,7 +97,8 @@ def configured(*overrides: str) -> dict[str, Any]:
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         known = compose("train", list(overrides)).agent
-        tiny = [f"agent.{key}={value}" for key, value in TINY.items() if key in known]
+        unused = WITHOUT_ROLLOUTS if known.get("data") == "rollout" else ()
+        tiny = [f"agent.{key}={value}" for key, value in TINY.items() if key in known and key not in unused]
         return to_plain(compose("train", [*RUN, "seed=3", *tiny, *overrides]))
 
 
