@@ -130,11 +130,6 @@ def finite(low: Array, high: Array) -> bool:
     return bool((np.abs(low) < _INFINITE).all() and (np.abs(high) < _INFINITE).all())
 
 
-if TYPE_CHECKING:
-    import torch
-    from torchrl.data import TensorSpec
-
-
 class Observations:
     """Encodes observations of a space.
 

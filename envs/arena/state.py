@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from ..record import Record
 from ..waiting import put_where
 from .rows import At, pick, placed, spots
 from .rules import FAR, NEVER, ArenaRules
@@ -21,14 +22,13 @@ _BULLETS = {"bullets": FAR, "bullet_velocity": 0.0, "bullet_born": 0.0, "bullet_
 
 
 @dataclass
-class ArenaState:
+class ArenaState(Record):
     """``E`` enemy slots, ``S`` spawner slots, ``T = E + S`` targets, ``N`` and ``K`` slots for shots, ``W`` worlds.
 
     Enemies fill their slots from the first on, in the order in which they were made; spawners keep theirs for a phase.
     Absent targets have health 0 and the coordinate ``FAR``, which empty slots for enemy shots have, too. Times are
     steps of the episode: ``ready`` is when an enemy may fire or a spawner may make an enemy, ``shot_ends`` when a shot
-        vanishes
-    unless it has left the arena, ``bullet_ends`` when one may vanish. Counts, times and flags (0 or 1) are
+    vanishes unless it has left the arena, ``bullet_ends`` when one may vanish. Counts, times and flags (0 or 1) are
     floating-point numbers, which torch processes many times faster than booleans.
     """
 
@@ -62,18 +62,6 @@ class ArenaState:
     first_kill: Tensor  # [W] step of the first spawner kill, -1 before it
     damage_dealt: Tensor  # [W] health that targets lost to the player's shots
     damage_taken: Tensor  # [W] health that the player lost
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> ArenaState:
-        """Returns a new state with ``function`` applied to every tensor."""
-        return ArenaState(**{name: function(value) for name, value in self.items()})
-
-    def replace(self, **changes: Tensor) -> ArenaState:
-        """Returns a new state that shares all tensors except the given ones."""
-        return replace(self, **changes)
-
-    def items(self) -> list[tuple[str, Tensor]]:
-        """Returns field names and tensors."""
-        return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
     # -- some worlds ---------------------------------------------------------------------------------------------
 

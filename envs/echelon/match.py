@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..compilation import Compiled
+from ..record import Record
 from . import rules
 from .actions import possible
 from .observation import observe, visible_enemies
@@ -74,31 +75,15 @@ class EchelonOptions:
 
 
 @dataclass
-class EchelonMatch:
+class EchelonMatch(Record):
     """State of a batch of matches, world-last, with sums over the episode."""
 
+    records = {"state": State}
     state: State
     terms: Tensor  # [TERMS, 2, n, W] weighted
     events: Tensor  # [EVENTS, 2, n, W]
     damage: Tensor  # [2, n, W]
     winner: Tensor  # [W] 1 blue, -1 red, 0 draw or undecided
-
-    def items(self) -> list[tuple[str, Tensor]]:
-        """Returns names such as ``state.hp`` and tensors."""
-        inner = [(f"state.{name}", value) for name, value in self.state.items()]
-        return inner + [(entry.name, getattr(self, entry.name)) for entry in fields(self) if entry.name != "state"]
-
-    @classmethod
-    def from_items(cls, items: dict[str, Tensor]) -> EchelonMatch:
-        """Inverts :meth:`items`."""
-        inner = {name.removeprefix("state."): value for name, value in items.items() if name.startswith("state.")}
-        outer: dict[str, Any] = {name: value for name, value in items.items() if not name.startswith("state.")}
-        return cls(state=State(**inner), **outer)
-
-    def copy_worlds(self, target: Tensor, other: EchelonMatch, source: slice) -> None:
-        """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another match."""
-        for (_, value), (_, new) in zip(self.items(), other.items()):
-            value[..., target] = new[..., source]
 
 
 Shown = dict[str, Tensor]

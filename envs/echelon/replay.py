@@ -62,7 +62,7 @@ def recording_of(document: Any) -> EchelonRecording:
     """Makes a recording from the content of a file.
 
     Raises:
-        Wrong: the version is another, or parts do not fit each other.
+        ReplayError: the version is another, or parts do not fit each other.
         KeyError: an entry is missing.
         TypeError, ValueError, IndexError, AttributeError: an entry has another form.
     """

@@ -6,13 +6,12 @@ Mechs have the axes ``[2, n, W]``: team (blue, red), slot, world; a target is gi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..record import Record
 from . import rules
 from .rules import SHOTS, SLOTS, SPAWN_SQUARE
 from .tables import Tables
@@ -22,7 +21,7 @@ RECALLED = 12
 
 
 @dataclass
-class State:
+class State(Record):
     """The state of worlds. Flags are 0 or 1; clocks count sub-steps down as integers."""
 
     position: Tensor  # [3, 2, n, W] of the feet
@@ -60,18 +59,6 @@ class State:
     fire_prob: Tensor  # [W] probability that it fires when it would
     key: Tensor  # [W] int64, of its random numbers
     steps: Tensor  # [W] decisions
-
-    def replace(self, **changes: Any) -> State:
-        """Returns a new state that shares all except the given entries."""
-        return replace(self, **changes)
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> State:
-        """Returns a new state with ``function`` applied to every tensor."""
-        return State(**{name: function(value) for name, value in self.items()})
-
-    def items(self) -> list[tuple[str, Tensor]]:
-        """Returns names and tensors."""
-        return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
     @property
     def fallen(self) -> Tensor:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..record import Record
 from .perception import PerceivedScene
 
 
 @dataclass
-class WorldState:
+class WorldState(Record):
     """``A`` robots, ``O`` obstacles, ``C`` vortex cores, ``W`` worlds.
 
     A robot that is padding is neither present nor active; an absent core has circulation 0.
@@ -49,23 +49,6 @@ class WorldState:
         return PerceivedScene(
             self.pose, self.velocity, self.thrust, self.goal, self.active, self.obstacles, self.obstacle_present
         )
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> WorldState:
-        """Returns a new state with ``function`` applied to every tensor."""
-        return WorldState(**{name: function(value) for name, value in self.items()})
-
-    def replace(self, **changes: Tensor) -> WorldState:
-        """Returns a new state that shares all tensors except the given ones."""
-        return replace(self, **changes)
-
-    def items(self) -> list[tuple[str, Tensor]]:
-        """Returns field names and tensors."""
-        return [(field.name, getattr(self, field.name)) for field in fields(self)]
-
-    def copy_worlds(self, target: Tensor, other: WorldState, source: Tensor | slice) -> None:
-        """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another state."""
-        for name, value in self.items():
-            value[..., target] = getattr(other, name)[..., source]
 
 
 MEASURED = ("path", "closest", "rule_time", "violation_time")

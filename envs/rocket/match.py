@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..record import Record
 from . import rules
 from .field import Field
 from .observation import observe
 from .prediction import forecast
 from .rewards import TERMS, Before, begin, judge
 from .simulation import PLAIN, Events, RocketKernels, advance, advance_densely
-from .state import Record, RocketState
+from .state import RocketState
 from .vectors import constant
 
 TEAMS = ("blue", "orange")

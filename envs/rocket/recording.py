@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,19 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..bounded_files import check_archive
 from ..recording import EpisodeRecorder, EpisodeRecording
+from ..whole_files import replacing
 from . import rules
 from .match import TEAMS, RocketMatch
 
 if TYPE_CHECKING:
     from ..rendering.canvas import Legend, Picture
     from ..rendering.films import Animation
-import json
-import zipfile
-import zlib
-
-from ..bounded_files import check_archive
-from ..whole_files import replacing
 
 Array = NDArray[Any]
 

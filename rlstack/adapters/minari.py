@@ -97,7 +97,8 @@ def write_dataset(name: str, data: TensorDictBase, interface: Interface, policy:
 
     Args:
         name: name of the dataset, such as ``marinenav/half-v0``.
-        data: transitions ``[N]``, one episode after the other, see :class:`rlstack.training.recorded.Recorded`.
+        data: transitions ``[N]``, one episode after the other, see
+            :class:`rlstack.training.recorded.RecordedTransitions`.
         interface: interface of their world.
         policy: name of the policy that acted.
 

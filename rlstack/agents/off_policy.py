@@ -134,7 +134,7 @@ class OffPolicy(Agent):
         """Replaces the contents of the replay buffer with recorded transitions ``[N]``.
 
         Args:
-            recorded: see :class:`rlstack.training.recorded.Recorded`; n-step returns are computed from them.
+            recorded: see :class:`rlstack.training.recorded.RecordedTransitions`; n-step returns are computed from them.
             seen: whether the running statistics have already been updated with them.
         """
         c, data = self.config, recorded.to(self.device).copy()

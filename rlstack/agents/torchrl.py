@@ -119,8 +119,6 @@ class OffPolicyTorchRL(AroundLoss, OffPolicy):
         if self.parts.kind == "deterministic":
             noise = torch.randn_like(action) * self.now("noise")
             action = (action + noise).clamp(-1, 1)
-        if self.unused("epsilon"):
-            return action
         return self.epsilon_greedy(lambda: action, observation, mask)
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:

@@ -54,15 +54,10 @@ class PolicyGradientLoss(Loss):
         self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
         self.normalize_advantage, self._evaluate = normalize_advantage, evaluate
 
-    @property
-    def in_keys(self) -> list[NestedKey]:
+    def _required_keys(self) -> list[NestedKey]:
         """The required entries."""
         keys = self.tensor_keys
         return [*self.observed, keys.action, keys.advantage, keys.value_target]
-
-    @in_keys.setter
-    def in_keys(self, value: Any) -> None:
-        raise AttributeError("in_keys follow from the keys, see set_keys")
 
     def evaluate(self, tensordict: TensorDictBase) -> tuple[Any, Tensor]:
         """Returns the policy's distribution in a state, and the state's value ``[...]``."""

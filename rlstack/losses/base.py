@@ -113,13 +113,16 @@ class Loss(LossModule):
     @property
     def in_keys(self) -> list[NestedKey]:
         """The required entries."""
-        keys, observed = self.tensor_keys, self.observed
-        following = [_under_next(key) for key in (*observed, *(getattr(keys, name) for name in self._following))]
-        return [*observed, keys.action, *following]
+        return self._required_keys()
 
     @in_keys.setter
     def in_keys(self, value: Any) -> None:
         raise AttributeError("in_keys follow from the keys, see set_keys")
+
+    def _required_keys(self) -> list[NestedKey]:
+        keys, observed = self.tensor_keys, self.observed
+        following = [_under_next(key) for key in (*observed, *(getattr(keys, name) for name in self._following))]
+        return [*observed, keys.action, *following]
 
     @property
     def observed(self) -> list[NestedKey]:

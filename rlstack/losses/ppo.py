@@ -46,15 +46,10 @@ class PPOLoss(PolicyGradientLoss):
         self.clip: Any = clip
         self.clip_value = clip_value
 
-    @property
-    def in_keys(self) -> list[NestedKey]:
+    def _required_keys(self) -> list[NestedKey]:
         """The required entries."""
         keys = self.tensor_keys
-        return [*super().in_keys, keys.sample_log_prob, *([] if self.clip_value is None else [keys.value])]
-
-    @in_keys.setter
-    def in_keys(self, value: Any) -> None:
-        raise AttributeError("in_keys follow from the keys, see set_keys")
+        return [*super()._required_keys(), keys.sample_log_prob, *([] if self.clip_value is None else [keys.value])]
 
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
         keys, advantage, clip = self.tensor_keys, self.advantage(tensordict), self.clip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
@@ -49,15 +48,10 @@ class PQNLoss(Loss):
         self.add_network("network", network)
         self.td_lambda = td_lambda
 
-    @property
-    def in_keys(self) -> list[NestedKey]:
+    def _required_keys(self) -> list[NestedKey]:
         """The required entries."""
         keys = self.tensor_keys
         return [*self.observed, keys.action, keys.value_target]
-
-    @in_keys.setter
-    def in_keys(self, value: Any) -> None:
-        raise AttributeError("in_keys follow from the keys, see set_keys")
 
     def values(self, tensordict: TensorDictBase) -> Tensor:
         """Returns ``Q(s, .) [..., n]``."""

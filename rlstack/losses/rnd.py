@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.utils import NestedKey
@@ -33,14 +31,9 @@ class RNDLoss(Loss):
         self.add_network("predictor", predictor)
         self.add_network("target_features", target.requires_grad_(False))
 
-    @property
-    def in_keys(self) -> list[NestedKey]:
+    def _required_keys(self) -> list[NestedKey]:
         """The required entries."""
         return [self.tensor_keys.observation]
-
-    @in_keys.setter
-    def in_keys(self, value: Any) -> None:
-        raise AttributeError("in_keys follow from the keys, see set_keys")
 
     def distance(self, tensordict: TensorDictBase) -> Tensor:
         """Returns the distance ``[...]`` of each entry, its novelty."""
