@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
@@ -193,6 +194,8 @@ def serve(
 
 
 def place_of(error: BaseException) -> str:
-    """Returns file and line where an error was raised."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{os.path.basename(place.filename)}:{place.lineno}"
+    """Returns file and line where an error was raised, or where a ``sys.exit`` that a library replaced was called."""
+    places = list(traceback.walk_tb(error.__traceback__))
+    replacement = getattr(sys.exit, "__code__", None)  # of wandb, for example
+    frame, line = next((place for place in reversed(places) if place[0].f_code is not replacement), places[-1])
+    return f"{os.path.basename(frame.f_code.co_filename)}:{line}"

@@ -102,10 +102,7 @@ class ACIQNLoss(Loss):
         tau = self.draw_levels(action) if tau is None else tau
         prediction = self.quantiles(tensordict, action, tau)
         errors = quantile_huber_loss(prediction, target, tau, self.kappa)
-        metrics = {"value": prediction.detach().mean(), "target": target.mean()}
-        if self.weight(tensordict) is not None:
-            metrics["td_error"] = errors.detach()
-        return self.mean(errors, tensordict), metrics
+        return self.distributional(errors, prediction, target, tensordict)
 
     def actor_loss(self, tensordict: TensorDictBase, tau: Tensor | None = None) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar whose gradients also reach the critic, and its metrics."""

@@ -263,6 +263,15 @@ class Loss(LossModule):
         metrics["td_error"] = (target - torch.stack(tuple(values)).detach()).abs().mean(0).squeeze(-1)
         return [self.mean(error(value, target, reduction="none"), tensordict) for value in values], metrics
 
+    def distributional(
+        self, errors: Tensor, values: Tensor, target: Tensor, tensordict: TensorDictBase
+    ) -> tuple[Tensor, Metrics]:
+        """Returns the mean of the errors ``[...]`` between distributions of values, and metrics."""
+        metrics = {"value": values.detach().mean(), "target": target.mean()}
+        if self.weight(tensordict) is not None:
+            metrics["td_error"] = errors.detach()
+        return self.mean(errors, tensordict), metrics
+
     def told(self, tensordict: TensorDictBase, losses: Metrics, metrics: Metrics) -> TensorDict:
         """Returns the result of :meth:`forward`; writes errors into the input, for a prioritised replay buffer."""
         error = metrics.pop("td_error", None)

@@ -90,10 +90,7 @@ class QuantileLoss(Loss):
         quantiles = self.quantiles(tensordict, tau)
         value = _of_action(quantiles, self.chosen(tensordict, quantiles.shape[-1]))
         errors = quantile_huber_loss(value, target, tau, self.kappa)
-        metrics = {"value": value.detach().mean(), "target": target.mean()}
-        if self.weight(tensordict) is not None:
-            metrics["td_error"] = errors.detach()
-        return self.mean(errors, tensordict), metrics
+        return self.distributional(errors, value, target, tensordict)
 
 
 def _of_action(quantiles: Tensor, action: Tensor) -> Tensor:

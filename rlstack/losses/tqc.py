@@ -61,10 +61,7 @@ class TQCLoss(SACLoss):
         n = predicted.shape[-1]
         tau = (torch.arange(n, dtype=predicted.dtype, device=predicted.device) + 0.5) / n
         errors = quantile_huber_loss(predicted, target, tau, self.kappa).sum(0) / n
-        metrics = {"value": predicted.detach().mean(), "target": target.mean()}
-        if self.weight(tensordict) is not None:
-            metrics["td_error"] = errors.detach()
-        return self.mean(errors, tensordict), metrics
+        return self.distributional(errors, predicted, target, tensordict)
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar whose gradients also reach the critics, and the policy's ``entropy``."""

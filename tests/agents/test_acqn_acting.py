@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import Any
 
@@ -16,6 +15,7 @@ from torchrl.envs import EnvBase
 import envs
 from rlstack.agents import Agent, make_agent
 from rlstack.config import ConfigError
+from rlstack.data.messages import from_file, to_file
 from tests.agents.small_agents import Detour, copies, equal, online_parameters, sequences, small, targets
 from tests.exhaustive import exhaustive
 
@@ -94,19 +94,15 @@ def test_greedy_actor_is_the_one_asked_for() -> None:
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
-
-
 @exhaustive("target_every", [None, 60])
 def test_a_restored_agent_goes_on_exactly(target_every: int | None) -> None:
     agent = small(target_every=target_every, frames_per_update=7)
     for frames in (33, 66, 99):
         agent.learn(sequences(33), frames)
-    saved, rng = through_a_file({"agent": agent.state_dict(), "replay": agent.replay_state()}), torch.get_rng_state()
+    saved, rng = (
+        from_file(to_file({"agent": agent.state_dict(), "replay": agent.replay_state()})),
+        torch.get_rng_state(),
+    )
     other = small(target_every=target_every, frames_per_update=7)
     other.learn(sequences(50), 50)
     other.load_state_dict(saved["agent"])
@@ -127,9 +123,9 @@ def test_an_agent_restored_from_memory_shares_nothing() -> None:
     agent.learn(sequences(50), 50)
     twin.load_state_dict(agent.state_dict())
     twin.load_replay_state(agent.replay_state())
-    before = through_a_file({"agent": agent.state_dict(), "replay": agent.replay_state()})
+    before = from_file(to_file({"agent": agent.state_dict(), "replay": agent.replay_state()}))
     twin.learn(sequences(50), 100)
-    after = through_a_file({"agent": agent.state_dict(), "replay": agent.replay_state()})
+    after = from_file(to_file({"agent": agent.state_dict(), "replay": agent.replay_state()}))
 
     def leaves(state: Any) -> list[Any]:
         if isinstance(state, dict):

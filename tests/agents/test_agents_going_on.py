@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
@@ -11,15 +10,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlstack.data.flatten import NStep
+from rlstack.data.messages import from_file, to_file
 from tests.agents.small_agents import CASES, FRESH, equal, options_of, plain, small
 from tests.exhaustive import exhaustive
-
-
-def through_a_file(state: Any) -> Any:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
 
 
 def leaves(state: Any) -> list[Tensor]:
@@ -46,7 +39,7 @@ def everything(agent: Any) -> dict[str, Any]:
 
 def both_go_on(agent: Any, other: Any, parts: list[Any], frames: list[int]) -> list[list[Tensor]]:
     """Returns the states of an agent and of one restored from it, after both have learned the same parts."""
-    saved, random = through_a_file(everything(agent)), torch.get_rng_state()
+    saved, random = from_file(to_file(everything(agent))), torch.get_rng_state()
     other.load_state_dict(saved["agent"])
     other.load_replay_state(saved["replay"])
     outcomes = []
@@ -65,7 +58,7 @@ def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
     parts = [env.experience(agent, 3, 10) for _ in range(5)]
     for k, part in enumerate(parts[:3]):
         agent.learn(part, 30 * (k + 1))
-    saved = through_a_file(everything(agent))
+    saved = from_file(to_file(everything(agent)))
     other.learn(parts[4], 30)  # has a past of its own
     other.load_state_dict(saved["agent"])
     if saved["replay"] is not None:
@@ -91,7 +84,7 @@ def test_an_agent_restored_from_memory_shares_nothing(name: str, discrete: bool)
     twin.load_state_dict(agent.state_dict())
     if agent.replay_state() is not None:
         twin.load_replay_state(agent.replay_state())
-    before = leaves(through_a_file(everything(agent)))
+    before = leaves(from_file(to_file(everything(agent))))
     twin.learn(parts[2], 90)
     assert equal(before, leaves(everything(agent)))
     assert not equal(before, leaves(everything(twin)))
@@ -112,7 +105,7 @@ def test_a_run_may_go_on_in_another_precision(before: str, after: str) -> None:
     env = plain(discrete=True)
     agent, other = (small(env, name="dqn", precision=precision) for precision in (before, after))
     agent.learn(env.experience(agent, 3, 10), 30)
-    other.load_state_dict(through_a_file(agent.state_dict()))
+    other.load_state_dict(from_file(to_file(agent.state_dict())))
     assert other.learn(env.experience(other, 3, 10), 60)
 
 
@@ -131,7 +124,7 @@ def test_steps_that_wait_hold_structured_observations() -> None:
 
     step, other = NStep(3, 1.0), NStep(3, 1.0)
     step(experience(1.0))
-    other.load_state_dict(through_a_file(step.state_dict()), "cpu")
+    other.load_state_dict(from_file(to_file(step.state_dict())), "cpu")
     result = other(experience(2.0))
     assert (result == step(experience(2.0))).all()
     assert result["observation", "self"][0, :, 0].tolist() == [1.0, 1.0, 2.0]

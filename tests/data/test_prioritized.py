@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from scipy.stats import chisquare
 from tensordict import TensorDict
 
 from rlstack.data import Replay, make_replay
+from rlstack.data.messages import from_file, to_file
 
 CPU = torch.device("cpu")
 
@@ -33,13 +33,6 @@ def filled(count: int = 10, capacity: int = 20, batch_size: int = 500, **options
     replay = prioritized(capacity, batch_size, CPU, **options)
     replay.extend(numbered(0, count))
     return replay
-
-
-def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
 
 
 def test_samples_are_transitions_with_their_index_and_weight() -> None:
@@ -135,7 +128,7 @@ def test_goes_on_exactly_after_a_checkpoint(count: int) -> None:
         replay.update_priority(sampled(replay)["index"], torch.rand(5) * 3)
     other.extend(numbered(70, 79))
     other.update_priority(torch.tensor([8]), torch.tensor([50.0]))
-    other.load_state_dict(through_a_file(replay.state_dict()))
+    other.load_state_dict(from_file(to_file(replay.state_dict())))
     rng, runs = torch.get_rng_state(), []
     for each in (replay, other):
         torch.set_rng_state(rng)

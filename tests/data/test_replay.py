@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torchrl.envs.transforms import DoubleToFloat, RewardScaling
 
 from rlstack.config import ConfigError
 from rlstack.data import MemmapRows, RangeWriter, Replay, SumTreeSampler, TensorRows, make_replay
+from rlstack.data.messages import from_file, to_file
 from rlstack.runs.checkpoint import to_saveable
 
 CPU = torch.device("cpu")
@@ -31,13 +31,6 @@ def numbered(start: int, stop: int) -> TensorDict:
 def held(replay: Replay) -> list[int]:
     data = replay.state_dict()["transitions"]
     return [int(value) for value in data["action"][:, 0]]
-
-
-def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
 
 
 def test_capacity_and_wrap_around() -> None:
@@ -91,7 +84,7 @@ def test_goes_on_exactly_after_a_checkpoint(filled: int) -> None:
         replay.extend(numbered(start, min(start + 3, filled)))
     torch.manual_seed(0)
     replay.sample()
-    saved, rng = through_a_file(replay.state_dict()), torch.get_rng_state()
+    saved, rng = from_file(to_file(replay.state_dict())), torch.get_rng_state()
     other = make_replay(10, 5, CPU)
     other.extend(numbered(70, 73))  # the buffer's previous content is discarded
     other.load_state_dict(saved)
@@ -110,7 +103,7 @@ def test_goes_on_exactly_after_a_checkpoint(filled: int) -> None:
 def test_an_empty_replay_goes_through_a_checkpoint() -> None:
     other = make_replay(10, 5, CPU)
     other.extend(numbered(0, 4))
-    other.load_state_dict(through_a_file(make_replay(10, 5, CPU).state_dict()))
+    other.load_state_dict(from_file(to_file(make_replay(10, 5, CPU).state_dict())))
     assert len(other) == 0
     other.extend(numbered(4, 6))
     assert held(other) == [4, 5]
@@ -296,7 +289,7 @@ def test_states_of_the_first_version_are_read() -> None:
     }
     for sampler in ("uniform", "prioritized"):
         replay = make_replay(4, 5, sampler=sampler)
-        replay.load_state_dict(through_a_file(state | tree))
+        replay.load_state_dict(from_file(to_file(state | tree)))
         assert (
             held(replay) == [0, 1, 2, 3] and replay.extend(replay.sample().exclude("index", "priority_weight")[:1]) == 3
         )
@@ -315,7 +308,7 @@ def test_files_hold_it_and_go_with_it(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     assert sorted(path.name for path in folder.rglob("action*")) == ["action.memmap"]
     assert torch.from_file(str(folder / "action.memmap"), size=10).tolist() == [10, 11, *range(2, 10)]
-    sample, state = replay.sample(), through_a_file(to_saveable(replay.state_dict()))
+    sample, state = replay.sample(), from_file(to_file(to_saveable(replay.state_dict())))
     assert all(type(leaf) is torch.Tensor for leaf in sample.values(True, True))
     other = make_replay(10, 5)
     other.load_state_dict(state)

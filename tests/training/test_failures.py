@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
-from envs.processes import EnvironmentFailed, WorkersFailed
+from envs.processes import EnvironmentFailed, WorkersFailed, place_of
 from rlstack.command import HydraCommand, user_errors
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.errors import RunError
@@ -267,6 +267,19 @@ def test_commands_take_the_end_of_the_program_for_an_error(
     assert capsys.readouterr().err.startswith("error: env: my.worlds:Harbour called sys.exit(0) in test_failures.py:")
     with pytest.raises(RunError, match=r"^env: my:Old: step does not fit"), environment_errors(None):
         raise EnvironmentFailed("my:Old: step does not fit")
+
+
+def test_the_place_of_an_exit_is_the_call_also_if_a_library_replaced_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = sys.exit
+
+    def replacement(code: object = 0) -> None:
+        original(code)
+
+    monkeypatch.setattr(sys, "exit", replacement)
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(0)
+    here = ended.traceback[0].lineno + 1
+    assert place_of(ended.value) == f"test_failures.py:{here}"
 
 
 def test_memory_that_is_full_ends_a_run_in_one_line(tmp_path: Path) -> None:
