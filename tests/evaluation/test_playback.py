@@ -181,7 +181,7 @@ def test_pictures_become_half_blocks_in_their_proportions() -> None:
 
 
 def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(playback.shutil, "get_terminal_size", lambda: (24, 9))
+    monkeypatch.setattr(playback, "shutil", SimpleNamespace(get_terminal_size=lambda: (24, 9)))
     out = io.StringIO()
     film = Counting(steps=1)
     film.caption = "episode 1, step 2: return 3.5, success 0"
@@ -226,7 +226,7 @@ def test_a_terminal_shows_numbers_and_a_legend_as_text(monkeypatch: pytest.Monke
             write(picture, f"t {time:.0f}", 0, 16, 12, (255, 255, 255))
             return picture
 
-    monkeypatch.setattr(playback.shutil, "get_terminal_size", lambda: (24, 9))
+    monkeypatch.setattr(playback, "shutil", SimpleNamespace(get_terminal_size=lambda: (24, 9)))
     out, film = io.StringIO(), Writing(steps=1)
     with TerminalScreen(out, lambda: film, {}) as screen:
         show(film, screen, hold=0.01, clock=stopped, sleep=no_sleep)
