@@ -39,7 +39,6 @@ from rlstack.agents.foreign import load_policy, parse
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from rlstack.evaluation.results import Evaluation
-from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.play.versus import own_policy
 from rlstack.runs.loading import load
 from rlstack.runs.worlds import world_options
@@ -113,15 +112,21 @@ def judge(player: str, episodes: EpisodeSet) -> Evaluation:
     return evaluate(policy, "marinenav", options, 1, SEED, episode_set=episodes, name=player)
 
 
-def both_solve(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Returns time and energy of the other relative to the first over episodes that both solve, with 95 % intervals."""
+def both_solve(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns time and energy of the other relative to the first over the episodes that both solve, None without any.
+
+    Intervals are 95 % bootstraps of the ratio over these episodes.
+    """
     both = np.array(first["success"]) * np.array(other["success"]) > 0
+    if not both.any():
+        return None
     found: dict[str, Any] = {"episodes": int(both.sum())}
     for name in ("time", "energy"):
         theirs, ours = (np.array(row[name])[both] for row in (first, other))
-        low, high = bootstrap_interval(ours - theirs)
-        mean = float(theirs.mean())
-        found[name] = {"ratio": float(ours.mean()) / mean, "interval": [1 + float(low) / mean, 1 + float(high) / mean]}
+        chosen = np.random.default_rng(0).integers(len(ours), size=(2000, len(ours)))
+        ratios = ours[chosen].mean(1) / theirs[chosen].mean(1)
+        interval = [float(bound) for bound in np.quantile(ratios, (0.025, 0.975))]
+        found[name] = {"ratio": float(ours.mean() / theirs.mean()), "interval": interval}
     return found
 
 
@@ -173,7 +178,7 @@ def draw(content: dict[str, Any], picture: Path) -> None:
     lines: dict[str, list[tuple[float, float, str]]] = {}
     for name, row in content["players"].items():
         recipe, _, level = name.rpartition(", risk ")
-        if recipe:
+        if recipe and row["both_solve"]:
             lines.setdefault(recipe, []).append(
                 (row["both_solve"]["time"]["ratio"], row["levels"][-1]["success"], level)
             )

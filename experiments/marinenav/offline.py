@@ -96,10 +96,15 @@ def judged(run: Path, episodes: int, seed: int) -> dict[str, Any]:
 
 
 def pooled(rows: list[dict[str, Any]], episodes: int) -> tuple[float, float, float]:
-    """Returns success over the ``episodes`` of every seed, with its 95 % Wilson interval."""
-    total = episodes * len(rows)
-    successes = sum(round(row["success"] * episodes) for row in rows)
-    return successes / total, *wilson_interval(successes, total)
+    """Returns success over the ``episodes`` with its 95 % interval: Wilson for one seed, else a bootstrap.
+
+    All seeds play the same episodes, over which the bootstrap draws.
+    """
+    if len(rows) == 1:
+        successes = round(rows[0]["success"] * episodes)
+        return successes / episodes, *wilson_interval(successes, episodes)
+    solved = np.mean([row["solved"] for row in rows], axis=0)
+    return float(solved.mean()), *bootstrap_interval(solved)
 
 
 def gain(results: Results, better: str, worse: str) -> tuple[float, float, float]:

@@ -70,8 +70,10 @@ class Curiosity(nn.Module):
             rows: number of them to learn from, drawn at random; equal in all processes that learn together.
             minimize: makes one step on a loss and a batch, see ``Optimizer.minimize``.
         """
-        batch = TensorDict({"observation": self.statistics(active)}, [len(active)])
         metrics: dict[str, Tensor | float] = {}
+        if not rows:
+            return metrics
+        batch = TensorDict({"observation": self.statistics(active)}, [len(active)])
         for part in batch[torch.randperm(len(batch), device=active.device)[:rows]].split(BATCH):
             metrics = {"loss/predictor": minimize(self.loss.predictor_loss, part)[0]}
         return metrics

@@ -87,9 +87,13 @@ class FromRollouts(Agent):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes the updates on one :meth:`rollout`."""
 
+    def teaches(self, sequences: TensorDictBase) -> bool:
+        """Returns whether an update on these data is possible."""
+        return True
+
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         self.set_frames(frames)
-        metrics = self.update(self.rollout(sequences))
+        metrics = self.update(self.rollout(sequences)) if self.teaches(sequences) else {}
         if self.curiosity is not None:
             seen = self._kept(sequences.get(("next", "observation")), sequences)
             metrics |= self.curiosity.learn(seen, self.least(len(seen)), self.predictor_optimizer.minimize)

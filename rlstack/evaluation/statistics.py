@@ -95,9 +95,10 @@ def permutation_p_value(values: ArrayLike, others: ArrayLike) -> float:
     one, other = _finite(values), _finite(others)
     if min(one.size, other.size) == 1:  # which SciPy refuses
         return _p_value_of_one(one, other)
+    scale = max(np.abs(one).max(), np.abs(other).max()) or 1.0
 
     def apart(x: NDArray[np.float64], y: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-        return np.asarray(np.mean(x, axis) - np.mean(y, axis))
+        return np.round((np.mean(x, axis) - np.mean(y, axis)) / scale, 12)  # equal ones differ by rounding
 
     return float(permutation_test((one, other), apart, n_resamples=20_000, batch=2_000, rng=0).pvalue)
 

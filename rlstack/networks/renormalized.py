@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torchrl.modules import BatchRenorm1d
 
@@ -13,13 +14,18 @@ from .distributions import full_precision
 class BatchRenorm(BatchRenorm1d):
     """TorchRL's batch renormalisation (Ioffe 2017) of ``[..., F]``, with a correction that is complete after a warm-up.
 
-    In TorchRL 0.14.1 the correction keeps growing: it is twice as large after twice the warm-up, and so on.
+    In TorchRL 0.14.1 the correction keeps growing: it is twice as large after twice the warm-up, and so on. A batch
+    whose mean or variance is not finite leaves the running statistics as they were.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         x = full_precision(x)
+        before = self.running_mean.clone(), self.running_var.clone()
         out: Tensor = super().forward(x.reshape(-1, x.shape[-1]))
         if self.training:
+            finite = self.running_mean.isfinite().all() & self.running_var.isfinite().all()
+            for now, earlier in zip((self.running_mean, self.running_var), before):
+                now.copy_(torch.where(finite, now, earlier))
             self.num_batches_tracked.copy_(self.num_batches_tracked.clamp(max=self.warmup_steps))
         return out.reshape(x.shape)
 

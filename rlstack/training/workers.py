@@ -140,8 +140,10 @@ class WorkerCollector(LeanCollector):
         """Restores :meth:`state_dict`; worlds that cannot be saved begin new episodes."""
         state = _unpacked(state_dict)
         state = state if "world" in state else {"world": state}  # the form that earlier versions saved
-        self._enter_stage()
+        self._enter_stage()  # in which worlds that cannot be saved begin
         self.env.load_state_dict(state["world"])
+        self._stage = -1  # the state may hold the stage of the batch before
+        self._enter_stage()
         self.reset()
         if hooks_of(self.env).saves_episodes and state.get("remembered"):
             self._carrier.update(state["remembered"])

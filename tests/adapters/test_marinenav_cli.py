@@ -382,6 +382,7 @@ def test_two_at_once_by_the_published_numbers_stopped_and_gone_on_with(tmp_path:
     write(tmp_path, seed=[1, 2], total_timesteps=2100, eval_freq=1000, eval_schedule=schedule | {"num_episodes": [1]})
     arguments = [sys.executable, "-m", "rlstack.adapters.marinenav", "-P", "2", "-D", "cpu"]
     options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "text": True}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child would ignore what a shell's "&" ignores
     first = subprocess.Popen(
         [*arguments, "-C", "config.json"],
         stdout=subprocess.PIPE,
@@ -389,6 +390,7 @@ def test_two_at_once_by_the_published_numbers_stopped_and_gone_on_with(tmp_path:
         start_new_session=True,
         **options,
     )
+    signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 240
     while len(list(tmp_path.glob("out/*/*/eval_configs.json"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -110,7 +110,7 @@ def test_who_is_not_there_spoils_no_return() -> None:
     agent.interface = dataclasses.replace(agent.interface, group="agents")
     data["next", "done"][:, 2] = True
     data["active"][:, 3:] = False
-    data["log_prob"][:, 3:] = -torch.inf
+    data["log_prob"][:, 3:] = torch.nan
     batch = agent.rollout(data)
     assert len(batch) == 6 and batch["advantage"].isfinite().all() and batch["return"].isfinite().all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -293,12 +294,19 @@ def test_reported_losses_hold_no_graph() -> None:
     assert loss.requires_grad and not any(value.requires_grad for value in info.values())
 
 
-@pytest.mark.parametrize("name", FRESH)
-def test_batches_with_little_or_nothing_to_learn_from(name: str) -> None:
+MEMORY = {"recurrent": {"kind": "gru", "size": 4, "sequence_length": 3}}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*((name, {}) for name in FRESH), ("ppo", {"rnd": {"coefficient": 0.5}}), ("ppo", MEMORY), ("a2c", MEMORY)],
+)
+def test_batches_with_little_or_nothing_to_learn_from(name: str, options: dict[str, Any]) -> None:
     env = plain(discrete=True)
-    agent = small(env, name=name, normalize_observations=True, normalize_rewards=True)
-    for count in (0, 1):
-        data = env.experience(agent, 2, 3)
+    agent = small(env, name=name, normalize_observations=True, normalize_rewards=True, **options)
+    batches = [env.experience(agent, 2, 3) for _ in range(2)]
+    agent.interface = dataclasses.replace(agent.interface, group="agents")
+    for count, data in enumerate(batches):
         data["active"][:] = False
         data["active"][:1, :count] = True
         metrics = agent.learn(data, 1)

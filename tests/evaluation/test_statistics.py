@@ -100,6 +100,8 @@ def test_bootstrap_refuses_what_it_cannot_resample(values: list[float]) -> None:
 def test_p_value_is_the_share_of_divisions_that_differ_as_much() -> None:
     assert permutation_p_value([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]) == pytest.approx(2 / 20)  # these and their exchange
     assert permutation_p_value([1.0, 6.0], [2.0, 5.0]) == 1.0
+    shifted = permutation_p_value([1000.3, 1000.1, 1000.5, 1000.2], [1000.0, 999.9, 999.6, 1000.1])
+    assert shifted == permutation_p_value([3, 1, 5, 2], [0, -1, -4, 1]) == pytest.approx(4 / 70)  # ties among sums
     assert permutation_p_value([1.0], [2.0, 3.0, 4.0]) == permutation_p_value([2.0, 3.0, 4.0], [9.0]) == 2 / 4
     assert permutation_p_value([1.0], [2.0]) == permutation_p_value([2.5], [1.0, 2.0, 3.0, 4.0]) == 1.0
 

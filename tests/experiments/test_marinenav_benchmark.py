@@ -37,6 +37,8 @@ def test_players_are_compared_where_both_arrive() -> None:
     found = benchmark.both_solve(first, other)
     assert found["episodes"] == 2
     assert found["time"]["ratio"] == pytest.approx(0.5) and found["energy"]["ratio"] == pytest.approx(1.5)
+    assert found["time"]["interval"] == pytest.approx([0.5, 0.5]), "half in every episode"
+    assert benchmark.both_solve(first, other | {"success": [0, 0, 1, 0]}) is None
 
 
 def test_players_are_measured_and_kept(tmp_path, monkeypatch) -> None:

@@ -22,6 +22,8 @@ from rlstack.training.workers import ATTEMPTS, CollectorFailed, RemoteCollector,
 
 WORLDS, STEPS, TOTAL = 2, 8, 4
 CPU = torch.device("cpu")
+LEVELS = {"timesteps": None, "num_robots": [2, 2, 2], "num_cores": [0] * 3, "num_obstacles": [0, 1, 2]}
+LEVELS["min_start_goal_dis"] = [30.0] * 3
 MEMORY = {"recurrent": {"kind": "gru", "size": 4, "layers": 1, "sequence_length": 4}}
 
 
@@ -64,9 +66,9 @@ def cartpole(seed: int) -> Any:
     return envs.make("gymnasium", id="CartPole-v1", num_envs=WORLDS, workers=0, seed=seed)
 
 
-def marinenav(seed: int) -> Any:
+def marinenav(seed: int, **options: Any) -> Any:
     torch.manual_seed(seed)
-    return envs.make("marinenav", num_worlds=WORLDS, num_robots=2, max_steps=6, seed=seed)
+    return envs.make("marinenav", num_worlds=WORLDS, num_robots=2, max_steps=6, seed=seed, **options)
 
 
 def learner(make: Callable[[int], Any] = cartpole, **options: Any) -> Agent:
@@ -134,6 +136,17 @@ def test_a_worker_goes_on_bit_for_bit_from_its_state() -> None:
             at = ("next", "agents", key) if key == "reward" else ("agents", key)
             assert (found[at] == batch[at]).all(), key
     assert expected[0]["next", "done"].any() and expected[0]["agents", "memory"].any()
+
+
+def test_restored_worlds_are_in_the_stage_of_the_weights_not_in_that_of_the_batch_before() -> None:
+    levels = partial(marinenav, curriculum=LEVELS)
+    one, other = (worker(levels, learner(levels)) for _ in range(2))
+    one.policy.stage.fill_(1)
+    next(iter(one))
+    state = deepcopy(one.state_dict())
+    other.policy.stage.fill_(2)
+    other.load_state_dict(state)
+    assert other.env.state_dict()["stage"] == 2
 
 
 def test_worlds_enter_the_stage_that_comes_with_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:

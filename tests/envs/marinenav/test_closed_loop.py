@@ -60,7 +60,7 @@ def check(published: Results, configs: Results, weights: Path, noisy: bool) -> N
             ]
         )
     worst = torch.tensor(errors, dtype=torch.float64).sort(0).values
-    assert (worst[-2 if noisy else -1] < torch.tensor([1e-6, 1e-6, 1e-4, 1e-4])).all(), worst[-3:]
+    assert (worst[-2 if noisy else -1] < torch.tensor([1e-5, 1e-6, 1e-4, 1e-4])).all(), worst[-3:]
     assert (worst[-1] < 0.1).all(), worst[-3:]
     assert (worst.median(0).values < 1e-9).all()
 
