@@ -160,3 +160,14 @@ def test_who_has_no_such_critics() -> None:
         small(plain(True), name="sac", **NORM)
     with pytest.raises(ConfigError, match="critic_norm is for ddpg, td3 and sac"):
         make_agent("tqc", plain(False), **NORM)
+
+
+def test_a_batch_without_finite_statistics_leaves_the_running_ones() -> None:
+    """One observation of 1e25 has an infinite variance, with which no later step would be sound."""
+    layer = BatchRenorm(2)
+    layer(torch.randn(8, 2))
+    before = copies(running_statistics(layer))
+    layer(torch.cat((torch.randn(7, 2), torch.full((1, 2), 1e25))))
+    assert equal(before, copies(running_statistics(layer)))
+    layer(torch.randn(8, 2))
+    assert not equal(before, copies(running_statistics(layer)))

@@ -85,3 +85,10 @@ def test_advantages_of_long_sequences_are_those_of_short_ones(gamma: float, deca
         running = reward[:, t] + gamma * goes_on * following[:, t] - value[:, t] + gamma * decay * goes_on * running
         wanted[:, t] = running
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("trace", [1e-4, 0.1, 0.29, 0.31])
+def test_long_sequences_lose_no_term_with_a_small_trace(trace: float) -> None:
+    zeros, never = torch.zeros(1, 65, 1, dtype=torch.float64), torch.zeros(1, 65, 1, dtype=torch.bool)
+    advantage, _ = estimate(1.0, trace, zeros, zeros, zeros + 10.0, never, never)
+    assert advantage[0, 0].item() == pytest.approx(10 * (1 - trace**65) / (1 - trace), rel=1e-6)  # a geometric series
