@@ -1,6 +1,6 @@
-"""Batched worlds for TorchRL; ``envs.make(name, **options)`` builds one.
+"""Batched worlds for TorchRL; ``rlstack.envs.make(name, **options)`` builds one.
 
-Importing the package registers ``rlstack/Arena-v0`` and others with Gymnasium; see ``envs.faces``.
+Importing the package registers ``rlstack/Arena-v0`` and others with Gymnasium; see ``rlstack.envs.faces``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Imports TorchRL only when a world is built: processes that step simulators start without it."""
     if name not in __all__:
-        raise AttributeError(f"module 'envs' has no attribute {name!r}")
+        raise AttributeError(f"module 'rlstack.envs' has no attribute {name!r}")
     from . import registry
 
     return getattr(registry, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import sysconfig
 import traceback
@@ -12,9 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_origin, get_type_hints
 
-_OURS = ("envs", "rlstack")
 _OTHERS = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-_OTHERS += [Path(__file__).parents[1] / name for name in _OURS]
+_OTHERS.append(Path(__file__).parents[1])
 """Folders of code that is not the user's."""
 
 
@@ -22,7 +20,7 @@ def found(target: str) -> Any:
     """Imports the object that ``package.module:attribute`` names.
 
     Raises:
-        ValueError: it cannot be imported; the message explains name clashes with modules of this package.
+        ValueError: it cannot be imported.
     """
     module, _, attribute = target.partition(":")
     try:
@@ -44,7 +42,7 @@ def imported(module: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and error.name in (top, module):
             file = f"{top}.py" if top == module else top
             where = f"; run the command in the folder of {file}, or put that folder on PYTHONPATH"
-            reason += clash(module) or (where if error.name == top else "")
+            reason += where if error.name == top else ""
         elif isinstance(error, SyntaxError):  # which names its place
             reason = f"{type(error).__name__}: {reason}"
         elif place := place_in_users_code(error):
@@ -61,16 +59,6 @@ def place_in_users_code(error: BaseException) -> str:
         if file.is_file() and not any(file.is_relative_to(folder) for folder in _OTHERS):
             return f" ({file.name}, line {frame.lineno})"
     return ""
-
-
-def clash(module: str) -> str:
-    """Explains that a module of the working folder is hidden by one of this project's packages of the same name."""
-    name = module.partition(".")[0]
-    own = next((path for path in (Path(name), Path(f"{name}.py")) if name in _OURS and path.exists()), None)
-    ours = importlib.util.find_spec(name) if own is not None else None
-    if own is None or ours is None or ours.origin is None or own.resolve() in Path(ours.origin).resolve().parents:
-        return ""
-    return f"; {own} in the working folder has the name of rlstack's own package {name!r}: rename it"
 
 
 def made_by(factory: Any) -> type:

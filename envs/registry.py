@@ -17,14 +17,14 @@ from .world import WorldHooks
 from .wrappers import wrapped
 
 _WORLDS: dict[str, str] = {
-    "arena": "envs.arena.env:Arena",
-    "cartpole": "envs.cartpole.env:CartPole",
-    "echelon": "envs.echelon.env:Echelon",
-    "gymnasium": "envs.gymnasium:Gymnasium",
-    "marinenav": "envs.marinenav.env:MarineNav",
-    "pettingzoo": "envs.pettingzoo:PettingZoo",
-    "rocket": "envs.rocket.env:Rocket",
-    "torchrl": "envs.torchrl:TorchRL",
+    "arena": "rlstack.envs.arena.env:Arena",
+    "cartpole": "rlstack.envs.cartpole.env:CartPole",
+    "echelon": "rlstack.envs.echelon.env:Echelon",
+    "gymnasium": "rlstack.envs.gymnasium:Gymnasium",
+    "marinenav": "rlstack.envs.marinenav.env:MarineNav",
+    "pettingzoo": "rlstack.envs.pettingzoo:PettingZoo",
+    "rocket": "rlstack.envs.rocket.env:Rocket",
+    "torchrl": "rlstack.envs.torchrl:TorchRL",
 }
 
 ENTRY_POINTS = "rlstack.envs"
@@ -38,7 +38,7 @@ _WRAPPING = {
         ("observation_keep", None, list[int] | None),
     )
 }
-"""Options of every world: those of :func:`envs.wrappers.wrapped`, and registered ones (:func:`register_option`)."""
+"""Options of every world: those of :func:`wrappers.wrapped`, and registered ones (:func:`register_option`)."""
 _BROUGHT: dict[str, str] = {}
 _TWO_SIDED: set[str] = set()
 _EVALUATED: dict[str, Callable[[Any], Any]] = {}
@@ -159,9 +159,9 @@ def make(name: str, **options: Any) -> EnvBase:
 
     Args:
         name: a registered name, or ``package.module:Class`` of your own ``EnvBase``.
-        options: arguments of its constructor, and for every ``envs.world.World`` also ``action_repeat`` (steps per
-            action), ``frame_stack`` (number of observations shown at once) and ``observation_keep`` (indices of the
-            entries of an observation to show); see ``envs.wrappers``.
+        options: arguments of its constructor, and for every ``rlstack.envs.world.World`` also ``action_repeat`` (steps
+            per action), ``frame_stack`` (number of observations shown at once) and ``observation_keep`` (indices of the
+            entries of an observation to show); see ``rlstack.envs.wrappers``.
 
     Raises:
         ValueError: a name or option is unknown (the message lists the allowed ones), or a value is impossible.

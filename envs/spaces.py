@@ -68,7 +68,7 @@ class Leaf:
 
 
 def leaves_of(space: spaces.Space[Any], dtype: np.dtype[Any], path: tuple[Any, ...] = ()) -> list[Leaf]:
-    """Returns the leaves of a space in its own order; see :class:`envs.spaces.Observations`.
+    """Returns the leaves of a space in its own order; see :class:`rlstack.envs.spaces.Observations`.
 
     Raises:
         ValueError: a space has no encoding; the message names it.

@@ -106,7 +106,7 @@ class WorldHooks:
     """The hooks of a world beyond TorchRL's ``EnvBase``, each with its default.
 
     :class:`World` inherits them; any other ``EnvBase`` may, too. :func:`hooks_of` returns the hooks of an env, and
-    :func:`envs.world_hooks` those of a world by its name; other envs have the defaults below.
+    :func:`rlstack.envs.world_hooks` those of a world by its name; other envs have the defaults below.
     """
 
     # -- properties of the class, before a world is built --------------------------------------------------------
@@ -256,7 +256,7 @@ class WorldHooks:
         """Returns a recorder of these worlds; None for a world without recordings.
 
         Evaluations, leagues and ``rlstack watch`` use it. The arguments are those of
-        :class:`~envs.recording.EpisodeRecorder`.
+        :class:`~rlstack.envs.recording.EpisodeRecorder`.
         """
         return None
 
@@ -402,7 +402,7 @@ class World(WorldHooks, EnvBase):
             raise RuntimeError(f"{type(self).__name__}: reset() comes before the first step")
 
     def _chosen(self, tensordict: TensorDictBase) -> Any:
-        """Returns the actions of ``tensordict``, made valid by :mod:`envs.actions`, for :meth:`_advance`.
+        """Returns the actions of ``tensordict``, made valid by :mod:`rlstack.envs.actions`, for :meth:`_advance`.
 
         Nested actions are returned as a dict. With TorchRL's ``run_type_checks``, choices out of range raise an error.
 

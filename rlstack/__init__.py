@@ -4,12 +4,12 @@ Commands as functions: :func:`train`, :func:`evaluate`, :func:`watch`, :func:`re
 :func:`list_runs`, :func:`list_zoo`, :func:`export`, :func:`convert`, :func:`league`, :func:`diagnose`,
 :func:`rewards`, :func:`demo`.
 Parts: :func:`make_collector`, :func:`make_agent`, :func:`flatten_agents`, :func:`load`, :func:`imitate`; worlds come
-from ``envs.make``.
+from :func:`rlstack.envs.make`.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ __all__ = [
     "convert",
     "demo",
     "diagnose",
+    "envs",
     "evaluate",
     "export",
     "export_policy",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from . import envs
     from .adapters.exporting import export_policy
     from .agents import make_agent
     from .agents.foreign import load_policy
@@ -79,23 +81,8 @@ def place_working_folder() -> None:
         sys.path.append(here)
 
 
-def _check_neighbour() -> None:
-    """Raises a one-line error if the ``envs`` that would be imported is not the one next to this package."""
-    spec = importlib.util.find_spec("envs")
-    origin = None if spec is None else spec.origin
-    expected = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "envs", "__init__.py")
-    if origin is None or os.path.realpath(origin) == expected:
-        return
-    line = f"{origin} has the name of rlstack's own package 'envs': rename it, or start Python where it is not first"
-    if sys.argv[0] == "-m":
-        print(f"error: {line}", file=sys.stderr)
-        raise SystemExit(2)
-    raise ImportError(line)
-
-
 if sys.argv[:1] == ["-m"]:  # a command is about to start
     place_working_folder()
-_check_neighbour()
 
 _COMMANDS = {
     *("compare", "convert", "demo", "diagnose", "evaluate", "export", "league", "list_runs", "list_zoo", "report"),
@@ -117,7 +104,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports torch and TorchRL on first use, so that ``--help`` and errors appear at once."""
-    if name in _COMMANDS:
+    if name in _COMMANDS or name == "envs":
         return importlib.import_module(f"rlstack.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'rlstack' has no attribute {name!r}")

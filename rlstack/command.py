@@ -33,8 +33,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from envs.extras import needs
-from envs.working import Work
 from rlstack import sweeps
 from rlstack.config import ConfigError, catalogue, conf_dir
 from rlstack.config.agents import CONFIGS
@@ -52,6 +50,8 @@ from rlstack.config.named_code import granting
 from rlstack.config.overrides import Word, opened, override, quoted, replace_mappings, word
 from rlstack.config.synonyms import synonyms
 from rlstack.config.typed import resolve
+from rlstack.envs.extras import needs
+from rlstack.envs.working import Work
 from rlstack.help import command_help, offered
 from rlstack.sweeps.folder import in_sweep, note_result, show_results, sweep_folder, take_results
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
-from envs.whole_files import write_json
 from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, Interval, build, to_plain
+from rlstack.envs.whole_files import write_json
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from rlstack.diagnostics.measuring import MeasuredTraining

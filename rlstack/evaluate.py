@@ -204,7 +204,7 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
 
 
 def _results(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Evaluation | dict[str, Any]:
-    import envs
+    from rlstack import envs
     from rlstack.evaluation.evaluator import as_evaluated
 
     decided = envs.world_hooks(judged.env["name"]).decided_by_episodes if config.opponents is None else ()
@@ -400,8 +400,8 @@ def from_world(config: EvaluateConfig) -> Candidate:
     Raises:
         ConfigError: the world has no player of that name.
     """
-    from envs.world import hooks_of
     from rlstack.config.errors import did_you_mean
+    from rlstack.envs.world import hooks_of
     from rlstack.evaluation.evaluator import judging_world
     from rlstack.play.versus import own_policy
     from rlstack.runs.worlds import chosen_world
@@ -456,7 +456,7 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
     """
     if file is None:
         return None
-    import envs
+    from rlstack import envs
     from rlstack.evaluation.evaluator import EpisodeSet
 
     try:

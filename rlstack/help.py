@@ -49,7 +49,7 @@ LISTS = {
 }
 
 INSTALLED = "rlstack.envs"
-"""The group of entry points with which installed packages register worlds, see :mod:`envs.registry`."""
+"""The group of entry points with which installed packages register worlds, see :mod:`rlstack.envs.registry`."""
 
 _NARROW, _WIDE = 60, 120
 _EXAMPLES = ("python -m ", "rlstack ")
@@ -154,7 +154,7 @@ def _described(group: str, name: str, where: Sequence[Path]) -> str:
 
 def _own_world(name: str) -> str:
     """Describes a world without a yaml: its first sentence and its constructor's arguments."""
-    from envs.registry import options_of, world_class
+    from rlstack.envs.registry import options_of, world_class
 
     try:
         options, described = options_of(name), inspect.getdoc(world_class(name)) or ""

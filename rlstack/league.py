@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
-from envs.working import working
 from rlstack.command import HydraCommand, as_module, given_keys, open_group
 from rlstack.config import ConfigError, Interval, build, catalogue, conf_dir, to_plain
 from rlstack.config.errors import missing_option
+from rlstack.envs.working import working
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from rlstack.play.commanders import PoolConfig
@@ -269,7 +269,7 @@ def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> Be
 
 def _refuse_replaced(world: str) -> None:
     """Refuses options on the command line that evaluations, and the games of a league, replace."""
-    import envs
+    from rlstack import envs
 
     replaced = envs.world_hooks(world).evaluation_options
     for key in sorted(given_keys("env") & replaced.keys()):

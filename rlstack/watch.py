@@ -21,8 +21,8 @@ from rlstack.config.errors import did_you_mean
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from torchrl.envs import EnvBase
 
-    from envs.rendering.window import Window
     from rlstack.data.recordings import TransitionRecorder
+    from rlstack.envs.rendering.window import Window
     from rlstack.evaluation.pictures import ActingPolicy, EpisodeAnimation
 
 _FILMS = (".mp4", ".gif")
@@ -157,7 +157,7 @@ def _screen(
     Raises:
         ConfigError: neither is available.
     """
-    from envs.rendering.window import TkWindow
+    from rlstack.envs.rendering.window import TkWindow
     from rlstack.evaluation.playback import TerminalScreen
 
     display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
@@ -252,7 +252,7 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
         ConfigError: the agent, player, world or option does not exist, or the agent does not fit the world; the
             message has one line.
     """
-    import envs
+    from rlstack import envs
     from rlstack.agents.foreign import load_policy, parse
     from rlstack.agents.interface import Interface, difference
     from rlstack.runs.loading import load

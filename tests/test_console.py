@@ -100,9 +100,9 @@ def test_agents_and_envs_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_markup_of_a_docstring_is_not_shown(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(Recall, "__doc__", "Shows ``-1`` or ``1``, see :class:`~envs.world.World`.")
+    monkeypatch.setattr(Recall, "__doc__", "Shows ``-1`` or ``1``, see :class:`~rlstack.envs.world.World`.")
     call(monkeypatch, "envs", "tests.agents.recall:Recall")
-    assert capsys.readouterr().out.splitlines()[1] == "Shows -1 or 1, see envs.world.World."
+    assert capsys.readouterr().out.splitlines()[1] == "Shows -1 or 1, see rlstack.envs.world.World."
 
 
 def test_the_options_of_a_world_of_the_user_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -113,7 +113,7 @@ def test_the_options_of_a_world_of_the_user_are_listed(monkeypatch: pytest.Monke
 
 
 def test_worlds_of_installed_packages_are_those_of_the_registry() -> None:
-    from envs.registry import ENTRY_POINTS
+    from rlstack.envs.registry import ENTRY_POINTS
 
     assert help.INSTALLED == ENTRY_POINTS
 

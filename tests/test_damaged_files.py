@@ -15,12 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import envs
 import rlstack
-from envs.echelon.replay import load_replay as load_fight
-from envs.echelon.replay import save_replay as save_fight
-from envs.marinenav.episodes import load_episodes
-from envs.rocket.recording import load_replay
+from rlstack import envs
 from rlstack.adapters.arena import arena_policy
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.files import load_published
@@ -30,6 +26,10 @@ from rlstack.agents import Interface
 from rlstack.agents.foreign import load_policy
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.diagnostics import comparison
+from rlstack.envs.echelon.replay import load_replay as load_fight
+from rlstack.envs.echelon.replay import save_replay as save_fight
+from rlstack.envs.marinenav.episodes import load_episodes
+from rlstack.envs.rocket.recording import load_replay
 from rlstack.evaluation.results import Evaluation
 from rlstack.play.league import League
 from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, write_checkpoint

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-import envs.marinenav.episodes
 import rlstack
+import rlstack.envs.marinenav.episodes
 from rlstack.config import ConfigError
 from rlstack.reporting.runs import StoredRun
 from rlstack.runs.checkpoint import write_checkpoint
@@ -158,7 +158,7 @@ def test_a_small_zip_of_gigabytes_is_refused_unread(name: str, tmp_path: Path) -
 def test_a_small_gzip_of_gigabytes_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = CASES["marinenav episodes"].make(tmp_path)
     CASES["marinenav episodes"].read(path)
-    monkeypatch.setattr(envs.marinenav.episodes, "MOST", 100)
+    monkeypatch.setattr("rlstack.envs.marinenav.episodes.MOST", 100)
     with pytest.raises(ValueError, match="it expands to more than"):
         CASES["marinenav episodes"].read(path)
 

@@ -28,7 +28,7 @@ from tests.play.duel import NAME, Duel
 TRAP = """
 from pathlib import Path
 import sys
-import envs.world
+import rlstack.envs.world
 Path(__file__).with_name("imported").touch()
 
 class Own(envs.world.World):
@@ -255,7 +255,9 @@ OF_PYTHON = ["http.server:test", "subprocess:call", "builtins:exec", "os.path:jo
 OF_LIBRARIES = ["torchrl.envs.libs.gym:make_gym_env", "torchrl.envs:GymEnv", "gymnasium.wrappers:RecordVideo"]
 
 
-@pytest.mark.parametrize("name", [*OF_PYTHON, *OF_LIBRARIES, "envs.registry:make", "trap:Other", "trap:missing"])
+@pytest.mark.parametrize(
+    "name", [*OF_PYTHON, *OF_LIBRARIES, "rlstack.envs.registry:make", "trap:Other", "trap:missing"]
+)
 def test_what_is_no_class_of_ours_is_code(name: str, trap: Path) -> None:
     assert code_in({"a": [name]}) == [name] and code_in([f"callable:{name}"]) == [name] and untouched(trap)
 
@@ -263,7 +265,13 @@ def test_what_is_no_class_of_ours_is_code(name: str, trap: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("trap:Own", "envs.arena.env:Arena", "rlstack.agents.ppo:PPO", NAME, "tests.agents.small_agents:Detour"),
+        *(
+            "trap:Own",
+            "rlstack.envs.arena.env:Arena",
+            "rlstack.agents.ppo:PPO",
+            NAME,
+            "tests.agents.small_agents:Detour",
+        ),
         *("CartPole-v1", "sisl/pursuit_v5", "sb3:model.zip", "rlstack:runs/a", "2025-01-01T10:00:00Z"),
         *("cuda:0", "https://example.org/hook", "/data/runs:old/a", "no_such_module:World"),
     ],

@@ -146,11 +146,12 @@ def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dic
         "rlstack/reporting/page/page.html",
         "rlstack/reporting/page/page.js",
         "rlstack/reporting/page/style.css",
-        "envs/py.typed",
+        "rlstack/envs/py.typed",
+        "rlstack/envs/echelon/page/page.html",
         f"{info}/licenses/LICENSE",
     }
     assert wanted <= names, f"missing from the wheel: {sorted(wanted - names)}"
-    assert {name.split("/")[0] for name in names} == {"rlstack", "envs", info}
+    assert {name.split("/")[0] for name in names} == {"rlstack", info}
     in_tree = {f"rlstack/{path.relative_to(REPO).as_posix()}" for path in (REPO / "conf").rglob("*.yaml")}
     zoo = (path for path in (REPO / "experiments/zoo").rglob("*") if path.suffix in (".pt", ".json", ".mp4"))
     in_tree |= {f"rlstack/{path.relative_to(REPO / 'experiments').as_posix()}" for path in zoo}

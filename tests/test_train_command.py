@@ -262,9 +262,7 @@ def test_six_functions_of_ours_lead_to_the_gradients(
 
     def stop(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         names = [
-            frame.name
-            for frame in traceback.extract_stack()
-            if any(Path(frame.filename).is_relative_to(ROOT / ours) for ours in ("rlstack", "envs"))
+            frame.name for frame in traceback.extract_stack() if Path(frame.filename).is_relative_to(ROOT / "rlstack")
         ]
         if "self_check" in names:
             return backward(tensor, *arguments, **options)

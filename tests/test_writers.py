@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from envs.echelon.replay import load_replay as load_fight
-from envs.echelon.replay import save_replay as save_fight
-from envs.marinenav.episodes import default_robot, load_episodes, make_episode, save_episodes
-from envs.rocket.recording import COLUMNS, RocketFrames, RocketRecording, load_replay
-from envs.whole_files import replacing
 from rlstack.adapters.arena import load_files, write_files
 from rlstack.adapters.marinenav.files import load_published, write_directory
 from rlstack.config import ConfigError
+from rlstack.envs.echelon.replay import load_replay as load_fight
+from rlstack.envs.echelon.replay import save_replay as save_fight
+from rlstack.envs.marinenav.episodes import default_robot, load_episodes, make_episode, save_episodes
+from rlstack.envs.rocket.recording import COLUMNS, RocketFrames, RocketRecording, load_replay
+from rlstack.envs.whole_files import replacing
 from rlstack.evaluation.results import Evaluation
 from rlstack.files.pickles import read_object_arrays, write_object_arrays
 from rlstack.play.league import League

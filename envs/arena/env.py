@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
-from envs.tensordicts import unchecked
+from rlstack.envs.tensordicts import unchecked
 
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free
@@ -62,8 +62,8 @@ class Arena(World):
             itself. :meth:`set_stage` changes it at any time.
         start_phases: phases, 0 to 4, one of which is drawn at every reset.
         start_health: health of the player at a reset, or the ends of a range from which it is drawn; None: full.
-        reward_weights: single rewards in place of the game's own, see :data:`envs.arena.rules.REWARDS`; for training,
-            since evaluations pay the game's.
+        reward_weights: single rewards in place of the game's own, see :data:`rlstack.envs.arena.rules.REWARDS`; for
+            training, since evaluations pay the game's.
         max_steps: time limit in steps; None: the game's own, 3000.
         timeout_is_terminal: whether the time limit is ``terminated``, the original rule, or ``truncated``.
         compiled: whether to compile the simulation with ``torch.compile`` (a minute; same results to rounding).
@@ -80,7 +80,7 @@ class Arena(World):
         "max_steps": None,
         "timeout_is_terminal": False,
     }
-    observing = ("envs.arena.env:observe",)
+    observing = ("rlstack.envs.arena.env:observe",)
     num_stages = len(STAGES)
     _pool: StartPool[ArenaStart]
 
@@ -259,9 +259,9 @@ class Arena(World):
         self._pool.load_state_dict(state["pool"], self.device)
 
     def mirror(self) -> Mirror:
-        """See :func:`envs.arena.mirror.mirror`."""
+        """See :func:`rlstack.envs.arena.mirror.mirror`."""
         return mirror(self.rules.style)
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> ArenaRecorder:
-        """See :meth:`~envs.world.WorldHooks.recorder`."""
+        """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
         return ArenaRecorder(self, worlds, titles)

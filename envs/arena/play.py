@@ -1,4 +1,4 @@
-"""Arena for human players: ``python -m envs.arena.play style=1`` opens a window.
+"""Arena for human players: ``python -m rlstack.envs.arena.play style=1`` opens a window.
 
 Arrow keys or WASD move, the space bar shoots, Enter starts a new game, Escape ends. Other settings, ``name=value``:
 ``stage`` (of the curriculum, 0 to 5), ``seed``, ``size`` (such as ``1000x800``).

@@ -16,7 +16,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Categorical, Unbounded
 
-from envs.tensordicts import unchecked
+from rlstack.envs.tensordicts import unchecked
 
 from ..world import MOST_STEPS, Mirror, World, check_within
 

@@ -38,7 +38,7 @@ _HEAD, _FOOT = 66, 10
 
 @dataclass(frozen=True)
 class EchelonLayout(PictureLayout):
-    """The layout of a picture in pixels; see :class:`~envs.rendering.canvas.PictureLayout`.
+    """The layout of a picture in pixels; see :class:`~rlstack.envs.rendering.canvas.PictureLayout`.
 
     Args:
         side: side of the map in voxels.

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
-from envs.tensordicts import unchecked
+from rlstack.envs.tensordicts import unchecked
 
 from ..keys import GROUP
 from ..pool import StartPool
@@ -54,7 +54,8 @@ class Echelon(World):
     85 %, hp, heat, lack of stability, where the last damage came from (2), missile coming, sensor quality, jammed, ECM,
     ECCM, suppressed, AMS, velocity (3), clocks of laser, missile, kinetics and painter, in the zone, way to its centre
     (2), radius, control, own and the enemy's score, time; 36 to 39 noise of enemies ahead, left, behind, right; then
-    the other slots of the team and all enemies, 24 numbers each, see :mod:`envs.echelon.observation`; 9 x 9 heights of
+    the other slots of the team and all enemies, 24 numbers each, see :mod:`rlstack.envs.echelon.observation`; 9 x 9
+    heights of
     the ground two voxels apart; direction to the zone (2), distance to its edge, whether it is in sight, the map's
     middle (2), height, ground, fallen or legged.
 
@@ -62,7 +63,7 @@ class Echelon(World):
     ``buttons [W, A, 5]`` (primary, vent, secondary with ECM and ECCM for scouts, tertiary, smoke) and ``target [W, A]``
     (0: none); ``multi [W, A, 10]``, the same with bins of the axes; ``box [W, A, 9 + n]`` within [-1, 1].
     ``("agents", "action_mask")`` marks the choices that a mech has, and the targets that it sees; see
-    :mod:`envs.echelon.actions`.
+    :mod:`rlstack.envs.echelon.actions`.
 
     ``("episode", ...) [W, 1]`` is updated in every step and final at ``done``: for blue ``return``, ``success`` (it
     won), ``lost``, ``draw`` (nobody won), ``hp_margin`` and ``reward_<term>``, the weighted sums that make up the
@@ -80,7 +81,7 @@ class Echelon(World):
         fire_stages: the same for each stage of a curriculum, in place of ``fire_probability``.
         visibility: ``"full"``, or ``"partial"``, in which agents see only enemies within reach of their sensors.
         actions: form of the actions: ``"hybrid"``, ``"multi"`` or ``"box"``.
-        reward_weights: weights of single terms, in place of the usual ones; see :mod:`envs.echelon.rewards`.
+        reward_weights: weights of single terms, in place of the usual ones; see :mod:`rlstack.envs.echelon.rewards`.
         reward_scale: factor of all terms.
         vent_blocks_fire: whether mechs cannot fire while venting.
         max_steps: number of decisions after which an episode is truncated; a score of half its seconds wins.
@@ -93,7 +94,7 @@ class Echelon(World):
         ValueError: an option is impossible; the message says what is allowed.
     """
 
-    observing = ("envs.echelon.match:observe",)
+    observing = ("rlstack.envs.echelon.match:observe",)
     _pool: StartPool[EchelonOpening]
     replay_ending = ".json"
     evaluation_options: ClassVar[dict[str, Any]] = {"fire_probability": 1.0, "fire_stages": None, "map_seed": 1_000_003}
@@ -293,12 +294,12 @@ class Echelon(World):
         self._count()
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EchelonRecorder:
-        """See :meth:`~envs.world.WorldHooks.recorder`."""
+        """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
         return EchelonRecorder(self, worlds, titles)
 
     @staticmethod
     def load_replay(path: str | Path) -> EchelonRecording:
-        """See :mod:`envs.echelon.replay`."""
+        """See :mod:`rlstack.envs.echelon.replay`."""
         from .replay import load_replay
 
         return load_replay(path)

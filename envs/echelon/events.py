@@ -44,7 +44,7 @@ class Event:
     Attributes:
         tick: sub-steps of 0.05 s since the start.
         type: one of :data:`TYPES`.
-        details: ids such as ``blue_0``, places (x, y, z) and amounts; see :mod:`envs.echelon.replay`.
+        details: ids such as ``blue_0``, places (x, y, z) and amounts; see :mod:`rlstack.envs.echelon.replay`.
     """
 
     tick: int

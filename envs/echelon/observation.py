@@ -184,7 +184,7 @@ def _turned(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Ten
 
 
 def _self(state: State, tables: Tables, held: Hold, cos: Tensor, sin: Tensor, limits: tuple[float, float]) -> Tensor:
-    """Returns ``[36, teams, n, W]``; see :class:`envs.echelon.env.Echelon`."""
+    """Returns ``[36, teams, n, W]``; see :class:`rlstack.envs.echelon.env.Echelon`."""
     teams, like = len(cos), cos
     clocks, speed = state.clocks[:teams], state.velocity[:, :teams]
     heat = (state.heat / tables.heat_cap)[:teams]

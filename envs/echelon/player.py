@@ -1,4 +1,4 @@
-"""Converts a replay of Echelon to a page for browsers: ``python -m envs.echelon.player replay.json [page.html]``.
+"""Converts a replay of Echelon to an HTML page: ``python -m rlstack.envs.echelon.player replay.json [page.html]``.
 
 The page is one self-contained file. The space bar plays and pauses, the arrow keys step by a decision; a click on a
 mech, on the map or in the list, shows it over time; a click on a chart seeks to that time.

@@ -61,7 +61,7 @@ def bot_orders(
     possible: Sequence[int] = (HEURISTIC, VETERAN, RUSH, RANDOM),
     luck: Tensor | None = None,
 ) -> Tensor:
-    """Returns the orders of a team's bots, ``[10, n, W]``, with the rows of :mod:`envs.echelon.rules`.
+    """Returns the orders of a team's bots, ``[10, n, W]``, with the rows of :mod:`rlstack.envs.echelon.rules`.
 
     Args:
         team: 0 blue, 1 red.

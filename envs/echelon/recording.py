@@ -189,13 +189,13 @@ class EchelonRecording(EpisodeRecording):
         return EchelonAnimation(self, TILE).draw(ways=True)
 
     def save_replay(self, path: str | Path) -> None:
-        """See :mod:`envs.echelon.replay`."""
+        """See :mod:`rlstack.envs.echelon.replay`."""
         from .replay import save_replay
 
         save_replay(self, path)
 
     def save_page(self, path: str | Path) -> None:
-        """See :mod:`envs.echelon.player`."""
+        """See :mod:`rlstack.envs.echelon.player`."""
         from .player import save_page
 
         save_page(self, path)
@@ -209,7 +209,7 @@ _MOVING = ("position", "velocity", "heat", "stability", "score", "control")
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A match at a time in sub-steps; mechs ``[M, ...]`` are as in :class:`~envs.echelon.recording.EchelonFrames`."""
+    """A match at a time in sub-steps; mechs ``[M, ...]`` are as in :class:`EchelonFrames`."""
 
     record: MatchRecord
     tick: float

@@ -18,7 +18,7 @@
   - ``smoke_clouds``: ``pos``, ``radius``, ``time_left`` (s);
   - ``events`` since the frame before: ``t``, ``tick``, ``type``, and who (``shooter``, ``target``, ``mech``), where
     (``pos``, ``start``), ``weapon``, ``projectile`` (its id), ``radius``, ``damage`` (hp that the shooter took from the
-    target in that sub-step). Types: :data:`envs.echelon.events.TYPES`.
+    target in that sub-step). Types: :data:`rlstack.envs.echelon.events.TYPES`.
 """
 
 from __future__ import annotations

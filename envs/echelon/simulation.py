@@ -139,7 +139,7 @@ class SubStepOptions(NamedTuple):
         step: :func:`step`, eager or compiled.
         vent_blocks_fire: whether mechs cannot fire while venting.
         smoke: whether there may be smoke.
-        which: shots to process; see :func:`envs.echelon.projectiles.airborne`.
+        which: shots to process; see :func:`rlstack.envs.echelon.projectiles.airborne`.
     """
 
     step: Callable[..., tuple[State, Tally]]
@@ -154,7 +154,7 @@ def advance(
     """Makes one sub-step: clocks, hazards, balance, heat; then shots and beams hit simultaneously; then all move.
 
     Args:
-        orders: ``[2, 10, n, W]``, see the rows in :mod:`envs.echelon.rules`.
+        orders: ``[2, 10, n, W]``, see the rows in :mod:`rlstack.envs.echelon.rules`.
         luck: ``[lucky_numbers, W]`` uniform.
     """
     sub = sub or PLAIN

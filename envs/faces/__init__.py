@@ -28,7 +28,7 @@ FACES: dict[str, dict[str, Any]] = {
 
 def register_faces() -> None:
     """Registers :data:`FACES` for ``gymnasium.make`` and ``make_vec``; registered ones stay unchanged."""
-    single, vector = "envs.faces.single:SingleWorld", "envs.faces.vector:VectorWorld"
+    single, vector = "rlstack.envs.faces.single:SingleWorld", "rlstack.envs.faces.vector:VectorWorld"
     for name, options in FACES.items():
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=single, vector_entry_point=vector, kwargs=options)

@@ -25,7 +25,7 @@ class OneLearner:
     """A batch of worlds in which the first agent of each is the learner.
 
     Args:
-        world: a name or path for :func:`envs.make`.
+        world: a name or path for :func:`rlstack.envs.make`.
         num_worlds: number of worlds W.
         others: controller of the other agents, if there are any; None is the first of the world's players.
         options: options of the world. A two-sided world has the agents of both sides.

@@ -23,7 +23,7 @@ class ParallelWorld(ParallelEnv):
     world has one.
 
     Args:
-        world: a name or path for :func:`envs.make`.
+        world: a name or path for :func:`rlstack.envs.make`.
         render_mode: None.
         options: options of the world.
 

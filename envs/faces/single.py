@@ -13,12 +13,13 @@ from .learner import OneLearner, Others, arrays, space_of, statistics
 class SingleWorld(gymnasium.Env[Any, Any]):
     """One world with one learner; the world's players, or a policy, control any other agents.
 
-    Spaces follow from the world's specs; see :func:`~envs.faces.learner.space_of`. ``info`` holds the world's episode
+    Spaces follow from the world's specs; see :func:`~rlstack.envs.faces.learner.space_of`. ``info`` holds the world's
+    episode
     statistics so far, ``action_mask`` if the world has one, and at the end ``is_success`` if the world defines success.
     The episode ends with the learner or with the world; time limits are the world's own.
 
     Args:
-        world: a name or path for :func:`envs.make`.
+        world: a name or path for :func:`rlstack.envs.make`.
         render_mode: ``"rgb_array"`` for :meth:`render`, or None.
         others: controller of the other agents: the name of one of the world's players, such as Rocket's ``rule``, or a
             policy; None is the first of its players.

@@ -22,9 +22,9 @@ class SB3World(VecEnv):
     (return ``r`` and length ``l``) and, if the world defines success, ``is_success``.
 
     Args:
-        world: a name or path for :func:`envs.make`, or a vector, for which the other arguments do not apply.
+        world: a name or path for :func:`rlstack.envs.make`, or a vector, for which the other arguments do not apply.
         num_envs: number of worlds.
-        others, options: see :class:`~envs.faces.vector.VectorWorld`.
+        others, options: see :class:`~rlstack.envs.faces.vector.VectorWorld`.
 
     Raises:
         ValueError: the vector resets in the next step, or refuses an argument.

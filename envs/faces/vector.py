@@ -23,11 +23,11 @@ class VectorWorld(VectorEnv[Any, Any, Any]):
     world's statistics, as arrays over the worlds.
 
     Args:
-        world: a name or path for :func:`envs.make`.
+        world: a name or path for :func:`rlstack.envs.make`.
         num_envs: number of worlds W.
         autoreset_mode: ``NEXT_STEP`` or ``SAME_STEP``, or its name.
         output: ``numpy`` arrays, or ``torch`` tensors on the device of the worlds.
-        others: see :class:`~envs.faces.single.SingleWorld`.
+        others: see :class:`~rlstack.envs.faces.single.SingleWorld`.
         options: options of the world.
 
     Raises:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Imports TorchRL only where the world itself is wanted: worker processes start without it."""
     if name != "Gymnasium":
-        raise AttributeError(f"module 'envs.gymnasium' has no attribute {name!r}")
+        raise AttributeError(f"module 'rlstack.envs.gymnasium' has no attribute {name!r}")
     from .env import Gymnasium
 
     return Gymnasium

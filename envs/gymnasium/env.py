@@ -24,7 +24,8 @@ from .workers import TIMEOUT, WorkerSimulators
 class Gymnasium(World):
     """A batch of ``num_envs`` copies of one environment, stepped together.
 
-    :class:`envs.spaces.Observations` encodes ``observation`` and :class:`envs.spaces.Actions` ``action``; ``reward``
+    :class:`rlstack.envs.spaces.Observations` encodes ``observation`` and :class:`rlstack.envs.spaces.Actions`
+    ``action``; ``reward``
     and the end flags are ``[W, 1]``. ``("next", "observation")`` of a step that ends an episode is its last
     observation. ``("episode", "return")`` and ``("episode", "length")`` ``[W, 1]`` are updated in every step and final
     at ``done``. If an environment reports ``action_mask``, in a Dict observation or in ``info``, the root has an entry
@@ -36,7 +37,7 @@ class Gymnasium(World):
 
     Args:
         id: ``Name-v0``, ``package.module:Name-v0`` or ``package.module:Class``; ``ALE/Name-v5`` is preprocessed, see
-            :func:`envs.gymnasium.making.atari`.
+            :func:`rlstack.envs.gymnasium.making.atari`.
         num_envs: number of environments W.
         workers: number of processes among which the environments are divided; 0 steps them in this process.
         worker_timeout: seconds in which a worker must answer. One that does not, or dies, is replaced; the episodes of
@@ -58,9 +59,9 @@ class Gymnasium(World):
     _first_number = 0
     _seeds: dict[int, int]
     observing = (
-        "envs.gymnasium.batch:Columns.write",
-        "envs.gymnasium.batch:Batch.account",
-        "envs.gymnasium.batch:Batch.following",
+        "rlstack.envs.gymnasium.batch:Columns.write",
+        "rlstack.envs.gymnasium.batch:Batch.account",
+        "rlstack.envs.gymnasium.batch:Batch.following",
     )
 
     def __init__(

@@ -102,7 +102,8 @@ class MarineNav(World):
         end_on_collision: whether a world ends at the first collision, the published evaluation's rule.
         timestep_penalty, colregs_penalty, collision_penalty, goal_reward: terms of the reward.
         discount: discount of the reported ``discounted_return``.
-        measure_safety: whether to report :data:`~envs.marinenav.safety.SAFETY_STATISTICS` of every episode, too.
+        measure_safety: whether to report :data:`~rlstack.envs.marinenav.safety.SAFETY_STATISTICS` of every episode,
+        too.
         compiled: whether to compile the simulation with ``torch.compile`` (half a minute; same results to rounding).
     """
 
@@ -125,7 +126,7 @@ class MarineNav(World):
     )
     evaluation_steps = 1000
     clamps_actions = False
-    observing = ("envs.marinenav.simulation:perceive", "envs.marinenav.simulation:show")
+    observing = ("rlstack.envs.marinenav.simulation:perceive", "rlstack.envs.marinenav.simulation:show")
     input_features = EncounterFeatures
     nearest_obstacle = staticmethod(nearest_obstacle)
     evaluation_set = staticmethod(evaluation_set)
@@ -385,5 +386,5 @@ class MarineNav(World):
         return mirror.CONTINUOUS if self.options.continuous else mirror.DISCRETE
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> MarineNavRecorder:
-        """See :meth:`~envs.world.WorldHooks.recorder`."""
+        """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
         return MarineNavRecorder(self, worlds, titles)

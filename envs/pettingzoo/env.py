@@ -54,7 +54,7 @@ class PettingZoo(World):
     """Parallel PettingZoo environments, stepped one after the other in this process.
 
     The group ``agents`` has a slot for each of the ``A`` possible agents in order: ``observation [W, A, ...]`` (encoded
-    by :mod:`envs.spaces`), ``action [W, A]`` or ``[W, A, D]``, ``reward [W, A, 1]``, ``done``, ``terminated``,
+    by :mod:`rlstack.envs.spaces`), ``action [W, A]`` or ``[W, A, D]``, ``reward [W, A, 1]``, ``done``, ``terminated``,
     ``truncated [W, A, 1]`` and ``active [W, A]``. If the environment has action masks, in its observations or infos,
     ``action_mask [W, A, n]`` bool is true for allowed choices. An agent has its last observation in the step in which
     it ends, and zeros afterwards. A world ends with its last agent, ``truncated`` if any agent was truncated in that
@@ -77,7 +77,7 @@ class PettingZoo(World):
     """
 
     saves_episodes = False
-    observing = ("envs.pettingzoo.env:PettingZoo._enter", "envs.pettingzoo.env:PettingZoo._show")
+    observing = ("rlstack.envs.pettingzoo.env:PettingZoo._enter", "rlstack.envs.pettingzoo.env:PettingZoo._show")
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ _METHODS = ("observation_space", "action_space", "reset", "step")
 
 
 def parallel_factory(id: str) -> Callable[..., Any]:
-    """Returns the function that builds the parallel environment of an id; see :class:`envs.pettingzoo.PettingZoo`.
+    """Returns the function that builds the parallel environment of an id; see :class:`PettingZoo`.
 
     Other callables than a module's ``parallel_env`` must be a class, or a function annotated to return one.
 

@@ -68,7 +68,7 @@ class RenderedEpisode(EpisodeRecording):
 
 
 class RenderedRecorder:
-    """Collects the pictures of an env's first world, with the interface of :class:`~envs.recording.EpisodeRecorder`.
+    """Collects the pictures of an env's first world, with the interface of :class:`EpisodeRecorder`.
 
     Its user must not add pictures after the episode's end, which pictures do not show.
     """

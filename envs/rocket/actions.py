@@ -18,7 +18,7 @@ KINDS = ("multi", "lookup90", "box8")
 
 
 def controls(kind: str, action: Tensor) -> Tensor:
-    """Converts actions to ``[8, C, W]`` of :class:`~envs.rocket.driving.Control`, in a Box's type or float32.
+    """Converts actions to ``[8, C, W]`` of :class:`~rlstack.envs.rocket.driving.Control`, in a Box's type or float32.
 
     Args:
         kind: ``"multi"``: ``[W, C, 8]`` int64, bin k of an axis is (k - 2) / 2, buttons are 0 or 1; ``"lookup90"``:

@@ -17,7 +17,7 @@ from .vectors import along, constant, cross, dot, to_local, to_world, unit
 
 
 def fly(ball: Ball, field: Field) -> tuple[Tensor, Tensor, Plane, Moved]:
-    """Moves the balls by a tick without cars; returns their entries of :class:`~envs.rocket.solver.Scene`."""
+    """Moves the balls by a tick without cars; returns their entries of :class:`~rlstack.envs.rocket.solver.Scene`."""
     moving = dot(ball.velocity, ball.velocity) + dot(ball.spin, ball.spin) > 0
     # A ball that is untouched since the kick-off does not move, and does not touch the floor.
     moves = moving.to(ball.velocity.dtype)
@@ -192,7 +192,7 @@ class Meeting(NamedTuple):
 
 
 class BallHits(NamedTuple):
-    """The entries of :class:`~envs.rocket.solver.Met` that hits change."""
+    """The entries of :class:`~rlstack.envs.rocket.solver.Met` that hits change."""
 
     cars: Moved
     ball: Moved

@@ -42,7 +42,7 @@ class Side(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a contact adds to the entries of :class:`~envs.rocket.solver.Met` of one of two cars, ``[..., n]``."""
+    """What a contact adds to the entries of :class:`Met` of one of two cars, ``[..., n]``."""
 
     moved: Moved
     kick: Tensor

@@ -393,7 +393,7 @@ def drive(cars: Cars, controls: Tensor, ground: WheelGround) -> tuple[Cars, Moti
     """Computes wheels and maneuvers; position, velocity, spin and rotation do not change.
 
     Args:
-        controls: ``[8, ...]`` in the order of :class:`~envs.rocket.driving.Control`.
+        controls: ``[8, ...]`` in the order of :class:`~rlstack.envs.rocket.driving.Control`.
     """
     control = Control(*controls.unbind(0))
     rotation = cars.rotation

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Unbounded
 
-from envs.tensordicts import unchecked
+from rlstack.envs.tensordicts import unchecked
 
 from ..keys import GROUP
 from ..pool import StartPool
@@ -83,7 +83,7 @@ class Rocket(World):
         tick_skip: number of ticks per step.
         observation: form of the observation: ``"rlbot180"`` or ``"compact"``.
         actions: form of the actions: ``"multi"``, ``"lookup90"`` or ``"box8"``.
-        rewards: set of reward terms: ``"sparse"``, ``"dense"`` or ``"hybrid"``; see :mod:`envs.rocket.rewards`.
+        rewards: set of reward terms: ``"sparse"``, ``"dense"`` or ``"hybrid"``; see :mod:`rlstack.envs.rocket.rewards`.
         reward_weights: weights of single terms, in place of the set's.
         kick_offs, random_states, aerials: weights of the three kinds of initial states.
         max_seconds: time in s after which an episode is truncated.
@@ -101,7 +101,7 @@ class Rocket(World):
 
     replay_ending = ".npz"
     evaluation_options: ClassVar[dict[str, Any]] = {"kick_offs": 1.0, "random_states": 0.0, "aerials": 0.0}
-    observing = ("envs.rocket.match:observe",)
+    observing = ("rlstack.envs.rocket.match:observe",)
     _pool: StartPool[RocketOpening]
 
     def __init__(
@@ -179,7 +179,7 @@ class Rocket(World):
         return SIDES
 
     def mirror(self) -> Mirror:
-        """See :func:`envs.rocket.mirror.mirror`."""
+        """See :func:`rlstack.envs.rocket.mirror.mirror`."""
         return mirror(self._options.observation, self._actions, self.starts.cars)
 
     def _restart(self, worlds: Tensor | None) -> None:
@@ -301,10 +301,10 @@ class Rocket(World):
             self._restart(None)
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> RocketRecorder:
-        """See :meth:`~envs.world.WorldHooks.recorder`."""
+        """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
         return RocketRecorder(self, worlds, titles)
 
     @staticmethod
     def load_replay(path: str | Path) -> RocketRecording:
-        """See :func:`envs.rocket.recording.load_replay`."""
+        """See :func:`rlstack.envs.rocket.recording.load_replay`."""
         return load_replay(path)

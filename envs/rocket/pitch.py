@@ -39,7 +39,7 @@ _CABIN = ((-38.0, 22.0), (-0.40, 0.40), (0.05, 0.62))  # in the hitbox: rear to 
 
 
 class RocketPictureLayout(PictureLayout):
-    """The layout of a picture in pixels; see :class:`~envs.rendering.canvas.PictureLayout`."""
+    """The layout of a picture in pixels; see :class:`~rlstack.envs.rendering.canvas.PictureLayout`."""
 
     @property
     def scale(self) -> float:

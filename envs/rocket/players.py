@@ -43,10 +43,10 @@ class _Sight(NamedTuple):
 
 
 def rule_controls(state: RocketState, fly_on: Callable[[Tensor], Leap] | None = None) -> Tensor:
-    """Returns ``[8, C, W]`` of :class:`~envs.rocket.driving.Control` for every car.
+    """Returns ``[8, C, W]`` of :class:`~rlstack.envs.rocket.driving.Control` for every car.
 
     Args:
-        fly_on: see :func:`~envs.rocket.prediction.forecast`.
+        fly_on: see :func:`~rlstack.envs.rocket.prediction.forecast`.
     """
     sight = _look(state, forecast(state.ball, fly_on))
     chases = _is_nearest(state, sight)
@@ -207,7 +207,7 @@ def _goals(following: TensorDictBase) -> Tensor:
 
 
 def _rule(env: Any, worlds: Tensor) -> Tensor:
-    """Returns the rule-based player's actions ``[n, C, ...]`` in some worlds of a :class:`~envs.rocket.env.Rocket`."""
+    """Returns the rule-based player's actions ``[n, C, ...]`` in some worlds of a :class:`Rocket`."""
     state = env.worlds.world
     if len(worlds) < state.clock.shape[-1]:
         state = state.map(lambda value: value.index_select(-1, worlds))

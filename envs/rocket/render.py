@@ -172,7 +172,7 @@ class RocketAnimation(Animation):
 
     @cached_property
     def _paths(self) -> Array:
-        """Forecasts ``[T, 60, 3]`` from every state; see :mod:`envs.rocket.prediction`."""
+        """Forecasts ``[T, 60, 3]`` from every state; see :mod:`rlstack.envs.rocket.prediction`."""
         frames = self.recording.frames
         rows = [frames.ball_position, frames.ball_velocity, frames.ball_spin]
         ball = Ball(*(torch.from_numpy(np.ascontiguousarray(row.T)) for row in rows))

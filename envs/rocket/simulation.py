@@ -50,7 +50,7 @@ def advance(
     """Makes one tick of all worlds, with contacts only where they are possible.
 
     Args:
-        controls: ``[8, C, W]``, see :class:`~envs.rocket.driving.Control`.
+        controls: ``[8, C, W]``, see :class:`~rlstack.envs.rocket.driving.Control`.
     """
     kernels = kernels or PLAIN
     cars = state.cars

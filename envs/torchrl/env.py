@@ -31,7 +31,7 @@ class TorchRL(World):
 
     ``observation`` is the environment's entry of that name or, without one, a dict of all its entries except masks and
     counters; ``action`` is an index ``[W]``, several ``[W, k]`` or numbers ``[W, D]``, see
-    :mod:`~envs.torchrl.encodings`. An environment with its action in a group with an axis of agents, such as
+    :mod:`~rlstack.envs.torchrl.encodings`. An environment with its action in a group with an axis of agents, such as
     ``("agents", "action") [A, ...]``, becomes a world with the group ``agents``. ``("episode", "return")`` is the
     environment's ``episode_reward`` (``RewardSum``) if it has one, or the sum of its rewards (mean over agents);
     ``("episode", "length")`` counts steps. The environment's transforms stay in place, including time limits.
@@ -58,7 +58,7 @@ class TorchRL(World):
     """
 
     saves_episodes = False
-    observing: ClassVar[tuple[str, ...]] = ("envs.torchrl.env:TorchRL._show",)
+    observing: ClassVar[tuple[str, ...]] = ("rlstack.envs.torchrl.env:TorchRL._show",)
     _first_number = 0
     _envs: list[EnvBase]
 

@@ -35,12 +35,14 @@ def wrapped(
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}: {value!r} is not a positive whole number")
         if value > 1 and not isinstance(env, World):
-            raise ValueError(f"{name}: {type(env).__name__} is not an envs.world.World, only 1 is allowed")
+            raise ValueError(f"{name}: {type(env).__name__} is not an rlstack.envs.world.World, only 1 is allowed")
     if action_repeat > MOST_REPEATS:
         raise ValueError(f"action_repeat: {action_repeat} is more than {MOST_REPEATS} steps per action")
     if observation_keep is not None:
         if not isinstance(env, World):
-            raise ValueError(f"observation_keep: {type(env).__name__} is not an envs.world.World, only null is allowed")
+            raise ValueError(
+                f"observation_keep: {type(env).__name__} is not an rlstack.envs.world.World, only null is allowed"
+            )
         env = KeepObservation(env, observation_keep)
     if action_repeat > 1:
         env = ActionRepeat(env, action_repeat)

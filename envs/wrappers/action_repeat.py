@@ -37,7 +37,7 @@ class ActionRepeat(Wrapper):
         self._shown = TensorDict({}, self.batch_size, self.device)
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:
-        """See :meth:`~envs.world.WorldHooks.recorder`; it records while this world exists."""
+        """See :meth:`~rlstack.envs.world.WorldHooks.recorder`; it records while this world exists."""
         found = super().recorder(worlds, titles)
         if isinstance(found, EpisodeRecorder):
             _RECORDERS.setdefault(self, WeakSet()).add(found)

@@ -46,7 +46,7 @@ class Wrapper(World):
 
     @property
     def innermost(self) -> Any:
-        """See :class:`~envs.world.WorldHooks`, also for the following methods."""
+        """See :class:`~rlstack.envs.world.WorldHooks`, also for the following methods."""
         return self.inner.innermost
 
     @property

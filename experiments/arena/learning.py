@@ -24,10 +24,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from envs.arena.render import ArenaAnimation
-from envs.rendering.films import save_animation
 from experiments.against import read_log, write_rows
 from experiments.runs import add_options, check, cost, final_evaluation, other_seeds, settings_file, train, trained_on
+from rlstack.envs.arena.render import ArenaAnimation
+from rlstack.envs.rendering.films import save_animation
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.loading import load
 from rlstack.runs.worlds import world_options

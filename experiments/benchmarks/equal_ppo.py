@@ -32,9 +32,9 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-import envs
 import rlstack
-from envs.whole_files import write_json
+from rlstack import envs
+from rlstack.envs.whole_files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval, permutation_p_value
 
 from .speed import circumstances

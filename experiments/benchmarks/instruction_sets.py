@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 
-import envs
 import rlstack
 from experiments.runs import cost as cost_of_run
 from experiments.runs import train
+from rlstack import envs
 from rlstack.agents.compilation import Compiler
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents

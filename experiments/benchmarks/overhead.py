@@ -15,9 +15,9 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-import envs
 import rlstack
-from envs.marinenav.simulation import advance, conclude
+from rlstack import envs
+from rlstack.envs.marinenav.simulation import advance, conclude
 
 STEPS_PER_BATCH = 8
 

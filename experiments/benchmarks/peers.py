@@ -31,8 +31,8 @@ from typing import Any
 import gymnasium
 import torch
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.agents.compilation import Compiler
 from rlstack.config import load_group
 from rlstack.training.acceleration import keep_compiled_code

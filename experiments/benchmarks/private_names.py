@@ -17,11 +17,11 @@ from torch import nn
 from torch.optim.adam import adam
 from torchrl import logger as torchrl_logger
 
-import envs
 import rlstack
-from envs.tensordicts import unchecked
+from rlstack import envs
 from rlstack.agents.optimizer import Adam
 from rlstack.data.collector import LEAN
+from rlstack.envs.tensordicts import unchecked
 from rlstack.networks.encoders import mlp
 from rlstack.training.environment import machine
 

@@ -29,7 +29,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import envs
+from rlstack import envs
 from rlstack.training.environment import instruction_set, processor
 
 from . import comparing

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-import envs
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.agents.base import copy_on
 from rlstack.data.collector import make_collector

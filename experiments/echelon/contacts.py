@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from envs.echelon.observation import CONTACT, GRID, NAVIGATION, SELF, SOUNDS
 from rlstack.config.agents import EncoderConfig
+from rlstack.envs.echelon.observation import CONTACT, GRID, NAVIGATION, SELF, SOUNDS
 from rlstack.networks.encoders import mlp
 from rlstack.networks.keyed import KeyedEncoder
 

@@ -15,8 +15,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-import envs
-from envs import waiting
+from rlstack import envs
 from rlstack.agents import Agent, build_agent
 from rlstack.agents.compilation import CannotCompile, Compiler
 from rlstack.config import to_plain
@@ -24,6 +23,7 @@ from rlstack.config.groups import compose_config
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.diagnostics.gpu import waits
+from rlstack.envs import waiting
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.worlds import build_world
 from rlstack.training.acceleration import missing_compiler

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import Bounded, Composite, Unbounded
 
-import envs
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.agents.compilation import CannotCompile, Compiler
 from rlstack.config import build

@@ -32,11 +32,11 @@ from tensordict.nn import TensorDictModuleBase
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-import envs
-from envs.marinenav.episodes import load_episodes
-from envs.marinenav.generator import PUBLISHED_LEVELS, evaluation_set
+from rlstack import envs
 from rlstack.agents.foreign import load_policy, parse
 from rlstack.config import ConfigError
+from rlstack.envs.marinenav.episodes import load_episodes
+from rlstack.envs.marinenav.generator import PUBLISHED_LEVELS, evaluation_set
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from rlstack.evaluation.results import Evaluation
 from rlstack.play.versus import own_policy

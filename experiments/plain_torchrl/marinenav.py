@@ -9,7 +9,7 @@ from torchrl.modules import ProbabilisticActor, TanhNormal, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
-import envs
+from rlstack import envs
 
 SEEN = [("agents", "observation", name) for name in ("self", "objects", "mask")]
 

@@ -23,9 +23,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from omegaconf import OmegaConf
 
-from envs.rocket.rewards import MODES, TERMS
 from experiments.runs import logged, train
 from rlstack.config import conf_dir
+from rlstack.envs.rocket.rewards import MODES, TERMS
 from rlstack.evaluation.statistics import wilson_interval
 
 HERE = Path(__file__).parent

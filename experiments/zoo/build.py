@@ -16,7 +16,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from envs.rendering.films import save_animation
+from rlstack.envs.rendering.films import save_animation
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import best_and_worst
 from rlstack.runs.checkpoint import write_checkpoint

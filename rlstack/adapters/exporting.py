@@ -19,14 +19,14 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.data import Composite
 
-from envs.extras import needs
-from envs.whole_files import replacing
-from envs.world import MEMORY
 from rlstack.adapters.agreement import TOLERANCE, Agreement, compare, random_inputs
 from rlstack.agents.base import Agent, Policy
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.recurrent_policy import RecurrentPolicy
 from rlstack.config import ConfigError
+from rlstack.envs.extras import needs
+from rlstack.envs.whole_files import replacing
+from rlstack.envs.world import MEMORY
 from rlstack.files.safe_load import first_line, reason
 
 FORMAT, VERSION = "rlstack-policy", 1

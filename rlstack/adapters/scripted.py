@@ -20,10 +20,10 @@ from torch import Tensor
 from torchrl.data import Composite, OneHot
 from torchrl.envs import EnvBase
 
-from envs.extras import needs
 from rlstack.agents.fit import as_actions, batch_of, choices, leaves, telling, try_out
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
+from rlstack.envs.extras import needs
 from rlstack.files.safe_load import first_line, forward_arguments
 
 Graph = Callable[[list[Tensor]], Any]

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torchrl.envs import EnvBase
 
-from envs.named import found
 from rlstack.config import ConfigError, build, load_group
 from rlstack.config.agents import defaults_of
 from rlstack.config.errors import missing_option
+from rlstack.envs.named import found
 
 from .base import Agent
 from .interface import Interface

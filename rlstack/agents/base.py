@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
-from envs.waiting import looks_are_free
 from rlstack.config import ConfigError
 from rlstack.config.schedules import make_schedules
 from rlstack.data.flatten import kept
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
+from rlstack.envs.waiting import looks_are_free
 from rlstack.networks.encoders import build_encoder
 from rlstack.networks.keyed import keyed_encoder
 from rlstack.networks.own import OwnNetwork

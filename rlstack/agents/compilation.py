@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from envs.compilation import Compiled
+from rlstack.envs.compilation import Compiled
 
 _WARM_UP = 3  # calls on a separate stream before recording, during which libraries choose their algorithms
 _LAYOUTS = 4  # recordings kept; each takes memory

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec
 from torchrl.envs import EnvBase
 
-from envs.tensordicts import unchecked
-from envs.world import GROUP, Mirror, WorldHooks, hooks_of
 from rlstack.config import ConfigError
+from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.world import GROUP, Mirror, WorldHooks, hooks_of
 from rlstack.networks.distributions import legal
 
 MASK = "action_mask"
@@ -34,7 +34,7 @@ class Interface:
         dtype: dtype of floating-point observations.
         masked: whether the env says under ``action_mask`` which actions are legal.
         nearest: function from the observation to the distance of the nearest obstacle, if the world has one.
-        carries: whether the env passes on a policy's recurrent state, see :class:`envs.world.World`.
+        carries: whether the env passes on a policy's recurrent state, see :class:`rlstack.envs.world.World`.
         agents: the number of agents in the group of each world, absent ones included.
         mirror: the mirror of the world, or the reason why it has none.
         either_action: whether the world has the option ``continuous_actions``.

@@ -11,9 +11,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Binary, Composite, TensorSpec
 
-from envs.world import Mirror, WorldHooks
 from rlstack.config import ConfigError
 from rlstack.config.agents import LegacyConfig
+from rlstack.envs.world import Mirror, WorldHooks
 
 from .base import Agent, exploring
 from .foreign import KINDS, check_kind, load_policy

@@ -13,11 +13,11 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from envs.tensordicts import unchecked
-from envs.waiting import looks_are_free
 from rlstack.config import ConfigError
 from rlstack.config.agents import RATE
 from rlstack.config.schedules import make_schedule
+from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.waiting import looks_are_free
 from rlstack.losses.a2c import PolicyGradientLoss
 from rlstack.losses.advantage import estimate, normalized, vtrace
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision

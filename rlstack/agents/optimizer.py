@@ -12,8 +12,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from envs.waiting import looks_are_free
 from rlstack.config.agents import Precision
+from rlstack.envs.waiting import looks_are_free
 
 from .compilation import CannotCompile, Compiler
 

@@ -18,11 +18,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from envs.tensordicts import unchecked
-from envs.world import MEMORY
 from rlstack.config import ConfigError
 from rlstack.data import Windows, cut, episode_starts
 from rlstack.data.flatten import n_step_returns
+from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.world import MEMORY
 from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, remembered
 from rlstack.networks.segments import Segments
 

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from envs.world import MEMORY
+from rlstack.envs.world import MEMORY
 
 from .base import Policy
 from .interface import MASK, Interface
@@ -23,7 +23,8 @@ class RecurrentPolicy(TensorDictModuleBase):
     """Writes an action for every decision in an env's tensordict, and the recurrent state before and after it.
 
     The recurrent state ``[..., M]`` is stored as ``memory`` (or ``("agents", "memory")``), that after the decision in
-    ``next``. An :class:`envs.world.World` passes it on from step to step and sets it to zero where an episode ends. In
+    ``next``. An :class:`rlstack.envs.world.World` passes it on from step to step and sets it to zero where an episode
+    ends. In
     other envs the policy keeps it, and :class:`EpisodeStarts` tells where episodes begin. The recurrent state of an
     agent that is not active becomes zero.
 

@@ -10,8 +10,8 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from envs.world import GROUP
 from rlstack.config import ConfigError
+from rlstack.envs.world import GROUP
 
 from .base import Agent
 from .compilation import Compiler

@@ -24,11 +24,11 @@ from torchrl.modules import MaskedCategorical, ProbabilisticActor, QValueActor, 
 from torchrl.objectives import SoftUpdate
 from torchrl.objectives.common import LossModule
 
-from envs.named import imported
 from rlstack.config import ConfigError
 from rlstack.config.agents import RATE, LossNetwork, TorchRLConfig
 from rlstack.config.errors import did_you_mean, unknown_key
 from rlstack.config.schedules import make_schedule
+from rlstack.envs.named import imported
 from rlstack.losses.advantage import normalized
 from rlstack.networks.distributions import full_precision
 from rlstack.networks.renormalized import renormalized

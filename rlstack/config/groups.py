@@ -16,17 +16,8 @@ from rlstack.config.typed import in_words, resolve
 
 
 def conf_dir() -> Path:
-    """The folder of yaml files: inside the installed package, or at the top of the source checkout.
-
-    Raises:
-        ConfigError: if neither exists.
-    """
-    package = Path(__file__).resolve().parents[1]
-    candidates = (package / "conf", package.parent / "conf")
-    for candidate in candidates:
-        if candidate.is_dir():
-            return candidate
-    raise ConfigError(f"no folder of configuration files, looked for {candidates[0]} and {candidates[1]}")
+    """The folder of yaml files."""
+    return Path(__file__).resolve().parents[1] / "conf"
 
 
 def is_own(world: str) -> bool:

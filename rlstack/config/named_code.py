@@ -19,11 +19,11 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from envs.named import imported
 from rlstack.config.errors import ConfigError
 from rlstack.config.overrides import override
+from rlstack.envs.named import imported
 
-_OURS = {("envs.world", "World"), ("envs", "World"), ("rlstack.agents.base", "Agent")}
+_OURS = {("rlstack.envs.world", "World"), ("rlstack.envs", "World"), ("rlstack.agents.base", "Agent")}
 _TORCHRL, _THEIR_BASES = "torchrl", ("EnvBase", "LossModule")
 """Our worlds and losses have these bases in TorchRL, and a user's classes may, too. No other class of TorchRL may be
 named freely: some of them start programs."""
@@ -55,7 +55,7 @@ def granting(content: Any) -> Iterator[None]:
 def check_named(content: Any, file: str | Path) -> None:
     """Refuses plain content of a file that names code, under any key.
 
-    Allowed are classes whose bases, according to the source of their modules, lead to :class:`envs.World`, to
+    Allowed are classes whose bases, according to the source of their modules, lead to :class:`rlstack.envs.World`, to
     :class:`rlstack.agents.Agent`, or to TorchRL's ``EnvBase`` or ``LossModule``; and what the user wrote, see
     :func:`granting`.
 

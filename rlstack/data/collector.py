@@ -13,8 +13,8 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type
 
-from envs.tensordicts import unchecked
-from envs.world import World
+from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.world import World
 
 LEAN: dict[str, Any] = {
     # Trajectory ids cost a third of a step; episodes end inside the env, which reports their statistics.

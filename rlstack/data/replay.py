@@ -20,9 +20,9 @@ from torch import Tensor
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, RoundRobinWriter, TensorDictReplayBuffer
 from torchrl.data.replay_buffers import RandomSampler, SamplerWithoutReplacement
 
-from envs.tensordicts import unchecked
 from rlstack.config import ConfigError
 from rlstack.data.devices import indexed
+from rlstack.envs.tensordicts import unchecked
 
 from .samplers import SumTreeSampler
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torchrl.data import Storage
 from torchrl.data.replay_buffers import Sampler
 
-from envs.whole_files import replacing
 from rlstack.config import ConfigError
+from rlstack.envs.whole_files import replacing
 
 from .sum_tree import SumTree
 

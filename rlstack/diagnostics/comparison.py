@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from envs.bounded_files import check_regular
 from rlstack.config import ConfigError
+from rlstack.envs.bounded_files import check_regular
 
 from .report import number
 

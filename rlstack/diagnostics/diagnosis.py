@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from envs.working import counted
 from rlstack.agents import agent_class
 from rlstack.agents.legacy import Legacy
 from rlstack.config import ConfigError, to_plain
+from rlstack.envs.working import counted
 from rlstack.runs.seeding import seed_everything
 from rlstack.training.environment import instruction_set, processor
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from envs.extras import needs
 from rlstack.data.collector import make_collector
+from rlstack.envs.extras import needs
 from rlstack.training.hardware import GpuWatch
 
 from .measuring import MeasuredTraining

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torchrl.envs import EnvBase
 
-import envs
-from envs.registry import world_hooks
-from envs.working import step
+from rlstack import envs
 from rlstack.agents import Agent, build_agent
+from rlstack.envs.registry import world_hooks
+from rlstack.envs.working import step
 from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
 

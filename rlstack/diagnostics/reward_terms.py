@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase
 
-from envs.world import hooks_of
 from rlstack.config import ConfigError
+from rlstack.envs.world import hooks_of
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 from rlstack.evaluation.figures import saved_figure
 from rlstack.runs.seeding import own_randomness

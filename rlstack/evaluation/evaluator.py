@@ -15,18 +15,18 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-import envs
-from envs.keys import GROUP
-from envs.recording import EpisodeRecorder
-from envs.registry import evaluation_options
-from envs.rendering.rendered import RenderedRecorder, rendered
-from envs.working import Work, working
-from envs.world import hooks_of
+from rlstack import envs
 from rlstack.agents import Agent
 from rlstack.agents.interface import Interface, difference
 from rlstack.config import ConfigError
 from rlstack.data.finite import LEARNED_FROM, Sum, find, leaves
 from rlstack.data.recordings import TransitionRecorder
+from rlstack.envs.keys import GROUP
+from rlstack.envs.recording import EpisodeRecorder
+from rlstack.envs.registry import evaluation_options
+from rlstack.envs.rendering.rendered import RenderedRecorder, rendered
+from rlstack.envs.working import Work, working
+from rlstack.envs.world import hooks_of
 from rlstack.runs.seeding import own_randomness
 from rlstack.runs.worlds import world_options
 
@@ -72,7 +72,8 @@ def evaluate(
 ) -> Evaluation:
     """Plays episodes to their end and reads the world's own statistics of each.
 
-    A world controls this by its hooks, see :class:`envs.world.WorldHooks`: ``evaluation_options``, which override
+    A world controls this by its hooks, see :class:`rlstack.envs.world.WorldHooks`: ``evaluation_options``, which
+    override
     ``options``, so that shaped rewards and curricula of the training do not count; ``evaluation_set``, fixed episodes
     started by ``reset_to``; ``episode_options``, the options these need; ``evaluation_steps``, see ``max_steps``.
     Without a set, episodes are random, from this seed. Without statistics under ``("next", "episode")``, ``return``
@@ -80,7 +81,7 @@ def evaluate(
 
     Args:
         policy: module that adds actions to an env's tensordict.
-        world: name or path for :func:`envs.make`.
+        world: name or path for :func:`rlstack.envs.make`.
         options: constructor arguments of the world.
         episodes: number of episodes per level of the world's evaluation set, or in total if it has none.
         seed: seed of episodes, worlds and sampling policies; the same seed gives the same result.

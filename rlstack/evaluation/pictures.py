@@ -1,7 +1,7 @@
 """Pictures of episodes: files of the episodes that an evaluation recorded, and animations of an episode in play.
 
-A world's recordings draw themselves (:class:`envs.recording.EpisodeRecording`). A world with a ``render`` method
-instead has the pictures of its first world recorded.
+A world's recordings draw themselves (:class:`rlstack.envs.recording.EpisodeRecording`). A world with a ``render``
+method instead has the pictures of its first world recorded.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from envs.keys import GROUP
-from envs.recording import EpisodeRecorder, EpisodeRecording
-from envs.rendering.canvas import Legend, Picture, captioned
-from envs.rendering.films import Animation, in_grid, save_animation, save_picture
-from envs.rendering.rendered import RenderedRecorder, rendered
-from envs.world import hooks_of
 from rlstack.data.recordings import TransitionRecorder
+from rlstack.envs.keys import GROUP
+from rlstack.envs.recording import EpisodeRecorder, EpisodeRecording
+from rlstack.envs.rendering.canvas import Legend, Picture, captioned
+from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_picture
+from rlstack.envs.rendering.rendered import RenderedRecorder, rendered
+from rlstack.envs.world import hooks_of
 
 from .evaluator import MOST_STEPS, EpisodeStatistics
 from .results import Evaluation
@@ -80,7 +80,7 @@ def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
 
 
 class EpisodeAnimation(Protocol):
-    """An animation of an episode that may still be in play; see :class:`envs.rendering.films.Animation`."""
+    """An animation of an episode that may still be in play; see :class:`rlstack.envs.rendering.films.Animation`."""
 
     @property
     def per_second(self) -> float:

@@ -16,10 +16,10 @@ from typing import TextIO
 import numpy as np
 from PIL import Image
 
-from envs.rendering.canvas import Colour, Picture, WrittenText, texts_apart
-from envs.rendering.films import save_film
-from envs.rendering.window import Window
 from rlstack.config import ConfigError
+from rlstack.envs.rendering.canvas import Colour, Picture, WrittenText, texts_apart
+from rlstack.envs.rendering.films import save_film
+from rlstack.envs.rendering.window import Window
 
 from .pictures import EpisodeAnimation
 

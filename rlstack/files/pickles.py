@@ -18,9 +18,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from envs.bounded_files import check_archive
-from envs.whole_files import replacing
 from rlstack.config import ConfigError
+from rlstack.envs.bounded_files import check_archive
+from rlstack.envs.whole_files import replacing
 
 _STRUCTS = {
     **{"f8": "d", "f4": "f", "f2": "e", "b1": "?"},

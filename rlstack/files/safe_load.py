@@ -15,8 +15,8 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from envs.bounded_files import check_archive
 from rlstack.config.errors import ConfigError
+from rlstack.envs.bounded_files import check_archive
 
 REFUSED = "refused, it holds objects that are not plain data"
 

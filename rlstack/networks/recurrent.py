@@ -14,7 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from envs.tensordicts import unchecked
+from rlstack.envs.tensordicts import unchecked
 
 from .cells import GRUSequence, LSTMSequence
 from .encoders import Observation

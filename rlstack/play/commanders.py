@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from envs.working import working
 from rlstack.config import ConfigError, Interval
 from rlstack.config.agents import Count
+from rlstack.envs.working import working
 
 from .games import GameResult, Schedule, WinLossRecord
 from .league import League, LeagueMember

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import envs
-from envs.whole_files import write_json
+from rlstack import envs
 from rlstack.agents.foreign import parse
 from rlstack.config import ConfigError, Interval, build, convert
 from rlstack.config.named_code import check_named
+from rlstack.envs.whole_files import write_json
 from rlstack.evaluation.evaluator import OURS
 from rlstack.files.safe_load import read_json_object
 from rlstack.runs.checkpoint import CheckpointError, write_checkpoint

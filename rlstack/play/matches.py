@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-import envs
-from envs.keys import GROUP
-from envs.working import Work, working
-from envs.world import Sides, hooks_of
+from rlstack import envs
 from rlstack.config import ConfigError
+from rlstack.envs.keys import GROUP
+from rlstack.envs.working import Work, working
+from rlstack.envs.world import Sides, hooks_of
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 from rlstack.runs.seeding import own_randomness
 
@@ -32,7 +32,7 @@ class GameRunner:
     """A two-sided world with its ``evaluation_options``, and players for it.
 
     Args:
-        world: name of the world for :func:`envs.make`.
+        world: name of the world for :func:`rlstack.envs.make`.
         options: constructor arguments of the world.
         num_worlds: number of worlds stepped at once; fewer if there are fewer games.
         device: device of the worlds and the players.

@@ -13,12 +13,12 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from envs.world import GROUP, MEMORY, Told, hooks_of
 from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.split import SplitPolicy
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
+from rlstack.envs.world import GROUP, MEMORY, Told, hooks_of
 
 from .sides import sides_of
 
@@ -71,7 +71,7 @@ class RandomPlayer(Player):
 
 
 class ScriptedPlayer(Player):
-    """A player that comes with the world and may read its whole state; see :class:`envs.world.Sides`.
+    """A player that comes with the world and may read its whole state; see :class:`rlstack.envs.world.Sides`.
 
     Args:
         script: name among the world's players.

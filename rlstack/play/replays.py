@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from torchrl.envs import EnvBase
 
-import envs
-from envs.recording import EpisodeRecording
-from envs.rendering.films import save_animation
-from envs.world import hooks_of
+from rlstack import envs
 from rlstack.config import ConfigError
+from rlstack.envs.recording import EpisodeRecording
+from rlstack.envs.rendering.films import save_animation
+from rlstack.envs.world import hooks_of
 
 from .games import GameResult
 

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from envs.whole_files import write_json, write_text
 from rlstack.config import ConfigError
+from rlstack.envs.whole_files import write_json, write_text
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.table import print_rows
 

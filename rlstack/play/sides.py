@@ -12,10 +12,10 @@ from torch import Tensor
 from torchrl.data import Binary, Composite
 from torchrl.envs import EnvBase
 
-import envs
-from envs.world import GROUP, Sides, WorldHooks, hooks_of
+from rlstack import envs
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
+from rlstack.envs.world import GROUP, Sides, WorldHooks, hooks_of
 
 if TYPE_CHECKING:
     from .players import Player

@@ -13,12 +13,12 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from envs.world import GROUP, World, hooks_of
-from envs.wrappers import Wrapper
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.agents import Count
 from rlstack.config.errors import prefixed
+from rlstack.envs.world import GROUP, World, hooks_of
+from rlstack.envs.wrappers import Wrapper
 
 from .players import RANDOM, SELF, ScriptedPlayer
 from .pool import Pool, make_sampler
@@ -80,7 +80,7 @@ def against(env: Any, opponents: Mapping[str, Any] | None) -> Any:
         return env
     config = build(OpponentsConfig, opponents, "opponents")
     if not isinstance(env, World):
-        raise ConfigError(f"opponents: {type(env).__name__} is not an envs.world.World, only null is allowed")
+        raise ConfigError(f"opponents: {type(env).__name__} is not an rlstack.envs.world.World, only null is allowed")
     with prefixed("opponents"):
         return Versus(env, config)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from envs.whole_files import replacing
 from rlstack import __version__
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
+from rlstack.envs.whole_files import replacing
 
 from . import curves, provenance
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, interval, number, shorter

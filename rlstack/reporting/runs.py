@@ -17,8 +17,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from envs.working import working
 from rlstack.config import bounded_yaml
+from rlstack.envs.working import working
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.bounded_files import RATIO
-from envs.whole_files import replacing
+from rlstack.envs.bounded_files import RATIO
+from rlstack.envs.whole_files import replacing
 from rlstack.files.safe_load import is_torchscript, load_tensors
 
 from .run_directory import naming

@@ -1,4 +1,4 @@
-"""The option ``opponents`` of every two-sided world; importing this module registers it with :func:`envs.make`.
+"""The option ``opponents`` of every two-sided world; importing this module registers it with :func:`rlstack.envs.make`.
 
 It imports nothing slow; :mod:`rlstack.play.versus` implements the option.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from envs import registry
+from rlstack.envs import registry
 
 OPTION = "opponents"
 

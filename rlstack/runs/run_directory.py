@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from envs.whole_files import write_text
 from rlstack.config import ConfigError
 from rlstack.config.bounded_yaml import read_text
 from rlstack.config.earlier import renewed
 from rlstack.config.errors import nearest_path
 from rlstack.config.named_code import check_named
+from rlstack.envs.whole_files import write_text
 
 from .zoo import PREFIX, zoo_file
 

@@ -12,13 +12,13 @@ import torch
 from omegaconf import OmegaConf
 from torchrl.envs import EnvBase
 
-import envs
 import rlstack.runs.opponents  # noqa: F401  (makes env.opponents known)
-from envs.world import GROUP
+from rlstack import envs
 from rlstack.config import ConfigError, convert, to_plain
 from rlstack.config.errors import unknown_key
 from rlstack.config.groups import is_own
 from rlstack.data.devices import usable_device
+from rlstack.envs.world import GROUP
 
 _OURS = ("device", "seed")  # top-level keys of a run
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -19,10 +19,8 @@ AGENT, CARD, FILM = "agent.pt", "card.json", "film.mp4"
 
 
 def zoo_folder() -> Path:
-    """Returns the folder of the agents, in a checkout or in an installed package."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "zoo"
-    return installed if installed.is_dir() else package.parent / "experiments" / "zoo"
+    """Returns the folder of the agents."""
+    return Path(__file__).resolve().parents[1] / "zoo"
 
 
 def zoo_names() -> list[str]:

@@ -19,8 +19,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-from envs.whole_files import write_json
 from rlstack.config import ConfigError, catalogue
+from rlstack.envs.whole_files import write_json
 from rlstack.training.notices import concealed
 
 KEY = "hydra.sweep.dir"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from envs.extras import needs
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.named_code import granting
 from rlstack.config.overrides import override
+from rlstack.envs.extras import needs
 from rlstack.training.hooks import Hook
 
 from .folder import JOBS, in_sweep

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from envs.whole_files import write_json
 from rlstack.config import ConfigError
+from rlstack.envs.whole_files import write_json
 
 
 def write_state(path: Path, kind: str, **content: Any) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-import envs
+from rlstack import envs
 from rlstack.agents import Agent
 from rlstack.agents.compilation import CannotCompile, Compiler, trace_gradients
 from rlstack.runs.worlds import choose_device

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
-from envs.extras import needs
 from rlstack.config import ConfigError, Interval, convert
 from rlstack.config.agents import Count, NonNegative, Positive, Whole
+from rlstack.envs.extras import needs
 
 from .notices import check_address
 from .stages import CurriculumConfig

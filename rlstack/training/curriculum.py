@@ -12,9 +12,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from envs.world import hooks_of
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
+from rlstack.envs.world import hooks_of
 from rlstack.evaluation.figures import saved_figure
 from rlstack.play.versus import Versus
 
@@ -40,8 +40,8 @@ class Curriculum(Hook):
 
     Args:
         config: list of the stages.
-        env: any env with ``num_stages`` and ``set_stage``, which every :class:`envs.world.World` has; it is set to the
-            first stage.
+        env: any env with ``num_stages`` and ``set_stage``, which every :class:`rlstack.envs.world.World` has; it is set
+            to the first stage.
 
     Raises:
         ConfigError: a metric that the world's episodes lack, or a stage that the world lacks.

@@ -18,8 +18,6 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from envs.working import working
-from envs.world import MEMORY
 from rlstack.agents.base import Agent
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.recurrent import Recurrent
@@ -29,6 +27,8 @@ from rlstack.data import cut, episode_starts
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.data.recordings import save_arrays
+from rlstack.envs.working import working
+from rlstack.envs.world import MEMORY
 
 from .recorded import read_file
 

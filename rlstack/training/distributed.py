@@ -24,13 +24,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from envs.world import World
 from rlstack.agents import Agent
 from rlstack.agents.split import Split
 from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
 from rlstack.data.messages import from_file, to_file
 from rlstack.data.normalizers import RunningMoments
+from rlstack.envs.world import World
 from rlstack.runs.checkpoint import state_digest
 from rlstack.runs.seeding import seed_everything
 from rlstack.runs.worlds import choose_device, size_key

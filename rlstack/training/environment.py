@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from envs.whole_files import write_json
 from rlstack.config.errors import RunError
+from rlstack.envs.whole_files import write_json
 from rlstack.runs.versions import versions
 
 ENVIRONMENT = "environment.json"

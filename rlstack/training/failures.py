@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from envs.processes import EnvironmentFailed, WorkersFailed, place_of
 from rlstack.config.errors import RunError
+from rlstack.envs.processes import EnvironmentFailed, WorkersFailed, place_of
 from rlstack.runs.run_directory import OF_THE_DISK
 
 from .workers import CollectorFailed

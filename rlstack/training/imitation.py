@@ -18,7 +18,6 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.objectives.common import LossModule
 
-from envs.working import counted, working
 from rlstack.agents.base import Agent
 from rlstack.agents.fit import check_bounds
 from rlstack.agents.foreign import load_policy
@@ -27,6 +26,7 @@ from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.optimizer import Info, Optimizer
 from rlstack.agents.recurrent import Recurrent
 from rlstack.config import ConfigError
+from rlstack.envs.working import counted, working
 from rlstack.play.versus import ScriptedPolicy, own_policy
 from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world
@@ -69,7 +69,7 @@ def imitate(
         lr: learning rate at the beginning; it falls linearly to zero.
         replay: whether the expert's transitions also enter the agent's replay buffer.
 
-    :mod:`envs.working` reports the progress, and can stop it.
+    :mod:`rlstack.envs.working` reports the progress, and can stop it.
 
     Returns ``imitation/loss`` (mean over the last epoch), ``imitation/held_out`` (loss on a tenth of the data that was
     not trained on), ``imitation/frames``, and of greedy acting on that tenth ``imitation/accuracy`` (share of choices

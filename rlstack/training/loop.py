@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from envs import world_hooks
-from envs.compilation import telling, under_way
-from envs.working import Work, following
-from envs.world import hooks_of
 from rlstack.agents import build_agent
 from rlstack.agents.precision import decided
 from rlstack.config import ConfigError
 from rlstack.data.flatten import flatten_agents
+from rlstack.envs import world_hooks
+from rlstack.envs.compilation import telling, under_way
+from rlstack.envs.working import Work, following
+from rlstack.envs.world import hooks_of
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.runs.checkpoint import state_digest
 from rlstack.runs.loading import MISFITS, brief, initialise, unfinished
@@ -265,7 +265,7 @@ class Training:
         self.last_frame = self.frames
 
     def following_work(self) -> AbstractContextManager[None]:
-        """A context in which work (:mod:`envs.working`) is displayed and reported to all hooks."""
+        """A context in which work (:mod:`rlstack.envs.working`) is displayed and reported to all hooks."""
 
         def follow(work: Work) -> None:
             self.progress.work(work)

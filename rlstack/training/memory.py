@@ -17,11 +17,11 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from envs.world import hooks_of
 from rlstack.agents import build_agent
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.data.devices import usable_device
+from rlstack.envs.world import hooks_of
 from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world, choose_device, size_key
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
-from envs.whole_files import write_json
 from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.recurrent import Recurrent
 from rlstack.config import ConfigError
 from rlstack.data import Replay
+from rlstack.envs.whole_files import write_json
 
 from .config import TrainConfig, needs_memory
 from .hooks import Hook

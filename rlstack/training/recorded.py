@@ -15,13 +15,13 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import Composite
 
-from envs.bounded_files import check_archive
 from rlstack.agents.fit import check_bounds
 from rlstack.agents.foreign import check_new_dataset, minari_arrays, recording_reader, write_minari
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import nearest_path
 from rlstack.data.recordings import episode_lengths, save_arrays
+from rlstack.envs.bounded_files import check_archive
 from rlstack.files.safe_load import load_arrays
 from rlstack.runs.checkpoint import CheckpointError, content_digest
 from rlstack.runs.loading import checkpoint_file, read_agent

@@ -18,12 +18,12 @@ import torch
 from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 from torchrl.envs import EnvBase
 
-from envs.extras import needs
-from envs.world import World, hooks_of
 from rlstack.agents import Agent, agent_class
 from rlstack.agents.on_policy import FromRollouts, OnPolicy
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
+from rlstack.envs.extras import needs
+from rlstack.envs.world import World, hooks_of
 from rlstack.runs.seeding import seed_everything
 from rlstack.runs.worlds import build_world, device_of_worlds, size_key
 

@@ -15,13 +15,13 @@ from torchrl.data import Composite
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
-from envs.named import place_in_users_code
-from envs.processes import EnvironmentFailed
-from envs.world import World
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError
 from rlstack.data.finite import find
 from rlstack.data.flatten import flatten_agents
+from rlstack.envs.named import place_in_users_code
+from rlstack.envs.processes import EnvironmentFailed
+from rlstack.envs.world import World
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.runs.loading import initialise
 from rlstack.runs.run_directory import RunDirectory

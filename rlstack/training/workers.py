@@ -26,13 +26,13 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from envs.processes import place_of
-from envs.whole_files import write_text
-from envs.world import GROUP, MEMORY, hooks_of
 from rlstack.agents import Agent
 from rlstack.agents.base import copy_on
 from rlstack.data.collector import LEAN, LeanCollector
 from rlstack.data.messages import from_file, to_file
+from rlstack.envs.processes import place_of
+from rlstack.envs.whole_files import write_text
+from rlstack.envs.world import GROUP, MEMORY, hooks_of
 from rlstack.runs.seeding import restore_rng, rng_state
 
 ATTEMPTS = 3

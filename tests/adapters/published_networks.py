@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import envs
+from rlstack import envs
 from rlstack.adapters.marinenav import NETWORKS
 from rlstack.adapters.marinenav.agents import CONFIGURATIONS
 from rlstack.adapters.marinenav.files import FILES

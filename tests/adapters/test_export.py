@@ -14,8 +14,8 @@ import torch
 from hydra import compose, initialize_config_dir
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.adapters import exporting
 from rlstack.adapters.agreement import random_inputs
 from rlstack.adapters.exporting import beside, deterministic, export_policy

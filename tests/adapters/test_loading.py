@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.adapters.sb3 import load_sb3
 from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.config import ConfigError

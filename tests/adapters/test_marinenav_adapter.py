@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-import envs
+from rlstack import envs
 from rlstack.adapters.marinenav import load_published_actor, published_policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError

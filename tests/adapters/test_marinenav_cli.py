@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import rlstack
-from envs.marinenav.episodes import load_episodes
 from rlstack.adapters.marinenav import load_published, network_state, published_agent
 from rlstack.adapters.marinenav.__main__ import main, train_together
 from rlstack.adapters.marinenav.evaluations import read_evaluations
@@ -26,6 +25,7 @@ from rlstack.adapters.marinenav.published_run import PublishedFiles, folders
 from rlstack.adapters.marinenav.trial import Trial, read_trials
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import RunError
+from rlstack.envs.marinenav.episodes import load_episodes
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.adapters.marinenav import load_published
 from rlstack.adapters.marinenav.__main__ import main
 from rlstack.adapters.marinenav.evaluations import read_evaluations

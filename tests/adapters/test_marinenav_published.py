@@ -14,10 +14,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-import envs
-from envs.marinenav.noise import PublishedNoise, perception_seeds
+from rlstack import envs
 from rlstack.adapters.marinenav import published_agent, published_policy
 from rlstack.agents import Agent
+from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate
 from tests.envs.marinenav.recorded import load_json
 

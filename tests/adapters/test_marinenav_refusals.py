@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
+from rlstack import envs
 from rlstack.adapters.marinenav import NETWORKS, load_published, published_agent, published_policy, save_published
 from rlstack.config import ConfigError
 from tests.adapters.damage import damaged

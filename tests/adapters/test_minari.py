@@ -10,11 +10,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-import envs
-from envs.keys import GROUP
+from rlstack import envs
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.data.recordings import save_arrays, trajectories
+from rlstack.envs.keys import GROUP
 from rlstack.training.recorded import RecordedTransitions, read_recorded, write_recorded
 
 minari: Any = pytest.importorskip("minari")

@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from torch import nn
 from torchrl.data import MultiCategorical, OneHot
 
-import envs
+from rlstack import envs
 from rlstack.adapters.protocols import foreign_policy
 from rlstack.config import ConfigError
 from rlstack.config.named_code import load_named

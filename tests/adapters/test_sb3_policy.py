@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase, InitTracker, TransformedEnv
 
-import envs
+from rlstack import envs
 from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_policy
 from rlstack.adapters.sb3.networks import RecurrentActorCritic
 from rlstack.config import ConfigError

@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Categorical, Composite, Unbounded
 
-from envs.world import World
+from rlstack.envs.world import World
 
 ENDS = ("done", "terminated", "truncated")
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs import EnvBase
 
-from envs.world import WorldHooks
 from rlstack.agents import agent_class, make_agent
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, conf_dir
 from rlstack.config.agents import CONFIGS
+from rlstack.envs.world import WorldHooks
 
 _SMALL: dict[str, Any] = {
     **{"self_features": 8, "object_features": [4], "hidden": [16, 16], "minibatch_size": 16, "epochs": 2},

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-import envs
+from rlstack import envs
 from rlstack.agents import Agent, make_agent
 from rlstack.config import ConfigError
 from rlstack.data.messages import from_file, to_file

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-import envs
+from rlstack import envs
 from rlstack.adapters.marinenav import ACTOR_NAMES, CRITIC_NAMES, published_state
 from rlstack.agents import make_agent
 from rlstack.data.collector import make_collector

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
-import envs
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.agents.interface import Interface
 from rlstack.data.flatten import flatten_agents

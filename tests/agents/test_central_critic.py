@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-import envs
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector

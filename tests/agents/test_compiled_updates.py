@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from envs.compilation import Compiled, telling, under_way
 from rlstack.agents.compilation import CannotCompile, Compiler
+from rlstack.envs.compilation import Compiled, telling, under_way
 from tests.agents.small_agents import CASES, plain, small
 from tests.exhaustive import exhaustive
 

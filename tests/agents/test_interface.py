@@ -9,7 +9,7 @@ import torch
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 from torchrl.envs import ParallelEnv, SerialEnv, TransformedEnv
 
-import envs
+from rlstack import envs
 from rlstack.agents import Agent, agent_class, build_agent, make_agent, register
 from rlstack.agents.acqn import ACQN
 from rlstack.agents.base import Policy

@@ -13,8 +13,8 @@ from torchrl.data import Bounded, Categorical, Unbounded
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.adapters.sb3 import load_sb3, sb3_policy
 from rlstack.agents import Interface
 from rlstack.agents.legacy import EpsilonPolicy, SpecsOnly

@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 
-import envs
+from rlstack import envs
 from rlstack.agents import Agent, build_agent, completed
 from rlstack.config import ConfigError
 from tests.agents.munchausen import MunchausenConfig, MunchausenLoss

@@ -12,8 +12,8 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.agents import Agent, build_agent, completed
 from rlstack.config import ConfigError
 from tests.agents.spo import SPOLoss

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
 
-import envs
+from rlstack import envs
 from rlstack.adapters.exporting import export_policy
 from rlstack.agents import build_agent, completed, make_agent
 from rlstack.agents.dqn import DQN

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from torchrl.collectors import Collector, MultiSyncCollector
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-import envs
+from rlstack import envs
 from rlstack.agents import Agent, make_agent
 from tests.agents.small_agents import ALGORITHMS, DISCRETE
 

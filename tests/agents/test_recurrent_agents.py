@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-import envs
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
@@ -147,7 +147,7 @@ def test_greedy_acting_needs_no_critic_and_no_random_numbers() -> None:
 
 
 def test_other_envs_have_their_memory_kept_for_them() -> None:
-    env = Detour(4, discrete=True)  # two steps an episode, no envs.world.World
+    env = Detour(4, discrete=True)  # two steps an episode, no rlstack.envs.world.World
     agent = small(env, "dqn")
     found = env.rollout(9, agent.policy(explore=True), break_when_any_done=False)
     assert (found["memory"][:, ::2] == 0).all() and (found["memory"][:, 1::2] != 0).any(-1).all()

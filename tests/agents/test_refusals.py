@@ -8,7 +8,7 @@ import pytest
 from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
-import envs
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from tests.agents.small_agents import ALGORITHMS, SMALL, YAMLS, Decisions, takes

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Unbounded
 
-import envs
+from rlstack import envs
 from rlstack.agents.interface import Interface
 from rlstack.agents.iqn import levels
 from rlstack.config import ConfigError

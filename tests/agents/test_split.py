@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.agents.split import SIDES, Split
 from rlstack.config import ConfigError
 from rlstack.data.flatten import flatten_agents

@@ -11,10 +11,10 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
-import envs
-from envs.world import Mirror
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
+from rlstack.envs.world import Mirror
 from rlstack.training.self_check import check_buildable
 from tests.agents.small_agents import Decisions, small
 from tests.training.test_cadence import config

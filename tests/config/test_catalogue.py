@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import envs
+from rlstack import envs
 from rlstack.config import ConfigError, catalogue, load_group
 from rlstack.config.catalogue import Option
 

@@ -62,22 +62,9 @@ def test_leaves_a_running_hydra_application_alone(conf: Path) -> None:
     assert GlobalHydra.instance().hydra is before
 
 
-def test_conf_dir_prefers_the_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = tmp_path / "site" / "rlstack" / "config" / "groups.py"
-    monkeypatch.setattr(groups, "__file__", str(module))
-    with pytest.raises(ConfigError, match="no folder of configuration files"):
-        conf_dir()
-    (tmp_path / "site" / "conf").mkdir(parents=True)
-    assert conf_dir() == tmp_path.resolve() / "site" / "conf"
-    (tmp_path / "site" / "rlstack" / "conf").mkdir(parents=True)
-    assert conf_dir() == tmp_path.resolve() / "site" / "rlstack" / "conf"
-
-
 def test_a_group_can_be_read_while_hydra_is_in_use() -> None:
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
-
-    from rlstack.config import conf_dir
 
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         outer = GlobalHydra.instance().hydra

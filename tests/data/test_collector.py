@@ -13,7 +13,7 @@ from torchrl.data import Binary, Bounded, Composite, Unbounded
 from torchrl.envs import EnvBase
 from torchrl.modules import ProbabilisticActor
 
-import envs
+from rlstack import envs
 from rlstack.agents.base import Policy
 from rlstack.agents.interface import Interface
 from rlstack.data.collector import make_collector

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.config import ConfigError
 from rlstack.diagnostics.reward_terms import draw_curves, play_episode, read_curves
 from tests.conftest import Ended

@@ -14,9 +14,9 @@ from torch import Tensor
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 
-import envs
-from envs.actions import reader
+from rlstack import envs
 from rlstack.config import ConfigError
+from rlstack.envs.actions import reader
 from rlstack.training.self_check import check_batch
 
 Pair = Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -12,10 +12,10 @@ from PIL import ImageColor
 from tensordict import TensorDictBase
 from torchrl.envs.utils import check_env_specs
 
-import envs
 import rlstack
-from envs.cartpole.env import POLE
+from rlstack import envs
 from rlstack.config import load_group
+from rlstack.envs.cartpole.env import POLE
 from rlstack.evaluation.evaluator import evaluate
 from tests.exhaustive import exhaustive
 

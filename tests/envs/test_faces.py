@@ -14,10 +14,10 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import envs
-from envs.faces import FACES
-from envs.faces.single import SingleWorld
-from envs.faces.vector import VectorWorld
+from rlstack import envs
+from rlstack.envs.faces import FACES
+from rlstack.envs.faces.single import SingleWorld
+from rlstack.envs.faces.vector import VectorWorld
 from tests.exhaustive import exhaustive
 
 ARENA, MARINENAV, ROCKET, ECHELON = FACES
@@ -260,7 +260,7 @@ def test_a_world_of_one_agent_is_none_for_pettingzoo() -> None:
 
 def test_stable_baselines_trains_on_a_batch() -> None:
     sb3 = pytest.importorskip("stable_baselines3")
-    from envs.faces.stable_baselines3 import SB3World
+    from rlstack.envs.faces.stable_baselines3 import SB3World
 
     model = sb3.PPO("MlpPolicy", SB3World("arena", 8, max_steps=5), n_steps=8, batch_size=32, n_epochs=1, seed=0)
     model.learn(128)
@@ -269,7 +269,7 @@ def test_stable_baselines_trains_on_a_batch() -> None:
 
 def test_stable_baselines_trains_on_a_vector_of_gymnasium() -> None:
     sb3 = pytest.importorskip("stable_baselines3")
-    from envs.faces.stable_baselines3 import SB3World
+    from rlstack.envs.faces.stable_baselines3 import SB3World
 
     vector = gymnasium.make_vec(MARINENAV, num_envs=4, autoreset_mode="SAME_STEP", max_steps=5)
     model = sb3.PPO("MultiInputPolicy", SB3World(vector), n_steps=8, batch_size=32, n_epochs=1, seed=0)
@@ -282,7 +282,7 @@ def test_stable_baselines_trains_on_a_vector_of_gymnasium() -> None:
 @pytest.mark.slow
 def test_stable_baselines_solves_our_cartpole() -> None:
     sb3 = pytest.importorskip("stable_baselines3")
-    from envs.faces.stable_baselines3 import SB3World
+    from rlstack.envs.faces.stable_baselines3 import SB3World
 
     options: dict[str, Any] = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98}
     model = sb3.PPO("MlpPolicy", SB3World("cartpole", 8), learning_rate=1e-3, seed=0, **options)

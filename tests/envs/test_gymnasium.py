@@ -12,9 +12,9 @@ import torch
 from torchrl.data import Bounded, MultiCategorical
 from torchrl.envs.utils import RandomPolicy, check_env_specs
 
-import envs
 import rlstack
-from envs.gymnasium import Gymnasium
+from rlstack import envs
+from rlstack.envs.gymnasium import Gymnasium
 from tests.envs.gymnasium_toys import TOYS, rolled
 
 CARTPOLE = "CartPole-v1"

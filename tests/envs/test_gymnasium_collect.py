@@ -10,8 +10,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.data.collector import LeanCollector
 from tests.exhaustive import exhaustive
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from envs.gymnasium import Gymnasium
-from envs.processes import EnvironmentFailed, WorkersFailed
+from rlstack.envs.gymnasium import Gymnasium
+from rlstack.envs.processes import EnvironmentFailed, WorkersFailed
 from tests.envs.gymnasium_toys import TOYS, rolled
 
 FRAGILE = f"{TOYS}:Fragile"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from envs.gymnasium import Gymnasium
+from rlstack.envs.gymnasium import Gymnasium
 from tests.envs.gymnasium_toys import TOYS, rolled
 
 CARTPOLE = "CartPole-v1"
@@ -66,7 +66,7 @@ def test_a_program_may_end_without_closing(tmp_path: Path) -> None:
     script.write_text(
         "import multiprocessing\n"
         "if __name__ == '__main__':\n"
-        "    from envs.gymnasium import Gymnasium\n"
+        "    from rlstack.envs.gymnasium import Gymnasium\n"
         f"    env = Gymnasium({CARTPOLE!r}, num_envs=2, workers=1)\n"
         "    env.reset()\n"
         "    print(multiprocessing.active_children()[0].pid)\n"

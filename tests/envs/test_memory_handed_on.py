@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
-import envs
+from rlstack import envs
 from tests.agents.recall import Recall
 
 

@@ -13,11 +13,11 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-import envs
-from envs.arena.rules import FAR, NEVER
-from envs.arena.state import ArenaState
-from envs.marinenav.state import WorldState
-from envs.world import Mirror
+from rlstack import envs
+from rlstack.envs.arena.rules import FAR, NEVER
+from rlstack.envs.arena.state import ArenaState
+from rlstack.envs.marinenav.state import WorldState
+from rlstack.envs.world import Mirror
 
 WORLDS, STEPS = 8, 6
 

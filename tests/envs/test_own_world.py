@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from tensordict import TensorDictBase
 from torchrl.envs import check_env_specs
 
-import envs
+from rlstack import envs
 from rlstack.config import conf_dir, to_plain
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchrl.envs.utils import check_env_specs
 
-import envs
+from rlstack import envs
 
 
 def pair(**options: Any) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
-import envs
+from rlstack import envs
 from rlstack.data.flatten import flatten_agents, transitions
 from rlstack.evaluation.evaluator import evaluate
 from tests.evaluation.scripted import Scripted

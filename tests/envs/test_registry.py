@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from torchrl.envs import EnvBase
 
-import envs
-from envs import registry
-from envs.marinenav.env import MarineNav
+from rlstack import envs
+from rlstack.envs import registry
+from rlstack.envs.marinenav.env import MarineNav
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def test_a_registered_world_is_made_by_name() -> None:
 def test_a_dotted_path_needs_no_registration() -> None:
     assert envs.make(f"{__name__}:stand_in", colour="blue") == (1, "blue")
     assert envs.make(f"{__name__}:open_factory", anything=1) == {"anything": 1}
-    assert envs.world_class("envs.marinenav.env:MarineNav") is MarineNav
+    assert envs.world_class("rlstack.envs.marinenav.env:MarineNav") is MarineNav
 
 
 @pytest.mark.parametrize(

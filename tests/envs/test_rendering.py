@@ -9,8 +9,8 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 
-from envs.rendering.canvas import Canvas, Picture, PictureLayout, captioned, texts_apart, width_of, write
-from envs.rendering.films import Animation, in_grid, save_animation, save_picture
+from rlstack.envs.rendering.canvas import Canvas, Picture, PictureLayout, captioned, texts_apart, width_of, write
+from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_picture
 
 WHITE = (255, 255, 255)
 

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, Unbounded
 
-from envs.spaces import Actions, Observations, has_mask, split_mask
+from rlstack.envs.spaces import Actions, Observations, has_mask, split_mask
 
 
 def encoded(space: spaces.Space[Any], value: Any) -> list[list[float]]:

@@ -12,8 +12,8 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Bounded, Categorical, MultiCategorical
 from torchrl.envs.utils import check_env_specs
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.worlds import build_world
 from tests.conftest import Ended

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-import envs
-from envs import waiting
-from envs.waiting import Turns, chosen, put_where
+from rlstack import envs
+from rlstack.envs import waiting
+from rlstack.envs.waiting import Turns, chosen, put_where
 from tests.exhaustive import exhaustive
 
 _WORLDS: dict[str, dict[str, Any]] = {

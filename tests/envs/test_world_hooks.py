@@ -10,11 +10,11 @@ import torch
 from tensordict import TensorDict
 from torchrl.envs import EnvBase, RewardSum, SerialEnv, StepCounter, TransformedEnv
 
-import envs
-from envs.cartpole.env import CartPole
-from envs.recording import EpisodeRecorder
-from envs.world import Sides, WorldHooks, hooks_of
-from envs.wrappers import ActionRepeat, FrameStack, KeepObservation, Wrapper
+from rlstack import envs
+from rlstack.envs.cartpole.env import CartPole
+from rlstack.envs.recording import EpisodeRecorder
+from rlstack.envs.world import Sides, WorldHooks, hooks_of
+from rlstack.envs.wrappers import ActionRepeat, FrameStack, KeepObservation, Wrapper
 from tests.agents.small_agents import Detour
 
 ASKED_OF_THE_CLASS = {

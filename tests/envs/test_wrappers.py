@@ -15,9 +15,9 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
-import envs
-from envs.world import World
-from envs.wrappers import ActionRepeat, FrameStack
+from rlstack import envs
+from rlstack.envs.world import World
+from rlstack.envs.wrappers import ActionRepeat, FrameStack
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from tests.evaluation.scripted import Scripted, episodes, full_ahead
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from envs.marinenav.episodes import Config, default_robot, make_episode
-from envs.marinenav.rules import MarineNavRules
+from rlstack.envs.marinenav.episodes import Config, default_robot, make_episode
+from rlstack.envs.marinenav.rules import MarineNavRules
 from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate
 
 

@@ -17,13 +17,13 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-import envs
 import rlstack
-from envs.marinenav.env import MarineNav
-from envs.marinenav.episodes import Config, save_episodes
+from rlstack import envs
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
 from rlstack.config.named_code import granting
+from rlstack.envs.marinenav.env import MarineNav
+from rlstack.envs.marinenav.episodes import Config, save_episodes
 from rlstack.evaluate import USUAL_EPISODES, EvaluateConfig, from_checkpoint, output_folder, run
 from rlstack.evaluation.evaluator import EpisodeSet, as_evaluated, evaluate
 from rlstack.evaluation.pictures import best_and_worst, save_pictures

@@ -11,9 +11,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from envs.marinenav.env import MarineNav
-from envs.marinenav.generator import evaluation_set
-from envs.marinenav.noise import PublishedNoise, perception_seeds
+from rlstack.envs.marinenav.env import MarineNav
+from rlstack.envs.marinenav.generator import evaluation_set
+from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation import evaluator
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from tests.envs.marinenav.recorded import actor, load_json

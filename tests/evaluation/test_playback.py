@@ -14,8 +14,8 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 
-from envs.rendering.canvas import WrittenText, write
 from rlstack.config import ConfigError
+from rlstack.envs.rendering.canvas import WrittenText, write
 from rlstack.evaluation import playback
 from rlstack.evaluation.pictures import FinishedAnimation
 from rlstack.evaluation.playback import TerminalScreen, blocks, frames, record, show

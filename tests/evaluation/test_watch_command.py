@@ -13,8 +13,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
-import envs
-from rlstack import make_agent, watch
+from rlstack import envs, make_agent, watch
 from rlstack.command import open_group
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
 from rlstack.config.named_code import granting
@@ -128,7 +127,7 @@ def test_a_checkpoint_in_a_window(checkpoint: Path, monkeypatch: pytest.MonkeyPa
         opened.append(Screen(size, title))
         return opened[-1]
 
-    monkeypatch.setattr("envs.rendering.window.TkWindow", open_window)
+    monkeypatch.setattr("rlstack.envs.rendering.window.TkWindow", open_window)
     monkeypatch.setenv("DISPLAY", ":0")
     command(f"checkpoint={checkpoint}", "env.max_steps=7", "speed=10")
     assert opened[0].pictures == 4 and opened[0].title == f"{checkpoint} in arena"
@@ -182,8 +181,8 @@ def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
 
 @pytest.mark.slow
 def test_a_replay(tmp_path: Path) -> None:
-    from envs.rocket.env import Rocket
-    from envs.rocket.recording import RocketRecorder
+    from rlstack.envs.rocket.env import Rocket
+    from rlstack.envs.rocket.recording import RocketRecorder
 
     env = Rocket(num_worlds=1)
     recorder, _ = RocketRecorder(env, [0]), env.reset()

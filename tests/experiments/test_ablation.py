@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from envs.rocket.rewards import TERMS
 from experiments.rocket.ablation import ALWAYS, EVERYTHING, table, variants, won
+from rlstack.envs.rocket.rewards import TERMS
 
 
 def test_every_variant_lacks_one_group_but_never_the_goals() -> None:

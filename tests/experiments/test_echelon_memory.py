@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from envs.echelon.observation import CONTACT, SELF, SOUNDS, size
 from experiments.against import SHOWN
 from experiments.echelon import memory
 from experiments.echelon.contacts import Net
 from experiments.runs import Job
+from rlstack.envs.echelon.observation import CONTACT, SELF, SOUNDS, size
 
 
 def test_attention_takes_nothing_from_contacts_that_are_unknown() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import envs
 from experiments.benchmarks import equal_ppo
+from rlstack import envs
 
 
 def test_returns_are_those_of_the_part_in_which_an_episode_ends() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torchrl.modules import NoisyLinear
 
-import envs
+from rlstack import envs
 from rlstack.adapters.marinenav import NETWORKS, network_state, published_state, set_network
 from rlstack.adapters.marinenav.agents import CONFIGURATIONS
 from rlstack.adapters.marinenav.weights import CONTINUOUS, NOISY_NAMES

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
-import envs
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.config.agents import EncoderConfig

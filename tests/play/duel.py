@@ -11,9 +11,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Binary, Categorical, Composite, Unbounded
 
-from envs.world import Sides, World
 from rlstack.agents import make_agent
 from rlstack.config import to_plain
+from rlstack.envs.world import Sides, World
 from rlstack.play.players import Player
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world

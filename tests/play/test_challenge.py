@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-import envs
+from rlstack import envs
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.evaluate import EvaluateConfig, run

@@ -10,10 +10,10 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-import envs
-from envs.echelon.actions import orders_of
-from envs.echelon.players import HEURISTIC, bot_orders
+from rlstack import envs
 from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.envs.echelon.actions import orders_of
+from rlstack.envs.echelon.players import HEURISTIC, bot_orders
 from rlstack.play.games import pairing
 from rlstack.play.matches import GameRunner
 from rlstack.play.players import make_player

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-import envs
 import rlstack
-from envs.registry import evaluation_options
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
+from rlstack.envs.registry import evaluation_options
 from rlstack.play.pool import LEARNER, Pool, Standings
 from tests.play.duel import NAME
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import envs
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.play.players import PolicyPlayer, make_player, name_of

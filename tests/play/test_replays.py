@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.echelon.match import STATISTICS, statistics
-from envs.echelon.replay import load_replay as load_echelon
-from envs.rocket.recording import load_replay
-from envs.world import WorldHooks
 from rlstack.config import ConfigError
+from rlstack.envs.echelon.match import STATISTICS, statistics
+from rlstack.envs.echelon.replay import load_replay as load_echelon
+from rlstack.envs.rocket.recording import load_replay
+from rlstack.envs.world import WorldHooks
 from rlstack.league import play, run_league
 from rlstack.play.games import GameResult, pairing
 from rlstack.play.league import League
@@ -110,7 +110,7 @@ def test_play_saves_replays_and_plays_them_back(tmp_path: Path, capsys: pytest.C
     settings = {"players": ["rule", "random"], "games": 2, "env": {"name": "rocket", **SHORT}, "num_worlds": 2}
     scoring = pytest.MonkeyPatch()
     with scoring.context() as patch:
-        patch.setattr("envs.rocket.starts.kick_off", _into_goal)
+        patch.setattr("rlstack.envs.rocket.starts.kick_off", _into_goal)
         play(config(tmp_path, **settings, save="best", keep=2, video=False))
     folder = tmp_path / "play" / "rule" / "replays"
     assert [path.name for path in folder.iterdir()] == ["best_1.npz"]  # the other game was random's
@@ -127,7 +127,7 @@ def test_play_saves_replays_and_plays_them_back(tmp_path: Path, capsys: pytest.C
 def test_a_league_keeps_the_best_games_of_all_its_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("envs.rocket.starts.kick_off", _into_goal)
+    monkeypatch.setattr("rlstack.envs.rocket.starts.kick_off", _into_goal)
     settings = {"players": ["rule", "random"], "games": 3, "round": 1, "env": {"name": "rocket", **SHORT}}
     run_league(config(tmp_path, **settings, save="best", keep=2, video=False))
     paths = sorted((tmp_path / "replays" / "from_game_1").iterdir())
@@ -153,7 +153,7 @@ def test_a_world_with_pages_gets_them_too(tmp_path: Path, capsys: pytest.Capture
     env = {"name": "echelon", "blue": 1, "red": 1, "maps": 2, "max_steps": 3}
     settings = {"players": ["heuristic", "random"], "games": 1, "env": env, "num_worlds": 1}
     with pytest.MonkeyPatch().context() as patch:
-        patch.setattr("envs.echelon.env.statistics", _blue_wins)
+        patch.setattr("rlstack.envs.echelon.env.statistics", _blue_wins)
         play(config(tmp_path, **settings, save="best", keep=1, video=False))
     folder = tmp_path / "play" / "heuristic" / "replays"
     assert sorted(path.name for path in folder.iterdir()) == ["best_1.html", "best_1.json"]
@@ -175,7 +175,7 @@ def _blue_wins(match: Any, tables: Any) -> Any:
 
 
 def _into_goal(draws: Any) -> Any:
-    from envs.rocket.starts import random_state
+    from rlstack.envs.rocket.starts import random_state
 
     state = random_state(draws)
     state.ball.position[:] = state.ball.position.new_tensor([[0.0], [5000.0], [200.0]])

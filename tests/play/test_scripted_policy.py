@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-import envs
 import rlstack
-from envs.rocket.players import SIDES
+from rlstack import envs
 from rlstack.config import ConfigError
+from rlstack.envs.rocket.players import SIDES
 from rlstack.play.versus import ScriptedPolicy, own_policy
 from tests.play.duel import NAME
 

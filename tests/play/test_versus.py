@@ -10,11 +10,11 @@ import pytest
 import torch
 from torchrl.envs import check_env_specs
 
-import envs
 import rlstack
-from envs.registry import evaluation_options
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError, build, to_plain
+from rlstack.envs.registry import evaluation_options
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.play.pool import LEARNER, Pool, Standings, make_sampler
 from rlstack.play.versus import Versus

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envs.whole_files import write_json
+from rlstack.envs.whole_files import write_json
 from rlstack.sweeps.folder import show_results, take_results
 
 

@@ -16,8 +16,8 @@ from hydra.core.global_hydra import GlobalHydra
 from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.adapters.arena import arena_agent, arena_policy, save_arena, training_state
 from rlstack.config import build, conf_dir, load_group, to_plain
 from rlstack.evaluation.evaluator import evaluate

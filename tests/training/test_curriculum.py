@@ -17,10 +17,10 @@ from hydra.core.global_hydra import GlobalHydra
 from tensordict import TensorDict
 from torchrl.data import Composite, Unbounded
 
-import envs
-from envs.world import WorldHooks
+from rlstack import envs
 from rlstack.adapters.arena import COLUMNS, curriculum_from_published, curriculum_to_published
 from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
+from rlstack.envs.world import WorldHooks
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import world_options

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.config import ConfigError, build
 from rlstack.data.collector import LeanCollector, make_collector
 from rlstack.runs.checkpoint import read_checkpoint

@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-import envs
+from rlstack import envs
 from rlstack.agents.optimizer import Info, Optimizer
 from rlstack.config import ConfigError, build
 from rlstack.data.normalizers import RunningMoments

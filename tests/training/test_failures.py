@@ -17,10 +17,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
-from envs.processes import EnvironmentFailed, WorkersFailed, place_of
 from rlstack.command import HydraCommand, user_errors
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.errors import RunError
+from rlstack.envs.processes import EnvironmentFailed, WorkersFailed, place_of
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.failures import environment_errors, told_in_one_line
 from rlstack.training.hardware import Hardware

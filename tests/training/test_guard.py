@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-import envs
+from rlstack import envs
 from rlstack.agents.optimizer import Optimizer
 from rlstack.config import build, conf_dir, to_plain
 from rlstack.config.errors import RunError

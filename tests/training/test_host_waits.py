@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-import envs
 import rlstack
-from envs import waiting
+from rlstack import envs
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
+from rlstack.envs import waiting
 from rlstack.training.monitor import Monitor, count_frames
 from tests.agents.small_agents import CONTINUOUS, DISCRETE, SMALL, options_of
 from tests.exhaustive import exhaustive

@@ -17,8 +17,8 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Bounded, MultiCategorical
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.adapters.marinenav import published_policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain

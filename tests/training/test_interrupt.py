@@ -14,13 +14,13 @@ import pytest
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-import envs
-from envs.rendering.films import save_film
-from envs.working import Work, following, step, working
+from rlstack import envs
 from rlstack.agents import Interface
 from rlstack.command import HydraCommand
 from rlstack.config import build
 from rlstack.config.groups import compose_config
+from rlstack.envs.rendering.films import save_film
+from rlstack.envs.working import Work, following, step, working
 from rlstack.evaluate import Candidate, EvaluateConfig, judge
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.league import run_league

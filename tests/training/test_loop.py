@@ -14,10 +14,10 @@ from hydra.core.global_hydra import GlobalHydra
 from tensordict import TensorDict, TensorDictBase
 
 import rlstack
-from envs.cartpole.env import CartPole
-from envs.working import working
 from rlstack.agents.acqn import ACQN
 from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.envs.cartpole.env import CartPole
+from rlstack.envs.working import working
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-import envs
+from rlstack import envs
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.runs.checkpoint import read_checkpoint, state_digest

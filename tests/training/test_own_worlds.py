@@ -14,9 +14,9 @@ import torch
 from torchrl.envs import EnvBase
 
 import rlstack
-from envs.cartpole.env import CartPole
 from rlstack.command import own_components
 from rlstack.config import ConfigError
+from rlstack.envs.cartpole.env import CartPole
 from rlstack.runs.worlds import build_world, with_defaults
 from rlstack.train import _completed
 from rlstack.training.run import debugged
@@ -184,28 +184,15 @@ def test_the_working_folder_comes_last(
     assert sys.path == [here.get(entry, entry) for entry in after]
 
 
-def test_modules_named_as_ours_hide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "envs.py").write_text("raise RuntimeError\n")
-    (tmp_path / "conf").mkdir()
-    command = [sys.executable, "-m", "rlstack", "envs"]
-    there = {**os.environ, "PYTHONPATH": str(ROOT)}
-    shown = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True, timeout=120)
-    assert shown.returncode == 0 and "marinenav" in shown.stdout
-    first = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    hidden = subprocess.run(command, cwd=tmp_path, env=first, capture_output=True, text=True, timeout=120)
-    assert hidden.returncode == 2 and hidden.stderr.count("\n") == 1
-    assert hidden.stderr.startswith(
-        f"error: {tmp_path / 'envs.py'} has the name of rlstack's own package 'envs': rename it"
-    )
-
-
-def test_a_world_in_a_folder_of_our_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_of_the_users_may_be_called_envs(tmp_path: Path) -> None:
+    """Wherever it stands on the path; the repository's own folder ``envs`` is importable as ``rlstack.envs`` alone."""
     (tmp_path / "envs").mkdir()
-    monkeypatch.chdir(tmp_path)
-    needle = "No module named 'envs.harbour'; envs in the working folder has the name of rlstack.s own package"
-    for config in ({"name": "envs.harbour:World"}, {"name": "torchrl", "id": "envs.harbour:World"}):
-        with pytest.raises(ConfigError, match=needle):
-            build_world(config)
+    (tmp_path / "envs" / "__init__.py").write_text("")
+    (tmp_path / "envs" / "harbour.py").write_text("from rlstack.envs.cartpole.env import CartPole as Harbour\n")
+    (tmp_path / "conf").mkdir()
+    command = [sys.executable, "-m", "rlstack", "envs", "envs.harbour:Harbour"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert shown.returncode == 0 and "env.num_worlds" in shown.stdout, shown.stderr
 
 
 def factory(num_worlds: int = 3) -> EnvBase:

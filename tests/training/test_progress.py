@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from envs.working import Work, following, working
+from rlstack.envs.working import Work, following, working
 from rlstack.training.progress import Progress, RunningCurve, WorkDisplay, sparkline
 
 

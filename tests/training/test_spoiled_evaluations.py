@@ -14,8 +14,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from envs.cartpole.env import CartPole
 from rlstack.config import ConfigError
+from rlstack.envs.cartpole.env import CartPole
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.results import Evaluation
 from rlstack.runs.worlds import world_options

@@ -15,8 +15,8 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-import envs
 import rlstack
+from rlstack import envs
 from rlstack.agents import Agent, make_agent
 from rlstack.training.workers import ATTEMPTS, CollectorFailed, RemoteCollector, WorkerCollector, WorkerPolicy
 
@@ -151,7 +151,7 @@ def test_restored_worlds_are_in_the_stage_of_the_weights_not_in_that_of_the_batc
 
 def test_worlds_enter_the_stage_that_comes_with_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[int] = []
-    monkeypatch.setattr("envs.world.World.set_stage", lambda self, stage: entered.append(stage))
+    monkeypatch.setattr("rlstack.envs.world.World.set_stage", lambda self, stage: entered.append(stage))
     stages = iter([None, None, 1, 1, 2])
     batches = iter(collector(learner(), level=lambda: next(stages))[0])
     for _ in range(5):

@@ -38,7 +38,7 @@ class Simulators:
         num_worlds, cars: numbers W and C.
         tick_skip: number of ticks per step.
         workers: number of processes, from one to one per world.
-        ramps: see :func:`~envs.rocket.rocketsim.meshes.mesh_folder`.
+        ramps: see :func:`~rlstack.envs.rocket.rocketsim.meshes.mesh_folder`.
         dtype, device: type and device of states and events.
         patience: seconds that a worker may take for a step before it counts as hung.
 

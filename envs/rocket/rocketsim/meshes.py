@@ -1,7 +1,7 @@
 """The field's surface as triangles, in RocketSim's file format for collision meshes.
 
 RocketSim itself has floor, ceiling and side walls as infinite planes. The mesh adds end walls, goals, corners and the
-quarter rounds between walls, in the shape of :class:`envs.rocket.field.Field`.
+quarter rounds between walls, in the shape of :class:`rlstack.envs.rocket.field.Field`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A worker process with RocketSim, which computes the ticks of its worlds without torch.
 
 A world's state is a row of numbers that the processes share; names and units are those of
-:class:`envs.rocket.state.RocketState` and :class:`envs.rocket.simulation.Events`.
+:class:`rlstack.envs.rocket.state.RocketState` and :class:`rlstack.envs.rocket.simulation.Events`.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ class RocketSimMatch:
 
 
 def _numbers(state: Any) -> list[float]:
-    """Returns a car in the order of :data:`~envs.rocket.rocketsim.worker.CAR`."""
+    """Returns a car in the order of :data:`~rlstack.envs.rocket.rocketsim.worker.CAR`."""
     here = not state.is_demoed  # a demolished car does not move
     forward, right, up = state.rot_mat.as_tuple()
     wheels = state.wheels_with_contact
@@ -346,7 +346,7 @@ def _numbers(state: Any) -> list[float]:
 
 
 def _row_of(pad: Any) -> int:
-    """Returns the index of a pad in :data:`envs.rocket.rules.PADS`."""
+    """Returns the index of a pad in :data:`rlstack.envs.rocket.rules.PADS`."""
     x, y, _ = pad.get_pos().as_tuple()
     return _PAD_ROWS[x, y]
 

@@ -19,9 +19,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from envs.whole_files import replacing
 from rlstack.config import ConfigError, Interval, convert
 from rlstack.config.errors import prefixed
+from rlstack.envs.whole_files import replacing
 from rlstack.files.safe_load import load_tensors, read_json_object, reason
 
 NONE = "none"

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.whole_files import replacing
 from rlstack.adapters.marinenav.exports import Export, load_export
 from rlstack.adapters.marinenav.weights import (
     NETWORKS,
@@ -29,6 +28,7 @@ from rlstack.adapters.marinenav.weights import (
 )
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
+from rlstack.envs.whole_files import replacing
 from rlstack.files.safe_load import is_torchscript, load_arrays, load_tensors, read_json_object, reason
 
 Source = str | Path | Mapping[str, Any]

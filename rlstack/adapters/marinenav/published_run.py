@@ -11,12 +11,12 @@ from pathlib import Path
 
 from torchrl.envs import EnvBase
 
-from envs.bounded_files import check_regular
-from envs.marinenav.episodes import save_episodes
-from envs.whole_files import write_text
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import prefixed
+from rlstack.envs.bounded_files import check_regular
+from rlstack.envs.marinenav.episodes import save_episodes
+from rlstack.envs.whole_files import write_text
 from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import own_randomness

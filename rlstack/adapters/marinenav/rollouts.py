@@ -12,11 +12,11 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from envs.keys import GROUP
-from envs.marinenav.env import MarineNav
-from envs.marinenav.episodes import Config
-from envs.marinenav.generator import episode_options
-from envs.marinenav.noise import PublishedNoise, perception_seeds
+from rlstack.envs.keys import GROUP
+from rlstack.envs.marinenav.env import MarineNav
+from rlstack.envs.marinenav.episodes import Config
+from rlstack.envs.marinenav.generator import episode_options
+from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation.evaluator import MAX_WORLDS, evaluation_world
 
 from .evaluations import Episode, RobotHistory

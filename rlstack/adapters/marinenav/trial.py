@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from envs.marinenav.generator import generate_episodes
 from rlstack.adapters.command import composed
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.agents import Count
 from rlstack.config.errors import prefixed
+from rlstack.envs.marinenav.generator import generate_episodes
 from rlstack.evaluation.evaluator import EpisodeSet
 from rlstack.files.safe_load import read_json_object
 from rlstack.training.config import Seed

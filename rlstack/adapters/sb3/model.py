@@ -19,8 +19,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from envs.bounded_files import check_expansion, check_regular
 from rlstack.config import ConfigError
+from rlstack.envs.bounded_files import check_expansion, check_regular
 from rlstack.files.safe_load import first_line, load_json, load_tensors
 
 from .networks import (

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.bounded_files import check_regular
 from rlstack.config import ConfigError, Interval, build
+from rlstack.envs.bounded_files import check_regular
 from rlstack.files.pickles import NUMPY, Names, Standin, read_pickle
 from rlstack.files.safe_load import first_line, load_json
 

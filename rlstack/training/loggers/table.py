@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar, TextIO
 
-from envs.whole_files import replacing
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
+from rlstack.envs.whole_files import replacing
 from rlstack.runs.run_directory import naming
 
 from ..config import ObjectiveConfig

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from envs.arena.recording import ArenaRecording, ArenaSnapshot, snapshot
-from envs.arena.rules import ArenaRules, make_rules
-from envs.arena.state import ArenaState, blank_state
+from rlstack.envs.arena.recording import ArenaRecording, ArenaSnapshot, snapshot
+from rlstack.envs.arena.rules import ArenaRules, make_rules
+from rlstack.envs.arena.state import ArenaState, blank_state
 
 SHIP_AT, ENEMY_AT, SPAWNER_AT, SHOT_AT, BULLET_AT = (500, 640), (400, 980), (1200, 360), (1000, 1000), (640, 300)
 FIRST_SPAWNER = 8

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.arena.rows import counting
-from envs.arena.rules import FAR, NEVER, ArenaRules, make_rules
-from envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
-from envs.arena.state import ArenaState, blank_state
-from envs.arena.tables import make_tables
+from rlstack.envs.arena.rows import counting
+from rlstack.envs.arena.rules import FAR, NEVER, ArenaRules, make_rules
+from rlstack.envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
+from rlstack.envs.arena.state import ArenaState, blank_state
+from rlstack.envs.arena.tables import make_tables
 
 Array = NDArray[Any]
 WIDTH, HEIGHT, LIFETIME, ENEMIES, SPAWNERS, SHOTS = 1600, 1280, 120, 8, 5, 12

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from envs.arena.play import Game, action, main, play, settings
+from rlstack.envs.arena.play import Game, action, main, play, settings
 
 IDLE, THRUST, LEFT, RIGHT, SHOOT = range(5)
 SMALL = (320, 256)

@@ -13,10 +13,10 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-import envs
-from envs.arena.env import Arena
-from envs.arena.recording import ArenaRecorder, snapshot
-from envs.arena.render import DURATION, Effects, happened
+from rlstack import envs
+from rlstack.envs.arena.env import Arena
+from rlstack.envs.arena.recording import ArenaRecorder, snapshot
+from rlstack.envs.arena.render import DURATION, Effects, happened
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from tests.envs.arena.pictured import ENEMY_AT, SPAWNER_AT, rules_of, shown

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from envs.arena import render
-from envs.arena.env import Arena
-from envs.arena.recording import ArenaRecorder, ArenaRecording, snapshot
-from envs.arena.render import (
+from rlstack.envs.arena import render
+from rlstack.envs.arena.env import Arena
+from rlstack.envs.arena.recording import ArenaRecorder, ArenaRecording, snapshot
+from rlstack.envs.arena.render import (
     BULLET,
     ENEMY,
     FLAME,
@@ -27,10 +27,10 @@ from envs.arena.render import (
     ArenaAnimation,
     ArenaRenderer,
 )
-from envs.arena.rules import ArenaRules
-from envs.arena.state import ArenaState
-from envs.rendering.canvas import Picture
-from envs.rendering.films import save_animation
+from rlstack.envs.arena.rules import ArenaRules
+from rlstack.envs.arena.state import ArenaState
+from rlstack.envs.rendering.canvas import Picture
+from rlstack.envs.rendering.films import save_animation
 from tests.envs.arena.pictured import (
     BULLET_AT,
     ENEMY_AT,

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from envs.arena.env import Arena
-from envs.arena.events import begin
-from envs.arena.rules import FAR, NEVER, ArenaRules, make_rules
-from envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
-from envs.arena.state import ArenaState
-from envs.arena.tables import make_tables
+from rlstack.envs.arena.env import Arena
+from rlstack.envs.arena.events import begin
+from rlstack.envs.arena.rules import FAR, NEVER, ArenaRules, make_rules
+from rlstack.envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
+from rlstack.envs.arena.state import ArenaState
+from rlstack.envs.arena.tables import make_tables
 from rlstack.evaluation.evaluator import evaluation_world
 from tests.envs.arena.recorded import GivenDraws
 

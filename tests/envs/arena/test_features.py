@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
 import rlstack
-from envs.arena.features import TargetFeatures
+from rlstack import envs
+from rlstack.envs.arena.features import TargetFeatures
 
 SPAWNER = 2  # place of the nearest one among the targets
 

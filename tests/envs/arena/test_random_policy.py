@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
+from rlstack import envs
 from tests.conftest import REPO
 
 EPISODES = 3000

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from envs.echelon.actions import chosen_for
-from envs.echelon.env import Echelon
-from envs.echelon.players import HEURISTIC, bot_orders
-from envs.echelon.recording import EchelonRecorder, EchelonRecording
+from rlstack.envs.echelon.actions import chosen_for
+from rlstack.envs.echelon.env import Echelon
+from rlstack.envs.echelon.players import HEURISTIC, bot_orders
+from rlstack.envs.echelon.recording import EchelonRecorder, EchelonRecording
 
 DECISIONS = 32
 

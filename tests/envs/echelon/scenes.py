@@ -7,13 +7,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from envs.echelon import rules
-from envs.echelon.maps import Maps, cell, look_up, make_maps
-from envs.echelon.projectiles import Which
-from envs.echelon.sensors import look
-from envs.echelon.simulation import PLAIN, Tally, advance, lucky_numbers
-from envs.echelon.state import EchelonStarts, State
-from envs.echelon.tables import Tables, make_tables
+from rlstack.envs.echelon import rules
+from rlstack.envs.echelon.maps import Maps, cell, look_up, make_maps
+from rlstack.envs.echelon.projectiles import Which
+from rlstack.envs.echelon.sensors import look
+from rlstack.envs.echelon.simulation import PLAIN, Tally, advance, lucky_numbers
+from rlstack.envs.echelon.state import EchelonStarts, State
+from rlstack.envs.echelon.tables import Tables, make_tables
 
 HEAVY, MEDIUM, LIGHT, SCOUT = 0, 1, 3, 4
 BLUE, RED = 0, 1

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
-from envs.echelon import rules
-from envs.echelon.actions import chosen_for
-from envs.echelon.players import BOTS, HEURISTIC, RANDOM, VETERAN, bot_orders, watch
-from envs.echelon.rewards import hold
+from rlstack import envs
+from rlstack.envs.echelon import rules
+from rlstack.envs.echelon.actions import chosen_for
+from rlstack.envs.echelon.players import BOTS, HEURISTIC, RANDOM, VETERAN, bot_orders, watch
+from rlstack.envs.echelon.rewards import hold
 from tests.envs.echelon.scenes import BLUE, HEAVY, LIGHT, MEDIUM, RED, SCOUT, Field, hilly, lively
 
 

@@ -10,12 +10,12 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.envs import check_env_specs
 
-import envs
-from envs.echelon import rules
-from envs.echelon.actions import chosen_for, orders_of
-from envs.echelon.env import Echelon
-from envs.echelon.observation import size
-from envs.echelon.rewards import TERMS
+from rlstack import envs
+from rlstack.envs.echelon import rules
+from rlstack.envs.echelon.actions import chosen_for, orders_of
+from rlstack.envs.echelon.env import Echelon
+from rlstack.envs.echelon.observation import size
+from rlstack.envs.echelon.rewards import TERMS
 
 FEW = {"maps": 8}
 HEAVY, LIGHT, SCOUT = 0, 3, 4

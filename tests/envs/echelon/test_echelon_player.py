@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.echelon.player import main, page, save_page
-from envs.echelon.recording import moment
-from envs.echelon.replay import as_json, save_replay
+from rlstack.envs.echelon.player import main, page, save_page
+from rlstack.envs.echelon.recording import moment
+from rlstack.envs.echelon.replay import as_json, save_replay
 from tests.conftest import REPO
 from tests.envs.echelon.episodes import fight
 

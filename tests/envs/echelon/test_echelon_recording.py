@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from envs.echelon import rules
-from envs.echelon.env import Echelon
-from envs.echelon.recording import COLUMNS, EchelonRecorder, moment
-from envs.echelon.simulation import EVENTS
+from rlstack import envs
+from rlstack.envs.echelon import rules
+from rlstack.envs.echelon.env import Echelon
+from rlstack.envs.echelon.recording import COLUMNS, EchelonRecorder, moment
+from rlstack.envs.echelon.simulation import EVENTS
 from tests.envs.echelon.episodes import DECISIONS, fight, fought
 
 

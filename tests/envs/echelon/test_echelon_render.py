@@ -10,11 +10,11 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 
-from envs.echelon.drawing import BLUE, RED, EchelonLayout, background
-from envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
-from envs.echelon.recording import EchelonRecording, RecordedMap
-from envs.echelon.render import EchelonAnimation
-from envs.rendering.films import in_grid, save_animation, save_picture
+from rlstack.envs.echelon.drawing import BLUE, RED, EchelonLayout, background
+from rlstack.envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
+from rlstack.envs.echelon.recording import EchelonRecording, RecordedMap
+from rlstack.envs.echelon.render import EchelonAnimation
+from rlstack.envs.rendering.films import in_grid, save_animation, save_picture
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from tests.envs.echelon.episodes import fight

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.echelon.recording import EchelonRecording
-from envs.echelon.replay import load_replay, save_replay
+from rlstack.envs.echelon.recording import EchelonRecording
+from rlstack.envs.echelon.replay import load_replay, save_replay
 from tests.envs.echelon.episodes import DECISIONS, fight
 from tests.exhaustive import exhaustive
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-import envs
-from envs.echelon.maps import cell, look_up, make_maps
-from envs.echelon.recording import EchelonRecorder
-from envs.echelon.render import EchelonAnimation
-from envs.echelon.replay import load_replay, save_replay
-from envs.echelon.rules import SPAWN_SQUARE
-from envs.echelon.sensors import clear_between
+from rlstack import envs
+from rlstack.envs.echelon.maps import cell, look_up, make_maps
+from rlstack.envs.echelon.recording import EchelonRecorder
+from rlstack.envs.echelon.render import EchelonAnimation
+from rlstack.envs.echelon.replay import load_replay, save_replay
+from rlstack.envs.echelon.rules import SPAWN_SQUARE
+from rlstack.envs.echelon.sensors import clear_between
 
 SMALL = (640, 360)
 CORNERS = SPAWN_SQUARE / 2 + 1.5 * 3.5  # a team's middle, and half of its widest row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from envs.echelon.maps import DIRECTIONS, STYLES, Maps, flow_field, make_maps
+from rlstack.envs.echelon.maps import DIRECTIONS, STYLES, Maps, flow_field, make_maps
 
 MAP = 64
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from envs.echelon import rules
+from rlstack.envs.echelon import rules
 from tests.envs.echelon.scenes import BLUE, HEAVY, LIGHT, MEDIUM, RED, SCOUT, Field, flat_maps
 
 SECOND = 20

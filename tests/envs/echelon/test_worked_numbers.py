@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from envs.echelon import rules
-from envs.echelon.maps import LAVA, WATER
-from envs.echelon.sensors import look
-from envs.echelon.simulation import EVENTS, Tally
+from rlstack.envs.echelon import rules
+from rlstack.envs.echelon.maps import LAVA, WATER
+from rlstack.envs.echelon.sensors import look
+from rlstack.envs.echelon.simulation import EVENTS, Tally
 from tests.envs.echelon.scenes import BLUE, HEAVY, LIGHT, MEDIUM, RED, SCOUT, Field, flat_maps
 from tests.exhaustive import exhaustive
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from envs.echelon import rules
-from envs.echelon.players import bot_orders
-from envs.echelon.sensors import centres, clear_between
-from envs.echelon.state import State, draws
-from envs.echelon.tables import Tables
+from rlstack.envs.echelon import rules
+from rlstack.envs.echelon.players import bot_orders
+from rlstack.envs.echelon.sensors import centres, clear_between
+from rlstack.envs.echelon.state import State, draws
+from rlstack.envs.echelon.tables import Tables
 from tests.envs.echelon.scenes import hilly, lively, luck, random_orders, run, turned
 from tests.exhaustive import exhaustive
 

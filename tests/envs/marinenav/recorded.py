@@ -14,10 +14,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-import envs
-from envs.marinenav.env import MarineNav
-from envs.marinenav.episodes import Config, default_robot, make_episode
-from envs.marinenav.noise import PublishedNoise
+from rlstack import envs
+from rlstack.envs.marinenav.env import MarineNav
+from rlstack.envs.marinenav.episodes import Config, default_robot, make_episode
+from rlstack.envs.marinenav.noise import PublishedNoise
 
 Table = dict[str, np.ndarray]
 Policy = Callable[[TensorDict], Tensor]

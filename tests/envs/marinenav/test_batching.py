@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from envs.marinenav.env import MarineNav
-from envs.marinenav.episodes import Config, default_robot, make_episode
-from envs.marinenav.noise import PublishedNoise
+from rlstack.envs.marinenav.env import MarineNav
+from rlstack.envs.marinenav.episodes import Config, default_robot, make_episode
+from rlstack.envs.marinenav.noise import PublishedNoise
 from tests.envs.marinenav.recorded import act, build, lively_episodes
 from tests.exhaustive import exhaustive
 

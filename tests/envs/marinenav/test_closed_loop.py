@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from envs.marinenav.env import MarineNav
-from envs.marinenav.noise import PublishedNoise, perception_seeds
-from envs.marinenav.recording import MarineNavRecorder
+from rlstack.envs.marinenav.env import MarineNav
+from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
+from rlstack.envs.marinenav.recording import MarineNavRecorder
 from tests.envs.marinenav.recorded import actor, assert_close, build, load_json, play
 from tests.exhaustive import exhaustive
 

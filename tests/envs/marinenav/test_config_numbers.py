@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from envs.marinenav.episodes import Config, make_episode
-from envs.marinenav.noise import PublishedNoise
-from envs.marinenav.rules import HYDRODYNAMICS, PERCEPTION
+from rlstack.envs.marinenav.episodes import Config, make_episode
+from rlstack.envs.marinenav.noise import PublishedNoise
+from rlstack.envs.marinenav.rules import HYDRODYNAMICS, PERCEPTION
 from tests.envs.marinenav.recorded import act, assert_close, build, robot
 from tests.exhaustive import exhaustive
 

@@ -11,9 +11,9 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.envs.utils import check_env_specs
 
-import envs
-from envs.marinenav.episodes import make_episode
-from envs.marinenav.generator import PUBLISHED_LEVELS
+from rlstack import envs
+from rlstack.envs.marinenav.episodes import make_episode
+from rlstack.envs.marinenav.generator import PUBLISHED_LEVELS
 from tests.envs.marinenav.recorded import act, build, robot
 from tests.exhaustive import exhaustive
 

@@ -11,9 +11,9 @@ import torch
 from tensordict import TensorDict
 from torchrl.envs import EnvBase
 
-import envs
-from envs.marinenav.env import MarineNav
-from envs.marinenav.episodes import make_episode
+from rlstack import envs
+from rlstack.envs.marinenav.env import MarineNav
+from rlstack.envs.marinenav.episodes import make_episode
 from tests.envs.marinenav.recorded import build, robot
 from tests.envs.marinenav.test_env import CURRICULUM, ahead, stay
 from tests.exhaustive import exhaustive

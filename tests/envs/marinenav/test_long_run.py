@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-import envs
+from rlstack import envs
 
 LEVELS = {
     "timesteps": None,

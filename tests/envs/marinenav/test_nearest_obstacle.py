@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-import envs
+from rlstack import envs
 
 HALF_DIAGONAL = 0.5 * math.hypot(5.0, 2.5)
 

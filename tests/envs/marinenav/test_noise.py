@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
-from envs.marinenav.episodes import Config, make_episode
-from envs.marinenav.noise import von_mises_quantiles
+from rlstack.envs.marinenav.episodes import Config, make_episode
+from rlstack.envs.marinenav.noise import von_mises_quantiles
 from tests.envs.marinenav.recorded import act, build, robot
 
 HULL = 2.795084971874737

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from envs.marinenav.noise import PublishedNoise, perception_seeds
+from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 
 
 def test_perception_seeds_follow_the_published_reset(fixtures_dir: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs.marinenav.episodes import Config, make_episode
+from rlstack.envs.marinenav.episodes import Config, make_episode
 from tests.conftest import REPO, SHARED
 from tests.envs.marinenav.recorded import Table, act, actions_of, assert_close, build, load, robot, start_of
 from tests.exhaustive import exhaustive

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from envs.marinenav.episodes import make_episode
-from envs.marinenav.recording import MarineNavRecorder, MarineNavRecording
+from rlstack.envs.marinenav.episodes import make_episode
+from rlstack.envs.marinenav.recording import MarineNavRecorder, MarineNavRecording
 from tests.envs.marinenav.recorded import act, actions_of, assert_close, build, lively_episodes, load, robot, start_of
 from tests.exhaustive import exhaustive
 

@@ -10,11 +10,11 @@ import matplotlib.colors
 import numpy as np
 import pytest
 
-from envs.marinenav import render
-from envs.marinenav.recording import MarineNavRecording
-from envs.marinenav.render import MarineNavAnimation, overview
-from envs.rendering.canvas import Picture
-from envs.rendering.films import save_animation
+from rlstack.envs.marinenav import render
+from rlstack.envs.marinenav.recording import MarineNavRecording
+from rlstack.envs.marinenav.render import MarineNavAnimation, overview
+from rlstack.envs.rendering.canvas import Picture
+from rlstack.envs.rendering.films import save_animation
 
 BLUE, ORANGE = (tuple(round(255 * c) for c in matplotlib.colors.to_rgb(c)) for c in render.COLOURS[:2])
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
-import envs
-from envs.marinenav.generator import generate_episodes
-from envs.marinenav.state import WorldState
+from rlstack import envs
+from rlstack.envs.marinenav.generator import generate_episodes
+from rlstack.envs.marinenav.state import WorldState
 from tests.envs.marinenav.recorded import load_json
 
 NAMES = ("num_robots", "num_cores", "num_obstacles", "min_start_goal_dis")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-import envs
-from envs.marinenav.players import potential_field, reciprocal_velocity, sail
-from envs.marinenav.rules import HULL_RADIUS, MarineNavRules
-from envs.marinenav.safety import begun, measured, safety_statistics
-from envs.marinenav.state import WorldState, blank_state
+from rlstack import envs
+from rlstack.envs.marinenav.players import potential_field, reciprocal_velocity, sail
+from rlstack.envs.marinenav.rules import HULL_RADIUS, MarineNavRules
+from rlstack.envs.marinenav.safety import begun, measured, safety_statistics
+from rlstack.envs.marinenav.state import WorldState, blank_state
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.play.versus import own_policy
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.rocket.field import Field
-from envs.rocket.simulation import advance
-from envs.rocket.starts import RocketStarts
-from envs.rocket.state import RocketState
+from rlstack.envs.rocket.field import Field
+from rlstack.envs.rocket.simulation import advance
+from rlstack.envs.rocket.starts import RocketStarts
+from rlstack.envs.rocket.state import RocketState
 
 RAMPED = Field(True, 256.0, 512.0)
 

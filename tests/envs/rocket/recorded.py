@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.rocket.field import Field
-from envs.rocket.simulation import Events, advance, advance_densely
-from envs.rocket.state import Ball, Cars, RocketState, new_cars, new_state
+from rlstack.envs.rocket.field import Field
+from rlstack.envs.rocket.simulation import Events, advance, advance_densely
+from rlstack.envs.rocket.state import Ball, Cars, RocketState, new_cars, new_state
 
 Array = NDArray[Any]
 PLANES = Field(closed=False)

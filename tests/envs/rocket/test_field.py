@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.rocket.field import Field
-from envs.rocket.simulation import advance, compiled_kernels
-from envs.rocket.state import RocketState, new_ball, new_cars, new_state
-from envs.rocket.vectors import from_angles
+from rlstack.envs.rocket.field import Field
+from rlstack.envs.rocket.simulation import advance, compiled_kernels
+from rlstack.envs.rocket.state import RocketState, new_ball, new_cars, new_state
+from rlstack.envs.rocket.vectors import from_angles
 from tests.envs.rocket.fields import RAMPED, lively, random_controls
 
 PLANAR = Field(True)

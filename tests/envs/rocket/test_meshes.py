@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from envs.rocket.field import Field
-from envs.rocket.rocketsim import meshes
-from envs.rocket.rocketsim.meshes import VARIABLE, Mesh, field_mesh, mesh_folder
+from rlstack.envs.rocket.field import Field
+from rlstack.envs.rocket.rocketsim import meshes
+from rlstack.envs.rocket.rocketsim.meshes import VARIABLE, Mesh, field_mesh, mesh_folder
 
 SHAPES = {"ramps": (256.0, 512.0), "planes": (0.0, 0.0)}
 POST, LINE = 892.755, 5120.0

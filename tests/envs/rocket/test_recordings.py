@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs.rocket import rules
+from rlstack.envs.rocket import rules
 from tests.conftest import REPO, SHARED
 from tests.envs.rocket.recorded import Flight, Recording, fly, fly_all
 

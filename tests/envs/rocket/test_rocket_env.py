@@ -10,12 +10,12 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.envs import check_env_specs
 
-import envs
-from envs.rocket.actions import chosen_for, controls, lookup_table
-from envs.rocket.env import Rocket
-from envs.rocket.rewards import TERMS, make_weights
-from envs.rocket.rules import PADS
-from envs.rocket.state import Ball, RocketState
+from rlstack import envs
+from rlstack.envs.rocket.actions import chosen_for, controls, lookup_table
+from rlstack.envs.rocket.env import Rocket
+from rlstack.envs.rocket.rewards import TERMS, make_weights
+from rlstack.envs.rocket.rules import PADS
+from rlstack.envs.rocket.state import Ball, RocketState
 from tests.exhaustive import exhaustive
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}

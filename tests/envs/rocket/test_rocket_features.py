@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
 import rlstack
-from envs.rocket.features import DriverFeatures
+from rlstack import envs
+from rlstack.envs.rocket.features import DriverFeatures
 
 BALL = 18  # where the ball's nine numbers begin
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from envs.rocket.actions import controls
-from envs.rocket.env import Rocket
-from envs.rocket.recording import (
+from rlstack import envs
+from rlstack.envs.rocket.actions import controls
+from rlstack.envs.rocket.env import Rocket
+from rlstack.envs.rocket.recording import (
     ABSENT,
     COLUMNS,
     RocketFrames,

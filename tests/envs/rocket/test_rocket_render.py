@@ -11,12 +11,12 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from envs.rendering.canvas import width_of, write
-from envs.rendering.films import save_animation
-from envs.rocket.env import Rocket
-from envs.rocket.pitch import BLUE, ORANGE, RocketPictureLayout, background
-from envs.rocket.recording import RocketFrames, RocketRecorder, RocketRecording
-from envs.rocket.render import RocketAnimation
+from rlstack.envs.rendering.canvas import width_of, write
+from rlstack.envs.rendering.films import save_animation
+from rlstack.envs.rocket.env import Rocket
+from rlstack.envs.rocket.pitch import BLUE, ORANGE, RocketPictureLayout, background
+from rlstack.envs.rocket.recording import RocketFrames, RocketRecorder, RocketRecording
+from rlstack.envs.rocket.render import RocketAnimation
 from tests.exhaustive import exhaustive
 
 SIZE = (640, 360)

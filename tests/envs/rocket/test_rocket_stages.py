@@ -6,11 +6,11 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-import envs
 import rlstack
-from envs.rocket.env import Rocket
+from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError, build, load_group
+from rlstack.envs.rocket.env import Rocket
 from rlstack.training.curriculum import Curriculum
 from rlstack.training.stages import CurriculumConfig
 

@@ -10,12 +10,12 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-import envs
-from envs.rocket.mirror import mirror
-from envs.rocket.observation import observe
-from envs.rocket.prediction import forecast
-from envs.rocket.rules import PADS
-from envs.rocket.state import RocketState
+from rlstack import envs
+from rlstack.envs.rocket.mirror import mirror
+from rlstack.envs.rocket.observation import observe
+from rlstack.envs.rocket.prediction import forecast
+from rlstack.envs.rocket.rules import PADS
+from rlstack.envs.rocket.state import RocketState
 from tests.envs.rocket.fields import lively, random_controls, run
 
 STEPS, WORLDS = 12, 24

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from envs.rocket.rocketsim.backend import Simulators
-from envs.rocket.rocketsim.meshes import VARIABLE
-from envs.rocket.simulation import Events
-from envs.rocket.state import RocketState
+from rlstack.envs.rocket.rocketsim.backend import Simulators
+from rlstack.envs.rocket.rocketsim.meshes import VARIABLE
+from rlstack.envs.rocket.simulation import Events
+from rlstack.envs.rocket.state import RocketState
 from tests.conftest import REPO
 from tests.envs.rocket.recorded import Flight, Recording, fly
 from tests.envs.rocket.test_recordings import BALL, CARS

@@ -15,11 +15,11 @@ import torch
 from tensordict import TensorDict
 from torchrl.envs import check_env_specs
 
-import envs
-from envs.rocket.actions import chosen_for
-from envs.rocket.env import Rocket
-from envs.rocket.players import rule_controls
-from envs.rocket.rocketsim.backend import Simulators
+from rlstack import envs
+from rlstack.envs.rocket.actions import chosen_for
+from rlstack.envs.rocket.env import Rocket
+from rlstack.envs.rocket.players import rule_controls
+from rlstack.envs.rocket.rocketsim.backend import Simulators
 from tests.exhaustive import exhaustive
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-import envs
-from envs.rocket.actions import chosen_for
-from envs.rocket.players import rule_controls
+from rlstack import envs
+from rlstack.envs.rocket.actions import chosen_for
+from rlstack.envs.rocket.players import rule_controls
 from tests.envs.rocket.fields import lively
 from tests.envs.rocket.test_rocket_symmetry import turned
 
