@@ -77,8 +77,6 @@ class CheckpointStore:
             raise ValueError(f"frames must not be negative, got {frames}")
         content = to_saveable(state)
         self.directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self.directory.glob(".*.partial.pt"):
-            leftover.unlink(missing_ok=True)
         path = self.directory / f"checkpoint_{frames:012d}.pt"
         write_checkpoint(path, content, frames)
         if best:
