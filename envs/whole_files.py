@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+_PARTIAL = re.compile(r"\..+\.[0-9a-f]+\.partial(\.[^.]*)?")
+
+
+@contextmanager
+def temporary(path: str | Path) -> Iterator[Path]:
+    """A context with a new, empty file beside ``path``: hidden, with the same suffix, and removed at the end.
+
+    Its name is random, so that no link that lies in the folder can lead the writing elsewhere. That of a killed process
+    stays (see :func:`leftovers`).
+
+    Raises:
+        OSError: the disk fails.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.partial{path.suffix}")
+    opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    try:
+        with suppress(OSError):  # the file system lacks locks
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield file
+    finally:
+        os.close(opened)
+        file.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -15,8 +43,8 @@ def replacing(*paths: str | Path) -> Iterator[tuple[Path, ...]]:
     """A context with temporary names, hidden and with the same suffixes, for writing files; makes missing folders.
 
     At the end of the block all files are flushed to disk, and then renamed in order. After an exception none is
-    renamed, and existing files are intact. A killed process leaves the old file or the new one, and perhaps a hidden
-    one (``.<stem>.<process>.partial<suffix>``).
+    renamed, and existing files are intact. A killed process leaves the old file or the new one, and perhaps a
+    :func:`temporary` one.
 
     Raises:
         OSError: the disk fails, or one of the paths is a folder.
@@ -26,10 +54,8 @@ def replacing(*paths: str | Path) -> Iterator[tuple[Path, ...]]:
         ...     partial.write_text("{}")
     """
     wanted = [Path(path) for path in paths]
-    partial = tuple(path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}") for path in wanted)
-    try:
-        for path in wanted:
-            path.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        partial = tuple(stack.enter_context(temporary(path)) for path in wanted)
         yield partial
         for file in partial:
             _sync(file)
@@ -37,9 +63,32 @@ def replacing(*paths: str | Path) -> Iterator[tuple[Path, ...]]:
             os.replace(file, path)
         for folder in {path.parent for path in wanted}:
             _sync(folder)  # brings the name to disk, too
-    finally:
-        for file in partial:
-            file.unlink(missing_ok=True)
+
+
+def leftovers(folder: str | Path) -> Iterator[Path]:
+    """Yields the files of :func:`temporary` in or below a folder whose writers were killed."""
+    for place, _, names in os.walk(folder):
+        for path in (Path(place) / name for name in names if _PARTIAL.fullmatch(name)):
+            with suppress(OSError):  # it is gone, a link, locked by its writer, or the file system lacks locks
+                opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                finally:
+                    os.close(opened)
+                yield path
+
+
+def open_to_append(path: str | Path) -> TextIO:
+    """Opens a text file to append lines to it.
+
+    Raises:
+        OSError: the file cannot be opened, or is a symbolic link.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    return open(path, "a", encoding="utf-8", newline="", opener=opener)
 
 
 def write_text(path: str | Path, text: str) -> None:

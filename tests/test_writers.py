@@ -14,11 +14,12 @@ import torch
 from rlstack.adapters.arena import load_files, write_files
 from rlstack.adapters.marinenav.files import load_published, write_directory
 from rlstack.config import ConfigError
+from rlstack.envs import whole_files
 from rlstack.envs.echelon.replay import load_replay as load_fight
 from rlstack.envs.echelon.replay import save_replay as save_fight
 from rlstack.envs.marinenav.episodes import default_robot, load_episodes, make_episode, save_episodes
 from rlstack.envs.rocket.recording import COLUMNS, RocketFrames, RocketRecording, load_replay
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.whole_files import leftovers, open_to_append, replacing, write_text
 from rlstack.evaluation.results import Evaluation
 from rlstack.files.pickles import read_object_arrays, write_object_arrays
 from rlstack.play.league import League
@@ -186,20 +187,48 @@ def test_several_files_change_together(tmp_path: Path) -> None:
     assert one.read_text() == other.read_text() == "new"
 
 
+def test_no_link_leads_the_writing_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim, written = tmp_path / "victim.txt", tmp_path / "run" / "config.yaml"
+    victim.write_text("intact")
+    with replacing(written) as (one,), replacing(written) as (other,):
+        assert one.name != other.name
+    written.unlink()
+    monkeypatch.setattr(whole_files.secrets, "token_hex", lambda count: "7")
+    (written.parent / ".config.7.partial.yaml").symlink_to(victim)
+    written.symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        write_text(written, "evil")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_to_append(written)
+    assert victim.read_text() == "intact"
+
+
+def test_leftovers_are_those_of_killed_writers_alone(tmp_path: Path) -> None:
+    killed, user = tmp_path / "a" / ".x.0123456789abcdef.partial.pt", tmp_path / ".mine.partial.txt"
+    killed.parent.mkdir()
+    for path in (killed, user, tmp_path / "b.7.partial.pt"):
+        path.touch()
+    (tmp_path / ".y.7.partial.pt").symlink_to(user)
+    with replacing(tmp_path / "x.pt") as (partial,):
+        assert partial.exists() and list(leftovers(tmp_path)) == [killed]
+
+
 # -- nobody writes otherwise -------------------------------------------------------------------------------------
 
 _WRITING = {"write_text", "write_bytes", "savefig", "imwrite", "get_writer", "savez", "savez_compressed", "dump"}
+_WRITING |= {"open_to_append"}
 ELSEWHERE = {
     ("envs/whole_files.py", "replace"): "the helper itself",
     ("envs/rocket/rocketsim/meshes.py", "replace"): "a cache for several processes, of another ending until whole",
     ("rlstack/adapters/exporting.py", "save"): "into memory",
-    ("rlstack/training/loggers/table.py", "open"): "rows are appended; one that was cut off is dropped on opening",
-    ("rlstack/adapters/marinenav/__main__.py", "open"): "what was printed, appended",
+    ("envs/whole_files.py", "open"): "the helper itself",
+    ("rlstack/training/loggers/table.py", "open_to_append"): "a row that was cut off is dropped on opening",
+    ("rlstack/adapters/marinenav/__main__.py", "open_to_append"): "what was printed",
     ("rlstack/data/messages.py", "save"): "into memory",
     ("rlstack/training/distributed.py", "open"): "nowhere",
     ("rlstack/command.py", "open"): "nowhere",
-    ("rlstack/play/league.py", "open"): "a lock",
-    ("rlstack/training/league.py", "open"): "a lock",
+    ("rlstack/play/league.py", "open_to_append"): "a lock",
+    ("rlstack/training/league.py", "open_to_append"): "a lock",
 }
 
 

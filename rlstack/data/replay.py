@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import weakref
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,11 +127,12 @@ class TensorRows(Rows):
 class MemmapRows(Rows, LazyMemmapStorage):
     """TorchRL's ``LazyMemmapStorage``: rows in files, which may be larger than memory.
 
-    The files are in a new folder, which is removed with the storage or at the end of the program.
+    The files lose their names with the first write, once they are mapped into memory: the system frees their room with
+    the storage, or when the program ends, even if it is killed.
 
     Args:
         max_size: number of rows kept.
-        directory: where the folder is made; None for the system's temporary directory.
+        directory: folder of the files; None for the system's temporary directory.
         sample_device: device of samples; default: the CPU.
     """
 
@@ -140,13 +140,12 @@ class MemmapRows(Rows, LazyMemmapStorage):
         self, max_size: int, *, directory: Path | str | None = None, sample_device: torch.device | str | None = None
     ) -> None:
         try:
-            folder = tempfile.mkdtemp(prefix="replay_", dir=directory)
+            tempfile.TemporaryFile(dir=directory).close()
         except OSError as error:
             raise ConfigError(f"agent.replay.directory: {directory} cannot be written to ({error.strerror})") from None
         # TorchRL's own clean-up would replace the signal handlers of the process.
-        LazyMemmapStorage.__init__(self, max_size, scratch_dir=folder, existsok=True, auto_cleanup=False)
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self.folder = Path(folder)
+        LazyMemmapStorage.__init__(self, max_size, auto_cleanup=False)
+        self.directory = directory or tempfile.gettempdir()
         self.sample_device = self.device if sample_device is None else indexed(sample_device)
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
@@ -155,12 +154,16 @@ class MemmapRows(Rows, LazyMemmapStorage):
         Raises:
             ConfigError: the disk has no room for all rows; a write to a full disk would end the process.
         """
-        if not self.leaves and isinstance(data, TensorDictBase) and len(data):
-            need, free = data[:1].bytes() * self.max_size, shutil.disk_usage(self.folder).free
+        if self.initialized:
+            super().set(cursor, data, set_cursor=set_cursor)
+            return
+        if isinstance(data, TensorDictBase) and len(data):
+            need, free = data[:1].bytes() * self.max_size, shutil.disk_usage(self.directory).free
             if need > free:
-                where = f"{self.folder.parent} has {free / 1e9:,.1f} GB left"
+                where = f"{self.directory} has {free / 1e9:,.1f} GB left"
                 raise ConfigError(f"agent.replay.directory: {self.max_size:,} rows take {need / 1e9:,.1f} GB, {where}")
-        super().set(cursor, data, set_cursor=set_cursor)
+        with tempfile.TemporaryDirectory(prefix="replay_", dir=self.directory) as self.scratch_dir:
+            super().set(cursor, data, set_cursor=set_cursor)
 
 
 class RangeWriter(RoundRobinWriter):

@@ -26,6 +26,7 @@ def load_tensors(file: str | Path | IO[bytes]) -> Any:
 
     Raises:
         OSError: the file cannot be read.
+        MemoryError: the content does not fit into memory.
         ValueError: the content is anything else; the message says what.
     """
     if isinstance(file, str | Path):
@@ -36,12 +37,14 @@ def load_tensors(file: str | Path | IO[bytes]) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except UnpicklingError as error:
+    except Exception as error:  # torch raises errors of many types for damaged and hostile bytes
+        if out_of_memory(error):
+            raise MemoryError("the memory is full") from None
+        if not isinstance(error, UnpicklingError):
+            raise ValueError(f"not a file of torch.save, or a damaged one ({type(error).__name__})") from None
         # Bytes that are not a pickle end at the first byte that is not an operation.
         reason = "not a file of torch.save" if "operand" in str(error) else REFUSED
         raise ValueError(reason) from None
-    except Exception as error:  # torch raises errors of many types for damaged and hostile bytes
-        raise ValueError(f"not a file of torch.save, or a damaged one ({type(error).__name__})") from None
 
 
 def load_arrays(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -49,6 +52,7 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
 
     Raises:
         OSError: the file cannot be read.
+        MemoryError: the content does not fit into memory.
         ValueError: the content is anything else; the message says what.
     """
     check_archive(path)
@@ -60,7 +64,7 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
             warnings.simplefilter("ignore")
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file.items())
-    except OSError:
+    except (OSError, MemoryError):
         raise
     except Exception as error:  # numpy and zlib raise errors of many types for damaged and hostile bytes
         if "pickle" in str(error):
@@ -69,6 +73,13 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("not an npz file of arrays alone")
     return arrays
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Returns whether an error reports that the memory is full, in Python, torch on the CPU or on a GPU."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    )
 
 
 def load_json(content: str | bytes) -> Any:

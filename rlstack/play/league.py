@@ -15,7 +15,7 @@ from rlstack import envs
 from rlstack.agents.foreign import parse
 from rlstack.config import ConfigError, Interval, build, convert
 from rlstack.config.named_code import check_named
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.whole_files import open_to_append, write_json
 from rlstack.evaluation.evaluator import OURS
 from rlstack.files.safe_load import read_json_object
 from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
@@ -353,7 +353,7 @@ def locked(folder: Path) -> Iterator[None]:
     """A context for one process at a time; the system releases the lock when a process ends, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stream = (folder / _LOCK).open("a")
+        stream = open_to_append(folder / _LOCK)
     except OSError as error:
         raise ConfigError(f"folder: {folder} cannot be written to ({error.strerror})") from None
     with stream:

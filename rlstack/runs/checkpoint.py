@@ -11,12 +11,15 @@ write (92 ms instead of 41 ms for 1.2 MB). It publishes without waiting for the 
 checkpoint if the newest is damaged, and its format is announced to change in the next releases.
 """
 
+import errno
 import hashlib
 import os
 import re
 import shutil
 import warnings
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from torch import Tensor
 
 from rlstack.envs.bounded_files import RATIO
 from rlstack.envs.whole_files import replacing
-from rlstack.files.safe_load import is_torchscript, load_tensors
+from rlstack.files.safe_load import is_torchscript, load_tensors, out_of_memory, reason
 
 from .run_directory import naming
 
@@ -43,6 +46,10 @@ class CheckpointError(RuntimeError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+class UnreadableError(CheckpointError):
+    """Memory or the system failed while a checkpoint was read: it may be intact."""
 
 
 class CheckpointStore:
@@ -77,8 +84,6 @@ class CheckpointStore:
             raise ValueError(f"frames must not be negative, got {frames}")
         content = to_saveable(state)
         self.directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self.directory.glob(".*.partial.pt"):
-            leftover.unlink(missing_ok=True)
         path = self.directory / f"checkpoint_{frames:012d}.pt"
         write_checkpoint(path, content, frames)
         if best:
@@ -100,7 +105,8 @@ class CheckpointStore:
         """Returns the newest intact state with its tensors on the CPU; a warning names each damaged checkpoint.
 
         Raises:
-            CheckpointError: no checkpoint is intact, or a folder has the name of one.
+            CheckpointError: no checkpoint is intact, one that may be intact cannot be read, or a folder has the name
+                of one.
         """
         candidates = self._newest_first()
         best = self.directory / BEST
@@ -113,21 +119,25 @@ class CheckpointStore:
                 raise CheckpointError(f"{candidate}: a folder, not a checkpoint; move it elsewhere to continue")
             try:
                 return read_checkpoint(candidate)
+            except UnreadableError:
+                raise
             except CheckpointError as error:
                 warnings.warn(f"{error}; trying an older checkpoint", stacklevel=2)
         found = f"none of {len(candidates)} checkpoints is sound" if candidates else "no checkpoint"
         raise CheckpointError(f"{self.directory}: {found}")
 
     def _newest_first(self) -> list[Path]:
-        paths = (path for path in self.directory.glob("checkpoint_*.pt") if _NAME.fullmatch(path.name))
-        return sorted(paths, key=_frames_of, reverse=True)
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UnreadableError(f"{self.directory}: cannot be read ({error.strerror})") from None
+        return sorted((self.directory / name for name in names if _NAME.fullmatch(name)), key=_frames_of, reverse=True)
 
     def _keep_as_best(self, path: Path) -> None:
         with replacing(self.directory / BEST) as (partial,):
-            try:
-                os.link(path, partial)  # one copy on disk under two names; rotation removes only the other
-            except OSError:  # the file system lacks hard links
-                shutil.copyfile(path, partial)
+            shutil.copyfile(path, partial)  # no hard link: writing into one file would change the other
 
     def _rotate(self, newest: Path) -> None:
         others = [path for path in self._newest_first() if path != newest]
@@ -167,6 +177,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
     Raises:
         CheckpointError: the file is damaged or of another kind; the message says which.
+        UnreadableError: it may be intact, but there is no memory for it, or the system cannot read it.
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
@@ -175,10 +186,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: a TorchScript program, not a checkpoint; it acts as agent=legacy agent.kind=torchscript"
         )
-    try:
+    with _judged(path, "not a checkpoint of rlstack"):
         payload = load_tensors(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: not a checkpoint of rlstack ({error})") from error
     if not isinstance(payload, dict) or payload.get("format") != FORMAT:
         raise CheckpointError(f"{path}: not a checkpoint of rlstack")
     if payload.get("version") != VERSION:
@@ -281,32 +290,44 @@ def _plain_tensor(tensor: Tensor, where: str) -> Tensor:
 
 def _verify_records(path: Path) -> None:
     """Compares every record of the zip with its CRC as a stream; torch itself does not."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            if sum(entry.file_size for entry in entries) > RATIO * path.stat().st_size:  # torch compresses no tensor
-                raise CheckpointError(f"{path}: not a checkpoint, its records are far larger than the file")
-            if any(entry.external_attr & _FOLDER for entry in entries):  # torch would silently read nothing from it
-                raise CheckpointError(f"{path}: corrupted, a record is marked as a folder")
-            damaged = archive.testzip()
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    except Exception as error:  # zipfile raises errors of many types for damaged bytes
-        raise CheckpointError(f"{path}: truncated, corrupted or not a checkpoint ({error})") from error
+    with _judged(path, "truncated, corrupted or not a checkpoint"), zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > RATIO * path.stat().st_size:  # torch compresses no tensor
+            raise CheckpointError(f"{path}: not a checkpoint, its records are far larger than the file")
+        if any(entry.external_attr & _FOLDER for entry in entries):  # torch would silently read nothing from it
+            raise CheckpointError(f"{path}: corrupted, a record is marked as a folder")
+        damaged = archive.testzip()
     if damaged is not None:
         raise CheckpointError(f"{path}: corrupted, record {damaged!r} does not match its checksum")
 
 
 def _verify_content(path: Path, state: dict[str, Any], digest: Any) -> None:
     """Compares the content with the digest of what was written: no checksum covers the tables of a zip."""
+    told = "corrupted, its content does not match its digest"
+    with _judged(path, told):  # a file may hold tensors of kinds that no checkpoint holds
+        if content_digest(state) != digest:
+            raise CheckpointError(f"{path}: {told}")
+
+
+@contextmanager
+def _judged(path: Path, told: str) -> Iterator[None]:
+    """A context that distinguishes a file whose content is wrong from one that the system could not read.
+
+    The libraries raise errors of many types for damaged bytes; for some, zipfile seeks to an invalid position.
+
+    Raises:
+        CheckpointError: the content is wrong, as ``told``.
+        UnreadableError: memory or the system failed.
+    """
     try:
-        sound = content_digest(state) == digest
-    except Exception:  # tensors of kinds that no checkpoint holds
-        sound = False
-    if not sound:
-        raise CheckpointError(f"{path}: corrupted, its content does not match its digest")
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        if out_of_memory(error) or (isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)):
+            why = "the memory is full" if out_of_memory(error) else reason(error)
+            raise UnreadableError(f"{path}: cannot be read ({why}), but may be intact; nothing was changed") from error
+        raise CheckpointError(f"{path}: {told} ({error})") from error
 
 
 def _frames_of(path: Path) -> int:

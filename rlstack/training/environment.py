@@ -41,15 +41,15 @@ def end_recorded(run: Path) -> Iterator[None]:
         why = " ".join([*([] if isinstance(error, RunError) else [type(error).__name__]), *lines[:1]])
         raise
     finally:
-        *before, last = _entries(run) or [{}]
         with suppress(OSError):  # the error that ends the run reports a full disk
+            *before, last = _entries(run) or [{}]
             write_json(run / ENVIRONMENT, [*before, {**last, "ended": {"time": _now(), "how": how, "why": why}}])
 
 
 def _entries(run: Path) -> list[Any]:
     try:
         found = json.loads((run / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return []
     return found if isinstance(found, list) else []
 

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rlstack.config.errors import RunError
 from rlstack.envs.processes import EnvironmentFailed, WorkersFailed, place_of
+from rlstack.files.safe_load import out_of_memory
 from rlstack.runs.run_directory import OF_THE_DISK
 
 from .workers import CollectorFailed
@@ -33,7 +32,7 @@ def told_in_one_line(run: Path, env: Mapping[str, Any] | None = None) -> Iterato
     except CollectorFailed as error:
         raise RunError(f"collector: {error}{_how_to_go_on(run)}", error.traceback) from error
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        if not out_of_memory(error):
             raise
         what = "the memory is full; fewer worlds, shorter rollouts or a smaller agent.buffer_size need less"
         raise RunError(f"{what}{_how_to_go_on(run)}") from error

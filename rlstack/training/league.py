@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlstack.config import ConfigError
+from rlstack.envs.whole_files import open_to_append
 from rlstack.play.commanders import PoolConfig, pool
 from rlstack.play.league import OF_TRAINING, League, identity, locked, signature
 from rlstack.runs.opponents import OPTION, without_opponents
@@ -144,7 +145,7 @@ def _take(folder: Path, runs: Iterable[Path]) -> tuple[TextIO, Path]:
     """Returns the first run that no other process has locked, and its lock, which ends with this process."""
     path = Path()
     for path in runs:
-        stream = (folder / f".{path.name}.lock").open("a")
+        stream = open_to_append(folder / f".{path.name}.lock")
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

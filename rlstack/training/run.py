@@ -18,6 +18,7 @@ from rlstack.config import ConfigError, build, convert, to_plain
 from rlstack.config.agents import Whole, check_agent
 from rlstack.config.errors import RunError, nearest_path
 from rlstack.config.groups import check_kinds
+from rlstack.envs.whole_files import leftovers
 from rlstack.runs.run_directory import RunDirectory, taken
 
 from .config import TrainConfig, offline_options, with_length
@@ -102,6 +103,8 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         directory = _directory(config, folder)
         if folder is None:
             stack.enter_context(taken(directory.path))
+            for file in leftovers(directory.path):
+                file.unlink(missing_ok=True)
         stack.enter_context(check_gradients(bool(config.debug)))
         print(describe(whole, directory, compiled, ranks.count, recorded and str(recorded)))
         notices = Notices(config.notify if folder is None else None, directory.path.name)

@@ -21,8 +21,9 @@ from rlstack.data.finite import find
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.named import place_in_users_code
 from rlstack.envs.processes import EnvironmentFailed
+from rlstack.envs.whole_files import temporary
 from rlstack.envs.world import World
-from rlstack.runs.checkpoint import CheckpointStore
+from rlstack.runs.checkpoint import read_checkpoint, write_checkpoint
 from rlstack.runs.loading import initialise
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import rng_untouched
@@ -115,13 +116,11 @@ class _SmallCopy:
         return f"one update of {sum(p.numel() for p in agent.parameters()):,} parameters, all losses finite"
 
     def checkpoint(self) -> str:
-        folder = self.run.path / ".self_check"
-        store, state = CheckpointStore(folder), {"agent": self.agent.state_dict(), "env": self.env.state_dict()}
-        try:
-            size = store.save(state, frames=0).stat().st_size
-            self.agent.load_state_dict(store.load()["agent"])
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        state = {"agent": self.agent.state_dict(), "env": self.env.state_dict()}
+        with temporary(self.run.path / "self_check.pt") as path:
+            write_checkpoint(path, state, frames=0)
+            size = path.stat().st_size
+            self.agent.load_state_dict(read_checkpoint(path)["agent"])
         free = shutil.disk_usage(self.run.path).free
         return f"written and read back ({size / 1e6:.1f} MB without replay, {free / 1e9:.0f} GB free)"
 

@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, read_checkpoint
+from rlstack.envs.whole_files import leftovers
+from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, UnreadableError, read_checkpoint
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -99,13 +100,10 @@ def test_saving_the_best_again_at_the_same_frame(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "best.pt") == {"x": 2}
 
 
-def test_best_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any) -> None:
-        raise OSError("no hard links here")
-
-    monkeypatch.setattr(os, "link", refuse)
-    CheckpointStore(tmp_path).save({"x": 1}, 10, best=True)
-    assert read_checkpoint(tmp_path / "best.pt") == {"x": 1}
+def test_writing_into_the_best_leaves_the_checkpoint_alone(tmp_path: Path) -> None:
+    path = CheckpointStore(tmp_path).save({"x": 1}, 10, best=True)
+    (tmp_path / "best.pt").write_bytes(b"another file, copied over it")
+    assert read_checkpoint(path) == {"x": 1}
 
 
 def test_an_abandoned_future_is_removed(tmp_path: Path) -> None:
@@ -120,7 +118,6 @@ def test_an_abandoned_future_is_removed(tmp_path: Path) -> None:
 def test_files_of_other_names_are_never_removed(tmp_path: Path) -> None:
     for name in ("checkpoint_mine.pt", "notes.txt"):
         (tmp_path / name).write_text("keep me")
-    (tmp_path / ".checkpoint_000000000001.7.partial.pt").write_text("half a checkpoint")
     store = CheckpointStore(tmp_path, keep=1)
     store.save({}, 1)
     store.save({}, 2)
@@ -220,6 +217,33 @@ def test_the_newest_sound_one_is_loaded(tmp_path: Path) -> None:
     newest.write_bytes(newest.read_bytes()[:-40])
     with pytest.warns(UserWarning, match=r"checkpoint_000000000030\.pt: truncated"):
         assert store.load() == {"x": 2}
+
+
+@pytest.mark.parametrize(
+    ("at", "error", "why"),
+    [
+        ("zipfile.ZipFile", OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        ("zipfile.ZipFile", OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+        ("torch.load", MemoryError(), "the memory is full"),
+        ("torch.load", RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "the memory is full"),
+        ("hashlib.sha256", MemoryError(), "the memory is full"),
+        ("os.listdir", PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+    ],
+)
+def test_what_may_be_intact_is_not_taken_for_damaged(
+    at: str, error: Exception, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save({"x": 1}, 10)
+    store.save({"x": 2}, 20)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(UnreadableError, match=rf"cannot be read \({why}\)"):
+        patch.setattr(at, failing)
+        store.load()
+    assert store.load() == {"x": 2} and len(names(tmp_path)) == 2
 
 
 def test_the_best_is_the_last_resort_and_then_there_is_one_error(tmp_path: Path) -> None:
@@ -333,5 +357,4 @@ def test_a_killed_writer_always_leaves_a_sound_checkpoint(tmp_path: Path) -> Non
                 read_checkpoint(tmp_path / "best.pt")
         forker.stdin.close()
     assert frames > 1
-    store.save({}, frames + 1)
-    assert not list(tmp_path.glob(".*"))
+    assert set(tmp_path.glob(".*")) == set(leftovers(tmp_path))

@@ -21,6 +21,7 @@ from rlstack.adapters.command import Parser, command
 from rlstack.config import ConfigError
 from rlstack.config.errors import INTERRUPTED_STATUS, USER_ERROR_STATUS, RunError
 from rlstack.config.named_code import allowing, code_in, granting
+from rlstack.envs.whole_files import open_to_append
 from rlstack.runs.worlds import choose_device
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.loggers import score
@@ -128,7 +129,7 @@ def train_together(places: Sequence[Path], num_procs: int, argv: Callable[[Path]
 
 def _start(argv: Sequence[str], place: Path) -> subprocess.Popen[bytes]:
     """A process that Ctrl-C does not reach: a terminal sends it to a whole session, but only this one decides."""
-    with (place / OUTPUT).open("a", encoding="utf-8") as output:
+    with open_to_append(place / OUTPUT) as output:
         return subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar, TextIO
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.whole_files import open_to_append, replacing
 from rlstack.runs.run_directory import naming
 
 from ..config import ObjectiveConfig
@@ -68,7 +68,7 @@ class CsvSink:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
             writer.writerows(row + [""] * (len(self.columns) - len(row)) for row in rows)
-        return self.path.open("a", encoding="utf-8", newline="")
+        return open_to_append(self.path)
 
     def _read(self) -> tuple[list[str], list[list[str]]]:
         """Returns header and rows, without one that was cut off; another file raises an error and stays unchanged."""
