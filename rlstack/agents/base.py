@@ -22,6 +22,7 @@ from rlstack.config.schedules import make_schedules
 from rlstack.data.flatten import kept
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.waiting import looks_are_free
+from rlstack.losses import Loss
 from rlstack.networks.encoders import build_encoder
 from rlstack.networks.keyed import keyed_encoder
 from rlstack.networks.own import OwnNetwork
@@ -67,8 +68,7 @@ class Policy(TensorDictModuleBase):
         self._masked, self._agent, self._explore = interface.masked, agent, explore
         self.copied, self.copies_on = False, None if agent is None else agent.device
         if agent is not None:
-            acting = {name: network for name, network in agent.networks.items() if name not in _LEARNING}
-            self.networks = nn.ModuleDict(acting)
+            self.networks = nn.ModuleDict(agent.acting())
             self.register_buffer("frames", agent.clock)
 
     def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
@@ -338,6 +338,19 @@ class Agent(ABC):
         """Raises a one-line :class:`ConfigError` if the agent can act in its world, but not learn as configured."""
         if self.augments:
             _ = self.mirroring
+
+    def acting(self) -> dict[str, nn.Module]:
+        """Returns the networks that policies act with, by name; in place of a loss, the networks that it calls.
+
+        The parameters of a loss are views: new ones that are put into it (``TensorDict.to_module``) reach no network.
+        """
+        acting: dict[str, nn.Module] = {}
+        for name, network in self.networks.items():
+            if isinstance(network, Loss):
+                acting |= network.called()
+            elif name not in _LEARNING:
+                acting[name] = network
+        return acting
 
     # -- what an algorithm fills in ------------------------------------------------------------------------------
 

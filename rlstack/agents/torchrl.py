@@ -85,6 +85,11 @@ class AroundLoss(Agent):
         self.parts = LossParts(self)
         self.loss, self.actor = self.parts.loss, self.parts.actor
 
+    def acting(self) -> dict[str, nn.Module]:
+        networks = super().acting()
+        del networks["loss"]  # which may call networks with other parameters than their own
+        return {**networks, "actor": self.actor}
+
     @classmethod
     def of(cls, config: TorchRLConfig) -> type[Agent]:
         """Returns the class for the kind of data that a configuration asks for."""

@@ -77,31 +77,30 @@ class Loss(LossModule):
             self.__dict__[f"target_{name}"] = deepcopy(network).requires_grad_(False)
         self._names = (*self._names, name)
         self._has_update_associated[name] = not target
-        self._view(name)
+        self._view()
 
-    def _view(self, name: str) -> None:
-        for held in (name, f"target_{name}"):
-            if held in self.__dict__:
-                params = TensorDict.from_module(self.__dict__[held])
-                setattr(self, f"{held}_params", TensorDictParams(params, no_convert=True))
+    def called(self) -> dict[str, nn.Module]:
+        """Returns the networks and their targets by name."""
+        names = [held for name in self._names for held in (name, f"target_{name}")]
+        return {name: self.__dict__[name] for name in names if name in self.__dict__}
+
+    def _view(self) -> None:
+        for name, network in self.called().items():
+            setattr(self, f"{name}_params", TensorDictParams(TensorDict.from_module(network), no_convert=True))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         twin.__dict__.update(deepcopy(self.__dict__, memo))
-        for name in twin._names:  # TorchRL copies views by themselves, apart from the copied networks
-            twin._view(name)
+        twin._view()  # TorchRL copies views by themselves, apart from the copied networks
         return twin
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        for name in self._names:
-            for held in (name, f"target_{name}"):
-                if held in self.__dict__:
-                    self.__dict__[held]._apply(fn, recurse)
+        for network in self.called().values():
+            network._apply(fn, recurse)
         for key, buffer in self._buffers.items():
             self._buffers[key] = None if buffer is None else fn(buffer)
-        for name in self._names:
-            self._view(name)
+        self._view()
         return self
 
     def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:

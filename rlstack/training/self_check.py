@@ -33,7 +33,8 @@ from .config import TrainConfig
 from .curriculum import Curriculum
 from .failures import environment_errors
 from .hooks import Hook
-from .remote import worlds_here
+from .remote import remote, worlds_here
+from .workers import check_followed
 
 if TYPE_CHECKING:
     from .loop import Training
@@ -74,7 +75,7 @@ class _SmallCopy:
 
     def __init__(self, config: TrainConfig, run: RunDirectory) -> None:
         device = choose_device(config.device)
-        self.run = run
+        self.run, self.remote = run, remote(config)
         # Compiling takes half a minute and worker processes take seconds; neither is checked here.
         eager = {key: value for key, value in (("compiled", False), ("workers", 0)) if key in config.env}
         self.env = build_world(config.env, device, config.seed, num_worlds=_WORLDS, **eager)
@@ -101,9 +102,12 @@ class _SmallCopy:
         agent, key = self.agent, self.agent.interface.key("action")
         self.batch = self.env.rollout(_STEPS, agent.policy(explore=True), break_when_any_done=False)
         action = self.batch.get(key)
-        greedy = agent.policy(explore=False)(self.batch[..., 0].exclude("next")).get(key)
+        seen = self.batch[..., 0].exclude("next")
+        greedy = agent.policy(explore=False)(seen.copy()).get(key)
         if not all(torch.isfinite(agent.interface.from_env(part).float()).all() for part in (action, greedy)):
             raise ValueError("the policy's actions are not finite")
+        if self.remote:
+            check_followed(agent, seen)
         return f"policy acts, actions {tuple(action.shape)}"
 
     def update(self) -> str:

@@ -23,11 +23,14 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torchrl.envs import EnvBase
+from torchrl.weight_update.weight_sync_schemes import WeightStrategy
 
 from rlstack.agents import Agent
-from rlstack.agents.base import copy_on
+from rlstack.agents.base import Policy, copy_on
+from rlstack.config import ConfigError
 from rlstack.data.collector import LEAN, LeanCollector
 from rlstack.data.messages import from_file, to_file
 from rlstack.envs.processes import place_of
@@ -56,6 +59,47 @@ class WorkerPolicy(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self.policy(tensordict)
+
+
+class _Read(TorchFunctionMode):
+    """A context that collects the tensors given to torch's functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for given in (*args, *(kwargs or {}).values()):
+            parts = given if isinstance(given, list | tuple) else (given,)
+            self.tensors += [part for part in parts if isinstance(part, Tensor)]
+        return func(*args, **(kwargs or {}))
+
+
+def check_followed(agent: Agent, seen: TensorDictBase) -> None:
+    """Checks that workers will act with the learner's weights, which replace the tensors of their policy's parameters.
+
+    Args:
+        agent: the learner.
+        seen: entries that its policy reads.
+
+    Raises:
+        ConfigError: the policy acts with other tensors than its own parameters and buffers.
+    """
+    policy = copy_on(agent.policy(explore=True), agent.device)
+    for part in policy.modules():
+        if isinstance(part, Policy):
+            part.frames.fill_(agent.total_frames)  # at the beginning of a run many act at random
+    policy(seen.copy())
+    before = TensorDict.from_module(policy)
+    WeightStrategy().apply_weights(policy, before.data.clone(), inplace=False)  # as TorchRL's collectors do
+    with _Read() as read:
+        policy(seen.copy())
+    held, sent = ({*map(id, weights.values(True, True))} for weights in (before, TensorDict.from_module(policy)))
+    for tensor in read.tensors:
+        if id(tensor) not in sent and (id(tensor) in held or isinstance(tensor, nn.Parameter)):
+            told = f"agent={agent.config.name} acts with a parameter {list(tensor.shape)} that they are not sent"
+            remedy = "give add_network every network that acts, not only a loss that holds it, or set collector=default"
+            raise ConfigError(f"collector.backend: workers would never follow the learner: {told}; {remedy}")
 
 
 class WorkerCollector(LeanCollector):

@@ -10,21 +10,43 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import nn
+from torchrl import objectives
 from torchrl.collectors import Collector, MultiSyncCollector
+from torchrl.data import Bounded, Categorical
 from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules import QValueActor
+from torchrl.weight_update.weight_sync_schemes import WeightStrategy
 
 from rlstack import envs
-from rlstack.agents import Agent, make_agent
-from tests.agents.small_agents import ALGORITHMS, DISCRETE
+from rlstack.agents import Agent, build_agent, completed, make_agent
+from rlstack.agents.dqn import DQN
+from rlstack.config import ConfigError
+from rlstack.config.groups import load_group
+from rlstack.losses import DQNLoss
+from rlstack.training.workers import check_followed
+from tests.agents.small_agents import YAMLS, takes
 
 MEMORY = {"recurrent": {"kind": "gru", "size": 4, "layers": 1, "sequence_length": 4}}
 CARTPOLE = ("gymnasium", {"id": "CartPole-v1", "num_envs": 2, "workers": 0})
 PENDULUM = ("gymnasium", {"id": "Pendulum-v1", "num_envs": 2, "workers": 0})
+NET = "tests.agents.own_network:Net"
 MARINENAV = ("marinenav", {"num_worlds": 2, "num_robots": 3})
+
+
+def turns(name: str) -> bool:
+    """Returns whether an agent of ``conf/agent`` takes Pendulum's continuous action."""
+    continuous = takes(load_group("agent", name)["algorithm"], Bounded(-1.0, 1.0, shape=(2,)))
+    return continuous and not name.startswith("discrete")
+
+
 CASES: dict[str, tuple[str, tuple[str, dict[str, Any]], dict[str, Any]]] = {
-    **{name: (name, CARTPOLE if name in DISCRETE else PENDULUM, {}) for name in ALGORITHMS},
+    **{name: (name, PENDULUM if turns(name) else CARTPOLE, {}) for name in YAMLS if name != "legacy"},
     **{f"recurrent {name}": (name, CARTPOLE, MEMORY) for name in ("ppo", "a2c", "dqn", "iqn")},
     "normalising ppo": ("ppo", PENDULUM, {"normalize_observations": True, "normalize_rewards": True}),
+    "an own algorithm": ("tests.agents.munchausen:MunchausenDQN", CARTPOLE, {}),
+    "acqn of own networks": ("acqn", PENDULUM, {"network": NET}),
+    "torchrl_sac with an own actor": ("torchrl_sac", PENDULUM, {"network": {"actor_network": NET}}),
     "ppo in a group": ("ppo", MARINENAV, {}),
     "recurrent ppo in a group": ("ppo", MARINENAV, MEMORY),
     "acqn in a group": ("acqn", MARINENAV, {}),
@@ -36,6 +58,8 @@ def made(case: str) -> tuple[Any, Agent]:
     name, (world, options), overrides = CASES[case]
     env = envs.make(world, seed=1, **options)
     torch.manual_seed(5)
+    if ":" in name:
+        return env, build_agent(completed({"name": name, "algorithm": name}), env, 1_000_000)
     return env, make_agent(name, env, **overrides)
 
 
@@ -58,7 +82,7 @@ def test_a_policy_acts_in_rollouts_and_collectors(case: str) -> None:
         assert key in rollout.keys(True) and key in batches[0].keys(True), key
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "sac_published"])  # which always samples
 def test_torchrl_says_whether_it_explores(case: str) -> None:
     env, agent = made(case)
     shown, policy = env.reset(), agent.policy()
@@ -69,12 +93,25 @@ def test_torchrl_says_whether_it_explores(case: str) -> None:
     assert (acted(policy, shown, ExplorationType.RANDOM) == acted(agent.policy(explore=True), shown)).all()
 
 
+def loaded(copy: Any, policy: Any) -> None:
+    copy.load_state_dict(policy.state_dict())
+
+
+def exchanged(copy: Any, policy: Any) -> None:
+    """Gives a copy first new tensors, then new values in these, as TorchRL's collectors give them to workers."""
+    shared = TensorDict.from_module(policy).data.clone()
+    WeightStrategy().apply_weights(copy, shared.apply(torch.zeros_like), inplace=False)
+    WeightStrategy().apply_weights(copy, shared, inplace=True)
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
-    "copied", [deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))], ids=["copy", "pickle"]
+    ("copied", "given"),
+    [(deepcopy, loaded), (lambda policy: pickle.loads(pickle.dumps(policy)), loaded), (deepcopy, exchanged)],
+    ids=["copy", "pickle", "copy in a worker"],
 )
 def test_a_copy_has_its_own_networks_and_follows_the_weights_it_is_given(
-    copied: Callable[[Any], Any], case: str
+    copied: Callable[[Any], Any], given: Callable[[Any, Any], None], case: str
 ) -> None:
     env, agent = made(case)
     policy = agent.policy()
@@ -83,7 +120,7 @@ def test_a_copy_has_its_own_networks_and_follows_the_weights_it_is_given(
         for value in policy.parameters():
             value.add_(0.1 * torch.randn_like(value))
     agent.set_frames(400_000)
-    copy.load_state_dict(policy.state_dict())
+    given(copy, policy)
     for mode in (ExplorationType.DETERMINISTIC, ExplorationType.RANDOM):
         assert (acted(copy, shown, mode) == acted(policy, shown, mode)).all(), mode
     before = acted(copy, shown)
@@ -91,6 +128,42 @@ def test_a_copy_has_its_own_networks_and_follows_the_weights_it_is_given(
         for value in policy.parameters():
             value.zero_()
     assert (acted(copy, shown) == before).all()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_workers_of_every_agent_are_known_to_follow_it(case: str) -> None:
+    env, agent = made(case)
+    check_followed(agent, env.reset())
+
+
+class Hidden(DQN):
+    """A user's algorithm whose network is not among its networks."""
+
+    def build(self) -> None:
+        self.network = nn.Linear(4, 2)
+        self.loss = DQNLoss(self.network)
+        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=None)
+
+
+class InLoss(Hidden):
+    """A user's algorithm of which only TorchRL's loss is known, which holds the network's parameters."""
+
+    def build(self) -> None:
+        super().build()
+        actor = QValueActor(self.network, spec=Categorical(2))
+        self.loss = self.add_network("loss", objectives.DQNLoss(actor, action_space="categorical"))
+
+
+@pytest.mark.parametrize("algorithm", [Hidden, InLoss])
+def test_workers_that_could_not_follow_the_learner_are_refused(algorithm: type[DQN]) -> None:
+    name, (world, options) = f"{__name__}:{algorithm.__name__}", CARTPOLE
+    env = envs.make(world, **options)
+    agent = build_agent(completed({"name": "mine", "algorithm": name}), env, 1000)
+    told = (
+        r"never follow the learner: agent=mine acts with a parameter \[2, 4\] that they are not sent; give add_network"
+    )
+    with pytest.raises(ConfigError, match=told):
+        check_followed(agent, env.reset())
 
 
 def test_a_copy_draws_nothing_from_the_random_numbers_of_its_surroundings() -> None:

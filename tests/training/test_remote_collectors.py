@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from torch import nn
 
+from rlstack.agents import build_agent
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.training.config import TrainConfig
-from rlstack.training.remote import check_collector
+from rlstack.training.remote import build_worlds, check_collector, start_collector
 from rlstack.training.run import train
 from tests.training.shared_runs import plain_config
 from tests.training.test_distributed import ROOT, rows
@@ -76,6 +79,37 @@ def test_without_ray_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"^collector\.backend: ray needs the extra 'ray': pip install "):
         check_collector(config)
+
+
+# -- what workers act by -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "backend"), [("acqn", PROCESSES), ("acqn", APART), ("acqn", RAY), ("torchrl_sac", PROCESSES)]
+)
+def test_workers_act_as_the_learner_was_taught(name: str, backend: list[str], tmp_path: Path) -> None:
+    if backend is RAY:
+        pytest.importorskip("ray")
+    quiet = ["agent.noise_scale=0", "agent.epsilon=0"] if name == "acqn" else []
+    pendulum = ["env.id=Pendulum-v1", "agent.steps_per_batch=4"]
+    config = build(TrainConfig, plain_config(name, tmp_path, *backend, *quiet, *pendulum))
+    env = build_worlds(config, torch.device("cpu"), {})
+    agent: Any = build_agent(config.agent, env, config.total_frames, torch.device("cpu"))
+    agent.set_frames(10**7)  # after those at random
+    collector = start_collector(config, env, agent, None, {}, None)
+    try:
+        batches = iter(collector)
+        assert next(batches)["action"].mean() < 1.7
+        with torch.no_grad():
+            output = [layer for layer in agent.actor.modules() if isinstance(layer, nn.Linear)][-1]
+            output.weight.zero_()
+            output.bias[0] = 5.0  # the mean of the action, before it is squashed
+            output.bias[1:] = -10.0  # and how much it varies
+        taught = [next(batches)["action"] for _ in range(4)][-1]  # those that do not wait are some batches behind
+    finally:
+        collector.shutdown()
+    assert taught.min() > 1.7
 
 
 # -- whole runs ----------------------------------------------------------------------------------------------------
