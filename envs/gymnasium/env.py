@@ -144,8 +144,10 @@ class Gymnasium(World):
 
         Raises:
             RuntimeError: the environment does not draw; it needs ``kwargs: {render_mode: rgb_array}``.
-            ValueError: it draws with a package that is not installed.
+            ValueError: it draws with a package that is not installed, or something other than a picture.
         """
+        from ..rendering.rendered import as_picture  # which imports what draws
+
         if self._simulators is None:
             self._restart(None)
         try:
@@ -156,7 +158,7 @@ class Gymnasium(World):
             picture = None
         if not isinstance(picture, np.ndarray):
             raise RuntimeError(f"{self._recipe.id} renders no picture; set kwargs: {{render_mode: rgb_array}}")
-        return torch.from_numpy(np.ascontiguousarray(picture))
+        return torch.from_numpy(as_picture(picture))
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes environments and workers; the world can no longer be used."""

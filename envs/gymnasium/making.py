@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 
 from ..extras import needs
-from ..named import imported, made_by
+from ..named import imported, made_by, place_in_users_code
 from ..processes import EnvironmentFailed
 
 Environment = gymnasium.Env[Any, Any]
@@ -83,8 +83,9 @@ class Recipe:
             raise ValueError(f"id: {missing_package(self.id, error)}") from error
         except gymnasium.error.UnregisteredEnv as error:
             raise ValueError(f"id: {_not_registered(self.id)}") from error
-        except (gymnasium.error.Error, TypeError, ValueError) as error:
-            raise ValueError(f"{self.id} cannot be made with kwargs {self.kwargs}: {_line(error)}") from error
+        except Exception as error:  # of a constructor, which may be the user's
+            told = f"{_line(error)}{place_in_users_code(error)}"
+            raise ValueError(f"{self.id} cannot be made with kwargs {self.kwargs}: {told}") from error
 
     def _registered(self) -> Environment:
         if str(self.id).startswith("ALE/"):

@@ -112,8 +112,8 @@ class WorkerSimulators:
             self._cut.update(self._rows[0])
             return None
         header, _, pixels = answers[0].partition(b"\n")
-        shape = json.loads(header)
-        return np.frombuffer(pixels, np.uint8).reshape(shape).copy() if shape else None
+        kind, shape = json.loads(header)
+        return np.frombuffer(pixels, kind).reshape(shape).copy() if kind else None
 
     def _end(self, rows: Iterable[int]) -> None:
         """Their episodes are truncated; the worker leaves environments alone that have ended."""
@@ -206,6 +206,6 @@ def _obey(simulators: LocalSimulators, message: bytes) -> bytes:
         simulators.reset(*json.loads(message[1:]))
         return b""
     picture = simulators.render()
-    if not isinstance(picture, np.ndarray):
-        return b"null\n"
-    return json.dumps(picture.shape).encode() + b"\n" + np.ascontiguousarray(picture, np.uint8).tobytes()
+    if not isinstance(picture, np.ndarray) or picture.dtype.hasobject:
+        return b"[null, null]\n"
+    return json.dumps([picture.dtype.str, picture.shape]).encode() + b"\n" + picture.tobytes()

@@ -142,11 +142,11 @@ def evaluate(
 
 
 def _rendered(env: EnvBase) -> RenderedRecorder | None:
-    """Returns a recorder of an env that draws pictures; None, with a warning, if it cannot draw on this machine."""
+    """Returns a recorder of an env that draws pictures; None, with a warning, if it fails to draw."""
     try:
         return rendered(env)
-    except Exception as error:  # of a simulator: what it needs is missing, or there is no display
-        warnings.warn(f"no film of this world: {type(error).__name__}: {error}", stacklevel=2)
+    except ValueError as error:
+        warnings.warn(f"no film: {error}", stacklevel=2)
         return None
 
 
@@ -216,7 +216,8 @@ def _build(
     drawing = envs.world_hooks(world).drawing_options if draws else {}
     if drawing:
         asked = {key: {**value, **(options.get(key) or {})} for key, value in drawing.items()}
-        with suppress(ValueError, TypeError):  # it cannot draw here
+        with suppress(Exception), warnings.catch_warnings():  # whatever a constructor says that cannot draw here
+            warnings.simplefilter("ignore")
             return envs.make(world, **{**every, **asked})
     return envs.make(world, **every)
 

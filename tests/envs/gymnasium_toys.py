@@ -89,6 +89,43 @@ class MaskedInObservation(Masked):
         return {"observation": observation, **info}, {}
 
 
+class Drawn(gymnasium.Env[Any, Any]):
+    """Five steps; ``render`` draws step k in the form ``kind``."""
+
+    metadata = {"render_modes": ["human", "rgb_array"]}
+    observation_space = spaces.Box(0.0, 10.0, (1,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, kind: str = "colours", render_mode: str | None = None) -> None:
+        self.kind, self.render_mode = kind, render_mode
+        # As in Gymnasium's template of an environment, here with one mode.
+        assert kind != "human" or render_mode in (None, "human")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.full(1, self.steps, np.float32), 1.0, self.steps == 5, False, {}
+
+    def render(self) -> Any:
+        height = 20 + 10 * self.steps if self.kind == "grows" else 20
+        if self.kind == "breaks" and self.steps == 3:
+            raise ArithmeticError("the lamp broke")
+        if self.kind in ("human", "text"):
+            return None if self.kind == "human" else "....\n"
+        if self.kind == "vector":
+            return np.zeros(7)
+        picture = np.full((height, 16, 3), 51 * (self.steps + 1) % 256, np.uint8)
+        if self.kind == "fractions":
+            return picture / 255
+        if self.kind == "floats":
+            return picture.astype(np.float32)
+        return picture[..., 0] if self.kind == "grey" else picture[..., :1] if self.kind == "one channel" else picture
+
+
 class Fragile(gymnasium.Env[Any, Any]):
     """Fails in a step of an episode or in a reset: with an exception, by ending its process, or by hanging.
 

@@ -16,11 +16,13 @@ from rlstack.envs.marinenav.generator import evaluation_set
 from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation import evaluator
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
+from rlstack.evaluation.pictures import save_pictures
 from tests.envs.marinenav.recorded import actor, load_json
 from tests.evaluation.scripted import Scripted, full_ahead, play, straight_run
 
 EXACT: dict[str, Any] = {"dtype": torch.float64}
 COUNTDOWN = "tests.evaluation.scripted:Countdown"
+DRAWN = "tests.envs.gymnasium_toys:Drawn"
 
 
 def discounted(rewards: list[float]) -> float:
@@ -291,9 +293,9 @@ def test_recordings_are_the_first_of_each_level(monkeypatch: pytest.MonkeyPatch)
 # --- films of Gymnasium's tasks
 
 
-def judged_cart_pole() -> Any:
+def judged_cart_pole(**options: Any) -> Any:
     policy = Scripted(lambda seen: torch.zeros(len(seen), dtype=torch.int64), "action")
-    return evaluate(policy, "gymnasium", {"id": "CartPole-v1", "num_envs": 1}, 1, seed=0, record=1)
+    return evaluate(policy, "gymnasium", {"id": "CartPole-v1", "num_envs": 1, **options}, 1, seed=0, record=1)
 
 
 def test_a_task_that_can_draw_is_recorded() -> None:
@@ -304,6 +306,36 @@ def test_a_task_that_can_draw_is_recorded() -> None:
 
 def test_a_task_that_cannot_draw_here_is_evaluated_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
-    with pytest.warns(UserWarning, match="no film of this world: "):
+    with pytest.warns(UserWarning, match="no film: this world cannot be drawn: "):
         found = judged_cart_pole()
     assert not found.recordings and len(found.levels) == 1
+
+
+@pytest.mark.parametrize("kind", ["human", "text"])
+def test_a_task_without_pictures_of_its_own_is_evaluated(kind: str) -> None:
+    found = judged_cart_pole(id=DRAWN, kwargs={"kind": kind})
+    assert not found.recordings and found.episodes["return"].tolist() == [5.0]
+
+
+@pytest.mark.parametrize("kind", ["colours", "fractions", "floats", "grey", "one channel", "grows"])
+def test_pictures_of_any_form_become_a_film(kind: str, tmp_path: Path) -> None:
+    found = judged_cart_pole(id=DRAWN, kwargs={"kind": kind})
+    animation = found.recordings[0].animation()
+    drawn = [animation.draw(time) for time in range(5)]
+    assert all((picture == 51 * (step + 1)).all() for step, picture in enumerate(drawn))
+    assert {(picture.shape, str(picture.dtype)) for picture in drawn} == {((20, 16, 3), "uint8")}
+    assert [path.name for path in save_pictures(found, tmp_path)] == ["trajectories.png", "best.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "pictures"),
+    [
+        ("breaks", r"ends at step 3: ArithmeticError: the lamp broke \(gymnasium_toys.py, line \d+\)", 3),
+        ("vector", r"no film: .*render\(\) returns float64 \[7\] in place of a picture", 0),
+    ],
+)
+def test_a_fault_in_render_costs_only_pictures(kind: str, message: str, pictures: int) -> None:
+    with pytest.warns(UserWarning, match=message):
+        found = judged_cart_pole(id=DRAWN, kwargs={"kind": kind})
+    assert found.episodes["return"].tolist() == [5.0]
+    assert [recording.animation().span[1] + 1 for recording in found.recordings.values()] == [pictures][:pictures]
