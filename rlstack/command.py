@@ -380,10 +380,10 @@ def _refuse_empty(cfg: DictConfig) -> None:
             raise ConfigError(f"{key}: {{}} changes nothing, it has: {', '.join(map(str, kept))}")
 
 
-def given_keys(group: str) -> set[str]:
-    """Returns the names of a group's keys on the command line that composed the configuration."""
-    keys = [entry.lstrip("+~").partition("=")[0] for entry in _typed()]
-    return {key.split(".")[1] for key in keys if key.startswith(f"{group}.")}
+def given_keys(group: str = "") -> set[str]:
+    """Returns the names of a group's keys, or of the outermost, on the command line that composed the configuration."""
+    keys, above = [entry.lstrip("+~").partition("=")[0] for entry in _typed()], f"{group}." if group else ""
+    return {key.removeprefix(above).split(".")[0] for key in keys if key.startswith(above)}
 
 
 @contextmanager

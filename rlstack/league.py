@@ -115,6 +115,15 @@ def run(cfg: DictConfig) -> League | None:
         raise ConfigError(f"command: missing, one of {', '.join(COMMANDS)}")
     if config.command not in COMMANDS:
         raise ConfigError(missing_option("command", config.command, list(COMMANDS)))
+    given = given_keys()
+    for key in sorted(given):
+        users = [name for name, keys in _USED.items() if key in keys]
+        if users and config.command not in users:
+            raise ConfigError(f"{key}: {config.command!r} does not use it, only {', '.join(users)}; leave it out")
+    needed = {"keep": "save", "video": "save", "output": "replay"}
+    for key in sorted(given & needed.keys()):
+        if getattr(config, needed[key]) is None:
+            raise ConfigError(f"{key}: has no effect without {needed[key]}=; give both or neither")
     COMMANDS[config.command](config)
     return _league(config.folder)
 
@@ -206,6 +215,7 @@ def run_league(config: LeagueConfig) -> None:
     with league.changing():
         for name, source in players.items():
             league.join(name, source)
+        league.end_interrupted_round()
 
     def missing(pair: tuple[str, str]) -> int:
         return max(config.games_wanted - league.between(*pair), 0)
@@ -305,6 +315,17 @@ def _train_otherwise(config: LeagueConfig) -> None:
     """Never runs: :func:`main` handles ``train`` separately."""
     raise ConfigError("command: 'train' has a configuration of its own, conf/league_train.yaml")
 
+
+_GAMES = {"games", "num_worlds", "seed"}
+_USED = {
+    "run": {"env", "players", "mode", "round", "ratings", "plots", "save", "keep", "video", *_GAMES},
+    "rank": {"plots"},
+    "play": {"env", "players", "ratings", "plots", "save", "keep", "video", "replay", "output", *_GAMES},
+    "init": {"env", "ratings"},
+    "add": {"players", "note"},
+    "evaluate": {"players", "pool", *_GAMES},
+}
+"""The keys that only some commands use."""
 
 COMMANDS: dict[str, Callable[[LeagueConfig], None]] = {
     **{"run": run_league, "rank": rank, "play": play},

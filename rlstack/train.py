@@ -119,7 +119,8 @@ def _trained(run: RunDirectory, plain: dict[str, Any]) -> TrainedRun:
     from rlstack.training.loggers import score
 
     result = score(run.path, build(ObjectiveConfig, plain.get("objective", {}), "objective"))
-    note_result(score=result, run=str(run.path))
+    env = plain["env"]
+    note_result(score=result, run=str(run.path), world=str(env.get("id") or env["name"]))
     return TrainedRun(run.path, result, tuple(code_in(plain)))
 
 

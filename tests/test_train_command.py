@@ -17,11 +17,13 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import ConfigError, build
+from rlstack.config.errors import RunError
 from rlstack.config.groups import compose_config
 from rlstack.config.typed import resolve
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.train import main
 from rlstack.training.config import TrainConfig
+from rlstack.training.failures import told_in_one_line
 from rlstack.training.run import debugged, run_name
 from rlstack.training.summary import where_things_are
 from tests.conftest import Ended
@@ -225,6 +227,9 @@ def test_the_hint_at_the_end_is_what_the_next_command_takes(
     run = RunDirectory(tmp_path)
     config = build(TrainConfig, composed(*overrides))
     text = where_things_are(run, config, 1000)
+    assert "wandb" not in text
+    (tmp_path / "wandb" / "offline-run-1").mkdir(parents=True)
+    assert f"wandb sync {tmp_path}/wandb/offline-run-*\n" in where_things_are(run, config, 1000)
     label = "train longer:" if end == "finished" else "train to the end, 5,000 frames:\n"
     assert (
         text.startswith(f"run {end}: {tmp_path}\n")
@@ -240,6 +245,21 @@ def test_the_hint_at_the_end_is_what_the_next_command_takes(
         with pytest.raises(ConfigError, match="the run is at 1,000 frames; raise until, or set until=null"):
             run.check_unfinished(5000, 1000)
         run.check_unfinished(5000, 5000)
+
+
+def test_a_run_of_a_league_continues_by_the_command_that_adds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = ["league", "train", "folder=my league", "agent=ppo"]
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, "/bin/rlstack", *typed])
+    stopped, ended = (build(TrainConfig, composed(f"total_frames={frames}", "until=1000")) for frames in (5000, 1000))
+    told = where_things_are(RunDirectory(tmp_path), stopped, 1000)
+    assert told.splitlines()[-1] == "  rlstack league train 'folder=my league' agent=ppo until=null"
+    assert f"rlstack train resume={tmp_path} total" in where_things_are(RunDirectory(tmp_path), ended, 1000)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint_000000001000.pt").touch()
+    with pytest.raises(RunError, match="continue with: rlstack league train "), told_in_one_line(tmp_path):
+        raise MemoryError
 
 
 def test_a_damaged_last_checkpoint_is_no_end(tmp_path: Path) -> None:

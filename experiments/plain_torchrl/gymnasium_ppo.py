@@ -69,5 +69,6 @@ def train(batches: int = 300, worlds: int = 64, steps: int = 64, seed: int = 0) 
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # more slow down such small networks
     rewards = train()
     print(f"mean reward of a step: {rewards[0]:.2f} at first, {sum(rewards[-10:]) / 10:.2f} at last")

@@ -56,5 +56,6 @@ def train(batches: int = 500, worlds: int = 64, steps: int = 32, seed: int = 0) 
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # more slow down such small networks
     rewards = train()
     print(f"mean reward of a decision: {rewards[0]:.2f} at first, {sum(rewards[-10:]) / 10:.2f} at last")

@@ -47,4 +47,5 @@ def train(frames: int = 15_000, start: int = 500, seed: int = 0) -> list[float]:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # more slow down such small networks
     print(f"mean return of the last 20 episodes: {sum(train()[-20:]) / 20:.0f}")

@@ -8,11 +8,16 @@ Learning at the Edge of the Statistical Precipice", NeurIPS 2021.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+LEVEL = 0.05
+"""Two groups of seeds are separated if the p-value of the difference of their means is smaller."""
+LEAST = 5
+"""Fewest values that get a 95 % interval; for fewer, the minimum and the maximum are shown."""
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -101,6 +106,44 @@ def permutation_p_value(values: ArrayLike, others: ArrayLike) -> float:
         return np.round((np.mean(x, axis) - np.mean(y, axis)) / scale, 12)  # equal ones differ by rounding
 
     return float(permutation_test((one, other), apart, n_resamples=20_000, batch=2_000, rng=0).pvalue)
+
+
+def separation(values: ArrayLike, others: ArrayLike) -> tuple[float, str]:
+    """Returns the p-value between two groups of seeds (:func:`permutation_p_value`), as a number and in words.
+
+    Where so few seeds can never get below :data:`LEVEL`, the words say so and how many can.
+    """
+    p, counts = permutation_p_value(values, others), [np.size(values), np.size(others)]
+    words = f"p = {p:.2g}"
+    if 2 / math.comb(sum(counts), counts[0]) >= LEVEL:
+        words += f"; {counts[0]} and {counts[1]} seeds cannot reach {LEVEL}, but 4 and 4 can"
+    return p, words
+
+
+def leader(groups: Mapping[str, Sequence[float]]) -> tuple[str, str, str]:
+    """Returns the group with the highest mean, its title, and the reason in words.
+
+    The title is ``best``, ``highest mean``, or ``highest score`` where every group has a single seed.
+
+    It is the best one only if it is separated from every other group; the reason names the group that comes closest,
+    by its p-value. The reason for a single group is empty.
+
+    Args:
+        groups: the scores of each group's seeds, by name.
+    """
+    first, *others = sorted(groups, key=lambda name: -float(np.mean(groups[name])))
+    tests = {name: separation(groups[first], groups[name]) for name in others}
+    if not tests:
+        return first, "mean", ""
+    closest = max(tests, key=lambda name: tests[name][0])
+    p, words = tests[closest]
+    if p < LEVEL:
+        return first, "best", f"{words} against {closest}"
+    return (
+        first,
+        f"highest {'mean' if max(map(len, groups.values())) > 1 else 'score'}",
+        f"not separated from {closest} ({words})",
+    )
 
 
 def _p_value_of_one(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:

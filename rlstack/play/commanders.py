@@ -17,7 +17,7 @@ from rlstack.envs.working import working
 from .games import GameResult, Schedule, WinLossRecord
 from .league import League, LeagueMember
 from .matches import GameRunner
-from .players import name_of
+from .players import RANDOM, name_of
 from .pool import Standings, make_sampler
 
 SEED_STEP = 9973
@@ -129,8 +129,7 @@ class CandidateEvaluation:
 
     def __str__(self) -> str:
         played = f"{self.record} (won-drawn-lost) against a pool of {self.rivals}"
-        rated = f"rating {self.before:.0f} -> {self.after:.0f}"
-        told = f"{self.member.name}: {f'{played}, {rated}' if self.rivals else 'nobody to meet yet'}"
+        told = f"{self.member.name}: {played}, rating {self.before:.0f} -> {self.after:.0f}"
         return f"{told}; now commander {self.member.commander_name}" if self.promoted else told
 
 
@@ -145,6 +144,8 @@ def evaluate(
 ) -> CandidateEvaluation | None:
     """Plays a member's matches against the pool, rates them as one period, and promotes it if it is good enough.
 
+    If the pool is empty it meets the player ``random``, so that nobody is rated without games.
+
     Args:
         fixed: further members to play against.
         games: number of matches; sides are swapped in every other one.
@@ -158,15 +159,18 @@ def evaluate(
     """
     start = league.members[name].matches
     rivals = list(dict.fromkeys([*pool(league, config, name), *(other for other in fixed if other != name)]))
-    schedule = matches(league, config, name, rivals, range(start, start + games), seed) if rivals else []
+    if not rivals:
+        with league.changing():
+            league.join(RANDOM, RANDOM)
+        rivals = [RANDOM]
+    schedule = matches(league, config, name, rivals, range(start, start + games), seed)
     played = _play(league, runner, schedule, seed + SEED_STEP * start)
     with league.changing():
         member = league.members[name]
         if member.matches != start:
             return None
         before = league.ratings.rating(name)
-        if played:
-            league.rate(played)
+        league.rate(played)
         league.admit(replace(member, matches=start + len(played)))
         after = promote(league, name, config)
         record, rating = WinLossRecord.of(name, played), league.ratings.rating(name)

@@ -35,6 +35,8 @@ PLAYERS = "players"
 SCHEMA_VERSION = 2
 """Version 2 added candidates and commanders; in a file of version 1 every member is a player."""
 READABLE = (1, 2)
+SAVED_EVERY = 10.0
+"""Seconds between two saves of a round's finished games."""
 _LOCK = ".league.lock"
 _GAME = tuple[str, str, float, float, int, bool]
 """The types of a :class:`GameResult`, which the file stores as a list."""
@@ -93,6 +95,7 @@ class League:
         members: the players by name, in the order in which they joined.
         games: all games in order.
         rounds: number of rounds played with :meth:`play_round`.
+        unrated: finished games of a round that has not ended, or has been interrupted.
     """
 
     def __init__(self, folder: Path, env: Mapping[str, Any], ratings: Ratings) -> None:
@@ -100,6 +103,7 @@ class League:
         self.members: dict[str, LeagueMember] = {}
         self.games: list[GameResult] = []
         self.rounds = 0
+        self.unrated: list[GameResult] = []
 
     # -- the file ------------------------------------------------------------------------------------------------
 
@@ -129,11 +133,8 @@ class League:
             for index, entry in enumerate(content["entries"]):
                 member = build(LeagueMember, entry, f"entries[{index}]")
                 league.members[member.name] = member
-            for index, row in enumerate(content["games"]):
-                game = GameResult(*convert(_GAME, row, f"games[{index}]"))
-                if game.first == game.second:
-                    raise ConfigError(f"games[{index}]: {game.first!r} against itself")
-                league.games.append(game)
+            league.games = [_game(row, f"games[{index}]") for index, row in enumerate(content["games"])]
+            league.unrated = [_game(row, f"unrated[{index}]") for index, row in enumerate(content.get("unrated", []))]
             league.rounds = int(content["rounds"])
         except ConfigError as error:
             raise ConfigError(f"{path}: not a league ({error})") from None
@@ -151,6 +152,7 @@ class League:
             "entries": [asdict(member) for member in self.members.values()],
             "ratings": self.ratings.state_dict(),
             "games": [list(game) for game in self.games],
+            "unrated": [list(game) for game in self.unrated],
         }
         try:
             write_json(self.folder / FILE, content, nan=False)
@@ -171,7 +173,7 @@ class League:
                 fresh = League.open(self.folder)
                 fresh.check_world(self.env)
                 self.members, self.games, self.rounds = fresh.members, fresh.games, fresh.rounds
-                self.ratings = fresh.ratings
+                self.ratings, self.unrated = fresh.ratings, fresh.unrated
             yield
             self.save()
 
@@ -230,18 +232,45 @@ class League:
     def play_round(
         self, runner: GameRunner, schedule: Schedule, seed: int, best: BestGames | None = None
     ) -> Sequence[GameResult]:
-        """Plays the games of a schedule, rates them as one period, and saves, so a killed league repeats one round.
+        """Plays the games of a schedule, rates them as one period, and saves.
 
-        If another process has played the round in the meantime, the result is empty and nothing is counted twice.
+        Finished games are saved every :data:`SAVED_EVERY` seconds and on Ctrl-C; see :meth:`end_interrupted_round`. If
+        another process has played the round in the meantime, the result is empty and nothing is counted twice.
         """
-        before = self.rounds
-        games = runner.play(schedule, seed * 1_000_003 + before, best)
+        before, finished, saved = self.rounds, list[GameResult](), time.monotonic()
+
+        def save() -> None:
+            nonlocal saved
+            with self.changing():
+                if self.rounds == before:
+                    self.unrated = finished
+            saved = time.monotonic()
+
+        def keep(game: GameResult) -> None:
+            finished.append(game)
+            if time.monotonic() - saved >= SAVED_EVERY:
+                save()
+
+        try:
+            games = runner.play(schedule, seed * 1_000_003 + before, best, keep)
+        except KeyboardInterrupt:
+            save()
+            raise
         with self.changing():
             if self.rounds != before:
                 return []
-            self.rate(games)
-            self.rounds += 1
+            self._end_round(games)
         return games
+
+    def end_interrupted_round(self) -> None:
+        """Rates the finished games of a round that was interrupted; a process that still plays it then discards it."""
+        if self.unrated:
+            self._end_round(self.unrated)
+
+    def _end_round(self, games: Sequence[GameResult]) -> None:
+        self.rate(games)
+        self.unrated = []
+        self.rounds += 1
 
 
 # -- candidates ----------------------------------------------------------------------------------------------------
@@ -371,6 +400,13 @@ def signature(env: Mapping[str, Any]) -> dict[str, Any]:
     except (KeyError, ValueError):  # building the world reports the mistake
         judging = {}
     return {key: value for key, value in env.items() if key not in OF_TRAINING and key not in judging}
+
+
+def _game(row: Any, key: str) -> GameResult:
+    game = GameResult(*convert(_GAME, row, key))
+    if game.first == game.second:
+        raise ConfigError(f"{key}: {game.first!r} against itself")
+    return game
 
 
 def _content(path: Path) -> dict[str, Any]:

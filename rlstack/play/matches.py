@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -99,13 +99,20 @@ class GameRunner:
         """Returns a rating system without games, in which the world's own players have fixed ratings."""
         return rating_system(system, **{"anchors": dict(self.sides.anchors), **(options or {})})
 
-    def play(self, schedule: Schedule, seed: int = 0, best: BestGames | None = None) -> list[GameResult]:
+    def play(
+        self,
+        schedule: Schedule,
+        seed: int = 0,
+        best: BestGames | None = None,
+        finished: Callable[[GameResult], None] = lambda game: None,
+    ) -> list[GameResult]:
         """Plays games, a fixed number in each world one after another, so that short games are not favoured.
 
         Args:
             schedule: the players of each game; see :func:`~rlstack.play.games.pairing`.
             seed: seed of worlds and players: the same seed gives the same games.
             best: records the games and keeps the best of them.
+            finished: called with each game when it ends.
 
         Returns the games in the order of the schedule.
 
@@ -121,7 +128,7 @@ class GameRunner:
         env = self.build(min(self.num_worlds, len(schedule)), seed)
         env.set_seed(int(np.random.SeedSequence((seed, len(schedule))).generate_state(1)[0]))
         with torch.no_grad(), own_randomness(seed), working("playing", "games", len(schedule)) as work:
-            games = _Round(self, env, names, schedule, best).run(work)
+            games = _Round(self, env, names, schedule, best).run(work, finished)
         env.close()
         return games
 
@@ -143,7 +150,7 @@ class _Round:
         # Points of both sides, steps, and whether the game ended by the world's rules.
         self._results = torch.zeros(len(pairs), 4, dtype=torch.float64, device=env.device)
 
-    def run(self, work: Work) -> list[GameResult]:
+    def run(self, work: Work, finished: Callable[[GameResult], None]) -> list[GameResult]:
         """Plays all of them."""
         root = self._env.reset()
         if self._best is not None:
@@ -158,6 +165,8 @@ class _Round:
             work.reach(ended)
             if not len(over):
                 continue
+            for game in self._game[over].tolist():
+                finished(self._result(game))
             if self._best is not None:
                 for world, game in zip(over.tolist(), self._game[over].tolist()):
                     self._best.finish(world, game, self._result(game))

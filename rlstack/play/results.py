@@ -118,7 +118,8 @@ def challenge(
     written = ["results.json", "summary.csv", "game_by_game.csv"]
     if plots:
         written.append("elo.png")
-        save_curves(folder / written[-1], {name: [row["elo"] for row in report["elo_history"]]}, runner.sides.anchors)
+        anchors = {met: rating for met, rating in runner.sides.anchors.items() if met in opponents}
+        save_curves(folder / written[-1], {name: [row["elo"] for row in report["elo_history"]]}, anchors)
     print_results(report["opponents"], "opponent")
     first = f"{report['final_elo']:.0f} ({ratings.kind}, began at {report['initial_elo']:.0f})"
     print(f"rating of {name}: {first}; of all games at once: {fitted:.0f} (Elo)")
@@ -267,7 +268,8 @@ def show_ranking(league: League, plots: bool) -> None:
     write_csv(league.folder / "ranking.csv", rows)
     write_csv(league.folder / "cross_table.csv", cross)
     if plots and league.games:
-        save_curves(league.folder / "elo.png", rating_curves(league), anchors)
+        curves = rating_curves(league)
+        save_curves(league.folder / "elo.png", curves, {name: anchors[name] for name in anchors.keys() & curves.keys()})
     print(f"{len(league.games)} games in {league.rounds} rounds, in {league.folder}")
 
 

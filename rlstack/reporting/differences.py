@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +15,9 @@ from rlstack.config import ConfigError, catalogue, conf_dir, to_plain
 from rlstack.config.errors import missing_option
 from rlstack.config.groups import compose_config
 from rlstack.config.overrides import override
-from rlstack.evaluation.statistics import bootstrap_interval, iqm
+from rlstack.evaluation.statistics import LEAST, bootstrap_interval, iqm, leader
 
-from .blocks import shorter
+from .blocks import interval, shorter
 from .runs import StoredEvaluation, StoredRun
 
 NAMES = ("agent.name", "env.name", "env.id")
@@ -99,6 +99,12 @@ def _label(values: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
     return " · ".join(shown) or "without a configuration"
 
 
+def worlds_of(runs: Iterable[StoredRun]) -> list[str]:
+    """Returns the worlds of runs by name, each once."""
+    named = ((lookup(run.config, key) for key in NAMES[1:]) for run in runs)
+    return list(dict.fromkeys(" ".join(str(name) for name in names if name not in (ABSENT, None)) for names in named))
+
+
 def varied(configs: Sequence[Any], above: str = "") -> dict[str, list[Any]]:
     """Returns the keys in which configurations differ, with all values; :data:`ABSENT` stands for a missing key.
 
@@ -142,8 +148,8 @@ class GroupScore:
     Attributes:
         values: values of the runs that have one, in order.
         mean, iqm: their mean, and their interquartile mean (Agarwal et al., NeurIPS 2021).
-        interval: 95 % interval, or None if the spread is unknown.
-        kind: description of the interval.
+        interval: 95 % interval of the mean; None below five seeds or, of a single run, five episodes.
+        kind: description of the interval; empty without one.
     """
 
     values: list[float]
@@ -152,6 +158,14 @@ class GroupScore:
     interval: tuple[float, float] | None
     kind: str
 
+    @property
+    def spread(self) -> str:
+        """The interval in words, or the range of few seeds."""
+        if self.interval is not None:
+            return f"{interval(self.interval)} (95\N{NO-BREAK SPACE}%)"
+        few = f"{interval((min(self.values), max(self.values)))} in {len(self.values)} seeds"
+        return few if len(self.values) > 1 else "one seed"
+
     @classmethod
     def of(cls, runs: Sequence[StoredRun], metric: str) -> GroupScore | None:
         """Scores a group; returns None if no run has logged the metric."""
@@ -159,21 +173,21 @@ class GroupScore:
         values = [value for run in having if (value := run.last(metric)) is not None]
         if not values:
             return None
-        interval, kind = _interval(having, metric, values)
-        return cls(values, float(np.mean(values)), iqm(values), interval, kind)
+        return cls(values, float(np.mean(values)), iqm(values), *_interval(having, metric, values))
 
 
 def _interval(runs: Sequence[StoredRun], metric: str, values: list[float]) -> tuple[tuple[float, float] | None, str]:
     if len(values) > 1:
-        return bootstrap_interval(values, iqm), f"bootstrap of the IQM over {len(values)} seeds"
+        told = f"bootstrap of the mean over {len(values)} seeds"
+        return (bootstrap_interval(values), told) if len(values) >= LEAST else (None, "")
     low, high = runs[0].last(f"{metric}_low"), runs[0].last(f"{metric}_high")
     if low is not None and high is not None:
         return (low, high), "Wilson, over the episodes of one run"
     last = runs[0].last_evaluation if metric == "eval/return" else None
     returns = [] if last is None else [value for _, value in returns_of(last)]
-    if len(returns) > 1:
+    if len(returns) >= LEAST:
         return bootstrap_interval(returns), "bootstrap of the mean over the episodes of one run"
-    return None, "one run"
+    return None, ""
 
 
 def returns_of(evaluation: StoredEvaluation) -> list[tuple[str, float]]:
@@ -227,8 +241,24 @@ class GroupComparison:
         return {group.label: None if metric is None else GroupScore.of(group.runs, metric) for group in self.groups}
 
     @cached_property
+    def worlds(self) -> list[str]:
+        """The worlds of all runs; scores of different worlds do not compare."""
+        return worlds_of(self.runs)
+
+    @cached_property
+    def leader(self) -> tuple[str, str, str] | None:
+        """Label, title and reason of the group with the highest mean (:func:`rlstack.evaluation.statistics.leader`).
+
+        None without scores, or in different worlds.
+        """
+        values = {label: score.values for label, score in self.scores.items() if score is not None}
+        return leader(values) if values and len(self.worlds) == 1 else None
+
+    @cached_property
     def ranked(self) -> list[RunGroup]:
-        """The groups, best first, those without a score last."""
+        """The groups, in one world those with the highest mean first, and those without a score last."""
+        if len(self.worlds) > 1:
+            return self.groups
 
         def key(group: RunGroup) -> tuple[bool, float]:
             score = self.scores[group.label]
@@ -238,7 +268,7 @@ class GroupComparison:
 
     @cached_property
     def colours(self) -> dict[str, int | None]:
-        """The groups' colours by label; with more groups than colours, only the best have one."""
+        """The groups' colours by label; with more groups than colours, only those with the highest means have one."""
         chosen = self.groups if len(self.groups) <= COLOURS else self.ranked[:COLOURS]
         return {group.label: chosen.index(group) if group in chosen else None for group in self.groups}
 

@@ -16,8 +16,8 @@ from rlstack.config.errors import did_you_mean
 from rlstack.envs.whole_files import replacing
 
 from . import curves, provenance
-from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, interval, number, shorter
-from .differences import GroupComparison, RunGroup, grouped, lookup
+from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, number, shorter
+from .differences import GroupComparison, RunGroup, grouped
 from .leagues import leagues
 from .listing import state_of
 from .results import results
@@ -78,7 +78,7 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0, folde
     notes = [(run.name, note) for run in runs for note in (*run.notes, *_failure(run))]
     sections: list[Section] = []
     if runs:
-        shown, missing = films(_best_and_worst(groups, found.metric), films_mb)
+        shown, missing = films(_filmed(groups, found.metric), films_mb)
         blocks: list[Block] = [Films(shown)] if shown else []
         sections = [results(found), Section("Episodes", blocks + ([Paragraphs(missing)] if missing else []))]
         sections += curves.sections(found)
@@ -113,15 +113,15 @@ def _tiles(found: GroupComparison) -> list[Tile]:
     if not runs:
         return []
     tiles = []
-    best = found.ranked[0]
-    worlds = {repr([lookup(run.config, key) for key in ("env.name", "env.id")]) for run in runs}
-    if len(worlds) > 1:
-        tiles.append(Tile("Worlds", str(len(worlds)), "their scores do not compare"))
-    elif (score := found.scores[best.label]) is not None:
-        spread = f"{interval(score.interval)} (95\N{NO-BREAK SPACE}%)" if score.interval else score.kind
-        tiles.append(Tile(f"{'Best ' if several else ''}{found.metric}", number(score.mean), spread))
-    if several and len(worlds) == 1:
-        tiles.append(Tile("Best group", shorter(best.label, 60), best.seeds))
+    if len(found.worlds) > 1:
+        tiles.append(Tile("Worlds", str(len(found.worlds)), "their scores do not compare"))
+    elif found.leader is not None:
+        label, title, why = found.leader
+        group = found.ranked[0]
+        if (score := found.scores[label]) is not None:
+            tiles.append(Tile(f"{'Highest mean ' * several}{found.metric}", number(score.mean), score.spread))
+        if several:
+            tiles.append(Tile(title.capitalize(), shorter(label, 60), f"{group.seeds}, {why}"))
     complete = sum(run.complete for run in runs)
     if len(runs) > 1:
         tiles.append(Tile("Runs", str(len(runs)), f"{complete} complete" if complete < len(runs) else "all complete"))
@@ -166,14 +166,17 @@ def films(runs: Sequence[tuple[str, StoredRun]], most_megabytes: float) -> tuple
     return shown, missing
 
 
-def _best_and_worst(groups: Sequence[RunGroup], metric: str | None) -> list[tuple[str, StoredRun]]:
-    """Returns the runs whose films are shown: the best and the worst by a metric's last value, or the only one."""
+def _filmed(groups: Sequence[RunGroup], metric: str | None) -> list[tuple[str, StoredRun]]:
+    """Returns the runs whose films are shown: those with the highest and the lowest score, or the only one."""
     runs = [run for group in groups for run in group.runs]
     filmed = [run for run in runs if _files(run)]
     if len(runs) == 1 or len(filmed) < 2 or metric is None:
         return [("", run) for run in filmed[:2]]
     ranked = sorted(filmed, key=lambda run: -1e300 if (last := run.last(metric)) is None else last)
-    return [(" of the best run", ranked[-1]), (" of the worst run", ranked[0])]
+    return [
+        (f" of the run with the {end} {metric}", run)
+        for end, run in zip(("highest", "lowest"), (ranked[-1], ranked[0]))
+    ]
 
 
 def _files(run: StoredRun) -> list[Path]:

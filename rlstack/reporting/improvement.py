@@ -2,7 +2,8 @@
 
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021. Intervals are
 percentile bootstraps that draw seeds and, within them, the episodes of their evaluations. If all runs were evaluated on
-the same episodes, all get the same draw, since episodes that are hard for one run are hard for the others.
+the same episodes, all get the same draw, since episodes that are hard for one run are hard for the others. Whether one
+group is better is decided by :func:`rlstack.evaluation.statistics.separation` alone.
 """
 
 from __future__ import annotations
@@ -16,16 +17,14 @@ import numpy as np
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
-from rlstack.evaluation.statistics import permutation_p_value
+from rlstack.evaluation.statistics import LEAST, LEVEL, separation
 from rlstack.evaluation.table import OF_SUCCESSES, aligned
 
 from .blocks import interval, number, shorter
-from .differences import NAMES, OF_NO_MATTER, compared_by, lookup, varied, written
+from .differences import NAMES, OF_NO_MATTER, compared_by, grouped, varied, worlds_of, written
 from .runs import EVALUATED, Series, StoredRun, find
 
 _MOST_KEYS = 8
-_LEVEL = 0.05
-"""Largest p-value of a permutation test with which a group of runs counts as the better one."""
 Interval = tuple[float, float]
 
 
@@ -56,13 +55,15 @@ class Improvement:
         metric: name of the metric, of which more is better.
         first, second: the groups.
         difference: mean of the second minus mean of the first.
-        difference_interval: 95 % interval; None if a group has one run with one number.
-        probability: probability that the second does better than the first; a tie counts half. None if the groups
-            played different worlds, whose scores do not compare.
-        probability_interval: 95 % interval.
-        p_value: of a permutation test of the runs' scores; None if a group has a single run.
-        between: unit of the probability: ``runs``, or ``episodes`` if a group has a single run.
+        difference_interval: 95 % interval over the episodes of two single runs, or over the seeds of two groups with at
+            least five each; otherwise None.
+        probability: probability that the second does better than the first; a tie counts half. None if a group has a
+            single number, or if the groups played different worlds, whose scores do not compare.
+        probability_interval: 95 % interval, where the difference has one.
+        p_value: of a permutation test of the runs' scores; None for two single runs, and for different worlds.
+        between: unit of the probability: ``runs``, or ``episodes`` of two single runs.
         paired: whether all runs were evaluated on the same episodes.
+        worlds: names of the worlds in which the runs trained.
         differences: by key of the configuration, the values in the first run of each group, as on a command line,
             without the keys of :data:`OF_NO_MATTER`; of these, single runs show ``seed``.
         notes: a line for each missing part.
@@ -78,6 +79,7 @@ class Improvement:
     p_value: float | None
     between: str
     paired: bool
+    worlds: list[str]
     differences: dict[str, tuple[str, str]]
     notes: list[str]
 
@@ -132,37 +134,43 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
         scores = [float(row.mean()) for row in rows]
         paths = [str(run.path) for run in group]
         sides.append(ScoredRuns(name, paths, [len(row) for row in rows], scores, float(np.mean(scores))))
-    between = "runs" if min(map(len, groups)) > 1 else "episodes"
-    # The first row is the data itself: each run and each episode drawn once.
-    differences, probabilities = resampled(values[0], values[1], paired, between == "runs")
-    spread = all(len(rows) > 1 or len(rows[0]) > 1 for rows in values)
-    single = all(len(group) == 1 for group in groups)
-    hidden = {key for key in OF_NO_MATTER if key != "seed" or not single}
-    configs = [{key: value for key, value in group[0].config.items() if key not in hidden} for group in groups]
-    apart = {key: (_value(one), _value(other)) for key, (one, other) in varied(configs).items()}
     every = [run for group in groups for run in group]
-    notes = [f"{run.path}: {note}" for run in every for note in (*run.notes, *_missing(run, metric))]
-    worlds = {" ".join(str(lookup(run.config, key)) for key in NAMES[1:]) for run in every}
-    same = len(worlds) == 1
-    if not same:
-        notes.insert(0, "the runs trained in different worlds, whose scores do not compare")
-    elif metric.startswith(EVALUATED) and (other := _other_options(every)):
-        told = "see whether their scores compare"
-        notes.insert(0, f"the runs were evaluated with different options of the world ({', '.join(other)}); {told}")
+    single, worlds = len(every) == 2, worlds_of(every)
+    # The first row is the data itself: each run and each episode drawn once.
+    differences, probabilities = resampled(*values, paired)
+    counted = min(len(rows[0]) if single else len(rows) for rows in values)
+    spread = len(worlds) == 1 and counted >= LEAST
+    configs = [{key: value for key, value in group[0].config.items() if key not in OF_NO_MATTER} for group in groups]
+    apart = {key: (_value(one), _value(other)) for key, (one, other) in varied(configs).items()}
+    if single and every[0].seed != every[1].seed:
+        apart["seed"] = (_value(every[0].seed), _value(every[1].seed))
+    notes = [note for key, group in zip(("first", "second"), groups) for note in _pooled(key, group)]
+    if metric.startswith(EVALUATED) and len(worlds) == 1 and (other := _other_options(every)):
+        told = "check that their scores are comparable"
+        notes.append(f"the runs were evaluated with different options of the world ({', '.join(other)}); {told}")
+    notes += [f"{run.path}: {note}" for run in every for note in (*run.notes, *_missing(run, metric))]
     return Improvement(
         metric,
         sides[0],
         sides[1],
         difference=sides[1].mean - sides[0].mean,
         difference_interval=_ends(differences) if spread else None,
-        probability=float(probabilities[0]) if same else None,
-        probability_interval=_ends(probabilities) if spread and same else None,
-        p_value=permutation_p_value(sides[0].scores, sides[1].scores) if between == "runs" else None,
-        between=between,
+        probability=float(probabilities[0]) if len(worlds) == 1 and counted > 1 else None,
+        probability_interval=_ends(probabilities) if spread else None,
+        p_value=separation(sides[0].scores, sides[1].scores)[0] if len(worlds) == 1 and not single else None,
+        between="episodes" if single else "runs",
         paired=paired,
+        worlds=worlds,
         differences=apart,
         notes=notes,
     )
+
+
+def _pooled(key: str, group: Sequence[StoredRun]) -> list[str]:
+    """Returns a note if the runs of one side differ in more than their seed."""
+    pooled = grouped(group)
+    labels = "; ".join(f"{one.label} ({one.seeds})" for one in pooled)
+    return [f"{key} pools runs of {len(pooled)} configurations: {labels}"] if len(pooled) > 1 else []
 
 
 def _value(value: Any) -> str:
@@ -217,11 +225,15 @@ def _other_options(runs: Iterable[StoredRun]) -> list[str]:
 
 
 def resampled(
-    first: Sequence[Series], second: Sequence[Series], paired: bool, of_runs: bool, count: int = 2000, seed: int = 0
+    first: Sequence[Series], second: Sequence[Series], paired: bool, count: int = 2000, seed: int = 0
 ) -> tuple[Series, Series]:
     """Computes differences of means and probabilities of improvement for the data and ``count`` bootstrap samples.
 
+    The probability is that of one run against another or, between two single runs, of one episode against another.
+
     Args:
+        first, second: the episodes' values of each run.
+        paired: whether all runs have the same episodes, which then share each draw.
         seed: seed of the draws.
 
     Returns both ``[1 + count]``.
@@ -234,23 +246,20 @@ def resampled(
         return np.concatenate([np.ones((1, size)), times]) / size
 
     shared = drawn(len(first[0])) if paired else None
-    episodes = [[shared if shared is not None else drawn(len(row)) for row in group] for group in (first, second)]
+    episodes = [[drawn(len(row)) if shared is None else shared for row in group] for group in (first, second)]
     seeds = [drawn(len(group)) for group in (first, second)]
     means = [
         np.stack([w @ row for w, row in zip(weights, group)], -1) for weights, group in zip(episodes, (first, second))
     ]
     one, two = (np.einsum("ns,ns->n", share, mean) for share, mean in zip(seeds, means))
-    if of_runs:
+    if len(first) + len(second) > 2:
         wins = _wins(means[1][:, :, None], means[0][:, None, :])
-        return two - one, np.einsum("na,nb,nab->n", seeds[1], seeds[0], wins).clip(0, 1)
-    chances = np.zeros(1 + count)
-    for a, (row, weights) in enumerate(zip(second, episodes[1])):
-        for b, (other, others) in enumerate(zip(first, episodes[0])):
-            if paired:
-                chance = weights @ _wins(row, other)
-            else:
-                chance = np.einsum("na,nb,ab->n", weights, others, _wins(row[:, None], other[None]), optimize=True)
-            chances += seeds[1][:, a] * seeds[0][:, b] * chance
+        chances = np.einsum("na,nb,nab->n", seeds[1], seeds[0], wins)
+    elif paired:
+        chances = episodes[1][0] @ _wins(second[0], first[0])
+    else:
+        wins = _wins(second[0][:, None], first[0])
+        chances = np.einsum("na,nb,ab->n", episodes[1][0], episodes[0][0], wins, optimize=True)
     return two - one, chances.clip(0, 1)
 
 
@@ -282,16 +291,13 @@ def in_words(found: Improvement) -> list[str]:
         found.metric,
         *aligned(rows),
         "",
-        f"second - first: {found.difference:+.4g}{_within(found.difference_interval)}",
     ]
+    if len(found.worlds) == 1:
+        lines.append(f"second - first: {found.difference:+.4g}{_spread(found)}")
     if found.probability is not None:
         chance = f"{found.probability:.3f}{_within(found.probability_interval)}"
-        lines.append(f"the second does better with probability {chance}, {_pairs(found)}")
-        lines += [] if found.p_value is None else [f"permutation test of the runs' scores: p = {found.p_value:.2g}"]
-        lines.append(verdict(found))
-    if found.difference_interval is not None and found.between == "episodes":
-        where = ", except on the side with several runs" if several else ""
-        lines.append(f"the intervals cover the episodes of these runs, not other seeds{where}")
+        lines.append(f"{_pair(found)} with probability {chance}")
+    lines.append(f"verdict: {verdict(found)}")
     if found.differences:
         lines += ["", "configurations differ in:"]
         kept = sorted(found.differences.items(), key=lambda entry: entry[0] not in NAMES)[:_MOST_KEYS]
@@ -302,25 +308,40 @@ def in_words(found: Improvement) -> list[str]:
 
 
 def verdict(found: Improvement) -> str:
-    """Returns a line that says which group is better, if the interval of the difference and the p-value tell."""
-    if found.difference_interval is None:
-        return "verdict: undecided, since a single run with a single number has no interval"
-    low, high = found.difference_interval
-    if low == high == 0:
-        return "verdict: no difference"
-    if low <= 0 <= high:
-        return "verdict: undecided, since the interval of the difference contains 0"
-    if found.p_value is not None and found.p_value >= _LEVEL:
-        counts = " and ".join(str(len(side.scores)) for side in (found.first, found.second))
-        return f"verdict: undecided, since {counts} runs may differ so by chance (p = {found.p_value:.2g})"
-    return f"verdict: the {'second' if low > 0 else 'first'} is better"
-
-
-def _pairs(found: Improvement) -> str:
+    """Says which side is better, if its seeds are separated from the other's; of single runs, which one did better."""
+    if len(found.worlds) > 1:
+        return f"different worlds ({', '.join(found.worlds)}), whose scores do not compare"
     if found.between == "runs":
-        return "one run of each drawn at random"
-    return "in the same episode" if found.paired else "one episode of each drawn at random"
+        p, words = separation(found.first.scores, found.second.scores)
+        better = "second" if found.difference > 0 else "first"
+        told = f"the {better} is better ({words})" if p < LEVEL else f"not separated ({words})"
+        return told if found.differences else f"{told}; both sides are of one configuration"
+    if not found.differences.keys() - {"seed"}:
+        return f"two {'seeds' if found.differences else 'runs'} of one configuration, so neither is better"
+    few = "single seeds do not tell configurations apart, but 4 and 4 can"
+    if found.difference_interval is None:
+        return f"not separated, since the runs have fewer than {LEAST} episodes each; {few}"
+    low, high = found.difference_interval
+    if low <= 0 <= high:
+        return f"{'no difference' if low == high else 'not separated'} in these episodes; {few}"
+    return f"the {'second' if low > 0 else 'first'} run did better in these episodes; {few}"
+
+
+def _pair(found: Improvement) -> str:
+    if found.between == "runs":
+        return "a run of the second does better than a run of the first"
+    if found.paired:
+        return "the second does better than the first in the same episode"
+    return "an episode of the second is better than an episode of the first"
+
+
+def _spread(found: Improvement) -> str:
+    """Returns the interval of the difference or, for few seeds, the range of the differences between single runs."""
+    if found.difference_interval is not None or found.between == "episodes":
+        return _within(found.difference_interval)
+    first, second = found.first.scores, found.second.scores
+    return f" ({interval((min(second) - max(first), max(second) - min(first)))} between single runs)"
 
 
 def _within(bounds: Any) -> str:
-    return "" if bounds is None else f" (95 %: {interval(bounds)})"
+    return "" if bounds is None else f" (95 % interval: {interval(bounds)})"

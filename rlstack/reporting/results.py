@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup, escape
 
-from rlstack.evaluation.statistics import bootstrap_interval, iqm
+from rlstack.evaluation.statistics import LEAST, bootstrap_interval, iqm
 
 from .blocks import Block, DataTable, Drawing, Panels, Paragraphs, Section, duration, interval, number
 from .charts import parallel
 from .curves import FIRST, SINGLE, other_rewards, panels
-from .differences import GroupComparison, RunGroup, returns_of, written
+from .differences import GroupComparison, GroupScore, RunGroup, returns_of, written
 from .runs import CPU_SECONDS, StoredEvaluation, StoredRun
 
 _HIDDEN = ("level", "episodes", "success_low", "success_high")
@@ -41,27 +41,35 @@ def _told(comparison: GroupComparison) -> str:
 
 
 def _compared(comparison: GroupComparison) -> Iterator[Block]:
-    metric, groups = str(comparison.metric), comparison.ranked
+    metric, groups, scores = str(comparison.metric), comparison.ranked, comparison.scores
     if len(comparison.runs) == 1:
         return
     keys = list(groups[0].values)
     several = any(len(group.runs) > 1 for group in groups)
-    spread = ["mean", "IQM", "95 % interval", "minimum", "maximum"] if several else [metric, "95 % interval"]
+    kinds = sorted({score.kind for score in scores.values() if score is not None and score.kind})
+    spread = ["mean", "IQM", "minimum", "maximum"] if several else [metric]
+    spread += ["95 % interval"] if kinds else []
     head = [*(keys or ["runs"]), "seeds", *spread, "frames", "CPU time a run" if several else "CPU time"]
-    rows = [_row(comparison, group, keys, several) for group in groups]
-    kinds = sorted({score.kind for score in comparison.scores.values() if score is not None})
-    caption = f"{metric} at the end of each run, best {'mean ' * several}first. Intervals: {'; '.join(kinds)}."
-    yield DataTable(head, rows, text=max(len(keys), 1), caption=caption)
+    rows = [_row(comparison, group, keys, spread) for group in groups]
+    caption = [f"{metric} at the end of each run."]
+    if len(comparison.worlds) > 1:
+        caption.append("Scores of different worlds do not compare.")
+    elif comparison.leader is not None and len(groups) > 1:
+        label, title, why = comparison.leader
+        caption.append(f"{title.capitalize()}: {label}, {why}.")
+    caption += [f"Intervals: {'; '.join(kinds)}."] if kinds else []
+    yield DataTable(head, rows, text=max(len(keys), 1), caption=" ".join(caption))
     if len(keys) == 2 and len(groups) > 3:
         yield _crossed(comparison, keys)
-    scored = [(group, score.mean) for group in groups if (score := comparison.scores[group.label]) is not None]
-    if keys and len(scored) > 1:
+    scored = [(group, score.mean) for group in groups if (score := scores[group.label]) is not None]
+    if keys and len(scored) > 1 and len(comparison.worlds) == 1:
         values = [[group.values[key] for key in keys] for group, _ in scored]
         drawing = parallel(keys, values, metric, [score for _, score in scored])
-        yield Drawing(drawing, f"A line for every group of runs, coloured by {metric}: the stronger, the higher.")
+        about = f"One line for each group of runs; the higher its mean {metric}, the stronger its colour."
+        yield Drawing(drawing, about)
 
 
-def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], several: bool) -> list[Any]:
+def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], spread: Sequence[str]) -> list[Any]:
     score = comparison.scores[group.label]
     cells = [written(group.values[key]) for key in keys] or [group.label]
     colour = comparison.colours[group.label]
@@ -70,28 +78,26 @@ def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], seve
     seconds = [value for run in group.runs if (value := run.last(CPU_SECONDS)) is not None]
     frames = [run.frames for run in group.runs]
     reached = number(frames[0]) if len(set(map(number, frames))) == 1 else interval((min(frames), max(frames)))
-    told = ["–"] * (5 if several else 2)
+    told: dict[str, str] = {}
     if score is not None:
-        ends = (number(min(score.values)), number(max(score.values)))
-        told = [number(score.mean), number(score.iqm), interval(score.interval), *ends]
-        told = told if several else [told[0], told[2]]
-    return [*cells, len(group.runs), *told, reached, duration(sum(seconds) / len(seconds)) if seconds else "–"]
+        told = {"IQM": number(score.iqm), "95 % interval": interval(score.interval)}
+        told |= {"minimum": number(min(score.values)), "maximum": number(max(score.values))}
+        told |= {"mean": number(score.mean), str(comparison.metric): number(score.mean)}
+    shown = [told.get(name, "–") for name in spread]
+    return [*cells, len(group.runs), *shown, reached, duration(sum(seconds) / len(seconds)) if seconds else "–"]
 
 
 def _crossed(comparison: GroupComparison, keys: Sequence[str]) -> DataTable:
-    """Tabulates two keys against each other: the interquartile mean, with its interval if there is one."""
+    """Tabulates two keys against each other: the mean, with its interval or range if there is one."""
     down, across = ([*dict.fromkeys(written(g.values[key]) for g in comparison.groups)] for key in keys)
-    cells = {tuple(written(v) for v in group.values.values()): _brief(comparison, group) for group in comparison.groups}
-    rows = [[first, *(cells.get((first, second), "–") for second in across)] for first in down]
-    caption = f"{comparison.metric}: IQM and 95 % interval; {keys[1]} from left to right."
+    scores = {tuple(map(written, g.values.values())): comparison.scores[g.label] for g in comparison.groups}
+
+    def told(score: GroupScore | None) -> str:
+        return "–" if score is None else f"{number(score.mean)} ({score.spread})"
+
+    rows = [[first, *(told(scores.get((first, second))) for second in across)] for first in down]
+    caption = f"Mean {comparison.metric} and its spread; {keys[1]} from left to right."
     return DataTable([keys[0], *across], rows, caption=caption)
-
-
-def _brief(comparison: GroupComparison, group: RunGroup) -> str:
-    score = comparison.scores[group.label]
-    if score is None:
-        return "–"
-    return number(score.iqm) + (f" ({interval(score.interval)})" if score.interval else "")
 
 
 # -- evaluations -------------------------------------------------------------------------------------------------
@@ -142,7 +148,7 @@ def _spread(evaluation: StoredEvaluation) -> DataTable | None:
         parts["all"] = [value for _, value in returns]
     rows = []
     for name, values in parts.items():
-        spread = interval(bootstrap_interval(values, iqm)) if len(values) > 1 else "–"
+        spread = interval(bootstrap_interval(values, iqm)) if len(values) >= LEAST else "–"
         ends = [number(float(value)) for value in np.quantile(values, (0, 0.25, 0.5, 0.75, 1))]
         rows.append([name, number(len(values)), number(float(np.mean(values))), number(iqm(values)), spread, *ends])
     head = ["level", "episodes", "mean return", "IQM", "95 % interval"]

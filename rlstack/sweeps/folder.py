@@ -6,6 +6,7 @@ Jobs may run in other processes and on other machines, which share only the fold
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -131,7 +132,7 @@ def take_results(folder: Path) -> list[dict[str, Any]]:
 
 
 def show_results(results: list[dict[str, Any]], folder: Path) -> None:
-    """Prints a table of a sweep's runs in order: the options that differ, score and folder, or the error.
+    """Prints the configurations of a sweep by their mean score, the one with the highest, and the runs in order.
 
     Then it prints how to compare the runs, if they are in the sweep's folder. It prints nothing for a single failed
     job, whose error the command prints.
@@ -143,6 +144,7 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
     options = [dict(entry.partition("=")[::2] for entry in result["overrides"]) for result in results]
     keys = dict.fromkeys(key for given in options for key in given)
     varied = [key for key in keys if len({given.get(key) for given in options}) > 1]
+    _show_configurations(results, [{key: given.get(key) for key in varied if key != "seed"} for given in options])
     rows: list[Mapping[str, Any]] = [
         {
             **{key: given.get(key) for key in varied},
@@ -153,9 +155,31 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
     ]
     print("\nthe runs of this sweep")
     print_rows(rows, sys.stdout)
-    best = [result for result in results if result.get("score") is not None]
-    if len(best) > 1:
-        low, high = (choose(best, key=lambda result: result["score"]) for choose in (min, max))
-        print(f"highest score: {high['score']:g}, {high['run']}\nlowest score:  {low['score']:g}, {low['run']}")
     if any(folder in Path(result.get("run", "")).parents for result in results):
         print(f"compare them: rlstack report {folder}{catalogue.folder_flags(sys.argv[1:])}")
+
+
+def _show_configurations(results: Sequence[Mapping[str, Any]], options: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the scores of runs that differ only in their seed, and which mean is the highest."""
+    from rlstack.evaluation.statistics import leader
+    from rlstack.evaluation.table import print_rows
+
+    scores: dict[str, list[float]] = {}
+    given: dict[str, Mapping[str, Any]] = {}
+    for result, values in zip(results, options):
+        if (score := result.get("score")) is not None and math.isfinite(score):
+            name = " ".join(f"{key}={value}" for key, value in values.items())
+            scores.setdefault(name, []).append(score)
+            given[name] = values
+    worlds = sorted({result["world"] for result in results if "world" in result})
+    rows = [
+        {**given[name], "seeds": str(len(of)), "mean": math.fsum(of) / len(of), "minimum": min(of), "maximum": max(of)}
+        for name, of in scores.items()
+    ]
+    if len(results) > len(rows) > 0:
+        print("\nthe configurations of this sweep")
+        print_rows(sorted(rows, key=lambda row: -row["mean"] if len(worlds) == 1 else 0), sys.stdout)
+    if len(worlds) > 1:
+        print(f"the scores of different worlds ({', '.join(worlds)}) do not compare")
+    elif len(rows) > 1:
+        print("{1}: {0}, {2}".format(*leader(scores)))

@@ -118,7 +118,7 @@ def pruning(run: str) -> list[Hook]:
 
 
 def show(found: Search) -> None:
-    """Prints a table of the trials, the best last, and the paths of the files."""
+    """Prints a table of the trials, the one with the best score last, and the paths of the files."""
     from rlstack.evaluation.table import print_rows
 
     order = found.ranked()
@@ -139,5 +139,6 @@ def show(found: Search) -> None:
     print_rows(rows, sys.stdout)
     print(f"hyperparameters and scores of every trial: {found.folder / FILE}")
     best = shlex.quote(override("checkpoint", found.run(order[-1])))
-    print(f"evaluate the best:   rlstack evaluate {best}")
-    print("more trials:         the same command with a higher hydra.sweeper.n_trials")
+    end = "highest" if found.config.direction == "maximize" else "lowest"
+    print(f"evaluate the run with the {end} score, which is of a single seed: rlstack evaluate {best}")
+    print("for more trials, repeat the command with a higher hydra.sweeper.n_trials")

@@ -68,7 +68,7 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
 
 
 def show(population: Population) -> None:
-    """Prints a table of the members, the best last, and the paths of the files."""
+    """Prints a table of the members, the one with the best score last, and the paths of the files."""
     from rlstack.evaluation.table import print_rows
 
     members = population.generations[-1].members
@@ -89,4 +89,5 @@ def show(population: Population) -> None:
     print_rows(rows, sys.stdout)
     print(f"who copied whom, scores and hyperparameters of every generation: {population.folder / FILE}")
     best = shlex.quote(override("checkpoint", population.run(order[-1])))
-    print(f"evaluate the best:   rlstack evaluate {best}")
+    end = "highest" if population.config.direction == "maximize" else "lowest"
+    print(f"evaluate the run with the {end} score, which is of a single seed: rlstack evaluate {best}")

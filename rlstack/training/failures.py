@@ -12,6 +12,7 @@ from rlstack.envs.processes import EnvironmentFailed, WorkersFailed, place_of
 from rlstack.files.safe_load import out_of_memory
 from rlstack.runs.run_directory import OF_THE_DISK
 
+from .summary import league_command
 from .workers import CollectorFailed
 
 
@@ -66,4 +67,5 @@ def environment_errors(env: Mapping[str, Any] | None) -> Iterator[None]:
 
 def _how_to_go_on(run: Path) -> str:
     saved = any((run / "checkpoints").glob("*.pt"))
-    return f"; checkpoints so far are intact, continue with: rlstack train resume={run}" if saved else ""
+    again = league_command() or f"rlstack train resume={run}"
+    return f"; checkpoints so far are intact, continue with: {again}" if saved else ""

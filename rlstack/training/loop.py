@@ -43,7 +43,7 @@ from .progress import Progress
 from .remote import build_worlds, remote, start_collector, worlds_here
 from .self_check import BatchChecks
 from .self_play import SelfPlay
-from .summary import resume_command
+from .summary import league_command, resume_command
 
 _OWN_STATE = (
     *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
@@ -258,7 +258,7 @@ class Training:
 
     def resume_command(self) -> str:
         """Returns the command line that continues this run."""
-        return resume_command(self.run, self.config, self.ranks.count)
+        return league_command() or resume_command(self.run, self.config, self.ranks.count)
 
     def finish(self) -> None:
         """Makes the current batch the last one, which is evaluated and saved; the run can be resumed."""

@@ -88,6 +88,16 @@ def resume_command(run: RunDirectory, config: TrainConfig, processes: int = 1, c
     return " ".join(part for part in (start, _named("resume", run), change, _allow(config)) if part)
 
 
+def league_command() -> str | None:
+    """Returns the command line of this process if it is ``rlstack league train``.
+
+    The same command continues its run, which then joins the league; ``rlstack train resume=`` would not add it.
+    """
+    typed = sys.orig_argv
+    start = next((place for place, word in enumerate(typed) if word in ("league", "rlstack.league")), None)
+    return None if start is None else shlex.join(["rlstack", "league", *typed[start + 1 :]])
+
+
 def _named(key: str, run: RunDirectory) -> str:
     """Returns ``key=<run>`` for a shell, quoted if need be."""
     text = override(key, run.path)
@@ -110,19 +120,22 @@ def where_things_are(run: RunDirectory, config: TrainConfig, frames: int, digest
         processes: number of processes that have learned together.
     """
     total, until = config.total_frames, config.until
-    how, label, change = "finished", "train longer:  ", "total_frames=<more>"
+    how, label, change, league = "finished", "train longer:  ", "total_frames=<more>", None
     if config.imitation.only:
         change = "imitation.only=false"
     elif frames < total:
         stopped = until is not None and frames >= until
         how = f"stopped at until={until:,}" if stopped else f"stopped at {frames:,} of {total:,} frames"
         label, change = f"train to the end, {total:,} frames:\n  ", "until=null" if until is not None else ""
+        league = league_command()
+    offline = any(run.path.glob("wandb/offline-run-*"))
     parts = [
         ("config.yaml", "the resolved configuration"),
         ("environment.json", "versions, machine, commit, command"),
         ("data.json", "the recorded data that it learned from, with their SHA-256"),
         ("metrics.csv", "every logged number"),
         ("tensorboard", f"curves: tensorboard --logdir {run.path}"),
+        *([("wandb", f"W&B, not yet uploaded: wandb sync {run.path}/wandb/offline-run-*")] if offline else []),
         ("evaluations", "evaluation results during training"),
         ("curriculum.png", "stages over the run"),
         ("checkpoints", "latest and best.pt"),
@@ -131,7 +144,8 @@ def where_things_are(run: RunDirectory, config: TrainConfig, frames: int, digest
     lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
     lines.append(f"evaluate it:   rlstack evaluate {_named('checkpoint', run)} {_allow(config)}".rstrip())
     lines.append(f"report on it:  rlstack report {shlex.quote(str(run.path))}{catalogue.folder_flags(sys.argv[1:])}")
-    lines.append(f"{label}{resume_command(run, config, processes, change)}")
+    again = f"{league} {change}".rstrip() if league else resume_command(run, config, processes, change)
+    lines.append(f"{label}{again}")
     if digest:
         repeats = "" if config.collector.backend == "multiasync" else " (repeatable on this machine)"
         lines.append(f"last state:    sha256 {digest[:16]}{repeats}")

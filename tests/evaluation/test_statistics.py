@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from rlstack.evaluation.statistics import bootstrap_interval, iqm, permutation_p_value, wilson_interval
+from rlstack.evaluation.statistics import bootstrap_interval, iqm, leader, permutation_p_value, wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -111,3 +111,24 @@ def test_p_value_of_many_values_is_drawn_the_same_each_time() -> None:
     found = permutation_p_value(values, values + 4)
     assert found == permutation_p_value(values, values + 4)
     assert found == pytest.approx(mannwhitneyu(values, values + 4).pvalue, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ({"a": [1.0, 2.0, 3.0, 4.0], "b": [9.0, 8.0, 7.0, 6.0]}, ("b", "best", "p = 0.029 against a")),
+        ({"a": [1.0, 2.0, 3.0], "b": [9.0, 8.0, 7.0]}, ("b", "highest mean", "not separated from a (p = 0.1; ")),
+        ({"a": [1.0], "b": [2.0]}, ("b", "highest score", "not separated from a (p = 1; 1 and 1 seeds cannot reach ")),
+        # Far above one group and not above the other, which has a lower mean but a wide spread.
+        (
+            {"a": [6.0, 6.1, 6.2, 6.3], "b": [9.0, 8.0, 7.0, 8.5], "c": [0.0, 0.0, 0.0, 20.0]},
+            ("b", "highest mean", "not separated from c (p = "),
+        ),
+        ({"a": [1.0]}, ("a", "mean", "")),
+    ],
+)
+def test_a_group_is_the_best_if_it_is_separated_from_every_other(
+    groups: dict[str, list[float]], told: tuple[str, str, str]
+) -> None:
+    *found, why = leader(groups)
+    assert tuple(found) == told[:2] and why.startswith(told[2])

@@ -85,6 +85,14 @@ def test_games_replace_the_opponents_of_training(run_dir: Path, capsys: pytest.C
     assert rating.startswith("rating of r7: ") and "of all games at once: " in rating
 
 
+def test_the_picture_of_ratings_shows_only_those_who_played(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("rlstack.play.results.save_curves", lambda path, *lines: drawn.append(lines))
+    command("opponents=[low]", "episodes=2")
+    command("opponents=[high]", "episodes=2")
+    assert [(list(curves), anchors) for curves, anchors in drawn] == [(["r7"], {"low": 1000.0}), (["r7"], {})]
+
+
 def test_the_exploring_policy_and_no_plots(run_dir: Path) -> None:
     command("opponents=[high]", "episodes=4", "policy=explore", "plots=false")
     (folder,) = (run_dir / "evaluations").iterdir()

@@ -58,7 +58,7 @@ class Judge(GameRunner):
 
     def add(self, source: Any, name: str | None = None) -> str:
         called = name or str(source)
-        number = {"low": 0, "high": 2}[called] if called in ("low", "high") else int(called[-1])
+        number = {"low": 0, "high": 2, "random": 0}.get(called) if not called[-1].isdigit() else int(called[-1])
         return super().add(Watching(called, number))
 
     def play(self, schedule: Sequence[tuple[str, str]], seed: int = 0, *more: Any) -> list[GameResult]:  # type: ignore[override]
@@ -176,20 +176,22 @@ def test_match_i_has_the_seed_of_its_number(tmp_path: Path) -> None:
     assert all(game.seen_by("n2").score == 1.0 for game in league.games)
 
 
-def test_the_first_candidate_becomes_a_commander_and_the_next_meets_it(
+def test_the_first_candidate_meets_a_random_player_and_the_next_meets_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     league = League.create(tmp_path, WORLD, Glicko2())
     candidates(league, "n1")
     arena = Judge()
     evaluate_all(league, arena, to_evaluate(league, None), PoolConfig(), games=4, seed=0)
-    assert league.members["n1"].kind == "commander" and not league.games and not arena.calls
+    assert league.members["n1"].kind == "commander" and league.between("n1", "random") == 4
+    assert league.ratings.rating("n1") > 1500 > league.ratings.rating("random")
     candidates(league, "n0")
     evaluate_all(league, arena, to_evaluate(league, None), PoolConfig(commanders=1), games=4, seed=0)
     assert league.members["n0"].kind == "candidate" and league.members["n0"].matches == 4
     assert to_evaluate(league, None) == []
     first, second = capsys.readouterr().out.splitlines()
-    assert first == f"n1: nobody to meet yet; now commander {league.members['n1'].commander_name}"
+    assert first.startswith("n1: 4-0-0 (won-drawn-lost) against a pool of 1, rating 1500 -> ")
+    assert first.endswith(f"; now commander {league.members['n1'].commander_name}")
     assert second.startswith("n0: 0-0-4 (won-drawn-lost) against a pool of 1, rating 1500 -> ")
 
 

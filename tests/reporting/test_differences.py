@@ -118,7 +118,9 @@ def test_scores_are_summed_up_with_the_interval_that_there_is() -> None:
     score = GroupScore.of([having(eval__return=value) for value in values], "eval/return")
     assert score is not None and score.interval is not None
     assert score.iqm == 12.5 and score.mean == 134.375  # the lowest and the highest two are left out
-    assert score.interval[0] < 12.5 < score.interval[1]
+    assert score.interval[0] < 134.375 < score.interval[1]
+    few = GroupScore.of([having(eval__return=value) for value in values[:4]], "eval/return")
+    assert few is not None and few.interval is None and few.spread == "0 to 12 in 4 seeds"
     single = GroupScore.of([having(eval__success=0.5, eval__success_low=0.3, eval__success_high=0.7)], "eval/success")
     assert single is not None and single.interval == (0.3, 0.7) and "Wilson" in single.kind
     alone = GroupScore.of([having(eval__return=1.0)], "eval/return")

@@ -24,14 +24,15 @@ def judged(folder: Path, returns: list[float], seed: int = 0, lr: float = 0.1) -
 
 
 def test_one_run_against_another_by_the_same_episodes(tmp_path: Path) -> None:
-    one, other = judged(tmp_path / "a", [1.0, 2.0, 3.0, 4.0]), judged(tmp_path / "b", [2.0, 2.0, 4.0, 5.0], lr=0.2)
+    one = judged(tmp_path / "a", [1.0, 2.0, 3.0, 4.0, 2.0])
+    other = judged(tmp_path / "b", [2.0, 2.0, 4.0, 5.0, 3.0], lr=0.2)
     found = compare([one], [other], "eval/return")
-    assert (found.difference, found.probability) == (0.75, 0.875)  # three wins and a tie
+    assert (found.difference, found.probability) == pytest.approx((0.8, 0.9))  # four wins and a tie
     assert found.paired and found.between == "episodes"
     assert found.differences == {"agent.lr": ("0.1", "0.2")}
     low, high = found.difference_interval or (0.0, 0.0)
-    assert 0 <= low < 0.75 < high <= 1  # of the pairs' differences 1, 0, 1, 1
-    assert "second - first: +0.75 (95 %: " in "\n".join(in_words(found))
+    assert 0 <= low < 0.8 < high < 1.001  # of the pairs' differences 1, 0, 1, 1, 1
+    assert "second - first: +0.8 (95 % interval: " in "\n".join(in_words(found))
 
 
 def test_groups_of_seeds_by_their_means(tmp_path: Path) -> None:
@@ -42,24 +43,43 @@ def test_groups_of_seeds_by_their_means(tmp_path: Path) -> None:
     assert found.difference == 1.5 and found.between == "runs" and found.first.scores == [1.0, 2.0, 3.0]
     assert found.probability == pytest.approx(8 / 9)  # all pairs but 2.5 against 3
     assert found.p_value == pytest.approx(4 / 20)  # of the 20 divisions, two have differences as large, counted twice
+    assert found.difference_interval is None and found.probability_interval is None  # of three seeds
+    assert "second - first: +1.5 (-0.5 to 3.5 between single runs)" in in_words(found)
 
 
 @pytest.mark.parametrize(
-    ("seeds", "verdict"),
-    [(3, "undecided, since 3 and 3 runs may differ so by chance (p = 0.1)"), (4, "the second is better")],
+    ("seeds", "lr", "verdict"),
+    [
+        (1, 0.2, "single seeds do not tell configurations apart, but 4 and 4 can"),
+        (1, 0.1, "two seeds of one configuration, so neither is better"),
+        (3, 0.2, "not separated (p = 0.1; 3 and 3 seeds cannot reach 0.05, but 4 and 4 can)"),
+        (4, 0.2, "the second is better (p = 0.029)"),
+        (4, 0.1, "the second is better (p = 0.029); both sides are of one configuration"),
+    ],
 )
-def test_few_seeds_decide_nothing(seeds: int, verdict: str, tmp_path: Path) -> None:
+def test_few_seeds_decide_nothing(seeds: int, lr: float, verdict: str, tmp_path: Path) -> None:
     for seed in range(seeds):
-        judged(tmp_path / f"a/{seed}", [seed / 10] * 2, seed)
-        judged(tmp_path / f"b/{seed}", [1 + seed / 10] * 2, seed, 0.2)
-    assert f"verdict: {verdict}" in in_words(compare([tmp_path / "a"], [tmp_path / "b"], "eval/return"))
+        judged(tmp_path / f"a/{seed}", [seed / 10] * 5, seed)
+        judged(tmp_path / f"b/{seed}", [1 + seed / 10] * 5, 10 + seed, lr)
+    told = in_words(compare([tmp_path / "a"], [tmp_path / "b"], "eval/return"))
+    (line,) = (line for line in told if line.startswith("verdict: "))
+    assert line.endswith(verdict)
 
 
-def test_a_single_number_against_several_runs_decides_nothing(tmp_path: Path) -> None:
-    one = make_run(tmp_path / "a", config(), score_rows(0.2))
-    others = [make_run(tmp_path / f"b{n}", config(n), score_rows(0.5 + n / 10)) for n in (1, 2)]
-    found = compare([one], others, "eval/success")
-    assert found.difference_interval is None and "verdict: undecided" in "\n".join(in_words(found))
+def test_a_single_run_against_several_is_too_few(tmp_path: Path) -> None:
+    one = judged(tmp_path / "a", [0.2] * 9, lr=0.2)
+    others = [judged(tmp_path / f"b{n}", [0.5 + n / 10] * 9, n) for n in range(5)]
+    found = compare([one], others, "eval/return")
+    assert found.probability is None and found.difference_interval is None
+    assert "verdict: not separated (p = 0.33; 1 and 5 seeds cannot reach 0.05, but 4 and 4 can)" in in_words(found)
+
+
+def test_a_side_of_several_configurations_is_told(tmp_path: Path) -> None:
+    ppo, sac, other = (
+        make_run(tmp_path / str(index), config(index, agent=agent)) for index, agent in enumerate(("ppo", "sac", "ppo"))
+    )
+    told = "first pools runs of 2 configurations: ppo (1 seed); sac (1 seed)"
+    assert compare([ppo, sac], [other]).notes[0] == told and "pools" not in str(compare([ppo, other], [sac]).notes)
 
 
 def test_files_of_an_earlier_evaluation_do_not_stand_for_the_last_one(tmp_path: Path) -> None:
@@ -75,13 +95,13 @@ def test_files_of_an_earlier_evaluation_do_not_stand_for_the_last_one(tmp_path: 
 
 def test_a_probability_is_at_most_one() -> None:
     first, second = ([np.full(1, value) for value in values] for values in ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)))
-    assert resampled(first, second, paired=False, of_runs=True)[1].max() == 1.0
+    assert resampled(first, second, paired=False)[1].max() == 1.0
 
 
 def test_the_interval_of_a_difference_is_that_of_normal_samples() -> None:
     rng = np.random.default_rng(0)
     one, other = rng.normal(0, 1, 400), rng.normal(0.5, 2, 300)
-    differences, chances = resampled([one], [other], paired=False, of_runs=False)
+    differences, chances = resampled([one], [other], paired=False)
     error = np.sqrt(one.var() / 400 + other.var() / 300)
     assert differences[0] == pytest.approx(other.mean() - one.mean())
     assert differences[1:].std() == pytest.approx(error, rel=0.06)
@@ -92,8 +112,8 @@ def test_pairs_leave_out_what_is_hard_for_both() -> None:
     rng = np.random.default_rng(0)
     hardness = rng.normal(0, 10, 100)
     one, other = hardness, hardness + rng.normal(1, 0.1, 100)
-    paired, _ = resampled([one], [other], paired=True, of_runs=False)
-    alone, _ = resampled([one], [other], paired=False, of_runs=False)
+    paired, _ = resampled([one], [other], paired=True)
+    alone, _ = resampled([one], [other], paired=False)
     assert paired[1:].std() < 0.02 < 1 < alone[1:].std()
 
 
@@ -101,7 +121,7 @@ def test_seeds_are_drawn_as_well_as_their_episodes() -> None:
     rng = np.random.default_rng(0)
     runs = [rng.normal(centre, 1, 50) for centre in rng.normal(0, 3, 30)]
     means = np.array([run.mean() for run in runs])
-    differences, _ = resampled([np.zeros(1)], runs, paired=False, of_runs=False)
+    differences, _ = resampled([np.zeros(1)], runs, paired=False)
     assert differences[1:].std() == pytest.approx(np.sqrt(means.var() / 30 + 1 / 50 / 30), rel=0.08)
 
 
@@ -143,31 +163,32 @@ def test_a_number_each_has_no_interval(tmp_path: Path) -> None:
     one = make_run(tmp_path / "a", config(), score_rows(0.2))
     other = make_run(tmp_path / "b", config(1), score_rows(0.5))
     found = compare([one], [other], "eval/success")
-    assert found.difference == pytest.approx(0.3) and found.difference_interval is None and found.probability == 1
+    assert found.difference == pytest.approx(0.3) and found.difference_interval is None and found.probability is None
 
 
 def test_scores_of_different_worlds_do_not_compare(tmp_path: Path) -> None:
     one = make_run(tmp_path / "a", config())
     other = make_run(tmp_path / "b", config(env={"name": "another"}))
-    first, *lines = in_words(compare([one], [other], "eval/success"))
-    told = "\n".join(lines)
-    assert first == "note: the runs trained in different worlds, whose scores do not compare"
-    assert "probability" not in told and "verdict" not in told and "env.name: toy -> another" in told
+    told = "\n".join(in_words(compare([one], [other], "eval/success")))
+    assert "verdict: different worlds (toy, another), whose scores do not compare" in told
+    assert "probability" not in told and "second - first" not in told and "env.name: toy -> another" in told
     assert "minimum" not in told  # of a single run each
 
 
 @pytest.mark.parametrize(
     ("returns", "verdict"),
     [
-        ([1.0, 2.0], "no difference"),
-        ([2.0, 3.0], "the second is better"),
-        ([0.0, 1.0], "the first is better"),
-        ([0.0, 3.0], "undecided, since the interval of the difference contains 0"),
+        ([1.0, 2.0] * 4, "no difference in these episodes"),
+        ([2.0, 3.0] * 4, "the second run did better in these episodes"),
+        ([0.0, 1.0] * 4, "the first run did better in these episodes"),
+        ([0.0, 3.0] * 4, "not separated in these episodes"),
+        ([2.0, 3.0] * 2, "not separated, since the runs have fewer than 5 episodes each"),
     ],
 )
-def test_a_line_says_which_is_better(returns: list[float], verdict: str, tmp_path: Path) -> None:
-    found = compare([judged(tmp_path / "a", [1.0, 2.0])], [judged(tmp_path / "b", returns)], "eval/return")
-    assert f"verdict: {verdict}" in in_words(found)
+def test_a_line_says_which_run_did_better(returns: list[float], verdict: str, tmp_path: Path) -> None:
+    one, other = judged(tmp_path / "a", ([1.0, 2.0] * 4)[: len(returns)]), judged(tmp_path / "b", returns, lr=0.2)
+    found = compare([one], [other], "eval/return")
+    assert f"verdict: {verdict}; single seeds do not tell configurations apart, but 4 and 4 can" in in_words(found)
 
 
 def test_single_runs_differ_in_their_seed_and_whole_numbers_are_shown_as_such(tmp_path: Path) -> None:
@@ -178,10 +199,10 @@ def test_single_runs_differ_in_their_seed_and_whole_numbers_are_shown_as_such(tm
 
 
 def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
-    judged(tmp_path / "runs/a", [1.0, 2.0]), judged(tmp_path / "runs/b", [2.0, 4.0], 1, 0.2)
+    judged(tmp_path / "runs/a", [1.0, 2.0] * 4), judged(tmp_path / "runs/b", [2.0, 4.0] * 4, 1, 0.2)
     done = rlstack_command("compare", "runs/a", "runs/b", "score=eval/return")
     assert done.status == 0, done.err
-    assert "second - first: +1.5 (95 %: 1 to 2)" in done.out and "  agent.lr: 0.1 -> 0.2" in done.out
+    assert "second - first: +1.5 (95 % interval: 1.125 to 1.875)" in done.out and "  agent.lr: 0.1 -> 0.2" in done.out
     done = rlstack_command("compare", "runs/a", "runs/b", "--json")
     assert json.loads(done.out)["metric"] == "eval/success"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,38 @@ def result(seed: int, **entries: Any) -> dict[str, Any]:
     return {"overrides": ["agent=ppo", "agent.encoders={a: {b=c}}", f"seed={seed}"], **entries}
 
 
-def test_the_table_names_what_differs_and_the_best(capsys: pytest.CaptureFixture[str]) -> None:
-    results = [result(0, score=1.5, run="runs/a"), result(1, error="agent.gamma: no")]
-    show_results([*results, result(2, score=7.0, run="runs/c")], Path("runs/elsewhere"))
-    title, header, *rows, high, low = capsys.readouterr().out.strip().splitlines()
-    assert header.split() == ["seed", "score", "run"] and "sweep" in title
-    assert rows[0].split() == ["0", "1.500", "runs/a"]
-    assert rows[1].split(maxsplit=2) == ["1", "-", "failed: agent.gamma: no"]
-    assert high.split() == ["highest", "score:", "7,", "runs/c"] and low.split()[-2:] == ["1.5,", "runs/a"]
+def test_configurations_come_first_by_their_mean_and_runs_below(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {0.1: (-21.0, -22.0, -23.0), 0.01: (-20.3, -90.0, -30.0), 0.5: (-40.0, math.nan)}
+    results = [
+        {"overrides": [f"lr={lr}", f"seed={seed}"], "score": score, "run": f"runs/{lr}_{seed}", "world": "toy"}
+        for lr, of in scores.items()
+        for seed, score in enumerate(of)
+    ]
+    results.append({"overrides": ["lr=0.5", "seed=2"], "error": "agent.gamma: no"})
+    show_results(results, Path("runs/elsewhere"))
+    first, header, *lines = capsys.readouterr().out.strip().splitlines()
+    assert header.split() == ["lr", "seeds", "mean", "minimum", "maximum"] and "configurations" in first
+    assert [line.split()[:3] for line in lines[:3]] == [
+        *(["0.1", "3", "-22.000"], ["0.5", "1", "-40.000"], ["0.01", "3", "-46.767"])
+    ]
+    # The highest score of a run, -20.3, is of the configuration with the lowest mean.
+    few = "p = 0.5; 3 and 1 seeds cannot reach 0.05, but 4 and 4 can"  # one of four values is the lowest
+    assert lines[3] == f"highest mean: lr=0.1, not separated from lr=0.5 ({few})"
+    assert lines[6].split() == ["lr", "seed", "score", "run"] and lines[7].split()[:3] == ["0.1", "0", "-21.000"]
+    assert lines[-1].split(maxsplit=3)[2:] == ["-", "failed: agent.gamma: no"]
+
+
+def test_a_single_seed_each_and_different_worlds_have_no_best(capsys: pytest.CaptureFixture[str]) -> None:
+    results = [
+        {"overrides": [f"env={world}"], "score": score, "run": world, "world": world}
+        for world, score in (("toy", 1.0), ("other", 2.0))
+    ]
+    show_results(results, Path("runs"))
+    assert "the scores of different worlds (other, toy) do not compare" in capsys.readouterr().out
+    show_results([{**entry, "world": "toy"} for entry in results], Path("runs"))
+    out = capsys.readouterr().out
+    assert "highest score: env=other, not separated from env=toy (p = 1; 1 and 1 seeds" in out
+    assert "configurations" not in out and "best" not in out
 
 
 @pytest.mark.parametrize("results", [[], [result(0, error="what the command tells anyway")]])
