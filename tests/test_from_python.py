@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -134,6 +135,23 @@ def test_exploring_is_asked_for_by_the_key_of_the_command(run: TrainedRun) -> No
         rlstack.evaluate(agent, "cartpole", episodes=8, policy="explore", quiet=True).episodes["return"],
         greedy.episodes["return"],
     )
+
+
+def test_an_agent_from_elsewhere_is_named_as_a_checkpoint(tmp_path: Path) -> None:
+    source = "tests.diagnostics.still:still"
+    (tmp_path / "own").mkdir()
+    keys = {"env": "cartpole", "episodes": 2, "plots": False, "video": False, "quiet": True}
+    as_agent = rlstack.evaluate(agent="legacy", **{"agent.kind": "callable", "agent.path": source}, **keys)
+    assert rlstack.evaluate(checkpoint=f"callable:{source}", **keys).summary() == as_agent.summary()
+    with pytest.raises(rlstack.ConfigError, match=r"^agent: .*'sb33:x': kind|^'sb33:x': kind: no option 'sb33', did"):
+        rlstack.evaluate(checkpoint="sb33:x", **keys)
+
+
+@pytest.mark.parametrize("env", [gymnasium.make("CartPole-v1"), "cartpole", None], ids=str)
+def test_what_is_no_world_is_told_in_one_line(env: Any) -> None:
+    for needs_a_world in (rlstack.make_agent, rlstack.load_policy):
+        with pytest.raises(rlstack.ConfigError, match=r"^env: expected a world as TorchRL has them, such as"):
+            needs_a_world("ppo", env)
 
 
 def test_a_function_of_observations_is_judged() -> None:
