@@ -47,9 +47,9 @@ from rlstack.config.errors import (
 )
 from rlstack.config.groups import hydra_set_aside, is_own
 from rlstack.config.named_code import granting
-from rlstack.config.overrides import Word, opened, override, quoted, replace_mappings, word
+from rlstack.config.overrides import Word, override, quoted, readable, replace_mappings, set_value, word
 from rlstack.config.synonyms import synonyms
-from rlstack.config.typed import resolve
+from rlstack.config.typed import resolve, to_plain
 from rlstack.envs.extras import needs
 from rlstack.envs.working import Work
 from rlstack.help import command_help, offered
@@ -170,12 +170,12 @@ class HydraCommand:
             RunError: the work cannot continue.
         """
         typed = [*map(word, words), *(override(key, value) for key, value in keys.items())]
+        given = {override(key.lstrip("+"), value): to_plain(value) for key, value in keys.items()}
         with _as_command_line(task.__module__, typed), _without_internals(), ExitStack() as stack:
             if quiet:
                 stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
             try:
-                cfg = stack.enter_context(_composed(self._config_name, self._for_hydra(typed)))
-                replace_mappings(cfg, _typed())
+                cfg = stack.enter_context(_composed(self._config_name, self._for_hydra(typed), given))
             except USER_ERRORS as error:
                 raise ConfigError(str(explain(error))) from None
             from rlstack.runs.seeding import surroundings_untouched  # torch takes seconds to import
@@ -196,7 +196,7 @@ class HydraCommand:
     def _for_hydra(self, typed: list[str]) -> list[str]:
         """Returns the arguments for Hydra, flags first, as its parser requires."""
         flags, overrides = _parted(typed, self._config_name)
-        return own_components([*flags, *map(opened, self._rewritten(overrides))])
+        return own_components([*flags, *map(readable, self._rewritten(overrides))])
 
     @contextmanager
     def _checked(self, cfg: DictConfig) -> Iterator[None]:
@@ -387,8 +387,12 @@ def given_keys(group: str = "") -> set[str]:
 
 
 @contextmanager
-def _composed(config_name: str, arguments: Sequence[str]) -> Iterator[DictConfig]:
+def _composed(config_name: str, arguments: Sequence[str], given: Mapping[str, Any]) -> Iterator[DictConfig]:
     """Yields the configuration of a command line, which inside the context is also Hydra's own, as in a Hydra job.
+
+    Args:
+        given: Python values by their overrides. Hydra reads only the choices from groups among these overrides, which
+            are texts; the other values are set in what it has composed.
 
     Raises:
         ConfigError: a flag is only valid on the command line.
@@ -397,14 +401,24 @@ def _composed(config_name: str, arguments: Sequence[str]) -> Iterator[DictConfig
     for name in (entry.partition("=")[0] for entry in flags if entry.startswith("-")):
         if name not in catalogue.FOLDER_FLAGS:
             raise ConfigError(f"{name}: a flag of the command line; in Python, several runs are a loop")
-    folders = [folder for folder in catalogue.folders(flags) if folder != conf_dir()]
+    where = catalogue.folders(flags)
+    folders = [folder for folder in where if folder != conf_dir()]
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"--config-dir: {folder} is not a folder{nearest_path(folder)}")
-    if folders:
-        overrides.append(override("hydra.searchpath", [f"file://{folder.absolute()}" for folder in folders]))
+    searched = [override("hydra.searchpath", [f"file://{folder.absolute()}" for folder in folders])] if folders else []
+    values = [
+        entry
+        for entry in overrides
+        if entry.lstrip("+") in given and not any((folder / entry.partition("=")[0]).is_dir() for folder in where)
+    ]
+    composed = [entry for entry in overrides if entry not in values]
     with hydra_set_aside():
-        cfg = compose(config_name, overrides, return_hydra_config=True)
+        cfg = compose(config_name, [*composed, *searched], return_hydra_config=True)
+    replace_mappings(cfg, composed)
+    for entry in values:
+        set_value(cfg, entry, given[entry.lstrip("+")])
+    cfg.hydra.overrides.task = overrides
     before, HydraConfig.instance().cfg = HydraConfig.instance().cfg, None
     try:
         HydraConfig.instance().set_config(cfg)
@@ -526,8 +540,8 @@ def _unreadable(error: OverrideParseException) -> str:
     override = concealed([str(error.override)])[0]
     if "=" in override or override.startswith("~"):
         key, _, value = override.partition("=")
-        if value and os.path.exists(value):
-            return f'{override}: a path with such characters takes two pairs of quotes: "{key}={quoted(value)}"'
+        if value and (os.path.exists(value) or not value.isascii()):
+            return f'{override}: text with such characters takes two pairs of quotes: "{key}={quoted(value)}"'
         return f"{override}: cannot read this override, {_first_line(error.message, 'Error parsing')}"
     options = {path.stem: f"{path.parent.name}={path.stem}" for path in sorted(conf_dir().glob("*/*.yaml"))}
     meant = "".join(f"did you mean {options[name]!r}? " for name in nearest(override, options)[:1])

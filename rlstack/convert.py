@@ -51,7 +51,7 @@ def positional(arguments: list[str]) -> list[str]:
         if arguments[index].partition("=")[0] in ConvertConfig.__dataclass_fields__:
             break
         rewritten[index] = f"{name}={quoted(arguments[index])}"
-    return open_group("agent")(rewritten)
+    return open_group("agent", "env.kwargs")(rewritten)
 
 
 @as_module

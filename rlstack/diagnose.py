@@ -111,7 +111,7 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> MeasuredTraining:
     return measured
 
 
-command = HydraCommand("diagnose", open_group("agent"))
+command = HydraCommand("diagnose", open_group("agent", "env.kwargs"))
 main = command.line(run)
 
 if __name__ == "__main__":

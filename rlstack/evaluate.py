@@ -1,4 +1,4 @@
-"""Evaluates a trained agent: ``rlstack evaluate checkpoint=runs/<run>``, or ``agent=legacy ...``."""
+"""Evaluates a trained agent: ``rlstack evaluate checkpoint=runs/<run>``, or ``checkpoint=sb3:model.zip``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from omegaconf import DictConfig
 
 from rlstack.command import HydraCommand, as_module, given_keys, open_group
 from rlstack.config import ConfigError, Interval, build, load_group, to_plain
-from rlstack.config.overrides import override
 from rlstack.training.trained import TrainedRun
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
@@ -140,22 +139,12 @@ def evaluate(
     if opponents is not None:
         keys = {**keys, "opponents": opponents}
     if isinstance(judged, str | Path):
-        given = [*_source(str(judged)), *given]
+        keys = {**keys, "checkpoint": judged}
     elif isinstance(judged, TrainedRun):
-        keys = {"allow": list(judged.allowed), **keys, "checkpoint": judged.path}
+        keys = {"allow": list(judged.allowed), **keys, "checkpoint": judged}
     else:
         acting = judged
     return command.call(lambda cfg: _run(cfg, acting), given, keys, quiet)
-
-
-def _source(path: str) -> list[str]:
-    """Returns the overrides for a run or checkpoint, or for ``kind:path`` of an agent from elsewhere."""
-    from rlstack.agents.foreign import KINDS
-
-    kind, colon, rest = path.partition(":")
-    if colon and kind in KINDS and kind not in ("rlstack", "zoo") and not Path(path).exists():
-        return ["agent=legacy", f"agent.kind={kind}", override("agent.path", rest)]
-    return [override("checkpoint", path)]
 
 
 def run(cfg: DictConfig) -> Evaluation | dict[str, Any]:
@@ -165,6 +154,13 @@ def run(cfg: DictConfig) -> Evaluation | dict[str, Any]:
 
 def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
     config = build(EvaluateConfig, cfg)
+    if config.checkpoint is not None and ":" in config.checkpoint and "algorithm" not in (config.agent or {}):
+        from rlstack.agents.foreign import parse
+
+        kind, path = parse(config.checkpoint)
+        if kind not in ("rlstack", "zoo"):
+            config.checkpoint = None
+            config.agent = load_group("agent", "legacy", {**(config.agent or {}), "kind": kind, "path": path})
     if config.policy not in _TRAINED:
         _check_player(config, acting)
     foreign = "algorithm" in (config.agent or {})

@@ -84,7 +84,7 @@ def _save_arena(loaded: LoadedRun, out: str | None) -> Path:
     return path
 
 
-command = HydraCommand("export", open_group("agent"))
+command = HydraCommand("export", open_group("agent", "env.kwargs"))
 main = command.line(run)
 
 if __name__ == "__main__":

@@ -138,11 +138,18 @@ def _options(options: Iterable[Option], prefix: str = "") -> list[str]:
 
 def _described(group: str, name: str, where: Sequence[Path]) -> str:
     brought = {entry.name for entry in metadata.entry_points(group=INSTALLED)}
-    if group == "env" and (":" in name or name in brought) and name not in catalogue.names(group, where):
-        return _own_world(name)
-    told = catalogue.header(catalogue.find(group, name, where))
-    lines = [_wrapped(f"{group}={name}", *_joined(told))]
-    found = catalogue.group_options(group, name, where)
+    installed = group == "env" and name in brought
+    own = (":" in name or installed) and name not in catalogue.names(group, where)
+    found = [] if own else catalogue.group_options(group, name, where)
+    key = "algorithm" if group == "agent" else "name"
+    target = name if own else next((option.value.strip("'\"") for option in found if option.key == key), "")
+    told = [] if own else _joined(catalogue.header(catalogue.find(group, name, where)))
+    if own or ":" in target:
+        described, options = (_own_algorithm if group == "agent" else _own_world)(target)
+        known = {option.key: option for option in options}
+        written = {o.key: replace(o, comment=o.comment or known.get(o.key, o).comment) for o in found}
+        found, told = [*(written | known | written).values()], told or [described]
+    lines = [_wrapped(f"{group}.{key}={name}" if own and installed else f"{group}={name}", *told)]
     for heading in dict.fromkeys(option.section for option in found):
         chosen = [option for option in found if option.section == heading]
         lines.append(_section(heading or "options", _options(chosen, f"{group}.")))
@@ -152,22 +159,32 @@ def _described(group: str, name: str, where: Sequence[Path]) -> str:
     return "\n\n".join(lines)
 
 
-def _own_world(name: str) -> str:
-    """Describes a world without a yaml: its first sentence and its constructor's arguments."""
+def _own_algorithm(name: str) -> tuple[str, list[Option]]:
+    """Returns the first sentence and the options of an algorithm that is named by its class."""
+    from rlstack.agents import agent_class
+
+    algorithm = agent_class(name)
+    return _sentence(algorithm), catalogue.dataclass_options(algorithm.Config)
+
+
+def _own_world(name: str) -> tuple[str, list[Option]]:
+    """Returns the first sentence of a world without a yaml, and its constructor's arguments."""
     from rlstack.envs.registry import options_of, world_class
 
     try:
-        options, described = options_of(name), inspect.getdoc(world_class(name)) or ""
+        options, described = options_of(name), _sentence(world_class(name))
     except ValueError as error:
         raise ConfigError(f"env: {error}") from None
-    chosen = f"env={name}" if ":" in name else f"env.name={name}"
-    rows = [(chosen, "")]
-    for key, entry in options.items():
-        if key not in ("device", "seed", "**"):  # set by the run
-            value = "" if entry.default is entry.empty else f"={_as_yaml(entry.default)}"
-            rows.append((f"env.{key}{value}", "" if value else "required"))
-    sentence = re.sub(r":\w+:`~?([^`]+)`|``([^`]+)``", r"\1\2", described.partition("\n\n")[0])  # no markup
-    return "\n\n".join([_wrapped(chosen, sentence), _section("options", table(rows))])
+    return described, [
+        Option(key, "<value>", "required") if entry.default is entry.empty else Option(key, _as_yaml(entry.default))
+        for key, entry in options.items()
+        if key not in ("device", "seed", "**")  # set by the run
+    ]
+
+
+def _sentence(described: object) -> str:
+    """Returns the first sentence of a docstring, without markup."""
+    return re.sub(r":\w+:`~?([^`]+)`|``([^`]+)``", r"\1\2", (inspect.getdoc(described) or "").partition("\n\n")[0])
 
 
 def _as_yaml(value: object) -> str:

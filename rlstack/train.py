@@ -202,7 +202,7 @@ def _changed(key: str, given: Any, stored: Any) -> str | None:
     return None if given in ("auto", stored) else key
 
 
-command = HydraCommand("train", open_group("agent", "imitation.expert_options"), makes_runs=True)
+command = HydraCommand("train", open_group("agent", "env.kwargs", "imitation.expert_options"), makes_runs=True)
 main = command.line(run)
 
 if __name__ == "__main__":

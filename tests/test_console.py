@@ -112,6 +112,32 @@ def test_the_options_of_a_world_of_the_user_are_listed(monkeypatch: pytest.Monke
     assert "\n  env.num_worlds=" in shown and "\n  env.dtype=float32\n" in shown and "env.seed" not in shown
 
 
+def test_the_options_of_an_algorithm_of_the_user_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "env").mkdir()
+    (tmp_path / "agent" / "mine.yaml").write_text("# Braver.\nname: mine\nalgorithm: mine:Brave\ncourage: 0.7\n")
+    (tmp_path / "env" / "late.yaml").write_text("# Later.\nname: tests.agents.recall:Recall\ndelay: 9\n")
+    code = ["from dataclasses import dataclass", "from rlstack.agents.ppo import PPO, PPOConfig"]
+    code += ["@dataclass", "class BraveConfig(PPOConfig):", "    courage: float = 0.5  # how brave it is"]
+    code += ["class Brave(PPO):", "    'Is brave.'", "    Config = BraveConfig"]
+    (tmp_path / "mine.py").write_text("\n".join(code))
+    monkeypatch.syspath_prepend(tmp_path)
+    for arguments, head, default in (
+        (["agents", "mine:Brave"], "agent=mine:Brave\nIs brave.\n", "agent.courage=0.5 "),
+        (["agents", "mine", f"--config-dir={tmp_path}"], "agent=mine\nBraver.\n", "agent.courage=0.7 "),
+    ):
+        call(monkeypatch, *arguments)
+        shown = capsys.readouterr().out
+        assert shown.startswith(head) and "\n  agent.lr=" in shown
+        (line,) = (line for line in shown.splitlines() if "courage" in line)
+        assert default in line and line.endswith("how brave it is")
+    call(monkeypatch, "envs", "late", f"--config-dir={tmp_path}")
+    shown = capsys.readouterr().out
+    assert "\n  env.delay=9\n" in shown and "\n  env.truncated=false\n" in shown
+
+
 def test_worlds_of_installed_packages_are_those_of_the_registry() -> None:
     from rlstack.envs.registry import ENTRY_POINTS
 

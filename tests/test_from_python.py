@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -27,7 +28,7 @@ from torch.distributions import Categorical
 
 import rlstack
 from rlstack.config import conf_dir, to_plain
-from rlstack.config.overrides import replace_mappings, written
+from rlstack.config.overrides import override, replace_mappings
 from rlstack.help import COMMANDS, module_of
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import read_metrics
@@ -136,6 +137,23 @@ def test_exploring_is_asked_for_by_the_key_of_the_command(run: TrainedRun) -> No
     )
 
 
+def test_an_agent_from_elsewhere_is_named_as_a_checkpoint(tmp_path: Path) -> None:
+    source = "tests.diagnostics.still:still"
+    (tmp_path / "own").mkdir()
+    keys = {"env": "cartpole", "episodes": 2, "plots": False, "video": False, "quiet": True}
+    as_agent = rlstack.evaluate(agent="legacy", **{"agent.kind": "callable", "agent.path": source}, **keys)
+    assert rlstack.evaluate(checkpoint=f"callable:{source}", **keys).summary() == as_agent.summary()
+    with pytest.raises(rlstack.ConfigError, match=r"^agent: .*'sb33:x': kind|^'sb33:x': kind: no option 'sb33', did"):
+        rlstack.evaluate(checkpoint="sb33:x", **keys)
+
+
+@pytest.mark.parametrize("env", [gymnasium.make("CartPole-v1"), "cartpole", None], ids=str)
+def test_what_is_no_world_is_told_in_one_line(env: Any) -> None:
+    for needs_a_world in (rlstack.make_agent, rlstack.load_policy):
+        with pytest.raises(rlstack.ConfigError, match=r"^env: expected a world as TorchRL has them, such as"):
+            needs_a_world("ppo", env)
+
+
 def test_a_function_of_observations_is_judged() -> None:
     """A pole that is pushed in one direction only falls within twelve steps."""
     evaluation = rlstack.evaluate(lambda observation: np.zeros(len(observation), int), "cartpole", episodes=6)
@@ -226,9 +244,10 @@ def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.Capture
         ([], {"sed": 1}, "sed: unknown key, did you mean 'seed'?"),
         ([], {"agent.lrr": 1}, "agent.lrr: unknown key, did you mean"),
         (["agent.lr"], {}, "agent.lr: expected key=value"),
-        ([], {"env": object()}, "env: expected a name or a class, got object"),
-        ([], {"agent.lr": object()}, "agent.lr: expected what a configuration file can hold, got object"),
+        ([], {"env": object()}, "env: expected a class or what a configuration file can hold, got object"),
+        ([], {"agent.lr": object()}, "agent.lr: expected a class or what a configuration file can hold, got object"),
         ([], {"agent.lr": "fast"}, "agent.lr"),
+        ([], {"eval": {"evry": 3}}, "eval.evry: unknown key, did you mean 'every'?"),
         (["-m"], {"seed": 1}, "-m: a flag of the command line; in Python, several runs are a loop"),
         (["--config-dir=none"], {}, "--config-dir: none is not a folder"),
     ],
@@ -240,17 +259,42 @@ def test_mistakes_are_those_of_the_command_line(words: list[str], keys: dict[str
     assert list(Path.cwd().iterdir()) == []
 
 
+VALUES = [
+    *(None, True, 3, -2.5, 1e-5, "ppo", "true", "3", "it's, {odd} [text]=\\", "", " ", "runs/a=b", "a:b", "1e-3"),
+    *("runs/Zürich", r"\d+", r"a\'b", [1, [2.5, "x"]], {"kind": "cosine", "start": 1e-3, "flags": [True, None]}),
+]
+
+
+@pytest.mark.parametrize("value", [*VALUES, {"1": "a"}, {"ü b": {2: "a"}}, {"a": {}}], ids=repr)
+def test_values_of_python_arrive_as_they_are(value: Any) -> None:
+    keys = {"env": "gymnasium", "env.kwargs": {"given": value}, "notify": value}
+    config = rlstack.train.command.call(to_plain, [], keys)
+    assert config["env"]["kwargs"] == {"given": value} and config["notify"] == value
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_values_of_python_are_recorded_as_they_would_be_typed(value: Any) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        assert compose("train", [f"++{override('given', value)}"]).given == value
+
+
+def test_letters_beyond_ascii_need_no_quotes_on_a_command_line() -> None:
+    assert rlstack.train.command.call(to_plain, ["run_dir=runs/Zürich"], {})["run_dir"] == "runs/Zürich"
+    with pytest.raises(rlstack.ConfigError, match=r"""takes two pairs of quotes: "run_dir='runs/Zürich, \(b\)'"$"""):
+        rlstack.train("run_dir=runs/Zürich, (b)")
+
+
 @pytest.mark.parametrize(
-    "value",
+    ("given", "kept"),
     [
-        *(None, True, 3, -2.5, 1e-5, "ppo", "true", "3", "it's, {odd} [text]=\\", "", " ", "runs/a=b", "a:b", "1e-3"),
-        *([1, [2.5, "x"]], {"kind": "cosine", "start": 1e-3, "flags": [True, None]}, np.float32(0.5), np.int64(3)),
+        *((np.float32(0.5), 0.5), (np.int64(3), 3), (torch.tensor([1, 2]), [1, 2]), ((1, 2), [1, 2])),
+        *((Path("a b"), "a b"), (torch.device("cpu"), "cpu"), (TrainedRun, "rlstack.training.trained:TrainedRun")),
     ],
     ids=repr,
 )
-def test_values_of_python_arrive_as_they_are(value: Any) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        assert compose("train", [f"++given={written(value)}"]).given == value
+def test_values_of_other_types_become_what_a_file_can_hold(given: Any, kept: Any) -> None:
+    config = rlstack.train.command.call(to_plain, [], {"notify": given, "eval": {"every": given}})
+    assert config["notify"] == config["eval"]["every"] == kept and config["eval"]["episodes"] == 20
 
 
 @pytest.mark.parametrize(
@@ -261,7 +305,7 @@ def test_values_of_python_arrive_as_they_are(value: Any) -> None:
     ],
 )
 def test_a_mapping_replaces_the_one_that_was_there(key: str, given: dict[str, Any], tmp_path: Path) -> None:
-    for place, arguments in (("words", ([f"{key}={written(given)}"], {})), ("keys", ([], {key: given}))):
+    for place, arguments in (("words", ([override(key, given)], {})), ("keys", ([], {key: given}))):
         words, keys = arguments
         run = rlstack.train(*words, run_dir=tmp_path / place, quiet=True, **{**SMALL, **keys})
         stored = yaml.safe_load((run.path / "config.yaml").read_text())

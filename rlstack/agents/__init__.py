@@ -121,10 +121,8 @@ def make_agent(
         >>> policy = agent.policy(explore=False)
 
     Raises:
-        ConfigError: there is no such agent or option, the world does not fit, or ``env`` is only its name.
+        ConfigError: there is no such agent or option, the world does not fit, or ``env`` is none.
     """
-    if isinstance(env, str):
-        raise ConfigError(f"env: expected a world, such as envs.make({env!r}), got its name")
     return build_agent(
         load_group("agent", name, overrides), env, total_frames, device or getattr(env, "device", None) or "cpu"
     )

@@ -18,6 +18,8 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import missing_option, nearest_path, unknown_key
 from rlstack.config.named_code import granting
 
+from .interface import check_world
+
 _LOADERS: dict[str, str] = {
     "rlstack": "rlstack.runs.loading:run_policy",
     "zoo": "rlstack.runs.loading:zoo_policy",
@@ -79,6 +81,7 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     Example:
         >>> policy = load_policy("sb3:model.zip", env, vecnormalize="statistics.pkl")
     """
+    check_world(env)
     kind, path = parse(source)
     for name in options:
         if name not in KINDS[kind]:

@@ -54,7 +54,12 @@ class Interface:
 
     @classmethod
     def of(cls, env: EnvBase) -> Interface:
-        """Reads an env's specs."""
+        """Reads an env's specs.
+
+        Raises:
+            ConfigError: it is no env of TorchRL.
+        """
+        check_world(env)
         hooks = hooks_of(env)
         group = GROUP if GROUP in env.observation_spec.keys() else None  # noqa: SIM118
         prefix = () if group is None else (group,)
@@ -243,6 +248,13 @@ class HybridAction:
             chosen = part.from_env(action.get(key)).to(vectors[0].dtype)
             vectors.append(chosen.unsqueeze(-1) if len(part.choices or ()) == 1 else chosen)
         return torch.cat(vectors, -1)
+
+
+def check_world(env: Any) -> None:
+    """Raises a one-line :class:`ConfigError` unless an env has TorchRL's specs."""
+    if not hasattr(env, "full_action_spec"):
+        example = "rlstack.envs.make('gymnasium', id='CartPole-v1')"
+        raise ConfigError(f"env: expected a world as TorchRL has them, such as {example}, got {env!r:.60}")
 
 
 def chosen_by(weights: Tensor) -> Tensor:

@@ -5,61 +5,51 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from types import FunctionType
 from typing import Any, TypeAlias
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
-from rlstack.config.errors import ConfigError
+from rlstack.config.errors import ConfigError, prefixed
+from rlstack.config.typed import to_plain
 
 Word: TypeAlias = str | os.PathLike[str]
-_PLAIN = re.compile(r"[A-Za-z_/][\w./:@%+-]*")
+_PLAIN = re.compile(r"[A-Za-z_/][\w./:@%+-]*", re.ASCII)
 _MAPPING = re.compile(r"((agent|env)\.[\w.]+|imitation\.expert_options)=\{.*\}$", re.DOTALL)
 _CONSTANTS = ("null", "true", "false", "nan", "inf")
 
 
 def override(key: str, value: Any) -> str:
-    """Returns ``key=value``; a class becomes ``package.module:Class``.
+    """Returns ``key=value`` as it is typed, for a value that a configuration file can hold.
 
     Raises:
-        ConfigError: the value cannot be written on a command line.
+        ConfigError: it is none.
     """
-    try:
-        return f"{key}={written(value)}"
-    except (TypeError, ValueError, RuntimeError) as error:  # the latter two of arrays
-        if key in ("agent", "env"):
-            raise ConfigError(f"{key}: expected a name or a class, got {type(value).__name__}") from None
-        raise ConfigError(f"{key}: {error}") from None
+    with prefixed(key):
+        return f"{key}={_written(to_plain(value))}"
 
 
-def written(value: Any) -> str:
-    """Writes the value of an override: numbers, strings, paths, None, and containers of them; code by its name.
-
-    Raises:
-        TypeError: the value is something else.
-    """
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(float(value) if isinstance(value, float) else int(value))  # numpy's numbers have another repr
-    if isinstance(value, str | os.PathLike):
-        text = os.fspath(value)
-        return text if _PLAIN.fullmatch(text) and text.lower() not in _CONSTANTS else quoted(text)
+def _written(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{written(entry)}" for key, entry in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(written, value))}]"
-    if isinstance(value, type | FunctionType):
-        return written(f"{value.__module__}:{value.__qualname__}")
-    if type(value).__module__ in ("numpy", "torch"):  # their numbers, and torch.device
-        return written(value.item() if hasattr(value, "item") else str(value))
-    raise TypeError(f"expected what a configuration file can hold, got {type(value).__name__}")
+        return "{" + ",".join(f"{_written(key)}:{_written(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, value))}]"
+    if isinstance(value, str):
+        return value if _PLAIN.fullmatch(value) and value.lower() not in _CONSTANTS else quoted(value)
+    return "null" if value is None else str(value).lower()
 
 
-def opened(entry: str) -> str:
-    """Returns an override that sets a mapping of :data:`_MAPPING`, so that it may have other keys than those there."""
+def readable(entry: str) -> str:
+    """Returns what was typed as Hydra takes it: quoted if it has letters beyond ASCII, and without other syntax.
+
+    An override that sets a mapping of :data:`_MAPPING` is opened, so that it may have other keys than those there.
+    """
+    key, _, value = entry.partition("=")
+    if not value.isascii() and set(value).isdisjoint("'\"[]{}(),=$"):
+        return f"{key}={quoted(value)}"
     return f"++{entry}" if _MAPPING.match(entry) else entry
 
 
@@ -70,8 +60,6 @@ def replace_mappings(cfg: DictConfig, overrides: Sequence[str]) -> None:
         cfg: configuration that was composed with the overrides, which is changed.
         overrides: in their order; those after a mapping change it further.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     replaced: list[str] = []
     for entry in overrides:
         key, whole = entry.lstrip("+~").partition("=")[0], _MAPPING.match(entry.lstrip("+")) is not None
@@ -87,6 +75,19 @@ def replace_mappings(cfg: DictConfig, overrides: Sequence[str]) -> None:
         replaced += [key] if whole else []
 
 
+def set_value(cfg: DictConfig, entry: str, value: Any) -> None:
+    """Sets a Python value in a configuration as Hydra and :func:`replace_mappings` would do it with its override.
+
+    Raises:
+        ConfigCompositionException: there is no such key, and the override does not begin with ``+``.
+    """
+    key, whole = entry.lstrip("+").partition("=")[0], _MAPPING.match(entry.lstrip("+")) is not None
+    try:
+        OmegaConf.update(cfg, key, value, merge=not whole, force_add=entry.startswith("+"))
+    except (ConfigAttributeError, ConfigKeyError) as error:
+        raise ConfigCompositionException(f"{key}: cannot be set") from error
+
+
 def word(value: Word) -> str:
     """Returns a word of a command line; a path, or the result of a training, stands for its name.
 
@@ -100,4 +101,4 @@ def word(value: Word) -> str:
 
 def quoted(word: str) -> str:
     """Quotes a word with any characters as the value of an override."""
-    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return QuotedString(word, Quote.single).with_quotes()

@@ -2,11 +2,11 @@
 
 import dataclasses
 import math
+import os
 import reprlib
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
@@ -105,24 +105,31 @@ def build(cls: type[T], mapping: Mapping[str, Any] | DictConfig, where: str = ""
 
 
 def to_plain(obj: Any) -> Any:
-    """Turn a dataclass, a Hydra node or any nesting of them into dicts, lists and scalars that yaml can hold.
+    """Turn a dataclass, a Hydra node, a Python value or any nesting of them into what a configuration file can hold.
+
+    That is dicts, lists and scalars. Numbers and arrays of numpy and torch become Python's, paths text, and a class or
+    a function ``package.module:name``.
 
     Raises:
-        ConfigError: for a value that yaml cannot hold, or an interpolation that does not resolve.
+        ConfigError: for any other value, or an interpolation that does not resolve.
     """
     if isinstance(obj, DictConfig | ListConfig):
         return resolve(obj, "")
-    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+    if isinstance(obj, type | types.FunctionType):
+        return f"{obj.__module__}:{obj.__qualname__}"
+    if isinstance(obj, os.PathLike):
+        return str(os.fspath(obj))
+    if dataclasses.is_dataclass(obj):
         return {field.name: to_plain(getattr(obj, field.name)) for field in dataclasses.fields(obj)}
+    if type(obj).__module__ in ("numpy", "torch"):
+        obj = obj.tolist() if hasattr(obj, "tolist") else str(obj)  # str: torch.device and dtypes
     if isinstance(obj, Mapping):
         return {key: to_plain(value) for key, value in obj.items()}
     if isinstance(obj, list | tuple):
         return [to_plain(value) for value in obj]
-    if isinstance(obj, PurePath):
-        return str(obj)
     if type(obj) in _SCALARS:
         return obj
-    raise ConfigError(f"cannot write {_show(obj)} to yaml")
+    raise ConfigError(f"expected a class or what a configuration file can hold, got {type(obj).__name__}")
 
 
 def resolve(node: DictConfig | ListConfig, where: str) -> Any:

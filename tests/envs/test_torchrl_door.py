@@ -241,7 +241,7 @@ def test_every_command_takes_it(rlstack_command: Callable[..., Ended]) -> None:
     env = [
         "env=torchrl",
         f"env.id={TOYS}:limited",
-        "+env.kwargs.steps=4",
+        "env.kwargs.steps=4",
         "agent=ppo",
         "agent.hidden=[4]",
         "device=cpu",
