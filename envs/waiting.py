@@ -48,9 +48,17 @@ class Turns:
 def put_where(
     ended: Tensor, values: Iterable[tuple[str, Tensor]], fresh: Iterable[tuple[str, Tensor]], places: Tensor
 ) -> None:
-    """Overwrites ended worlds of a state ``[..., W]`` in place with the worlds at ``places`` of another state."""
+    """Overwrites ended worlds of a state ``[..., W]`` in place with the worlds at ``places`` of another state.
+
+    Tensors of one type are chosen as one, since a GPU starts a kernel for every operation.
+    """
+    kinds: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for (_, value), (_, new) in zip(values, fresh, strict=True):
-        value.copy_(torch.where(ended, new.index_select(-1, places), value))
+        kinds.setdefault(value.dtype, []).append((value.view(-1, value.shape[-1]), new.view(-1, new.shape[-1])))
+    for pairs in kinds.values():
+        old, new = zip(*pairs)
+        begun = torch.where(ended, torch.cat(new).index_select(-1, places), torch.cat(old))
+        torch.split_with_sizes_copy(begun, [len(rows) for rows in old], out=list(old))
 
 
 def chosen(ended: Tensor, fresh: Tensor, places: Tensor, old: Tensor) -> Tensor:

