@@ -142,7 +142,7 @@ def evaluate(
     if isinstance(judged, str | Path):
         given = [*_source(str(judged)), *given]
     elif isinstance(judged, TrainedRun):
-        keys = {"allow": list(judged.allowed), **keys, "checkpoint": judged.path}
+        keys = {**keys, "checkpoint": judged.path}
     else:
         acting = judged
     return command.call(lambda cfg: _run(cfg, acting), given, keys, quiet)

@@ -87,6 +87,13 @@ def replace_mappings(cfg: DictConfig, overrides: Sequence[str]) -> None:
         replaced += [key] if whole else []
 
 
+def given_overrides() -> list[str]:
+    """Returns the overrides that the user gave on the command line, or from Python; none outside a command."""
+    from hydra.core.hydra_config import HydraConfig
+
+    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+
+
 def word(value: Word) -> str:
     """Returns a word of a command line; a path, or the result of a training, stands for its name.
 
