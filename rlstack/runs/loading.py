@@ -233,8 +233,8 @@ def unfinished(run: RunDirectory, total_frames: int, last_frame: int) -> dict[st
     """Returns the newest intact state of a run that will continue to ``last_frame``; None without a checkpoint.
 
     Raises:
-        ConfigError: no checkpoint is intact, it is not that of a run or names something that the user has not allowed, or
-            the run is complete.
+        ConfigError: no checkpoint is intact, it is not that of a run or names something that the user has not allowed,
+            or the run is complete.
     """
     checkpoints = run.checkpoints
     if checkpoints.empty:
