@@ -6,7 +6,6 @@ import importlib
 import inspect
 import sysconfig
 import traceback
-from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_origin, get_type_hints
@@ -17,16 +16,27 @@ _OTHERS.append(Path(__file__).parents[1])
 
 
 def found(target: str) -> Any:
-    """Imports the object that ``package.module:attribute`` names.
+    """Returns the object that ``package.module:attribute`` names; importing the module runs its code.
 
     Raises:
-        ValueError: it cannot be imported.
+        ValueError: the target is not of that form, or there is no such module or attribute.
     """
     module, _, attribute = target.partition(":")
+    if not module or not attribute:
+        raise ValueError(f"{target!r} is not of the form 'package.module:attribute'")
     try:
-        return attrgetter(attribute)(imported(module))
-    except (AttributeError, ValueError) as error:
+        thing: Any = imported(module)
+    except ValueError as error:
         raise ValueError(f"{target} cannot be imported: {error}") from error
+    for name in attribute.split("."):
+        try:
+            thing = getattr(thing, name)
+        except AttributeError:
+            public = ", ".join(key for key in getattr(thing, "__dict__", ()) if not key.startswith("_")) or "nothing"
+            raise ValueError(f"{target}: there is no {name!r} in it, but {public}") from None
+        except Exception as error:  # an attribute that is computed
+            raise ValueError(f"{target}: {name} cannot be had ({type(error).__name__}: {error})") from error
+    return thing
 
 
 def imported(module: str) -> ModuleType:

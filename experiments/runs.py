@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, to_plain
-from rlstack.config.named_code import code_in
+from rlstack.config.allowed import names_in
 from rlstack.runs.run_directory import is_taken
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import METRICS_FILE, read_metrics
@@ -103,7 +103,7 @@ def _train(job: Job, settings: Mapping[str, Any]) -> Path:
         return run
     begun = _saved(run)
     if begun:
-        words = [f"resume={run}", f"allow=[{','.join(code_in(settings))}]"]
+        words = [f"resume={run}", f"allow=[{','.join(names_in(settings))}]"]
     else:
         words = [f"seed={seed}", f"run_dir={run}", *overrides]
         shutil.rmtree(run, ignore_errors=True)
@@ -172,7 +172,7 @@ def final_evaluation(
     """Evaluates the last checkpoint of a run on ``episodes`` per level, greedily or exploring.
 
     Args:
-        allow: code of this folder that the run's files may name.
+        allow: what the run's files may name beyond data.
     """
     output = run / "evaluations" / ("final" if policy == "greedy" else f"final_{policy}")
     options = [f"episodes={episodes}", f"seed={seed}", f"output={output}", "plots=false", "video=false"]

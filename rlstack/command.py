@@ -36,6 +36,7 @@ from yaml import MarkedYAMLError, YAMLError
 from rlstack import sweeps
 from rlstack.config import ConfigError, catalogue, conf_dir
 from rlstack.config.agents import CONFIGS
+from rlstack.config.allowed import granting
 from rlstack.config.errors import (
     RunError,
     did_you_mean,
@@ -46,8 +47,16 @@ from rlstack.config.errors import (
     unknown_key,
 )
 from rlstack.config.groups import hydra_set_aside, is_own
-from rlstack.config.named_code import granting
-from rlstack.config.overrides import Word, override, quoted, readable, replace_mappings, set_value, word
+from rlstack.config.overrides import (
+    Word,
+    given_overrides,
+    override,
+    quoted,
+    readable,
+    replace_mappings,
+    set_value,
+    word,
+)
 from rlstack.config.synonyms import synonyms
 from rlstack.config.typed import resolve, to_plain
 from rlstack.envs.extras import needs
@@ -128,7 +137,7 @@ class HydraCommand:
             # Errors have been reported here: one that escapes a job makes Hydra print another line.
             _use_one_thread(cfg)
             with job_errors() if in_sweep() else user_errors(), _work_shown():
-                replace_mappings(cfg, _typed())
+                replace_mappings(cfg, given_overrides())
                 with self._checked(cfg):
                     return task(cfg)
 
@@ -200,7 +209,7 @@ class HydraCommand:
 
     @contextmanager
     def _checked(self, cfg: DictConfig) -> Iterator[None]:
-        """Lets files name the code that the user named, and reports errors of a package's world in one line."""
+        """Lets files name what the user named, and reports errors of a package's world in one line."""
         try:
             _refuse_empty(cfg)
             with granting(resolve(cfg, self._config_name)):  # composed of our files and the user's arguments
@@ -362,18 +371,13 @@ def _unknown_flag(flag: str, value: str, config_name: str) -> str:
     return f"{flag}: unknown flag, write {meant}={given}"
 
 
-def _typed() -> Sequence[str]:
-    """Returns the overrides that composed the configuration."""
-    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
-
-
 def _refuse_empty(cfg: DictConfig) -> None:
     """Refuses ``key={}``, which merged into a file's value would silently change nothing.
 
     Raises:
         ConfigError: such an override is given.
     """
-    for entry in _typed():
+    for entry in given_overrides():
         key, _, value = entry.lstrip("+").partition("=")
         kept = OmegaConf.select(cfg, key) if "".join(value.split()) == "{}" else None
         if kept:
@@ -382,7 +386,7 @@ def _refuse_empty(cfg: DictConfig) -> None:
 
 def given_keys(group: str = "") -> set[str]:
     """Returns the names of a group's keys, or of the outermost, on the command line that composed the configuration."""
-    keys, above = [entry.lstrip("+~").partition("=")[0] for entry in _typed()], f"{group}." if group else ""
+    keys, above = [entry.lstrip("+~").partition("=")[0] for entry in given_overrides()], f"{group}." if group else ""
     return {key.removeprefix(above).split(".")[0] for key in keys if key.startswith(above)}
 
 

@@ -141,7 +141,7 @@ def evaluate(
     if isinstance(judged, str | Path):
         keys = {**keys, "checkpoint": judged}
     elif isinstance(judged, TrainedRun):
-        keys = {"allow": list(judged.allowed), **keys, "checkpoint": judged}
+        keys = {**keys, "checkpoint": judged.path}
     else:
         acting = judged
     return command.call(lambda cfg: _run(cfg, acting), given, keys, quiet)

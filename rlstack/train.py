@@ -10,10 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, build, convert, to_plain
 from rlstack.config.groups import is_own
-from rlstack.config.named_code import code_in
+from rlstack.config.overrides import given_overrides
 from rlstack.runs.run_directory import RunDirectory, named
 from rlstack.training import run as runs
-from rlstack.training.config import RESUMABLE, ObjectiveConfig, TrainConfig, with_length
+from rlstack.training.config import RESUMABLE, ObjectiveConfig, TrainConfig, is_resumable, with_length
 from rlstack.training.hooks import Hook
 from rlstack.training.run import debugged, run_name
 from rlstack.training.trained import TrainedRun
@@ -121,7 +121,7 @@ def _trained(run: RunDirectory, plain: dict[str, Any]) -> TrainedRun:
     result = score(run.path, build(ObjectiveConfig, plain.get("objective", {}), "objective"))
     env = plain["env"]
     note_result(score=result, run=str(run.path), world=str(env.get("id") or env["name"]))
-    return TrainedRun(run.path, result, tuple(code_in(plain)))
+    return TrainedRun(run.path, result)
 
 
 def _named(plain: dict[str, Any]) -> dict[str, str]:
@@ -161,13 +161,11 @@ def _named_in(plain: dict[str, Any], group: str, key: str) -> str:
 
 def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     """Returns the stored configuration of the run to resume, with the changes that this command line may make."""
-    from hydra.core.hydra_config import HydraConfig
-
     stored = OmegaConf.create({**RunDirectory.open(plain["resume"]).read_config(), "notify": None})
-    for override in HydraConfig.get().overrides.task:
+    for override in given_overrides():
         key = override.lstrip("+~").partition("=")[0]
         value = OmegaConf.select(OmegaConf.create(plain), key)
-        if _resumable(key):
+        if is_resumable(key):
             OmegaConf.update(stored, key, value)
             continue
         whole = key in _GROUPS_OF_ALL  # sets keys anywhere
@@ -182,10 +180,6 @@ _GROUPS_OF_ALL = ("experiment", "recipe", "length")
 """Groups whose files set keys anywhere in the configuration."""
 
 
-def _resumable(key: str) -> bool:
-    return key in RESUMABLE or key.partition(".")[0] in RESUMABLE
-
-
 def _contents(value: Any) -> Any:
     return to_plain(value) if isinstance(value, DictConfig) else value
 
@@ -195,7 +189,7 @@ def _changed(key: str, given: Any, stored: Any) -> str | None:
     if isinstance(given, dict) and isinstance(stored, dict):
         for name in sorted(given, key=lambda name: name != "name"):  # a name tells more than what follows from it
             below = f"{key}.{name}".lstrip(".")
-            kept = below == "run_dir" or _resumable(below)
+            kept = below == "run_dir" or is_resumable(below)
             if not kept and (found := _changed(below, given[name], stored.get(name))) is not None:
                 return found
         return None

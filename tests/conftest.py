@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+_STATE = tempfile.TemporaryDirectory(prefix="rlstack_tests_")
+os.environ["XDG_STATE_HOME"] = _STATE.name  # holds the key that signs runs
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("RLSTACK_SHARED") or REPO.parent / "shared").expanduser()

@@ -63,8 +63,8 @@ class PettingZoo(World):
     A checkpoint holds the random generator, but not the state of environments: loading it begins new episodes.
 
     Args:
-        id: ``pettingzoo.butterfly.pistonball_v6``, in short ``butterfly/pistonball_v6``, any other module with a
-            ``parallel_env``, or ``package.module:factory`` of your own parallel environment.
+        id: ``pettingzoo.butterfly.pistonball_v6``, in short ``butterfly/pistonball_v6``, or
+            ``package.module:factory`` of any other parallel environment.
         num_envs: number of environments W.
         kwargs: arguments of the environment's constructor.
         max_steps: number of steps after which all agents are truncated.
@@ -279,7 +279,9 @@ def parallel_factory(id: str) -> Callable[..., Any]:
         ValueError: the id cannot be imported, or its module has no parallel environment.
     """
     family, _, short = id.partition("/")
-    path, _, attribute = (f"pettingzoo.{family}.{short}" if short else id).partition(":")
+    path, colon, attribute = (f"pettingzoo.{family}.{short}" if short else id).partition(":")
+    if not colon and not path.startswith("pettingzoo."):
+        raise ValueError(f"id: {id!r} is not one of PettingZoo's own; name others as package.module:parallel_env")
     if path.startswith("pettingzoo.") and find_spec("pettingzoo") is None:
         raise ValueError(f"id: {id} {needs('pettingzoo')}")
     try:

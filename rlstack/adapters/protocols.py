@@ -24,7 +24,7 @@ from rlstack.agents.fit import as_actions, batch_of, leaves, telling, try_out
 from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent_policy import EpisodeStarts
 from rlstack.config import ConfigError
-from rlstack.config.named_code import load_named
+from rlstack.envs.named import found
 
 ProtocolName: TypeAlias = Literal["auto", "callable", "act", "predict"]
 Arrays: TypeAlias = Literal["auto", "numpy", "torch"]
@@ -34,7 +34,11 @@ def callable_policy(
     path: str, env: EnvBase, protocol: ProtocolName = "auto", batched: bool = True, arrays: Arrays = "auto"
 ) -> TensorDictModuleBase:
     """Returns the object that ``package.module:attribute`` names as a policy, see :func:`foreign_policy`."""
-    return foreign_policy(load_named(path), env, protocol, batched, arrays)
+    try:
+        policy = found(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return foreign_policy(policy, env, protocol, batched, arrays)
 
 
 def foreign_policy(

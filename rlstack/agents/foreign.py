@@ -15,8 +15,8 @@ from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
 
 from rlstack.config import ConfigError
+from rlstack.config.allowed import granting
 from rlstack.config.errors import missing_option, nearest_path, unknown_key
-from rlstack.config.named_code import granting
 
 from .interface import check_world
 
@@ -72,7 +72,7 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     Args:
         source: ``kind:path``.
         env: world in which the policy acts, and whose device it is on.
-        allow: code that one of our checkpoints may name, see :func:`rlstack.load`.
+        allow: what one of our checkpoints may name, see :func:`rlstack.load`.
         options: options of the kind.
 
     Raises:

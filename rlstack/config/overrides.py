@@ -88,6 +88,13 @@ def set_value(cfg: DictConfig, entry: str, value: Any) -> None:
         raise ConfigCompositionException(f"{key}: cannot be set") from error
 
 
+def given_overrides() -> list[str]:
+    """Returns the overrides that the user gave on the command line, or from Python; none outside a command."""
+    from hydra.core.hydra_config import HydraConfig
+
+    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+
+
 def word(value: Word) -> str:
     """Returns a word of a command line; a path, or the result of a training, stands for its name.
 

@@ -12,7 +12,7 @@ from torchrl.data import Composite, TensorSpec
 
 from rlstack.config import ConfigError
 from rlstack.config.agents import Squash
-from rlstack.config.named_code import load_named
+from rlstack.envs.named import found
 
 from .actors import LOG_STD_RANGE, squashed
 from .encoders import Observation
@@ -180,8 +180,8 @@ def _made(where: str, name: str, inputs: Inputs, outputs: int, options: dict[str
     """
     wanted = f"a class of torch.nn.Module, or a function that returns one, of (inputs, outputs) = ({inputs}, {outputs})"
     try:
-        make = load_named(name)
-    except ConfigError as error:
+        make = found(name)
+    except ValueError as error:
         raise ConfigError(f"{where}: {error}; wanted is {wanted}") from error
     if isinstance(make, nn.Module) or not callable(make):
         raise ConfigError(f"{where}: {name} is an object of {type(make).__name__}; wanted is {wanted}")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from rlstack import envs
 from rlstack.agents.foreign import parse
 from rlstack.config import ConfigError, Interval, build, convert
-from rlstack.config.named_code import check_named
+from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.envs.whole_files import open_to_append, write_json
 from rlstack.evaluation.evaluator import OURS
 from rlstack.files.safe_load import read_json_object
@@ -122,12 +122,11 @@ class League:
         """Opens the league in a folder.
 
         Raises:
-            ConfigError: there is no league, its file is damaged or of another version, or its world is code that the
-                user has not allowed.
+            ConfigError: there is no league, its file is damaged or of another version, or names something that the user
+                has not allowed.
         """
         path = Path(folder) / FILE
         content = _content(path)
-        check_named(content.get("env"), path)
         try:
             league = cls(Path(folder), content["env"], ratings_from(content["ratings"]))
             for index, entry in enumerate(content["entries"]):
@@ -140,6 +139,7 @@ class League:
             raise ConfigError(f"{path}: not a league ({error})") from None
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}: not a league ({error!r})") from None
+        check_named(league._named, path)
         return league
 
     def save(self) -> None:
@@ -155,9 +155,16 @@ class League:
             "unrated": [list(game) for game in self.unrated],
         }
         try:
+            sign(self.folder, self._named)
             write_json(self.folder / FILE, content, nan=False)
         except OSError as error:
             raise ConfigError(f"{self.folder / FILE}: cannot be written ({error.strerror})") from None
+
+    @property
+    def _named(self) -> list[Any]:
+        """Returns all that playing in the league builds, loads and writes through."""
+        sources = [(member.source, member.file) for member in self.members.values()]
+        return [self.env, sources, links_in(self.folder)]
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -211,14 +218,8 @@ class League:
         return next((member for member in self.members.values() if member.id == identified), None)
 
     def source(self, name: str) -> Source:
-        """Returns the source that a member plays from; see :func:`~rlstack.play.players.make_player`.
-
-        Raises:
-            ConfigError: the source is code that the user has not allowed.
-        """
-        source = self.members[name].played_from(self.folder)
-        check_named(source, self.folder / FILE)
-        return source
+        """Returns the source that a member plays from; see :func:`~rlstack.play.players.make_player`."""
+        return self.members[name].played_from(self.folder)
 
     def between(self, first: str, second: str) -> int:
         """Returns the number of games between two players."""

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlstack.config.allowed import sign
 from rlstack.envs.bounded_files import RATIO
 from rlstack.envs.whole_files import replacing
 from rlstack.files.safe_load import is_torchscript, load_tensors, out_of_memory, reason
@@ -148,7 +149,7 @@ class CheckpointStore:
 
 
 def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
-    """Writes one checkpoint file atomically; when this returns, it is on disk.
+    """Writes one checkpoint file atomically, signed by :func:`rlstack.config.allowed.sign`; it is then on disk.
 
     Raises:
         CheckpointError: ``state`` has an entry that cannot be saved; nothing is written.
@@ -156,6 +157,7 @@ def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
     """
     state = to_saveable(state)
     head = {"format": FORMAT, "version": VERSION, "frames": frames}
+    sign(path.parent, state)
     write_tensors(path, {**head, "state": state, "digest": content_digest(state)})
 
 

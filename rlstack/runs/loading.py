@@ -18,14 +18,14 @@ from torchrl.envs import EnvBase
 from rlstack.agents import Agent, Interface, build_agent
 from rlstack.agents.interface import difference
 from rlstack.config import ConfigError, build, to_plain
+from rlstack.config.allowed import check_named, granting
 from rlstack.config.earlier import renewed
 from rlstack.config.errors import nearest_path
-from rlstack.config.named_code import check_named, granting
 from rlstack.config.overrides import override
 from rlstack.files.safe_load import load_tensors
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
-from .run_directory import RunDirectory
+from .run_directory import CONFIG, RunDirectory
 from .worlds import build_world, choose_device
 from .zoo import PREFIX, zoo_file, zoo_folder
 
@@ -74,7 +74,8 @@ def load(
         device: device of the networks.
         which: checkpoint of a run directory: ``"latest"`` or ``"best"`` (highest evaluated success, or return).
         agent: options that replace those of the run, such as ``cvar``, with which AC-IQN acts.
-        allow: code that the checkpoint may name beyond registered worlds and agents: ``package.module:attribute``.
+        allow: what the checkpoint may name beyond data, such as a network of your own, ``package.module:attribute``. A
+            checkpoint that you wrote on this machine needs none.
 
     Raises:
         ConfigError: the file does not exist, is not an intact checkpoint of rlstack or names other code, or a value is
@@ -95,6 +96,9 @@ def _load(path: Path, device: torch.device | str, which: str, agent: Mapping[str
         state = read_agent(file)
     except CheckpointError as error:
         raise ConfigError(f"checkpoint: {error}") from None
+    run_dir = file.parent.parent if (file.parent.parent / CONFIG).is_file() else None
+    if run_dir is not None:
+        RunDirectory.open(run_dir)  # to which results will be written
     config = state["config"]
     stored, given = config["agent"], dict(agent or {})
     changed = to_plain(OmegaConf.merge(stored, given))
@@ -113,7 +117,6 @@ def _load(path: Path, device: torch.device | str, which: str, agent: Mapping[str
     except MISFITS as error:
         what = f"the agent with {overrides(given)}" if given else "this version of the agent"
         raise ConfigError(f"checkpoint: {file} does not fit {what} ({brief(error)})") from None
-    run_dir = file.parent.parent if (file.parent.parent / "config.yaml").is_file() else None
     return LoadedRun(loaded, config, state["frames"], file, run_dir)
 
 
@@ -230,7 +233,8 @@ def unfinished(run: RunDirectory, total_frames: int, last_frame: int) -> dict[st
     """Returns the newest intact state of a run that will continue to ``last_frame``; None without a checkpoint.
 
     Raises:
-        ConfigError: no checkpoint is intact, it is not that of a run or names code, or the run is complete.
+        ConfigError: no checkpoint is intact, it is not that of a run or names something that the user has not allowed,
+            or the run is complete.
     """
     checkpoints = run.checkpoints
     if checkpoints.empty:
@@ -239,10 +243,11 @@ def unfinished(run: RunDirectory, total_frames: int, last_frame: int) -> dict[st
         state = checkpoints.load()
     except CheckpointError as error:
         raise ConfigError(f"resume: {error}") from None
-    check_named(state, checkpoints.directory)
-    if not isinstance(frames := state.get("frames"), int):
-        raise ConfigError("resume: the checkpoint is not that of a run, it lacks frames")
-    run.refuse_finished(frames, total_frames, last_frame)
+    check_named(state, checkpoints.directory / BEST)
+    for name, kind in (("frames", int), ("config", dict)):
+        if not isinstance(state.get(name), kind):
+            raise ConfigError(f"resume: the checkpoint is not that of a run, it lacks {name}")
+    run.refuse_finished(state["frames"], total_frames, last_frame)
     return state
 
 
@@ -267,7 +272,7 @@ def read_agent(file: Path) -> dict[str, Any]:
 
     Raises:
         CheckpointError: the checkpoint is damaged, or not that of an agent.
-        ConfigError: it names code that the user has not allowed, or has options that this version does not support.
+        ConfigError: it names something that the user has not allowed, or has options that this version lacks.
     """
     state = read_checkpoint(file)
     check_named(state, file)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError
+from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.config.bounded_yaml import read_text
 from rlstack.config.earlier import renewed
 from rlstack.config.errors import nearest_path
-from rlstack.config.named_code import check_named
 from rlstack.envs.whole_files import write_text
 
 from .zoo import PREFIX, zoo_file
@@ -75,10 +75,11 @@ class RunDirectory:
         """Opens an existing run.
 
         Raises:
-            ConfigError: the folder holds no run.
+            ConfigError: the folder holds no run, or links to places outside that the user has not allowed.
         """
         if not (Path(path) / CONFIG).is_file():
             raise ConfigError(f"{path}: not a run directory, it has no {CONFIG}{nearest_path(path)}")
+        check_named(links_in(Path(path)), Path(path) / CONFIG)
         return cls(path, keep)
 
     def check_unfinished(self, total_frames: int, last_frame: int) -> None:
@@ -123,17 +124,18 @@ class RunDirectory:
             self.path.rmdir()
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Stores the resolved configuration."""
+        """Stores the resolved configuration, signed by :func:`rlstack.config.allowed.sign`."""
         text = OmegaConf.to_yaml(OmegaConf.create(config))
         with naming(self.path / CONFIG):
+            sign(self.path, [config, links_in(self.path)])
             write_text(self.path / CONFIG, text)
 
     def read_config(self) -> dict[str, Any]:
         """Reads the stored configuration, converted to the options of this version.
 
         Raises:
-            ConfigError: the file is not yaml, names code that the user has not allowed, or has options of an earlier
-                version that this one does not support.
+            ConfigError: the file is not yaml, names something that the user has not allowed, or has options of an
+                earlier version that this one does not support.
         """
         try:
             config = OmegaConf.to_container(OmegaConf.create(read_text(self.path / CONFIG)))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlstack.config import ConfigError, build, to_plain
-from rlstack.config.named_code import allowing, code_in
 from rlstack.config.overrides import replace_mappings
 
 from .folder import take_results
@@ -28,8 +27,8 @@ Compose = Callable[[list[str]], DictConfig]
 """Composes a run's configuration from overrides."""
 
 
-def checked(compose: Compose, space: Space, fixed: Sequence[str]) -> tuple[TrainConfig, list[str]]:
-    """Returns the configuration of a run with a sample of the options that vary, and the user's code that it names.
+def checked(compose: Compose, space: Space, fixed: Sequence[str]) -> TrainConfig:
+    """Returns the configuration of a run with a sample of the options that vary.
 
     Raises:
         ConfigError: the configuration has a mistake; no work has begun.
@@ -41,20 +40,19 @@ def checked(compose: Compose, space: Space, fixed: Sequence[str]) -> tuple[Train
     composed = compose([*fixed, *drawn])
     replace_mappings(composed, [*fixed, *drawn])
     plain = debugged(to_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
-    return build(TrainConfig, with_length(plain)), code_in(plain)
+    return build(TrainConfig, with_length(plain))
 
 
-def job(run: Path, beginning: Sequence[str], always: Sequence[str] = (), allowed: Sequence[str] = ()) -> list[str]:
+def job(run: Path, beginning: Sequence[str], always: Sequence[str] = ()) -> list[str]:
     """Returns the overrides that begin a run, or continue it.
 
     Args:
         run: folder of the run.
         beginning: overrides of a new run.
         always: overrides of new and continued runs.
-        allowed: code that the user's command line names, which the run's files may then name too.
     """
     if (run / "config.yaml").is_file():
-        return [f"resume={run}", *always, *([allowing(allowed)] if allowed else [])]
+        return [f"resume={run}", *always]
     return [*beginning, f"run_dir={run}", *always]
 
 

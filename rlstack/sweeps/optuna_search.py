@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 
 from rlstack.config import ConfigError, build, to_plain
-from rlstack.config.named_code import granting
 from rlstack.config.overrides import override
 from rlstack.envs.extras import needs
 from rlstack.training.hooks import Hook
@@ -46,28 +45,23 @@ def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compos
         raise ConfigError(f"hydra/sweeper=search {needs('sweep')}")
     config = build(SearchConfig, to_plain(options), "hydra.sweeper")
     space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments], may_vary=("",))
-    run, allowed = checked(compose, space, fixed)
+    run = checked(compose, space, fixed)
     found = Search(config, space, {"arguments": fixed})
-    with granting(allowed):
-        while numbers := found.batch():
-            left = [number for number in numbers if not _finished(found, number, run.objective)]
-            jobs = [
-                job(
-                    found.run(number),
-                    [*fixed, *starmap(assignment, found.trials[number].hyperparameters.items())],
-                    allowed=allowed,
-                )
-                for number in left
-            ]
-            if jobs:
-                print(f"trials {numbers[0] + 1} to {numbers[-1] + 1} of {config.n_trials}", flush=True)
-                for number in left:
-                    wait_for(found.run(number))
-                launch(jobs, left[0])
-            tell_failures(found.folder / JOBS)
+    while numbers := found.batch():
+        left = [number for number in numbers if not _finished(found, number, run.objective)]
+        jobs = [
+            job(found.run(number), [*fixed, *starmap(assignment, found.trials[number].hyperparameters.items())])
+            for number in left
+        ]
+        if jobs:
+            print(f"trials {numbers[0] + 1} to {numbers[-1] + 1} of {config.n_trials}", flush=True)
             for number in left:
-                _finished(found, number, run.objective)
-            found.keep()
+                wait_for(found.run(number))
+            launch(jobs, left[0])
+        tell_failures(found.folder / JOBS)
+        for number in left:
+            _finished(found, number, run.objective)
+        found.keep()
     show(found)
 
 

@@ -10,7 +10,6 @@ from itertools import starmap
 from typing import Any
 
 from rlstack.config import build, to_plain
-from rlstack.config.named_code import granting
 from rlstack.config.overrides import override
 
 from .folder import JOBS
@@ -35,7 +34,7 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
 
     config = build(PopulationConfig, to_plain(options), "hydra.sweeper")
     space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments])
-    run, allowed = checked(compose, space, fixed)
+    run = checked(compose, space, fixed)
     population = Population(config, space, run.total_frames, {"arguments": fixed})
 
     def train(generation: Generation) -> None:
@@ -45,9 +44,8 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
         jobs = [
             job(
                 population.run(index),
-                [*fixed, *starmap(assignment, member.hyperparameters.items()), f"seed={run.seed + index}"],
-                [f"until={until}"],
-                allowed,
+                [*fixed, f"seed={run.seed + index}"],
+                [*starmap(assignment, member.hyperparameters.items()), f"until={until}"],
             )
             for index, member in enumerate(generation.members)
             if not reached(population.run(index), generation.until)
@@ -62,8 +60,7 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
                 value = score(population.run(index), run.objective)
                 member.score = value if math.isfinite(value) else None
 
-    with granting(allowed):
-        population.evolve(train)
+    population.evolve(train)
     show(population)
 
 

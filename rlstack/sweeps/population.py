@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, Interval, build
+from rlstack.config.allowed import sign, sign_copy
 
 from .space import Space, check_values, value_of
 from .state import check_settings, read_state, reading, write_state
@@ -181,14 +182,15 @@ class Population:
         temporary = target.with_name(f".{target.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*OF_ONE_RUN))
-        directory = RunDirectory(temporary)
-        stored = OmegaConf.create(directory.read_config())
+        stored = OmegaConf.create(RunDirectory(source).read_config())
         for key, value in hyperparameters.items():
             OmegaConf.update(stored, key, value_of(key, value), merge=False)
         stored["run_dir"] = str(target)
-        directory.write_config(OmegaConf.to_container(stored))  # type: ignore[arg-type]
+        RunDirectory(temporary).write_config(OmegaConf.to_container(stored))  # type: ignore[arg-type]
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
+        sign_copy(source, target)
+        sign(target, OmegaConf.to_container(stored))
 
     # -- file ----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
@@ -47,6 +47,20 @@ RESUMABLE = (
     "allow",
 )
 """Keys of a run's configuration that may change when the run is resumed."""
+
+
+def is_resumable(key: str) -> bool:
+    """Returns whether the value of a dotted key may change when a run is resumed."""
+    return key in RESUMABLE or key.partition(".")[0] in RESUMABLE
+
+
+def differing(given: Any, stored: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yields each dotted key with different values in two configurations, and both values; an absent one is None."""
+    if isinstance(given, Mapping) and isinstance(stored, Mapping):
+        for name in {**given, **stored}:
+            yield from differing(given.get(name), stored.get(name), f"{key}.{name}".lstrip("."))
+    elif given != stored:
+        yield key, given, stored
 
 
 @dataclass
@@ -245,7 +259,7 @@ class TrainConfig:
     ``until`` frames with a checkpoint and can be resumed; schedules refer to ``total_frames``. ``log_every``,
     ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``; here they are frames.
     ``notify`` is the address of a webhook and a secret: no file of a run contains it.
-    ``allow`` lists code that files may name; see :mod:`rlstack.config.named_code`. Only the command line can set it.
+    ``allow`` lists what files may name beyond data (:mod:`rlstack.config.allowed`); only the command line can set it.
     """
 
     agent: dict[str, Any]

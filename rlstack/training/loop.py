@@ -16,6 +16,8 @@ from tensordict import TensorDictBase
 from rlstack.agents import build_agent
 from rlstack.agents.precision import decided
 from rlstack.config import ConfigError
+from rlstack.config.earlier import renewed
+from rlstack.config.overrides import given_overrides
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs import world_hooks
 from rlstack.envs.compilation import telling, under_way
@@ -26,10 +28,10 @@ from rlstack.runs.checkpoint import state_digest
 from rlstack.runs.loading import MISFITS, brief, initialise, unfinished
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import restore_rng, rng_state, seed_everything
-from rlstack.runs.worlds import choose_device, size_key, world_options
+from rlstack.runs.worlds import choose_device, world_options
 
 from .acceleration import Acceleration
-from .config import TrainConfig
+from .config import TrainConfig, differing, is_resumable
 from .curriculum import Curriculum
 from .distributed import Ranks
 from .guard import Guard
@@ -50,6 +52,8 @@ _OWN_STATE = (
     *("monitor", "curriculum", "imitated", "guard"),
 )
 """Entries of a checkpoint that a user's hook must not take as its name."""
+_SHOWN = 5
+"""Greatest number of changed keys in a message."""
 
 
 class Training:
@@ -380,7 +384,7 @@ class Training:
         if state is None:
             self.begin()
             return
-        self._check_size(state)
+        self._check_config(state)
         state = self.ranks.own(state)
         opponents = self.raw_config["env"].get("opponents") or {}
         snapshots = Path(opponents.get("pool") or run.path / "opponents")
@@ -416,13 +420,26 @@ class Training:
             raise ConfigError(f"resume: {what} ({brief(error)})") from None
         self._pending_rng = state["rng"]
 
-    def _check_size(self, state: dict[str, Any]) -> None:
-        """Raises a :class:`ConfigError` if a checkpoint has another number of worlds than the configuration."""
-        env, stored = self.raw_config["env"], state.get("config")
-        before = stored.get("env") if isinstance(stored, dict) else None
-        key = size_key(env)
-        if isinstance(before, dict) and key is not None and before.get(key, env[key]) != env[key]:
+    def _check_config(self, state: Mapping[str, Any]) -> None:
+        """Compares the configuration with that of the checkpoint, except for keys that the command line names.
+
+        Raises:
+            ConfigError: a key has changed that may not change when resuming.
+        """
+        named = {word.lstrip("+~").partition("=")[0] for word in given_overrides()}
+        changes: dict[bool, list[str]] = {True: [], False: []}
+        for key, now, before in differing(self.raw_config, renewed(state["config"])):
+            if key not in ("run_dir", "resume", "allow") and not any(f"{key}.".startswith(f"{one}.") for one in named):
+                changes[is_resumable(key)].append(f"{key}={now!r:.60} (the checkpoint has {before!r:.60})")
+        if changes[False]:
             raise ConfigError(
-                f"resume: env.{key} is {env[key]} in {self.config.resume}/config.yaml, the checkpoint is of "
-                f"{before[key]}; it cannot change"
+                f"resume: {self.config.resume}/config.yaml was changed: {_listed(changes[False])}; restore it, or "
+                "confirm a new value by writing it on the command line, too"
             )
+        if changes[True] and self.ranks.first:
+            print(f"changed since the checkpoint: {_listed(changes[True])}")
+
+
+def _listed(changes: Sequence[str]) -> str:
+    more = len(changes) - _SHOWN
+    return ", ".join(changes[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from rlstack.agents.precision import explained
-from rlstack.config import catalogue, to_plain
-from rlstack.config.named_code import allowing, code_in
+from rlstack.config import catalogue
 from rlstack.config.overrides import override
 from rlstack.config.schedules import in_words
 from rlstack.runs.run_directory import RunDirectory
@@ -78,14 +77,14 @@ def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
 
 
 def resume_command(run: RunDirectory, config: TrainConfig, processes: int = 1, change: str = "") -> str:
-    """Returns the command line that continues a run; it must again allow the code that the run's files name.
+    """Returns the command line that continues a run.
 
     Args:
         processes: number of processes that learn together.
         change: an option to change.
     """
     start = "rlstack train" if processes == 1 else "torchrun ... -m rlstack.train"
-    return " ".join(part for part in (start, _named("resume", run), change, _allow(config)) if part)
+    return " ".join(part for part in (start, _named("resume", run), change) if part)
 
 
 def league_command() -> str | None:
@@ -104,11 +103,6 @@ def _named(key: str, run: RunDirectory) -> str:
     if shlex.quote(text) == text or not set(text).isdisjoint('"$`\\!'):
         return shlex.quote(text)
     return f'"{text}"'
-
-
-def _allow(config: TrainConfig) -> str:
-    named = code_in(to_plain(config))
-    return shlex.quote(allowing(named)) if named else ""
 
 
 def where_things_are(run: RunDirectory, config: TrainConfig, frames: int, digest: str = "", processes: int = 1) -> str:
@@ -142,7 +136,7 @@ def where_things_are(run: RunDirectory, config: TrainConfig, frames: int, digest
     ]
     lines = [f"run {how}: {run.path}"]
     lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
-    lines.append(f"evaluate it:   rlstack evaluate {_named('checkpoint', run)} {_allow(config)}".rstrip())
+    lines.append(f"evaluate it:   rlstack evaluate {_named('checkpoint', run)}")
     lines.append(f"report on it:  rlstack report {shlex.quote(str(run.path))}{catalogue.folder_flags(sys.argv[1:])}")
     again = f"{league} {change}".rstrip() if league else resume_command(run, config, processes, change)
     lines.append(f"{label}{again}")

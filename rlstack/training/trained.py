@@ -21,12 +21,10 @@ class TrainedRun:
         path: the folder.
         score: number by which sweeps compare runs: the last ``eval/success``, or ``eval/return`` in worlds without
             success, unless ``objective.*`` says otherwise; NaN if no evaluation has finished.
-        allowed: code that the configuration names, such as a network of your own, which :meth:`load` may import.
     """
 
     path: Path
     score: float
-    allowed: tuple[str, ...] = ()
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -50,4 +48,4 @@ class TrainedRun:
         """Loads the agent and its configuration, as :func:`rlstack.load` does; ``which`` is latest or best."""
         from rlstack.runs.loading import load
 
-        return load(self.path, device, which, allow=self.allowed)
+        return load(self.path, device, which)

@@ -22,7 +22,7 @@ from rlstack.adapters.sb3.native import sb3_agent
 from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
-from rlstack.config.named_code import granting
+from rlstack.config.allowed import granting
 from rlstack.convert import positional, run
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import initialise, load

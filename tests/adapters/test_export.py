@@ -20,7 +20,7 @@ from rlstack.adapters import exporting
 from rlstack.adapters.agreement import random_inputs
 from rlstack.adapters.exporting import beside, deterministic, export_policy
 from rlstack.config import ConfigError, conf_dir, to_plain
-from rlstack.config.named_code import granting
+from rlstack.config.allowed import granting
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.export import run
 from rlstack.runs.checkpoint import write_checkpoint

@@ -14,9 +14,9 @@ from torch import nn
 from torchrl.data import MultiCategorical, OneHot
 
 from rlstack import envs
-from rlstack.adapters.protocols import foreign_policy
+from rlstack.adapters.protocols import callable_policy, foreign_policy
 from rlstack.config import ConfigError
-from rlstack.config.named_code import load_named
+from rlstack.envs.named import found
 from tests.adapters.small_worlds import Noise, box
 
 TWO = box((-1, 1), (0, 2))
@@ -228,7 +228,7 @@ def test_loading_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "strangers_end.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "strangers_mistake.py").write_text("raise OSError('no licence')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert load_named("strangers_policy:Agents.best") is max
+    assert found("strangers_policy:Agents.best") is max
     for path, message in {
         "strangers_policy": "not of the form 'package.module:attribute'",
         "strangers_policy:": "not of the form",
@@ -240,5 +240,5 @@ def test_loading_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "strangers_policy:computed.it": r"it cannot be had \(ZeroDivisionError: division by zero\)",
     }.items():
         with pytest.raises(ConfigError, match=message):
-            load_named(path)
+            callable_policy(path, Noise(5, 4))
     sys.modules.pop("strangers_policy", None)

@@ -155,7 +155,7 @@ def test_an_agent_restored_from_memory_shares_nothing() -> None:
         ({"algorithm": "acqm"}, "did you mean 'acqn'"),
         ({"algorithm": "no.such.module:Agent"}, "agent.algorithm: no.such.module:Agent cannot be imported"),
         ({"algorithm": ".relative:Agent"}, "agent.algorithm: .relative:Agent cannot be imported"),
-        ({"algorithm": "rlstack.agents.acqn:Nothing"}, "cannot be imported: .*no attribute 'Nothing'"),
+        ({"algorithm": "rlstack.agents.acqn:Nothing"}, "there is no 'Nothing' in it, but .*ACQN"),
     ],
 )
 def test_mistakes_in_the_configuration_are_one_line(overrides: dict[str, Any], message: str) -> None:

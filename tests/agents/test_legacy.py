@@ -19,7 +19,7 @@ from rlstack.adapters.sb3 import load_sb3, sb3_policy
 from rlstack.agents import Interface
 from rlstack.agents.legacy import EpsilonPolicy, SpecsOnly
 from rlstack.config import ConfigError, conf_dir, to_plain
-from rlstack.config.named_code import granting
+from rlstack.config.allowed import granting
 from rlstack.data.collector import make_collector
 from rlstack.evaluate import run
 from rlstack.evaluation.evaluator import evaluate

@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 import rlstack.training.loop
 from rlstack.agents.optimizer import Optimizer
 from rlstack.config import ConfigError, conf_dir, to_plain
-from rlstack.config.named_code import granting
+from rlstack.config.allowed import granting
 from rlstack.data.flatten import flatten_agents
 from rlstack.diagnose import DiagnoseConfig, prepare, run
 from rlstack.diagnostics.measuring import DeviceClock, MeasuredTraining

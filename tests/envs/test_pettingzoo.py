@@ -328,6 +328,7 @@ def test_it_is_evaluated() -> None:
         ({}, "id: missing, such as"),
         ({"id": "nowhere/nothing_v0"}, "id: nowhere/nothing_v0 cannot be imported: No module named"),
         ({"id": "classic/rps_v1"}, r"did you mean 'pettingzoo\.classic\.rps_v2'"),
+        ({"id": "mpe2.simple_spread_v3"}, "is not one of PettingZoo's own; name others as package.module:parallel_env"),
         ({"id": "pettingzoo.utils.env"}, "has no 'parallel_env'"),
         ({"id": f"{__name__}:March", "kwargs": {"speed": 1}}, "with kwargs .*'speed'"),
         ({"id": "builtins:dict"}, "neither a class of parallel environments nor a function"),
@@ -344,7 +345,7 @@ def test_a_mistake_is_one_clear_line(options: dict[str, Any], message: str) -> N
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("id", "module"),
-    [("classic/rps_v2", "pygame"), ("sisl/multiwalker_v9", "Box2D"), ("mpe2.simple_spread_v3", "mpe2")],
+    [("classic/rps_v2", "pygame"), ("sisl/multiwalker_v9", "Box2D"), ("mpe2.simple_spread_v3:parallel_env", "mpe2")],
 )
 def test_real_environments_keep_to_their_specs(id: str, module: str) -> None:
     pytest.importorskip(module)

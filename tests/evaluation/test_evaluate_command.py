@@ -21,7 +21,7 @@ import rlstack
 from rlstack import envs
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
-from rlstack.config.named_code import granting
+from rlstack.config.allowed import granting
 from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.episodes import Config, save_episodes
 from rlstack.evaluate import USUAL_EPISODES, EvaluateConfig, from_checkpoint, output_folder, run

@@ -16,7 +16,7 @@ from omegaconf import open_dict
 from rlstack import envs, make_agent, watch
 from rlstack.command import open_group
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
-from rlstack.config.named_code import granting
+from rlstack.config.allowed import granting
 from rlstack.evaluation.pictures import LiveEpisode, animate, numbers
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.watch import find_policy, run

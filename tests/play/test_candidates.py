@@ -63,7 +63,7 @@ def test_the_same_file_joins_once(league: League, arena: GameRunner, tmp_path: P
     add_candidates(league, arena, [(None, str(run))])
     copy = shutil.copytree(run, tmp_path / "copy")  # which keeps times
     before = (league.folder / "league.json").read_bytes()
-    for source in (run, copy, next((run / "checkpoints").iterdir())):
+    for source in (run, copy, next((run / "checkpoints").glob("*.pt"))):
         with pytest.raises(ConfigError, match="is in this league already, as 'first'") as error:
             add_candidates(league, arena, [("again", str(source))])
         assert "\n" not in str(error.value)
@@ -92,7 +92,7 @@ def test_all_join_or_none(league: League, arena: GameRunner, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=r"foreign\.pt"):
         add_candidates(league, arena, [(None, str(fits)), (None, str(foreign))])
     assert League.open(league.folder).members == {}
-    assert not list((league.folder / "players").glob("*"))
+    assert not list((league.folder / "players").glob("*.pt"))
     assert add_candidates(league, arena, [(None, str(fits))]) == ["fits"]
 
 

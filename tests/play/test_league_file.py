@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rlstack.config import ConfigError, build
+from rlstack.config.allowed import sign
 from rlstack.league import LeagueConfig, add, evaluate, init, rank, run_league, show
 from rlstack.play.league import League, LeagueMember, locked
 from rlstack.play.matches import GameRunner
@@ -44,6 +45,7 @@ def config(folder: Path, **changes: Any) -> LeagueConfig:
 
 def written(folder: Path, **changes: Any) -> Path:
     folder.mkdir(exist_ok=True)
+    sign(folder, [VERSION_1["entries"], VERSION_1["env"]])
     (folder / "league.json").write_text(json.dumps({**VERSION_1, **changes}))
     return folder / "league.json"
 

@@ -11,8 +11,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import build, conf_dir, to_plain
+from rlstack.config.allowed import granting
 from rlstack.config.earlier import WITHOUT_ROLLOUTS
-from rlstack.config.named_code import granting
 from rlstack.evaluation.results import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint, state_digest
 from rlstack.runs.run_directory import RunDirectory

@@ -90,7 +90,7 @@ def folder_of_newest(run: Path) -> None:
 @exhaustive(
     ("damage", "message"),
     [
-        (more_worlds, r"env\.num_worlds is 8 in .*config\.yaml, the checkpoint is of 4; it cannot change"),
+        (more_worlds, r"config\.yaml was changed: env\.num_worlds=8 \(the checkpoint has 4\); restore it, or confirm"),
         (more_cells, r"metrics\.csv: not a table of metrics \(the row of \d+ frames has \d+ cells for \d+ columns"),
         (more_cells_at_the_end, r"metrics\.csv: not a table of metrics \(the row of 1 frames has 100 cells"),
         (words_in_a_row, r"metrics\.csv: not a table of metrics \(could not convert string to float: 'many'\)"),
@@ -106,6 +106,18 @@ def test_a_run_that_cannot_go_on_says_why(
         train(f"resume={run}", "until=null")
     assert end.value.code == 2
     assert re.search(f"^error: .*{message}", capsys.readouterr().err.splitlines()[-1])
+
+
+def test_changes_of_the_configuration_are_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = run / "config.yaml"
+    file.write_text(
+        file.read_text().replace("gamma: 0.98", "gamma: 0.5").replace("total_frames: 128", "total_frames: 160")
+    )
+    with pytest.raises(SystemExit):
+        train(f"resume={run}", "until=null")
+    assert "config.yaml was changed: agent.gamma=0.5 (the checkpoint has 0.98); restore it" in capsys.readouterr().err
+    train(f"resume={run}", "until=96", "agent.gamma=0.5")
+    assert "\nchanged since the checkpoint: total_frames=160 (the checkpoint has 128)\n" in capsys.readouterr().out
 
 
 def test_the_last_evaluation_is_made_later_if_it_was_interrupted(

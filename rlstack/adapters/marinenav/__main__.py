@@ -19,8 +19,8 @@ from pathlib import Path
 
 from rlstack.adapters.command import Parser, command
 from rlstack.config import ConfigError
+from rlstack.config.allowed import allowing, granting
 from rlstack.config.errors import INTERRUPTED_STATUS, USER_ERROR_STATUS, RunError
-from rlstack.config.named_code import allowing, code_in, granting
 from rlstack.envs.whole_files import open_to_append
 from rlstack.runs.worlds import choose_device
 from rlstack.training.config import ObjectiveConfig
@@ -54,7 +54,7 @@ def _parser() -> Parser:
         type=_allowed,
         default=[],
         metavar="allow=[NAME,...]",
-        help="with -R: code that the trials' files may name, such as allow=[package.module:function]",
+        help="with -R: what the files of trials that others began may name, such as allow=[package.module:function]",
     )
     return parser
 
@@ -153,16 +153,15 @@ def _conclude(place: Path, process: subprocess.Popen[bytes], stopping: bool = Fa
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains the trials of a command line."""
     parsed = _parser().parse_args(arguments)
-    with granting([*parsed.allow, parsed.imitate]):
+    with granting(parsed.allow):
         places = trials_to_train(parsed)
-        allow = [*parsed.allow, *code_in(parsed.imitate)]
         try:
             if min(parsed.num_procs, len(places)) == 1:
                 for place in places:
                     run_trial(place, parsed.device)
             else:
                 program = [sys.executable, "-m", "rlstack.adapters.marinenav", "-D", parsed.device]
-                option = [allowing(allow)] if allow else []
+                option = [allowing(parsed.allow)] if parsed.allow else []
                 train_together(places, parsed.num_procs, lambda place: [*program, "-R", str(place), *option])
         except KeyboardInterrupt:
             folder = places[0] if len(places) == 1 else places[0].parent
