@@ -210,7 +210,7 @@ def _draw_map(ax: Axes, recording: MarineNavRecording) -> None:
     lower, upper = view(recording)
     ax.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), aspect="equal", facecolor=_OUTSIDE)
     ax.add_patch(Rectangle((0, 0), MAP_SIZE, MAP_SIZE, fc=WATER, ec="#9fb8c8", lw=1.2, zorder=0))
-    ax.set_title(recording.title, fontsize=11, color=_INK)
+    ax.set_title(recording.title, fontsize=11, color=_INK, parse_math=False)
     for x, y, r in recording.obstacles:
         ax.add_patch(Circle((y, x), r, fc=ROCK, ec="#3c4043", lw=1, zorder=4))
     for x, y, *_ in recording.cores:
@@ -255,7 +255,7 @@ def overview(recording: MarineNavRecording) -> Picture:
     outcome = "success" if recording.success else "collision" if recording.collision else "not reached"
     seconds = (len(recording.pose) - 1) * recording.dt
     title = f"{recording.title}\n{outcome}, {seconds:.1f} s".lstrip()
-    ax.set_title(title, fontsize=9, color=SUCCESS if recording.success else FAILURE)
+    ax.set_title(title, fontsize=9, color=SUCCESS if recording.success else FAILURE, parse_math=False)
     ax.tick_params(labelleft=False, labelbottom=False, length=0)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()

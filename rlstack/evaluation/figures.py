@@ -37,10 +37,11 @@ def saved_figure(
         axes.spines[["top", "right"]].set_visible(False)
     for axes in places[panels:]:
         axes.set_axis_off()
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(title, fontsize=11, parse_math=False)
     yield places[:panels]
     for axes in places[:panels]:
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8)
+        legend = axes.legend(fontsize=8).get_texts() if axes.get_legend_handles_labels()[0] else []
+        for text in (axes.title, *axes.texts, *legend):
+            text.set_parse_math(False)  # names may hold dollar signs
     with replacing(path) as (partial,):
         figure.savefig(partial, dpi=120)

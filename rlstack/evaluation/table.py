@@ -8,6 +8,7 @@ from typing import Any, TextIO
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 OF_SUCCESSES = ("time", "energy", "path")
 """Numbers of an evaluation that are means over its successful episodes alone."""
@@ -35,11 +36,12 @@ def print_rows(rows: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
     least = [min(widths[0], _FOLDED), *widths[1:]]
     # Without a frame, the usual table just fits 80 columns.
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, gap, 0, 0), header_style="bold cyan")
-    table.add_column(header[0], overflow="fold", min_width=least[0])
+    # Text, not str: rich interprets square brackets in a str as markup.
+    table.add_column(Text(header[0]), overflow="fold", min_width=least[0])
     for name, width in zip(header[1:], least[1:]):
-        table.add_column(name, no_wrap=True, min_width=width, justify="right")
+        table.add_column(Text(name), no_wrap=True, min_width=width, justify="right")
     for line in lines:
-        table.add_row(*line, style="bold" if line[0] == "all" else "")
+        table.add_row(*map(Text, line), style="bold" if line[0] == "all" else "")
     console.width = max(console.width, sum(least) + (1 + gap) * len(least))  # wrapped rather than truncated
     console.print(table)
 
@@ -63,4 +65,6 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.{_DECIMALS.get(name, 3)}f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.{_DECIMALS.get(name, 3)}f}"
+    return "".join(sign if sign.isprintable() else "?" for sign in str(value))  # a terminal obeys control characters

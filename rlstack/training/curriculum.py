@@ -336,7 +336,8 @@ def _draw_stages(axis: Any, stages: Curve, names: Sequence[str]) -> None:
     points = [(0.0, 0.0), *stages]
     axis.step(*zip(*points, strict=True), where="post", color=_BLUE, linewidth=1.6)
     top = max(len(names) - 1, int(max(stage for _, stage in points)))
-    axis.set_yticks(range(top + 1), [names[k] if k < len(names) else str(k) for k in range(top + 1)])
+    labels = [names[k] if k < len(names) else str(k) for k in range(top + 1)]
+    axis.set_yticks(range(top + 1), labels, parse_math=False)
     axis.set(ylim=(-0.3, top + 0.3), ylabel="stage")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.results import Evaluation
 from rlstack.evaluation.statistics import wilson_interval
 from rlstack.evaluation.table import print_rows
@@ -93,6 +94,24 @@ def test_words_are_folded_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) 
     lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
     assert max(map(len, lines)) <= 70 and len(lines) > 4
     assert "".join(line.split()[0] for line in lines[2 : 2 + (len(lines) - 2) // 2]) == row["run"]
+
+
+def test_a_table_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, name = Terminal(), "pp[/o] [red]x :smile:"
+    print_rows([{"[agent]": name, "[b]": "[1, 2]", "c": "\x1b[2J"}], terminal)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert [line.split("  ") for line in shown.splitlines()][-1][0].strip() == name
+    assert all(part in shown for part in ("[agent]", "[b]", "[1, 2]")) and "\x1b" not in shown
+
+
+def test_a_figure_takes_no_name_for_a_formula(tmp_path: Path) -> None:
+    name = r"$\wrong$"
+    with saved_figure(tmp_path / "a.png", name) as (axes,):
+        axes.plot([0, 1], label=name)
+        axes.annotate(name, (0, 0))
+        axes.set_title(name)
 
 
 def test_table_as_text(result: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
