@@ -95,7 +95,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for agent, row in sorted(results.items(), key=lambda item: -item[1]["success"]):
-        levels = " ".join(f"{value:.2f}".removeprefix("0") for value in row["levels"])
+        levels = " ".join(f"{value:.2f}" for value in row["levels"])
         spread = [seed["eval/success"] for seed in row["seeds"].values()]
         seeds = f" ({min(spread):.3f} to {max(spread):.3f})" if len(spread) > 1 else ""
         published = "" if row["published"] is None else f"{row['published']:.3f}"

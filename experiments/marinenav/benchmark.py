@@ -139,7 +139,7 @@ def table(content: dict[str, Any]) -> str:
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for player, row in results.items():
         overall, levels = row["levels"][-1], row["levels"][:-1]
-        rates = " ".join(f"{level['success']:.2f}".removeprefix("0") for level in levels)
+        rates = " ".join(f"{level['success']:.2f}" for level in levels)
         bounds = f"{overall['success_low']:.3f} to {overall['success_high']:.3f}"
         cells = [player, f"{overall['success']:.3f} ({bounds})", rates]
         forms = ("{:.1f}", "{:,.0f}", "{:.1f}", "{:.2f}", "{:.1%}", "{:.2f}", "{:.2f}")

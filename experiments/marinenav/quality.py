@@ -93,11 +93,11 @@ def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str
 def table(summary: dict[str, Any]) -> str:
     """Markdown, a row for each seed, below the published agent's (its figures: :data:`PUBLISHED_SUCCESS`)."""
     lines = [
-        "| seed | success | by level 0-5 | time on success | training | passes .77 after |",
+        "| seed | success | by level 0-5 | time on success | training | passes 0.77 after |",
         "|---|---|---|---|---|---|",
     ]
     for seed, row in summary["seeds"].items():
-        levels = " ".join(f"{row[f'eval/success_level{level}']:.2f}".removeprefix("0") for level in range(LEVELS))
+        levels = " ".join(f"{row[f'eval/success_level{level}']:.2f}" for level in range(LEVELS))
         passed = row["minutes_to_published"], row["cpu_minutes_to_published"]
         cells = [seed, f"{row['eval/success']:.3f}", levels, f"{row['eval/time']:.1f} s"]
         cells += [f"{row['minutes']:.1f} min ({row['cpu_minutes']:.1f} CPU-min)"]

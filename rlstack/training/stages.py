@@ -158,6 +158,8 @@ class CurriculumConfig:
                 raise ConfigError(f"{own}: missing, and there is no {_WHERE}.advance")
             entries, where = (self.advance, f"{_WHERE}.advance") if stage.advance is None else (stage.advance, own)
             found.append(parse_rule(entries, where, self.window))
+        if self.advance is not None and found and all(stage.advance is not None for stage in self.stages[:-1]):
+            raise ConfigError(f"{_WHERE}.advance: has no effect, since every stage that ends has a rule of its own")
         if self.stages[-1].advance is not None:
             raise ConfigError(f"{_WHERE}.stages[{len(found)}].advance: the last stage does not end")
         return found
@@ -175,7 +177,8 @@ class CurriculumConfig:
             listed = ", ".join(stage.name for stage in self.stages)
             known = f"they are {', '.join(names)}" if names else "they have no names"
             raise ConfigError(f"{_WHERE}.stages: none of the world's stages is called {listed}; {known}")
-        return replace(self, stages=[*kept[:-1], replace(kept[-1], advance=None)])
+        rule = self.advance if any(stage.advance is None for stage in kept[:-1]) else None
+        return replace(self, stages=[*kept[:-1], replace(kept[-1], advance=None)], advance=rule)
 
     @property
     def levels(self) -> list[int]:

@@ -182,6 +182,10 @@ def test_rules_that_are_none(rule: Any, message: str) -> None:
         ({"stages": []}, "curriculum: stages: a curriculum has at least one stage"),
         ({"stages": [{"name": "a"}, {"name": "b"}]}, r"curriculum.stages\[0\].advance: missing"),
         ({"stages": [{"name": "a", "advance": KILLS}]}, r"curriculum.stages\[0\].advance: the last stage does not end"),
+        (
+            {"stages": [{"name": "a", "advance": KILLS}, {"name": "b"}], "advance": KILLS},
+            "advance: has no effect, since",
+        ),
         ({"stages": [{"name": "a", "level": 6}]}, r"curriculum.stages\[0\]: Stages has 6 stages, level 6 is none"),
         ({"stages": [{"name": "a", "advance": {"wins": {"min": 1}}}, {"name": "b"}]}, "no metric 'wins' .*allowed: ep"),
         ({"stages": [{"name": "a", "advance": {"sucess": {"min": 1}}}, {"name": "b"}]}, "did you mean 'success'"),
@@ -433,3 +437,8 @@ def test_a_curriculum_that_the_world_does_not_have_is_found_out_early() -> None:
 def test_the_shipped_curricula_are_sound(name: str) -> None:
     config = build(CurriculumConfig, load_group("curriculum", name), "curriculum")
     assert len(config.stages) == 6 and len(config.rules()) == 5
+
+
+@pytest.mark.parametrize("name", ["arena", "echelon", "marinenav", "rocket"])
+def test_every_key_of_a_curriculum_can_be_set_on_the_command_line(name: str) -> None:
+    assert load_group("curriculum", name).keys() == CurriculumConfig.__dataclass_fields__.keys()
