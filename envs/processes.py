@@ -46,6 +46,10 @@ class EnvironmentFailed(ValueError):
     """
 
 
+class EnvironmentRaised(RuntimeError):
+    """An environment's own code has raised an error, the cause; the message is one line with its place in that code."""
+
+
 class Shared(NamedTuple):
     """An array in memory shared by several processes, released with the last of them."""
 
@@ -189,7 +193,8 @@ def serve(
     except (Exception, SystemExit) as error:
         trace = "".join(traceback.format_exception(error))
         hopeless = isinstance(error, EnvironmentFailed | SystemExit)
-        reason = f"{type(error).__name__}: {error} ({place_of(error)})"
+        told = f"{type(error).__name__}: {error} ({place_of(error)})"
+        reason = str(error) if isinstance(error, EnvironmentFailed | EnvironmentRaised) else told
         connection.send_bytes((_HOPELESS if hopeless else _FAILED) + f"{reason}\0{trace}".encode())
 
 

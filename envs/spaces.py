@@ -6,8 +6,9 @@ Worker processes encode and decode with this module without torch: only :meth:`O
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import gt, lt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,10 @@ Row = int | tuple[int, ...]
 
 _INFINITE = 1e30
 """Bounds beyond this count as infinite: environments often write the largest float instead."""
+MASKS = (ACTION_MASK, "action_masks")
+"""The names of an action mask in observations and infos."""
+_ROUNDING = 1e-5
+"""How far beyond a bound a floating-point number may be, in units of the bound if that is greater than 1."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,6 @@ class Leaf:
         """The path as keys of a tensordict."""
         return tuple(str(part) for part in self.path)
 
-    def take(self, observation: Any) -> Any:
-        """Returns this leaf's value in an observation of the whole space."""
-        for part in self.path:
-            observation = observation[part]
-        return observation
-
     def spec(self, lead: tuple[int, ...], device: torch.device | None) -> TensorSpec:
         """Returns the spec of a batch ``[*lead]``."""
         import torch
@@ -74,8 +73,7 @@ def leaves_of(space: spaces.Space[Any], dtype: np.dtype[Any], path: tuple[Any, .
         ValueError: a space has no encoding; the message names it.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        return [leaf for key, part in parts for leaf in leaves_of(part, dtype, (*path, key))]
+        return [leaf for key, part in _parts(space) for leaf in leaves_of(part, dtype, (*path, key))]
     if isinstance(space, spaces.Box):
         return [_box(space, dtype, path)]
     if isinstance(space, spaces.Discrete):
@@ -130,6 +128,78 @@ def finite(low: Array, high: Array) -> bool:
     return bool((np.abs(low) < _INFINITE).all() and (np.abs(high) < _INFINITE).all())
 
 
+def misfit_of(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> Callable[[Any], str]:
+    """Returns a function that says what of a value does not fit a space: what came, and what the space says.
+
+    The function returns ``""`` for a value that fits. Lists may stand for arrays, whole numbers for floating-point
+    ones, and the width of numbers does not matter. A bound of floating-point numbers holds up to rounding; NaN is left
+    to those who learn from it.
+
+    Args:
+        space: a space that :class:`Observations` encodes.
+        path: the entry of a larger space that this one is, for the text.
+    """
+    where = f"entry {'.'.join(map(str, path))!r}" if path else "it"
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = dict(_parts(space))
+        form: Any = Mapping if isinstance(space, spaces.Dict) else tuple | list
+        inside = [(key, misfit_of(part, (*path, key))) for key, part in parts.items()]
+
+        def of_parts(value: Any) -> str:
+            given = (
+                list(value if isinstance(value, Mapping) else range(len(value))) if isinstance(value, form) else None
+            )
+            if given is None or (given != list(parts) and set(given) != parts.keys()):
+                came = f"is a {type(value).__name__}" if given is None else f"has the entries {given}"
+                return f"{where} {came}, the space says {type(space).__name__} of {list(parts)}"
+            return next((told for key, misfit in inside if (told := misfit(value[key]))), "")
+
+        return of_parts
+    low, high, kinds = _ends(space)
+    shape, slack = low.shape, _ROUNDING if "f" in kinds else 0
+    # Lists, since a comparison of small arrays takes several times as long.
+    lowest, highest = low.ravel().tolist(), high.ravel().tolist()
+    least, most = (
+        [end + side * max(1, abs(end)) * slack if slack else end for end in ends]
+        for ends, side in ((lowest, -1), (highest, 1))
+    )
+    unbounded = np.isinf(low).all() and np.isinf(high).all()
+    any_byte = not unbounded and space.dtype == np.uint8 and not low.any() and (high == 255).all()
+
+    def of_array(value: Any) -> str:
+        try:
+            array = np.asarray(value)
+        except Exception:  # parts of different lengths, or a tensor on a GPU
+            array = np.asarray(None)
+        if array.dtype.kind not in kinds or array.shape != shape:
+            came = f"{array.dtype} of shape {list(array.shape)}" if array.dtype.kind in "biufc" else f"{value!r:.40}"
+            return f"{where} is {came}, the space says {space.dtype} of shape {list(shape)}"
+        if unbounded or (any_byte and array.dtype == np.uint8):
+            return ""
+        values = array.ravel().tolist()
+        if any(map(lt, values, least)) or any(map(gt, values, most)):
+            k = next(k for k, value in enumerate(values) if value < least[k] or value > most[k])
+            at = f" at {[int(part) for part in np.unravel_index(k, shape)]}" if shape else ""
+            return f"{where} has {values[k]}{at}, the space says {lowest[k]} to {highest[k]}"
+        return ""
+
+    return of_array
+
+
+def _ends(space: Any) -> tuple[Array, Array, str]:
+    """Returns the least and the greatest values of a space of arrays, and the kinds of numbers that may be there."""
+    if isinstance(space, spaces.Box):
+        real = np.issubdtype(space.dtype, np.floating)
+        low, high = (np.asarray(end, np.float64 if real else None) for end in (space.low, space.high))
+        if real:
+            low, high = (np.where(np.abs(end) < _INFINITE, end, np.copysign(np.inf, end)) for end in (low, high))
+        return low, high, "fiub" if real else "iub"
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(space.shape, int), np.ones(space.shape, int), "iub"
+    start = np.asarray(space.start)
+    return start, start + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1, "iub"
+
+
 class Observations:
     """Encodes observations of a space.
 
@@ -143,6 +213,7 @@ class Observations:
 
     Attributes:
         leaves: the arrays of an observation.
+        misfit: says what of an observation does not fit the space, see :func:`misfit_of`.
         plain: whether an observation is a single array that ``arrays[0][row] = observation`` encodes.
 
     Raises:
@@ -153,6 +224,7 @@ class Observations:
         self.leaves = tuple(leaves_of(space, np.dtype(dtype)))
         if not self.leaves:
             raise ValueError(f"observation space {space} is empty")
+        self.misfit = misfit_of(space)
         self._only = self.leaves[0] if self.leaves[0].path == () else None
         self.plain = self._only is not None and self._only.encode is copy_value
 
@@ -166,7 +238,7 @@ class Observations:
             self._only.encode(arrays[0], row, observation)
             return
         for leaf, array in zip(self.leaves, arrays):
-            leaf.encode(array, row, leaf.take(observation))
+            leaf.encode(array, row, taken(observation, leaf.path))
 
     def nested(self, values: Sequence[Any], dictionary: Callable[[dict[str, Any]], Any]) -> Any:
         """Nests one value per leaf as the space does; ``dictionary`` makes each level from a dict."""
@@ -212,11 +284,13 @@ class Actions:
             self.nvec = [2] * int(np.prod(space.shape))
         elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
             self.nvec, self.dtype = [], np.dtype(dtype)
-            self.low, self.high = (np.asarray(end, dtype).reshape(-1) for end in (space.low, space.high))
+            self.low, self.high = (
+                _inside(end.reshape(-1), self.dtype, to) for end, to in ((space.low, np.inf), (space.high, -np.inf))
+            )
             if not finite(self.low, self.high):
-                raise ValueError(
-                    f"action space {space}: bounds must be finite (gymnasium.wrappers.RescaleAction helps)"
-                )
+                bounded = f"gymnasium.spaces.Box(-1.0, 1.0, {space.shape})"
+                helps = f"gymnasium.wrappers.TransformAction(env, lambda action: action, {bounded})"
+                raise ValueError(f"action space {space}: bounds must be finite; {helps} declares others")
         else:
             allowed = "Discrete, MultiDiscrete, MultiBinary or a floating-point Box"
             raise ValueError(f"action space {space} is not supported, allowed: {allowed}")
@@ -281,7 +355,7 @@ class Actions:
         """Writes a mask into ``array[row]``; None allows everything, and several masks are concatenated.
 
         Raises:
-            ValueError: the numbers of entries and choices differ.
+            ValueError: the numbers of entries and choices differ, or an entry is neither 0 nor 1.
         """
         if mask is None:
             array[row] = True
@@ -292,25 +366,72 @@ class Actions:
         if len(flat) != self.mask_size:
             raise ValueError(f"action mask has {len(flat)} entries, action space {self.space} needs {self.mask_size}")
         array[row] = flat
+        if flat.dtype.kind != "b" and (array[row] != flat).any():
+            raise ValueError(f"action mask {flat.tolist()} has other numbers than 0 and 1")
+
+
+def _inside(ends: Array, dtype: np.dtype[Any], inwards: float) -> Array:
+    """Returns bounds in another type, rounded towards the inside."""
+    with np.errstate(over="ignore"):
+        rounded = ends.astype(dtype)
+    beyond = rounded < ends if inwards > 0 else rounded > ends
+    return np.where(beyond, np.nextafter(rounded, dtype.type(inwards)), rounded)
+
+
+def mask_path(space: spaces.Space[Any]) -> tuple[Any, ...] | None:
+    """Returns the path to the action mask of an observation: an entry named as in :data:`MASKS`, at any depth.
+
+    Returns None for a space without one.
+
+    Raises:
+        ValueError: there are several masks; the message names them.
+    """
+    paths = _mask_paths(space, ())
+    if len(paths) > 1:
+        named = ", ".join(".".join(map(str, path)) for path in paths)
+        raise ValueError(f"observation space: it has the action masks {named}, one for all choices is allowed")
+    return paths[0] if paths else None
+
+
+def _mask_paths(space: spaces.Space[Any], path: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    found = []
+    for key, part in _parts(space):
+        found += [(*path, key)] if key in MASKS else _mask_paths(part, (*path, key))
+    return found
+
+
+def _parts(space: spaces.Space[Any]) -> list[tuple[Any, spaces.Space[Any]]]:
+    """Returns the parts of a Dict or Tuple with their keys or indices; none of other spaces."""
+    if isinstance(space, spaces.Dict):
+        return list(space.spaces.items())
+    return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else []
 
 
 def split_mask(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Callable[[Any], Any]]:
-    """Returns a Dict space without ``action_mask``, and a function that extracts the rest of such an observation.
+    """Returns a space without its action mask, and a function that extracts the rest of such an observation.
 
-    If only ``observation`` remains, it is the space, since the Dict served only the mask. Other spaces are returned
-    unchanged.
+    If only ``observation`` remains of a Dict, it is the space, since the Dict served only the mask.
     """
-    if not has_mask(space):
+    if mask_path(space) is None:
         return space, lambda observation: observation
-    rest = {key: part for key, part in space.spaces.items() if key != ACTION_MASK}  # type: ignore[attr-defined]
-    if list(rest) == ["observation"]:
+    rest = _without(space)
+    if isinstance(rest, spaces.Dict) and list(rest.spaces) == ["observation"] != list(space.spaces):  # type: ignore[attr-defined]
         return rest["observation"], lambda observation: observation["observation"]
-    return spaces.Dict(rest), lambda observation: observation
+    return rest, lambda observation: observation
 
 
-def has_mask(space: spaces.Space[Any]) -> bool:
-    """Returns whether this is a Dict space with the entry ``action_mask``."""
-    return isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
+def _without(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    rest = {key: _without(part) for key, part in _parts(space) if key not in MASKS}
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple(list(rest.values()))
+    return spaces.Dict(rest) if isinstance(space, spaces.Dict) else space
+
+
+def taken(observation: Any, path: tuple[Any, ...]) -> Any:
+    """Returns the part of an observation to which a path of keys and indices leads."""
+    for part in path:
+        observation = observation[part]
+    return observation
 
 
 def nest(entries: list[tuple[tuple[str, ...], Any]], dictionary: Callable[[dict[str, Any]], Any]) -> Any:

@@ -114,11 +114,13 @@ class Gymnasium(World):
         simulators: EnvironmentSimulators
         if self._workers:
             self._first.close()
-            simulators = WorkerSimulators(self._recipe, self._numpy_dtype, arrays, self._workers, self._timeout)
+            shared = self._workers, self._timeout, self.run_type_checks
+            simulators = WorkerSimulators(self._recipe, self._numpy_dtype, arrays, *shared)
             arrays = simulators.arrays
         else:
             environments = [self._first, *(self._recipe.make() for _ in range(1, self.num_worlds))]
-            simulators = LocalSimulators(self._recipe, environments, range(self.num_worlds), self._codec, arrays)
+            rows = range(self.num_worlds)
+            simulators = LocalSimulators(self._recipe, environments, rows, self._codec, arrays, self.run_type_checks)
         self._batch = Batch(arrays, self._codec.observations, self._numpy_dtype, self.device)
         self._batch.steps = self._steps_before
         self._simulators = simulators

@@ -6,13 +6,15 @@ import difflib
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from traceback import walk_tb
 from typing import Any
 
 import gymnasium
 
+from ..answers import raised
 from ..extras import needs
 from ..named import imported, made_by, place_in_users_code
-from ..processes import EnvironmentFailed
+from ..processes import EnvironmentFailed, EnvironmentRaised
 
 Environment = gymnasium.Env[Any, Any]
 
@@ -50,21 +52,30 @@ class Recipe:
 
         Raises:
             EnvironmentFailed: its ``reset`` is none of Gymnasium's.
+            EnvironmentRaised: its ``reset`` raises an error.
         """
         try:
             answer = environment.reset(seed=seed)
-        except TypeError as error:
-            if "unexpected keyword argument" not in str(error):
-                raise
-            raise self.misfit("reset", str(error)) from error
+        except Exception as error:  # a user's code may raise anything
+            raise self.failed("reset", error) from error
         if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict):
             return answer
         kind = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
         raise self.misfit("reset", f"it returns {kind}")
 
-    def misfit(self, method: str, why: str) -> EnvironmentFailed:
+    def misfit(self, call: str, why: str) -> EnvironmentFailed:
         """The error of an environment of this kind whose method is none of Gymnasium's."""
-        return EnvironmentFailed(f"{self.id}: {method} does not fit ({why}); {_INTERFACE}")
+        return EnvironmentFailed(f"{self.id}: {call} does not fit ({why}); {_INTERFACE}")
+
+    def failed(self, call: str, error: Exception) -> EnvironmentFailed | EnvironmentRaised:
+        """The error of an environment of this kind whose method has failed: its interface's fault, or its own."""
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        by_caller = str(frame.f_globals.get("__name__")).startswith(
+            (__package__, "gymnasium.wrappers", "gymnasium.core")
+        )
+        if by_caller and any(part in str(error) for part in ("unpack", "unexpected keyword argument")):
+            return self.misfit(call, str(error))
+        return raised(f"{self.id}: {call}", error)
 
     def make(self) -> Environment:
         """A new environment, without the checks that Gymnasium makes on every first step.

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..keys import ACTION_MASK
-from ..spaces import Actions, Array, Observations, has_mask, split_mask
+from ..answers import fault
+from ..named import place_in_users_code
+from ..processes import EnvironmentFailed
+from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
 from .making import Environment, Recipe
+
+MaskSource = Callable[[Environment, Any, dict[str, Any]], Any]
+"""Returns the mask of an environment that has answered with an observation and an info; None if it is missing."""
 
 
 class Codec(NamedTuple):
     """Converts between an environment's values and arrays.
 
     Attributes:
+        misfit: says what of an observation does not fit the environment's space.
         mask: where action masks come from, None without one.
     """
 
     observations: Observations
     actions: Actions
-    mask: Literal["observation", "info"] | None
+    misfit: Callable[[Any], str]
+    mask: MaskSource | None
 
     @classmethod
     def of(cls, environment: Environment, info: dict[str, Any], dtype: str) -> Codec:
@@ -31,21 +38,28 @@ class Codec(NamedTuple):
         Raises:
             ValueError: a space that has no form here, or a mask for continuous actions.
         """
-        observed, _ = split_mask(environment.observation_space)
-        codec = cls(
-            Observations(observed, dtype),
-            Actions(environment.action_space, dtype),
-            "observation" if has_mask(environment.observation_space) else "info" if ACTION_MASK in info else None,
-        )
-        if codec.mask and not codec.actions.discrete:
-            raise ValueError(f"{ACTION_MASK}: action space {environment.action_space} has no choices to mask")
-        return codec
+        space, actions = environment.observation_space, Actions(environment.action_space, dtype)
+        observations, mask = Observations(split_mask(space)[0], dtype), _mask_source(environment, info)
+        if mask and not actions.discrete:
+            raise ValueError(f"action mask: action space {environment.action_space} has no choices to mask")
+        return cls(observations, actions, misfit_of(space), mask)
 
     def arrays(self, count: int) -> SimulatorArrays:
         """Zeroed arrays for a batch of environments."""
         mask = np.zeros((count, self.actions.mask_size), bool) if self.mask else None
         flags, action = np.zeros((3, count, 1), bool), self.actions.array(count)
         return SimulatorArrays(self.observations.arrays(count), action, np.zeros(count), flags, mask)
+
+
+def _mask_source(environment: Environment, info: dict[str, Any]) -> MaskSource | None:
+    """Returns where an environment tells its action masks: in observations, infos, or by sb3-contrib's method."""
+    if (path := mask_path(environment.observation_space)) is not None:
+        return lambda environment, observation, info: taken(observation, path)
+    if (name := next(filter(info.__contains__, MASKS), None)) is not None:
+        return lambda environment, observation, info: info.get(name)
+    if environment.has_wrapper_attr("action_masks"):
+        return lambda environment, observation, info: environment.get_wrapper_attr("action_masks")()
+    return None
 
 
 @dataclass
@@ -102,12 +116,20 @@ class LocalSimulators:
         recipe: by which they were made.
         environments: one for each row.
         rows: which rows of ``arrays`` are theirs.
+        every_step: whether every answer is checked against the interface; otherwise those of an episode's reset and
+            first step are.
     """
 
     failures = 0
 
     def __init__(
-        self, recipe: Recipe, environments: Sequence[Environment], rows: range, codec: Codec, arrays: SimulatorArrays
+        self,
+        recipe: Recipe,
+        environments: Sequence[Environment],
+        rows: range,
+        codec: Codec,
+        arrays: SimulatorArrays,
+        every_step: bool = False,
     ) -> None:
         self._recipe, self.environments, self.arrays, self._codec = recipe, list(environments), arrays, codec
         self._rows = dict(zip(rows, self.environments))
@@ -115,36 +137,52 @@ class LocalSimulators:
         self._over, self._actions, self._rewards = arrays.flags[0, own, 0], arrays.action[own], arrays.reward[own]
         # Where an observation is one array as it comes, it goes straight to its row.
         self._plain = arrays.observations[0] if codec.observations.plain and not codec.mask else None
-        _, self._without_mask = split_mask(self.environments[0].observation_space)
+        self._space = self.environments[0].observation_space
+        _, self._rest = split_mask(self._space)
+        self._every_step, self._steps = every_step, 0
+        self._begun: dict[int, int] = {}  # the number of steps before an episode, by row
+        self._fresh: set[int] = set()  # rows whose episode has made no step
 
     @classmethod
-    def make(cls, recipe: Recipe, rows: range, dtype: str, arrays: SimulatorArrays) -> LocalSimulators:
+    def make(
+        cls, recipe: Recipe, rows: range, dtype: str, arrays: SimulatorArrays, every_step: bool
+    ) -> LocalSimulators:
         """Makes as many environments as there are rows."""
         environments = [recipe.make() for _ in rows]
         _, info = recipe.begin(environments[0], 0)
-        return cls(recipe, environments, rows, Codec.of(environments[0], info, dtype), arrays)
+        return cls(recipe, environments, rows, Codec.of(environments[0], info, dtype), arrays, every_step)
 
     def step(self) -> None:
-        arrays, plain, observe = self.arrays, self._plain, self._observe
-        rewards = []
-        actions, ended = self._codec.actions.decode_all(self._actions), self._over.tolist()
-        for row, environment, action, over in zip(self._rows, self.environments, actions, ended):
-            if over:
-                rewards.append(0.0)
-                continue
-            try:
-                observation, reward, terminated, truncated, info = environment.step(action)
-            except (TypeError, ValueError) as error:
-                if "unpack" not in str(error):  # here, or in a wrapper
-                    raise
-                raise self._recipe.misfit("step", str(error)) from error
-            rewards.append(float(reward))
-            if terminated or truncated:
-                arrays.flags[:, row, 0] = True, bool(terminated), bool(truncated)
-            if plain is not None:
-                plain[row] = observation
-            else:
-                observe(row, observation, info)
+        self._steps += 1
+        flags, plain, codec, every, fresh = self.arrays.flags, self._plain, self._codec, self._every_step, self._fresh
+        rewards, careful, row, answer = [], every or bool(fresh), 0, None
+        actions, ended = codec.actions.decode_all(self._actions), self._over.tolist()
+        try:
+            for row, environment, action, over in zip(self._rows, self.environments, actions, ended):
+                if over:
+                    rewards.append(0.0)
+                    continue
+                answer = None
+                answer = observation, reward, terminated, truncated, info = environment.step(action)
+                if careful and (every or row in fresh) and (told := fault(codec.misfit, *answer)):
+                    raise ValueError(told)
+                rewards.append(float(reward))
+                if terminated or truncated:
+                    if told := fault(None, observation, reward, terminated, truncated):
+                        raise ValueError(told)
+                    flags[:, row, 0] = True, bool(terminated), bool(truncated)
+                if plain is not None:
+                    plain[row] = observation
+                else:
+                    self._observe(row, observation, info)
+                if info and not codec.mask and not info.keys().isdisjoint(MASKS):
+                    raise ValueError("its info has an action mask, but that of the reset had none")
+        except Exception as error:  # a user's code may raise anything, and answer with anything
+            step = f"step {self._steps - self._begun[row]} of an episode"
+            if answer is None:
+                raise self._recipe.failed(step, error) from error
+            raise self._unfit(step, row, answer, error) from error
+        fresh.clear()
         self._rewards[:] = rewards
 
     def reset(self, rows: Iterable[int], seeds: Iterable[int | None]) -> None:
@@ -152,7 +190,14 @@ class LocalSimulators:
             observation, info = self._recipe.begin(self._rows[row], seed)
             self.arrays.flags[:, row] = False
             self.arrays.reward[row] = 0.0
-            self._observe(row, observation, info)
+            self._begun[row] = self._steps
+            self._fresh.add(row)
+            try:
+                if told := fault(self._codec.misfit, observation):
+                    raise ValueError(told)
+                self._observe(row, observation, info)
+            except Exception as error:
+                raise self._unfit("reset", row, (observation, 0.0, False, False, info), error) from error
 
     def render(self) -> Any:
         return self.environments[0].render()
@@ -164,7 +209,18 @@ class LocalSimulators:
     def _observe(self, row: int, observation: Any, info: dict[str, Any]) -> None:
         codec, arrays = self._codec, self.arrays
         if codec.mask and arrays.mask is not None:
-            source = info if codec.mask == "info" else observation
-            codec.actions.write_mask(arrays.mask, row, source.get(ACTION_MASK))
-            observation = self._without_mask(observation)
+            mask = codec.mask(self._rows[row], observation, info)
+            if mask is None and not arrays.flags[0, row, 0]:
+                raise ValueError("its info has no action mask, but that of the first reset had one")
+            codec.actions.write_mask(arrays.mask, row, mask)
+            observation = self._rest(observation)
         codec.observations.write(arrays.observations, row, observation)
+
+    def _unfit(self, call: str, row: int, answer: Any, error: Exception) -> EnvironmentFailed:
+        """The error of an environment whose answer fits nowhere."""
+        if not isinstance(answer, tuple) or len(answer) != 5:
+            return self._recipe.misfit(call, str(error))
+        why = fault(self._codec.misfit, *answer) or f"{error}{place_in_users_code(error)}"
+        space = self._rows[row].observation_space
+        changed = "" if space == self._space else f"; its observation_space has changed from {self._space} to {space}"
+        return EnvironmentFailed(" ".join(f"{self._recipe.id}: {call}: {why}{changed}".split()))

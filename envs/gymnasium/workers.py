@@ -31,6 +31,7 @@ class EnvironmentShare(NamedTuple):
         rows: of the arrays, its environments.
         parts: of :class:`SimulatorArrays`.
         leaves: how many of the parts are observations.
+        every_step: see :class:`LocalSimulators`.
     """
 
     recipe: Recipe
@@ -38,6 +39,7 @@ class EnvironmentShare(NamedTuple):
     dtype: str
     parts: list[Shared]
     leaves: int
+    every_step: bool
 
 
 class WorkerSimulators:
@@ -53,6 +55,7 @@ class WorkerSimulators:
         arrays: shapes and types of what is shared.
         workers: number of processes, at most one for each environment.
         timeout: seconds that a worker has for an answer.
+        every_step: see :class:`LocalSimulators`.
 
     Attributes:
         arrays: in shared memory.
@@ -65,14 +68,20 @@ class WorkerSimulators:
     """
 
     def __init__(
-        self, recipe: Recipe, dtype: str, arrays: SimulatorArrays, workers: int, timeout: float = TIMEOUT
+        self,
+        recipe: Recipe,
+        dtype: str,
+        arrays: SimulatorArrays,
+        workers: int,
+        timeout: float = TIMEOUT,
+        every_step: bool = False,
     ) -> None:
         parts, leaves = [Shared.like(part) for part in arrays.parts()], len(arrays.observations)
         self.arrays = SimulatorArrays.of_parts([part.array() for part in parts], leaves)
         count = len(arrays.reward)
         starts = [count * k // workers for k in range(workers + 1)]
         self._rows = [range(first, stop) for first, stop in pairwise(starts)]
-        shares = [EnvironmentShare(recipe, rows, dtype, parts, leaves) for rows in self._rows]
+        shares = [EnvironmentShare(recipe, rows, dtype, parts, leaves, every_step) for rows in self._rows]
         self.failures, self._timeout = 0, timeout
         self._lost: set[int] = set()  # rows whose next episode has no random numbers to go on with
         self._cut: set[int] = set()  # rows whose episode ends in the next step
@@ -193,7 +202,7 @@ def _work(connection: Connection, share: EnvironmentShare) -> None:
 
     def build() -> LocalSimulators:
         arrays = SimulatorArrays.of_parts([part.array() for part in share.parts], share.leaves)
-        return LocalSimulators.make(share.recipe, share.rows, share.dtype, arrays)
+        return LocalSimulators.make(share.recipe, share.rows, share.dtype, arrays, share.every_step)
 
     serve(connection, build, _obey, LocalSimulators.close)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from operator import attrgetter
@@ -17,10 +18,12 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
+from ..answers import fault, raised
 from ..extras import needs
 from ..keys import ACTION_MASK
-from ..named import imported, made_by
-from ..spaces import Actions, Array, Observations, has_mask, split_mask
+from ..named import imported, made_by, place_in_users_code
+from ..processes import EnvironmentFailed
+from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
 from ..world import GROUP, World, flag_spec
 
 _ENDS = ("done", "terminated", "truncated")
@@ -57,8 +60,10 @@ class PettingZoo(World):
     by :mod:`rlstack.envs.spaces`), ``action [W, A]`` or ``[W, A, D]``, ``reward [W, A, 1]``, ``done``, ``terminated``,
     ``truncated [W, A, 1]`` and ``active [W, A]``. If the environment has action masks, in its observations or infos,
     ``action_mask [W, A, n]`` bool is true for allowed choices. An agent has its last observation in the step in which
-    it ends, and zeros afterwards. A world ends with its last agent, ``truncated`` if any agent was truncated in that
-    step; ``("next", "episode")`` has ``return`` (mean over the agents present at the start) and ``length``.
+    it ends, and zeros afterwards. One that the environment no longer lists, but has not ended either, counts as
+    truncated, and goes on when it is listed again. A world ends with its last agent, ``truncated`` if any agent was
+    truncated in that step; ``("next", "episode")`` has ``return`` (mean over the agents present at the start) and
+    ``length``.
 
     A checkpoint holds the random generator, but not the state of environments: loading it begins new episodes.
 
@@ -93,6 +98,7 @@ class PettingZoo(World):
             if value is not None and value < 1:
                 raise ValueError(f"{name}: {value} is not a positive number")
         super().__init__(num_envs, device, dtype, seed)
+        self._id = id
         if not id:
             raise ValueError("id: missing, such as butterfly/pistonball_v6 or my_package.my_module:my_parallel_env")
         factory = parallel_factory(id)
@@ -105,6 +111,7 @@ class PettingZoo(World):
         self._real = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
         space = common_space(self._envs[0], self.agents, "observation_space", id)
         own, self._own_part = split_mask(space)
+        self._misfit, self._mask_path = misfit_of(space), mask_path(space)
         self._observations = Observations(own, self._real)
         # Ended agents have zeros, which must lie within the bounds.
         self._observations.leaves = tuple(
@@ -112,8 +119,7 @@ class PettingZoo(World):
             for leaf in self._observations.leaves
         )
         self._actions = Actions(common_space(self._envs[0], self.agents, "action_space", id), self._real)
-        self._mask_observed = has_mask(space)
-        self._masked = self._actions.discrete and (self._mask_observed or self._mask_in_infos())
+        self._masked = self._actions.discrete and (self._mask_path is not None or self._mask_in_infos())
         self._set_specs()
         self._batch = self._empty_batch()
         self._present = np.zeros((num_envs, len(self.agents)), bool)
@@ -128,8 +134,8 @@ class PettingZoo(World):
             env.close()
 
     def _mask_in_infos(self) -> bool:
-        _, infos = self._envs[0].reset(seed=0)
-        return any(ACTION_MASK in info for info in infos.values())
+        _, infos = self._reset_one(self._envs[0], 0)
+        return any(_mask_of(info) is not None for info in infos.values())
 
     # -- specs ---------------------------------------------------------------------------------------------------
 
@@ -161,10 +167,12 @@ class PettingZoo(World):
         batch = self._batch.copy()
         for row, seed in zip(rows, seeds):
             env = self._envs[row]
-            observations, infos = env.reset(seed=seed)
+            observations, infos = self._reset_one(env, seed)
             self._clear(batch, row)
             for agent in env.agents:
-                self._enter(batch, (row, self._slots[agent]), agent, observations, infos)
+                with self._answering("reset", agent):
+                    seen = _there(observations.get(agent))
+                    self._enter(batch, (row, self._slots[agent]), seen, infos.get(agent), checked=True)
             self._present[row] = batch.active[row]
             self._steps[row], self._returns[row] = 0, 0.0
         self._show(batch)
@@ -192,32 +200,72 @@ class PettingZoo(World):
     def _step_one(self, batch: _Batch, row: int, actions: Array) -> None:
         """Steps one environment and writes its row; agents that are missing or have ended become inactive."""
         self._steps[row] += 1
-        env, before = self._envs[row], self._batch.active[row]
+        env, before, call = self._envs[row], self._batch.active[row], f"step {self._steps[row]} of an episode"
         chosen = {agent: self._actions.decode(actions[self._slots[agent]]) for agent in env.agents}
-        observations, rewards, terminations, truncations, infos = env.step(chosen)
+        with self._answering(call):
+            answer = env.step(chosen)
+        if not isinstance(answer, tuple) or len(answer) != 5:
+            raise self._foreign(call, answer)
+        observations, rewards, *ends, infos = answer
         late = self._max_steps is not None and self._steps[row] >= self._max_steps
+        checked = self.run_type_checks or self._steps[row] == 1
         for agent, slot in self._slots.items():
             place, stays = (row, slot), agent in env.agents
             if not before[slot] and (agent in chosen or not stays):
                 continue
-            self._enter(batch, place, agent, observations, infos)
-            batch.reward[place] = rewards.get(agent, 0.0)
-            cut = bool(truncations.get(agent, False)) or late
-            over = bool(terminations.get(agent, False)) or not (stays or cut)
-            batch.terminated[place], batch.truncated[place] = over, cut and not over
+            with self._answering(call, agent):
+                seen = observations.get(agent)
+                self._enter(batch, place, _there(seen) if stays else seen, infos.get(agent), checked)
+                told = [rewards.get(agent, 0.0), *(kind.get(agent, False) for kind in ends)]
+                if wrong := fault(None, None, *told):
+                    raise ValueError(wrong)
+                batch.reward[place], over, cut = told
+                over = bool(over)
+                cut = not over and (bool(cut) or late or not stays)
+            batch.terminated[place], batch.truncated[place] = over, cut
             batch.active[place] = not (over or cut)
 
-    def _enter(
-        self, batch: _Batch, place: tuple[int, int], agent: Any, observations: dict[Any, Any], infos: dict[Any, Any]
-    ) -> None:
-        """Writes an agent's observation and mask, and makes it active."""
+    def _enter(self, batch: _Batch, place: tuple[int, int], observation: Any, info: Any, checked: bool) -> None:
+        """Writes an agent's observation (its last one if there is none) and mask, and makes it active."""
         batch.active[place], batch.terminated[place], batch.truncated[place] = True, False, False
-        observation = observations.get(agent)
-        if observation is not None:
+        if observation is None:
+            for now, before in zip(batch.observations, self._batch.observations):
+                now[place] = before[place]
+        else:
+            if checked and (wrong := fault(self._misfit, observation)):
+                raise ValueError(wrong)
             self._observations.write(batch.observations, place, self._own_part(observation))
+        mask = _mask_of(info)
         if batch.mask is not None:
-            source = observation if self._mask_observed else infos.get(agent)
-            self._actions.write_mask(batch.mask, place, (source or {}).get(ACTION_MASK))
+            if self._mask_path is not None:
+                mask = None if observation is None else taken(observation, self._mask_path)
+            self._actions.write_mask(batch.mask, place, mask)
+        elif mask is not None and self._actions.discrete:
+            raise ValueError("its info has an action mask, but none had one at the first reset")
+
+    # -- faults of the environments ------------------------------------------------------------------------------
+
+    def _reset_one(self, env: Any, seed: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        with self._answering("reset"):
+            answer = env.reset(seed=seed)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise self._foreign("reset", answer)
+        return answer
+
+    def _foreign(self, call: str, answer: Any) -> EnvironmentFailed:
+        kind = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
+        return EnvironmentFailed(f"{self._id}: {call} returns {kind}; {_INTERFACE}")
+
+    @contextmanager
+    def _answering(self, call: str, agent: Any = None) -> Iterator[None]:
+        """A context that names the environment, the call and the agent whose answer fits nowhere."""
+        try:
+            yield
+        except Exception as error:  # a user's code may raise anything
+            if agent is None:
+                raise raised(f"{self._id}: {call}", error) from error
+            told = f"{self._id}: {call}: agent {agent!r}: {error}{place_in_users_code(error)}"
+            raise EnvironmentFailed(" ".join(told.split())) from error
 
     # -- arrays --------------------------------------------------------------------------------------------------
 
@@ -267,7 +315,22 @@ class PettingZoo(World):
 # -- environments by id ----------------------------------------------------------------------------------------------
 
 
+_INTERFACE = (
+    "PettingZoo's reset(seed=, options=) returns (observations, infos), its step (observations, rewards, terminations, "
+    "truncations, infos)"
+)
 _METHODS = ("observation_space", "action_space", "reset", "step")
+
+
+def _there(observation: Any) -> Any:
+    if observation is None:
+        raise ValueError("it is listed, but has no observation")
+    return observation
+
+
+def _mask_of(info: Any) -> Any:
+    """Returns the action mask in an agent's info, None without one."""
+    return next((info[name] for name in MASKS if name in info), None) if info else None
 
 
 def parallel_factory(id: str) -> Callable[..., Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 from rlstack.config.errors import RunError
-from rlstack.envs.processes import EnvironmentFailed, WorkersFailed, place_of
+from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
 from rlstack.files.safe_load import out_of_memory
 from rlstack.runs.run_directory import OF_THE_DISK
 
@@ -56,6 +57,8 @@ def environment_errors(env: Mapping[str, Any] | None) -> Iterator[None]:
     """
     try:
         yield
+    except EnvironmentRaised as error:
+        raise RunError(f"env: {error}", "".join(format_exception(error.__cause__))) from error
     except (EnvironmentFailed, WorkersFailed) as error:
         raise RunError(f"env: {error}", getattr(error, "traceback", "")) from error
     except SystemExit as error:

@@ -92,9 +92,13 @@ def build_worlds(config: TrainConfig, device: torch.device, options: Mapping[str
         options: options of the worlds; see :class:`rlstack.training.acceleration.Acceleration`.
     """
     if not remote(config):
-        return build_world(config.env, device, config.seed, **options)
-    plain = {name: value for name, value in {"workers": 0, "compiled": False}.items() if name in config.env}
-    return build_world(config.env, _CPU, config.seed, num_worlds=_share(config), **plain)
+        env = build_world(config.env, device, config.seed, **options)
+    else:
+        plain = {name: value for name, value in {"workers": 0, "compiled": False}.items() if name in config.env}
+        env = build_world(config.env, _CPU, config.seed, num_worlds=_share(config), **plain)
+    if isinstance(env, World):
+        env.run_type_checks = bool(config.debug)
+    return env
 
 
 def start_collector(
@@ -164,6 +168,7 @@ def _worlds_of(config: TrainConfig, options: dict[str, Any], index: int, seed: i
     seed_everything(own)
     env = build_world(config.env, device_of_worlds(config.collector.device, _CPU), seed, num_worlds=here, **options)
     if isinstance(env, World):
+        env.run_type_checks = bool(config.debug)
         env.share(here * index, here * config.collector.workers, seed)
     else:
         env.set_seed(own)

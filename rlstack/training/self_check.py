@@ -20,7 +20,7 @@ from rlstack.config import ConfigError
 from rlstack.data.finite import find
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.named import place_in_users_code
-from rlstack.envs.processes import EnvironmentFailed
+from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised
 from rlstack.envs.whole_files import temporary
 from rlstack.envs.world import World
 from rlstack.runs.checkpoint import read_checkpoint, write_checkpoint
@@ -61,7 +61,7 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
             name = check.__name__
             try:
                 print(f"[OK] {name}: {check()}", file=sys.stdout if stream is None else stream, flush=True)
-            except ConfigError:
+            except (ConfigError, EnvironmentRaised):
                 raise
             except EnvironmentFailed as error:
                 raise ConfigError(f"env: {error}") from error
@@ -79,6 +79,8 @@ class _SmallCopy:
         # Compiling takes half a minute and worker processes take seconds; neither is checked here.
         eager = {key: value for key, value in (("compiled", False), ("workers", 0)) if key in config.env}
         self.env = build_world(config.env, device, config.seed, num_worlds=_WORLDS, **eager)
+        if isinstance(self.env, World):
+            self.env.run_type_checks = True
         self.agent = build_agent(config.agent, self.env, config.total_frames, device)
 
     def specs(self) -> str:

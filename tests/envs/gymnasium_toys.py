@@ -126,6 +126,52 @@ class Drawn(gymnasium.Env[Any, Any]):
         return picture[..., 0] if self.kind == "grey" else picture[..., :1] if self.kind == "one channel" else picture
 
 
+class MaskedInPlural(Masked):
+    """The same mask by the name ``action_masks``."""
+
+    def _shown(self) -> tuple[Any, dict[str, Any]]:
+        observation, info = super()._shown()
+        return observation, {"action_masks": info["action_mask"]}
+
+
+class MaskedByMethod(Masked):
+    """The same mask by sb3-contrib's method."""
+
+    def action_masks(self) -> Any:
+        return super()._shown()[1]["action_mask"]
+
+    def _shown(self) -> tuple[Any, dict[str, Any]]:
+        return super()._shown()[0], {}
+
+
+class MaskedBelow(Masked):
+    """The same mask in a Dict within a Dict."""
+
+    observation_space = spaces.Dict(
+        {"ship": spaces.Dict({"speed": Masked.observation_space, "action_mask": spaces.MultiBinary(3)})}
+    )
+
+    def _shown(self) -> tuple[Any, dict[str, Any]]:
+        observation, info = super()._shown()
+        return {"ship": {"speed": observation, **info}}, {}
+
+
+class MaskedAtFirst(Masked):
+    """The same mask, in the info of ``reset`` only."""
+
+    def _shown(self) -> tuple[Any, dict[str, Any]]:
+        observation, info = super()._shown()
+        return observation, {} if self.steps else info
+
+
+class MaskedByNumbers(Masked):
+    """The same mask as numbers to add to logits."""
+
+    def _shown(self) -> tuple[Any, dict[str, Any]]:
+        observation, info = super()._shown()
+        return observation, {"action_mask": np.where(info["action_mask"], 0.0, -np.inf)}
+
+
 class Fragile(gymnasium.Env[Any, Any]):
     """Fails in a step of an episode or in a reset: with an exception, by ending its process, or by hanging.
 
@@ -170,6 +216,49 @@ class Fragile(gymnasium.Env[Any, Any]):
         if self.how == "hangs":
             time.sleep(1e6)
         raise ArithmeticError("the mast broke")
+
+
+class Answering(gymnasium.Env[Any, Any]):
+    """Answers with what it is given.
+
+    Args:
+        space: its observation space; None for four numbers.
+        first: the first observation, None for that of every step.
+        fits: the observation of every step but one.
+        at: the step that answers with ``answer`` instead, or raises an error; 0 is the third reset or a later one.
+        raises: the error.
+        answer: the parts of that answer.
+    """
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(
+        self,
+        space: Any = None,
+        first: Any = (0.0,) * 4,
+        fits: Any = (0.0,) * 4,
+        at: int = 1,
+        raises: Exception | None = None,
+        **answer: Any,
+    ) -> None:
+        self.observation_space, self.first, self.fits = space or spaces.Box(-1.0, 1.0, (4,)), first, fits
+        self.at, self.raises, self.answer, self.resets = at, raises, answer, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.steps, self.resets = 0, self.resets + 1
+        if self.resets > 1:
+            self._break()
+        return self.first, {}
+
+    def step(self, action: int) -> tuple[Any, ...]:
+        self.steps += 1
+        self._break()
+        parts = {"observation": self.fits, "reward": 1.0, "terminated": False, "truncated": False, "info": {}}
+        return tuple((parts | (self.answer if self.steps == self.at else {})).values())
+
+    def _break(self) -> None:
+        if self.raises is not None and self.steps == self.at:
+            raise self.raises
 
 
 class Noisy(gymnasium.Env[Any, Any]):

@@ -15,6 +15,7 @@ from torchrl.envs.utils import RandomPolicy, check_env_specs
 import rlstack
 from rlstack import envs
 from rlstack.envs.gymnasium import Gymnasium
+from rlstack.envs.processes import EnvironmentFailed
 from tests.envs.gymnasium_toys import TOYS, rolled
 
 CARTPOLE = "CartPole-v1"
@@ -128,14 +129,29 @@ def test_continuous_actions_are_clipped_and_belong_to_the_batch() -> None:
     assert action.tolist() == [[1.0, -9.0, 9.0, 0.5]], "what the environment does to its action stays there"
 
 
-@pytest.mark.parametrize("name", ["Masked", "MaskedInObservation"])
-def test_action_masks_follow_the_environment(name: str) -> None:
-    env = Gymnasium(f"{TOYS}:{name}", num_envs=2)
+@pytest.mark.parametrize("form", ["", "InObservation", "InPlural", "ByMethod", "Below"])
+@pytest.mark.parametrize("max_steps", [None, 9])
+def test_action_masks_follow_the_environment(form: str, max_steps: int | None) -> None:
+    """In every form in which an environment may tell them, also inside a wrapper."""
+    env = Gymnasium(f"{TOYS}:Masked{form}", num_envs=2, max_steps=max_steps)
     batch = rolled(env, 10)  # an illegal action is an error there
-    assert env.observation_spec["observation"].shape == (2, 1)
+    key = ("observation", "ship", "speed") if form == "Below" else "observation"
+    assert env.observation_spec[key].shape == (2, 1)
     torch.testing.assert_close(batch["action"][0], torch.tensor([0, 1, 2, 0, 1, 2, 0, 0, 1, 2]))
     torch.testing.assert_close(batch["action_mask"].long().argmax(-1), batch["action"])
     assert batch["next", "action_mask"][0, 6].tolist() == [False, True, False], "after seven steps"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("MaskedAtFirst", "step 1 of an episode: its info has no action mask, but that of the first reset had one"),
+        ("MaskedByNumbers", r"reset: action mask \[0\.0, -inf, -inf\] has other numbers than 0 and 1"),
+    ],
+)
+def test_masks_that_would_allow_everything_are_refused(name: str, told: str) -> None:
+    with pytest.raises(EnvironmentFailed, match=rf"^{TOYS}:{name}: {told}$"):
+        rolled(Gymnasium(f"{TOYS}:{name}", 1), 1)
 
 
 def test_seeds_decide_everything() -> None:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
+import sys
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from rlstack.envs.gymnasium import Gymnasium
-from rlstack.envs.processes import EnvironmentFailed, WorkersFailed
-from tests.envs.gymnasium_toys import TOYS, rolled
+from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed
+from tests.envs.gymnasium_toys import TOYS, Answering, rolled
 
-FRAGILE = f"{TOYS}:Fragile"
+FRAGILE, ANSWERING = f"{TOYS}:Fragile", f"{TOYS}:Answering"
 REASONS = {
-    "raises": r"ArithmeticError: the mast broke \(gymnasium_toys.py:\d+\)",
+    "raises": r"tests.*: step \d of an episode raised ArithmeticError: the mast broke \(gymnasium_toys.py, line \d+\)",
     "dies": r"the process has died \(exit code -9\)",
     "hangs": "the process does not answer",
 }
@@ -117,14 +121,122 @@ def test_one_that_ends_its_process_is_not_replaced() -> None:
     [
         ({"reset": "plain"}, r"reset does not fit \(it returns one ndarray\)"),
         ({"reset": "seedless"}, r"reset does not fit \(.*unexpected keyword argument 'seed'\)"),
-        ({}, r"step does not fit \(not enough values to unpack \(expected 5, got 4\)\)"),
-        ({"parts": 6}, r"step does not fit \(too many values to unpack .*\)"),
+        ({}, r"step 1 of an episode does not fit \(not enough values to unpack \(expected 5, got 4\)\)"),
+        ({"parts": 6}, r"step 1 of an episode does not fit \(too many values to unpack .*\)"),
     ],
 )
 def test_older_interfaces_are_told_in_one_line(kwargs: dict[str, Any], fault: str, max_steps: int | None) -> None:
     """This also holds if a wrapper of Gymnasium calls them first."""
     with pytest.raises(EnvironmentFailed, match=rf"^{TOYS}:Old: {fault}; Gymnasium's reset.*shimmy"):
         rolled(Gymnasium(f"{TOYS}:Old", 1, kwargs=kwargs, max_steps=max_steps), 1)
+
+
+BOX = spaces.Box(-1.0, 1.0, (4,))
+IMAGE = spaces.Box(0, 255, (2, 2), np.uint8)
+FITS = np.zeros(4, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "fits", "seen", "told"),
+    [
+        (BOX, FITS, [7.0], "it is float64 of shape [1], the space says float32 of shape [4]"),
+        (BOX, FITS, 0.5, "it is float64 of shape [], the space says float32 of shape [4]"),
+        (BOX, FITS, FITS + 0j, "it is complex64 of shape [4], the space says float32 of shape [4]"),
+        (BOX, FITS, np.zeros(5), "it is float64 of shape [5], the space says float32 of shape [4]"),
+        (BOX, FITS, "left", "it is 'left', the space says float32 of shape [4]"),
+        (BOX, FITS, None, "it is None, the space says float32 of shape [4]"),
+        (BOX, FITS, [0, 0, 1.5, 0], "it has 1.5 at [2], the space says -1.0 to 1.0"),
+        (spaces.MultiDiscrete([3, 4]), [2, 3], [3, 1], "it has 3 at [0], the space says 0 to 2"),
+        (spaces.Discrete(3), 2, -1, "it has -1, the space says 0 to 2"),
+        (spaces.Discrete(3), 2, 1.0, "it is float64 of shape [], the space says int64 of shape []"),
+        (spaces.MultiBinary(2), [0, 1], [0, 2], "it has 2 at [1], the space says 0 to 1"),
+        (IMAGE, IMAGE.low, IMAGE.low + 0.5, "it is float64 of shape [2, 2], the space says uint8 of shape [2, 2]"),
+        (IMAGE, IMAGE.low, IMAGE.low - 1, None),
+        (IMAGE, IMAGE.low, IMAGE.low.astype(int) - 1, "it has -1 at [0, 0], the space says 0 to 255"),
+        (
+            spaces.Dict(a=spaces.Tuple([BOX])),
+            {"a": (FITS,)},
+            {"a": (FITS[:1],)},
+            "entry 'a.0' is float32 of shape [1], the space says float32 of shape [4]",
+        ),
+        (spaces.Dict(a=BOX), {"a": FITS}, {"b": FITS}, "it has the entries ['b'], the space says Dict of ['a']"),
+        (spaces.Dict(a=BOX), {"a": FITS}, FITS, "it is a ndarray, the space says Dict of ['a']"),
+    ],
+)
+@pytest.mark.parametrize("call", ["reset", "step 1 of an episode"])
+def test_an_observation_that_does_not_fit_its_space_ends_it(
+    space: Any, fits: Any, seen: Any, told: str | None, call: str
+) -> None:
+    kwargs = {"space": space, "first": seen if call == "reset" else fits, "fits": fits, "observation": seen}
+    env = Gymnasium(ANSWERING, 1, kwargs=kwargs)
+    if told is None:
+        rolled(env, 1)
+        return
+    message = f"{ANSWERING}: {call}: the observation does not fit its space: {told}"
+    with pytest.raises(EnvironmentFailed, match=rf"^{re.escape(message)}$"):
+        rolled(env, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"observation": np.zeros(5)}, "the observation does not fit its space: it is float64 of shape [5], the space"),
+        ({"reward": [0.5]}, "the reward is [0.5], it must be a number"),
+        ({"reward": np.ones(1)}, "the reward is array([1.]), it must be a number"),
+        ({"reward": None}, "the reward is None, it must be a number"),
+        ({"reward": 1j}, "the reward is 1j, it must be a number"),
+        ({"terminated": "no"}, "terminated is 'no', it must be True or False"),
+        ({"truncated": [1, 0]}, "truncated is [1, 0], it must be True or False"),
+        ({"info": [1]}, "info is [1], it must be a dict"),
+        ({"info": {"action_mask": [1, 1]}}, "its info has an action mask, but that of the reset had none"),
+    ],
+)
+def test_an_answer_that_fits_nowhere_is_told_with_its_step(answer: dict[str, Any], told: str) -> None:
+    """Also in a later step, which is not checked as the first one is."""
+    with pytest.raises(EnvironmentFailed, match=rf"^{ANSWERING}: step 3 of an episode: {re.escape(told)}[^\n]*$"):
+        rolled(Gymnasium(ANSWERING, 2, kwargs={"at": 3, **answer}), 4)
+
+
+def test_answers_that_fit() -> None:
+    """A bound that is missed by a rounding error, a reward and a flag in arrays, a list for an array."""
+    answer = {"observation": [1.000001, 0, 0, 0], "reward": np.ones(()), "terminated": np.array([True])}
+    following = rolled(Gymnasium(ANSWERING, 1, kwargs=answer), 1)["next"]
+    assert following["reward"].item() == 1 and following["terminated"].all()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_every_step_is_checked_where_type_checks_are_asked_for(workers: int) -> None:
+    def world() -> Gymnasium:
+        return Gymnasium(ANSWERING, 1, workers=workers, kwargs={"at": 3, "observation": [7.0]})
+
+    with world() as env:
+        assert rolled(env, 3)["next", "observation"][0, 2].tolist() == [7.0] * 4
+    with world() as env, pytest.raises((EnvironmentFailed, WorkersFailed), match=r"step 3 .*: it is float64 of shape"):
+        env.run_type_checks = True
+        rolled(env, 3)
+
+
+def test_a_space_that_changes_is_named() -> None:
+    class Growing(Answering):
+        def step(self, action: int) -> Any:
+            self.observation_space = spaces.Box(-1.0, 1.0, (5,))
+            return np.zeros(5), 0.0, False, False, {}
+
+    sys.modules[__name__].Growing = Growing  # type: ignore[attr-defined]
+    message = r"step 1 .*; its observation_space has changed from Box\(.*\(4,\), float32\) to Box\(.*\(5,\), float32\)$"
+    with pytest.raises(EnvironmentFailed, match=message):
+        rolled(Gymnasium(f"{__name__}:Growing", 1), 1)
+
+
+@pytest.mark.parametrize("error", [ValueError("not enough values to unpack"), MemoryError(), OSError(28, "disk full")])
+@pytest.mark.parametrize("call", ["reset", "step 2 of an episode"])
+def test_errors_of_the_environments_own_code_show_its_line(error: Exception, call: str) -> None:
+    kwargs = {"raises": error, "at": 0 if call == "reset" else 2}
+    text = re.escape(f"{type(error).__name__}: {error}" if str(error) else "MemoryError")
+    with pytest.raises(
+        EnvironmentRaised, match=rf"^{ANSWERING}: {call} raised {text} \(gymnasium_toys.py, line \d+\)$"
+    ):
+        rolled(Gymnasium(ANSWERING, 1, kwargs=kwargs), 2)
 
 
 def test_a_timeout_is_a_positive_number() -> None:

@@ -15,6 +15,7 @@ from torchrl.envs.utils import check_env_specs
 
 from rlstack import envs
 from rlstack.data.flatten import flatten_agents, transitions
+from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised
 from rlstack.evaluation.evaluator import evaluate
 from tests.evaluation.scripted import Scripted
 
@@ -112,6 +113,39 @@ class Coming(March):
         return seen, rewards, over, cut, infos
 
 
+class Turns(March):
+    """Only the agent whose turn it is is listed, without an observation of the other one."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        self.steps += 1
+        before, self.agents = self.agents, [] if self.steps == 4 else [["early", "late"][self.steps % 2]]
+        seen = {agent: np.array([5 + self.steps, 1], np.float32) for agent in self.agents}
+        flags = dict.fromkeys(before, self.steps == 4)
+        return seen, dict.fromkeys(before, 1.0), flags, dict.fromkeys(before, False), {agent: {} for agent in before}
+
+
+class Wrong(March):
+    """Answers with what it is given, in ``reset`` or in step ``at``."""
+
+    def __init__(self, at: int = 1, reset: Any = None, raises: Any = None, info: Any = None, **parts: Any) -> None:
+        super().__init__()
+        self.at, self.wrong_reset, self.parts, self.raises, self.info = at, reset, parts, raises, info
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        answer = super().reset(seed, options)
+        return answer if self.wrong_reset is None else self.wrong_reset
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        seen, rewards, over, cut, infos = super().step(actions)
+        if self.steps == self.at:
+            if self.raises is not None:
+                raise self.raises
+            for name, part in (("seen", seen), ("reward", rewards), ("over", over)):
+                part.update({"late": self.parts[name]} if name in self.parts else {})
+            infos["late"] = self.info or {}
+        return seen, rewards, over, cut, infos
+
+
 def make(world: str = "March", **options: Any) -> EnvBase:
     return envs.make("pettingzoo", id=f"{__name__}:{world}", **options)
 
@@ -205,6 +239,45 @@ def test_the_fast_path_does_what_torchrl_does() -> None:
             assert set(ours.keys()) == set(theirs.keys())
             for key in ours.keys():  # noqa: SIM118
                 assert torch.equal(ours[key], theirs[key]), key
+
+
+def test_an_agent_that_waits_for_its_turn_has_not_terminated() -> None:
+    rollout = run(make("Turns"), 4)
+    assert rollout["agents", "active"][0, 1:, :2].tolist() == [[True, False], [False, True], [True, False]]
+    following = rollout["next", "agents"]
+    assert following["terminated"][0, :, :2, 0].tolist() == [[False, False]] * 3 + [[True, False]]
+    assert following["truncated"][0, 0, :2, 0].tolist() == [False, True]
+    assert following["observation"][0, 0, 1].tolist() == [5, 0], "its last one"
+    assert rollout["next", "terminated"][0, :, 0].tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "told"),
+    [
+        (
+            {"reset": {"late": 1}},
+            r"reset returns one dict; PettingZoo's reset\(seed=, options=\) returns \(observations",
+        ),
+        ({"reset": ({"late": [1, 1]}, {})}, "reset: agent 'early': it is listed, but has no observation"),
+        (
+            {"seen": [7.0]},
+            r"step 1 of an episode: agent 'late': the observation does not fit .* shape \[1\], the space",
+        ),
+        ({"reward": [0.5], "at": 2}, r"step 2 of an episode: agent 'late': the reward is \[0.5\], it must be a number"),
+        ({"over": "no", "at": 2}, "step 2 of an episode: agent 'late': terminated is 'no', it must be True or False"),
+        (
+            {"info": {"action_mask": [1, 1]}},
+            "step 1 .*: its info has an action mask, but none had one at the first reset",
+        ),
+        (
+            {"raises": KeyError("x"), "at": 2},
+            r"step 2 of an episode raised KeyError: 'x' \(test_pettingzoo.py, line \d+\)",
+        ),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_one_line(kwargs: dict[str, Any], told: str) -> None:
+    with pytest.raises((EnvironmentFailed, EnvironmentRaised), match=rf"^{__name__}:Wrong: {told}[^\n]*$"):
+        run(make("Wrong", kwargs=kwargs), 2)
 
 
 def test_an_ended_world_can_be_stepped_on() -> None:

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, Unbounded
 
-from rlstack.envs.spaces import Actions, Observations, has_mask, split_mask
+from rlstack.envs.spaces import Actions, Observations, mask_path, split_mask
 
 
 def encoded(space: spaces.Space[Any], value: Any) -> list[list[float]]:
@@ -94,6 +94,7 @@ def test_bounds_are_the_spaces_own() -> None:
         (spaces.MultiBinary(2), [0, 1], [0, 1]),
         (spaces.Box(-1, 1, (2,)), [0.5, 7.0], [0.5, 1.0]),
         (spaces.Box(-1, 1, (2, 1), np.float64), [0.5, -0.5], [[0.5], [-0.5]]),
+        (spaces.Box(-0.1, 0.3, (2,), np.float64), [-1.0, 1.0], [-0.1, 0.3]),  # neither is a number of 32 bits
     ],
 )
 def test_what_an_action_becomes(space: spaces.Space[Any], given: Any, expected: Any) -> None:
@@ -101,7 +102,8 @@ def test_what_an_action_becomes(space: spaces.Space[Any], given: Any, expected: 
     array = codec.array(1)
     codec.store(array, np.asarray([given]))
     for action in (codec.decode(array[0]), codec.decode_all(array)[0]):
-        assert space.contains(action) and np.asarray(action).tolist() == expected
+        assert space.contains(action)
+        np.testing.assert_allclose(action, expected, rtol=1e-7)
 
 
 def test_action_specs() -> None:
@@ -122,7 +124,16 @@ def test_action_specs() -> None:
         (Observations, spaces.Dict({}), "is empty"),
         (Actions, spaces.Tuple([spaces.Discrete(2)]), "action space Tuple.* is not supported, allowed: Discrete"),
         (Actions, spaces.Box(0, 5, (2,), np.int64), "is not supported"),
-        (Actions, spaces.Box(-np.inf, np.inf, (2,)), "bounds must be finite"),
+        (
+            Actions,
+            spaces.Box(-np.inf, np.inf, (2,)),
+            r"bounds must be finite; gymnasium.wrappers.TransformAction\(env,",
+        ),
+        (
+            mask_path,
+            spaces.Dict(a=spaces.Dict(action_mask=spaces.MultiBinary(2)), action_mask=spaces.MultiBinary(2)),
+            "it has the action masks a.action_mask, action_mask, one for all choices is allowed",
+        ),
     ],
 )
 def test_other_spaces_are_refused(codec: Any, space: spaces.Space[Any], message: str) -> None:
@@ -148,4 +159,6 @@ def test_a_mask_is_no_observation() -> None:
     assert rest == box and take({"observation": "it", "action_mask": "mask"}) == "it"
     rest, _ = split_mask(spaces.Dict({"a": box, "b": box, "action_mask": mask}))
     assert rest == spaces.Dict({"a": box, "b": box})
-    assert split_mask(box)[0] is box and not has_mask(box)
+    assert split_mask(box)[0] is box and mask_path(box) is None
+    rest, _ = split_mask(spaces.Tuple([box, spaces.Dict({"observation": box, "action_masks": mask})]))
+    assert rest == spaces.Tuple([box, spaces.Dict({"observation": box})])

@@ -20,7 +20,7 @@ import rlstack
 from rlstack.command import HydraCommand, user_errors
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.errors import RunError
-from rlstack.envs.processes import EnvironmentFailed, WorkersFailed, place_of
+from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.failures import environment_errors, told_in_one_line
 from rlstack.training.hardware import Hardware
@@ -240,13 +240,20 @@ def test_workers_are_counted_and_given_up_in_one_line(tmp_path: Path, capsys: py
     assert capsys.readouterr().err == "Traceback\n  in step\nerror: env: worker 0 of 1: it broke\n"
 
 
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("exits", r":Fragile called sys.exit\(0\) in gymnasium_toys.py:\d+; an environment may end its episodes"),
+        ("raises", r":Fragile: step \d+ of an episode raised ArithmeticError: .* \(gymnasium_toys.py, line \d+\)$"),
+    ],
+)
 @pytest.mark.parametrize(("at", "frames"), [(40, 128), (3, None)])
-def test_an_environment_that_ends_the_program_ends_the_run_as_an_error(
-    tmp_path: Path, at: int, frames: int | None
+def test_an_environment_that_fails_ends_the_run_in_one_line(
+    tmp_path: Path, how: str, told: str, at: int, frames: int | None
 ) -> None:
     """The failure happens in training, after a checkpoint, and in the self-check."""
-    ends = ["env.id=tests.envs.gymnasium_toys:Fragile", f"+env.kwargs={{how: exits, at: {at}}}"]
-    with pytest.raises(RunError, match=r"^env: tests.*:Fragile called sys.exit\(0\) in gymnasium_toys.py:\d+; "):
+    ends = ["env.id=tests.envs.gymnasium_toys:Fragile", f"+env.kwargs={{how: {how}, at: {at}}}"]
+    with pytest.raises(RunError, match=rf"^env: tests.*{told}"):
         train(plain(tmp_path / "run", *ends))
     if frames is None:
         assert not (tmp_path / "run").exists()
@@ -293,5 +300,9 @@ def test_memory_that_is_full_ends_a_run_in_one_line(tmp_path: Path) -> None:
             raise error
     with pytest.raises(RuntimeError, match="a bug"), told_in_one_line(tmp_path):
         raise RuntimeError("a bug")
+    own_code = EnvironmentRaised("my:Env: step 3 of an episode raised MemoryError")
+    with pytest.raises(RunError, match=r"^env: my:Env: step 3 of") as own, told_in_one_line(tmp_path):
+        raise own_code from MemoryError()
+    assert own.value.details.endswith("MemoryError\n")
     with pytest.raises(RunError, match=r"^env: it is over$"), told_in_one_line(tmp_path):
         raise RunError("env: it is over")

@@ -240,7 +240,7 @@ def test_the_self_check_tells_of_an_environment_of_the_older_kind(tmp_path: Path
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = to_plain(compose("train", overrides))
-    with pytest.raises(ConfigError, match=r"^env: tests\.envs\.gymnasium_toys:Old: step does not fit"):
+    with pytest.raises(ConfigError, match=r"^env: tests\.envs\.gymnasium_toys:Old: step 1 of an episode does not fit"):
         self_check(build(TrainConfig, plain), run)
 
 
