@@ -180,10 +180,13 @@ def test_a_device_is_no_file(name: str) -> None:
 BOMB = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))])
 
 
-@pytest.mark.parametrize("text", [BOMB, "a: &a [*a]", "a: &a {<<: *a}", f"a: {'x' * 300_000}"])
-def test_a_bomb_of_aliases_is_refused_unbuilt(text: str, tmp_path: Path) -> None:
+DEEP = ["[" * 100_000, "- " * 100_000]
+
+
+@pytest.mark.parametrize("text", [BOMB, "a: &a [*a]", "a: &a {<<: *a}", f"a: {'x' * 300_000}", *DEEP])
+def test_yaml_that_expands_or_nests_too_far_is_refused_unbuilt(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"alias|bytes"):
+    with pytest.raises(ConfigError, match=r"alias|bytes|deeply"):
         RunDirectory.open(tmp_path).read_config()
     assert StoredRun.read(tmp_path, "a").config == {}
     (tmp_path / "config.yaml").write_text("a: &a [1, 2]\nb: *a\n")

@@ -21,7 +21,7 @@ def listed(folder: Path) -> list[dict[str, Any]]:
     (see :func:`state_of`), ``metric`` and ``score`` (its last value), ``seconds`` of training, and ``age`` in seconds
     since the run last wrote a file. Unknown values are None.
     """
-    runs, _ = find(folder)
+    runs, _ = find(folder, whole=False)
     return sorted(map(_row, runs), key=lambda row: row["age"])
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +26,7 @@ from rlstack.training.loggers import FRAMES, METRICS_FILE
 SECONDS, CPU_SECONDS, EVALUATED = "time/seconds", "time/cpu_seconds", "eval/"
 _LEAGUE = "league.json"
 _CONFIG = "config.yaml"
+_END = 2**13  # bytes at the end of a table that are read first
 _CONFIGS = (_CONFIG, ".hydra/config.yaml")
 Series = NDArray[np.float64]
 
@@ -73,12 +75,16 @@ class StoredRun:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def read(cls, path: Path, name: str) -> StoredRun:
-        """Reads the available parts of a run; no fault in it raises an error."""
+    def read(cls, path: Path, name: str, whole: bool = True) -> StoredRun:
+        """Reads the available parts of a run; no fault in it raises an error.
+
+        Args:
+            whole: False reads the ends of the curves and no evaluation, which takes a millisecond.
+        """
         run = cls(path, name)
         run.config = _config(path, run.notes)
-        run.curves = read_curves(path / METRICS_FILE, run.notes)
-        run.evaluations = list(_evaluations(path / "evaluations", run.notes))
+        run.curves = read_curves(path / METRICS_FILE, run.notes, whole)
+        run.evaluations = list(_evaluations(path / "evaluations", run.notes)) if whole else []
         if (path / ENVIRONMENT).is_file():
             run.environment = [entry for entry in _json(path / ENVIRONMENT, run.notes) or [] if isinstance(entry, dict)]
         if run.curves and not any(name.startswith("eval/") for name in run.curves):
@@ -139,17 +145,17 @@ class StoredRun:
         return next((entry for entry in reversed(self.evaluations) if entry.frames is not None), None)
 
 
-def find(folder: Path) -> tuple[list[StoredRun], list[Path]]:
-    """Finds the runs in or below a folder by name, and the folders of leagues."""
+def find(folder: Path, whole: bool = True) -> tuple[list[StoredRun], list[Path]]:
+    """Finds the runs in or below a folder by name, see :meth:`StoredRun.read`, and the folders of leagues."""
     runs: list[StoredRun] = []
     leagues: list[Path] = []
     with working("reading", "runs") as work:
-        whole, seen = folder.resolve(), set[Path]()
+        top, seen = folder.resolve(), set[Path]()
         for path, folders, files in os.walk(folder, followlinks=True):
             work.reach(len(runs))
             here = Path(path)
             place = here.resolve()
-            known = here.is_symlink() and (place.is_relative_to(whole) or whole.is_relative_to(place))
+            known = here.is_symlink() and (place.is_relative_to(top) or top.is_relative_to(place))
             if place in seen or known:  # found elsewhere, or above: a loop
                 folders.clear()
                 continue
@@ -158,7 +164,7 @@ def find(folder: Path) -> tuple[list[StoredRun], list[Path]]:
                 leagues.append(here)
             if METRICS_FILE in files or (_CONFIG in files and "total_frames" in _config(here, [])):
                 name = folder.resolve().name if here == folder else here.relative_to(folder).as_posix()
-                runs.append(StoredRun.read(here, name))
+                runs.append(StoredRun.read(here, name, whole))
                 folders.clear()  # runs are not searched for further runs
             folders[:] = [name for name in folders if not name.startswith(".")]
     return sorted(runs, key=lambda run: natural(run.name)), sorted(leagues)
@@ -169,33 +175,42 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def read_curves(path: Path, notes: list[str]) -> dict[str, Curve]:
-    """Reads the columns of a ``metrics.csv`` in order; adds a line to ``notes`` if rows had to be left out."""
+def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, Curve]:
+    """Reads the columns of a ``metrics.csv`` in order; adds a line to ``notes`` if rows had to be left out.
+
+    Args:
+        whole: False reads the last rows, at least those since the last evaluation.
+    """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = (path.read_bytes() if whole else _end_of(path)).decode(errors="replace")
     except OSError as error:
         notes.append(f"{path.name} cannot be read ({error.strerror})")
         return {}
     end = text.rfind("\n") + 1
     if end < len(text):
         notes.append(f"{path.name}: the last row is cut off, it was left out")
+    numbers, damaged = array("d"), 0
     try:
-        header, *rows = csv.reader(text[:end].splitlines())
-    except (csv.Error, ValueError):
-        notes.append(f"{path.name} has no rows")
-        return {}
-    if FRAMES not in header:
-        notes.append(f"{path.name} has no column {FRAMES!r}")
-        return {}
-    at = header.index(FRAMES)
-    read = [_numbers(row) for row in rows]
-    good = [row for row in read if row is not None and len(row) == len(header) and math.isfinite(row[at])]
-    if damaged := len(rows) - len(good):
+        rows = csv.reader(text[:end].splitlines())
+        header = next(rows)
+        if FRAMES not in header:
+            notes.append(f"{path.name} has no column {FRAMES!r}")
+            return {}
+        at = header.index(FRAMES)
+        for cells in rows:
+            row = _numbers(cells)
+            if row is not None and len(row) == len(header) and math.isfinite(row[at]):
+                numbers.extend(row)
+            else:
+                damaged += 1
+    except (csv.Error, StopIteration):
+        numbers = array("d")
+    if damaged:
         notes.append(f"{path.name}: {damaged} damaged row{'s were' if damaged > 1 else ' was'} left out")
-    if not good:
+    if not numbers:
         notes.append(f"{path.name} has no rows")
         return {}
-    table = np.array(good)
+    table = np.array(numbers).reshape(-1, len(header))
     table = table[np.argsort(table[:, at], kind="stable")]
     finite = np.isfinite(table)
     curves = {
@@ -207,6 +222,28 @@ def read_curves(path: Path, notes: list[str]) -> dict[str, Curve]:
     if infinite:
         notes.append(f"{path.name}: NaN or infinite values in {', '.join(infinite)}")
     return curves
+
+
+def _end_of(path: Path) -> bytes:
+    """Returns the header of a table and its last rows, at least those since the last evaluation."""
+    with path.open("rb") as file:
+        header = file.readline()
+        columns = [column for column, name in enumerate(header.split(b",")) if name.startswith(EVALUATED.encode())]
+
+        def is_evaluated(row: bytes) -> bool:
+            cells = row.split(b",")
+            return any(cells[column].strip() for column in columns if column < len(cells))
+
+        size, length = file.seek(0, os.SEEK_END), _END
+        while True:
+            start = max(size - length, len(header))
+            file.seek(start)
+            rows = file.read()
+            if start > len(header):
+                rows = rows.partition(b"\n")[2]  # the first one is cut off
+            if start == len(header) or not columns or any(map(is_evaluated, rows.splitlines())):
+                return header + rows
+            length *= 8
 
 
 def _numbers(cells: list[str]) -> list[float] | None:
@@ -224,7 +261,7 @@ def _config(path: Path, notes: list[str]) -> dict[str, Any]:
         notes.append(f"{_CONFIG} is missing: the configuration is unknown")
         return {}
     try:
-        content = yaml.safe_load(bounded_yaml.read_text(file))
+        content = bounded_yaml.read(file)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
         content = None
     if not isinstance(content, dict):

@@ -96,6 +96,18 @@ def test_frames_are_those_of_the_newest_checkpoint_if_it_has_more(tmp_path: Path
     assert listed(tmp_path)[0]["frames"] == 250
 
 
+@pytest.mark.parametrize("after", [0, 10, 3000])
+def test_a_long_table_is_read_from_its_end(after: int, tmp_path: Path) -> None:
+    rows = [f"{k},1.0,,,,,1,1" for k in range(0, 4000)]
+    rows += ["5000,,0.5,0.2,0.8,5.0,12,11", *(f"{6000 + k},2.0,,,,,20,18" for k in range(after))]
+    path = make_run(tmp_path / "run", config(), tuple(rows))
+    end, whole = (StoredRun.read(path, "run", way) for way in (False, True))
+    assert end.frames == whole.frames and {name: end.last(name) for name in whole.curves} == {
+        name: whole.last(name) for name in whole.curves
+    }
+    assert len(end.curves["time/seconds"].values) < len(whole.curves["time/seconds"].values)
+
+
 def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
     ended(make_run(tmp_path / "runs/a b", config(total_frames=400)), MemoryError, "the memory is full")
     make_run(tmp_path / "runs/deep/c", config())
