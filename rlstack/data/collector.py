@@ -62,6 +62,11 @@ class LeanCollector(Collector):
         self._carrier = carrier
         return stack_steps(steps, len(env.batch_size))
 
+    def load_state_dict(self, state_dict: Any, **options: Any) -> None:
+        """Restores a state, which has no ``policy_state_dict`` if the policy has none, such as a random one."""
+        options = options if "policy_state_dict" in state_dict else {**options, "strict": False}
+        super().load_state_dict(state_dict, **options)
+
     @cached_property
     def _in_one_go(self) -> bool:
         """Whether the env can make many steps in one call, under a policy with ``entries``."""

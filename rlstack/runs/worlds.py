@@ -107,9 +107,11 @@ def _checked(hint: Any, value: Any, key: str) -> Any:
 
 
 def _check_finite(value: Any, key: str) -> None:
-    """Raises an error for a number that is not finite at any depth, since results of a run cannot hold it."""
+    """Raises an error for a number at any depth that results of a run cannot hold: one that is not finite, or huge."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key}: {value} is not a finite number")
+    if isinstance(value, int) and abs(value) > 2**53:  # which a float still holds exactly
+        raise ConfigError(f"{key}: {value} is larger than 2**53")
     parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
     for name, part in parts:
         _check_finite(part, f"{key}.{name}")

@@ -26,6 +26,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torchrl.envs import EnvBase
+from torchrl.weight_update import SharedMemWeightSyncScheme
 from torchrl.weight_update.weight_sync_schemes import WeightStrategy
 
 from rlstack.agents import Agent
@@ -40,6 +41,9 @@ from rlstack.runs.seeding import restore_rng, rng_state
 
 ATTEMPTS = 3
 """Number of times in a row that workers are replaced before the run ends."""
+
+AHEAD = 2
+"""Number of batches that a worker may have collected and the learner not yet taken; then it waits."""
 
 _OWNER = ("collector", "traj_ids")
 """Entry of a batch with the index of its worker; TorchRL's synchronous collector counts frames by it."""
@@ -114,6 +118,8 @@ class WorkerCollector(LeanCollector):
         frames_per_batch: number of steps in a batch, over all its worlds.
         worker_idx: index of the worker.
         errors: folder for the error that ends the worker; None raises it, and Ray forwards it to the learner.
+        taken: the number of batches that the learner has taken from each worker, in shared memory; None on Ray, where
+            workers wait in any case.
         options: options of TorchRL's collectors, of which those in ``LEAN`` apply.
     """
 
@@ -125,12 +131,13 @@ class WorkerCollector(LeanCollector):
         frames_per_batch: int,
         worker_idx: int,
         errors: str | None = None,
+        taken: Tensor | None = None,
         policy_factory: Any = None,
         **options: Any,
     ) -> None:
         self.worker_idx, self._errors = worker_idx, errors
         self._sent: TensorDictBase | None = None
-        self._stage = -1
+        self._stage, self._taken, self._made = -1, taken, 0
         given = {"policy_factory": policy_factory, "worker_idx": worker_idx, "total_frames": -1}
         with self._telling():
             super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **given, **LEAN)
@@ -150,6 +157,9 @@ class WorkerCollector(LeanCollector):
     def rollout(self) -> TensorDictBase:
         """Collects a batch in the stage that came with the weights."""
         with self._telling():
+            while self._taken is not None and self._made - self._taken[self.worker_idx] >= AHEAD and _has_learner():
+                time.sleep(0.001)
+            self._made += 1
             self._enter_stage()
             return super().rollout()
 
@@ -193,6 +203,11 @@ class WorkerCollector(LeanCollector):
             self._carrier.update(state["remembered"])
         if "random" in state:
             restore_rng(state["random"])
+
+
+def _has_learner() -> bool:
+    learner = multiprocessing.parent_process()
+    return learner is None or learner.is_alive()
 
 
 def _packed(state: dict[str, Any]) -> dict[str, Tensor]:
@@ -240,7 +255,8 @@ class RemoteCollector:
 
     Args:
         start: function of a :class:`WorkerPolicy`, a seed, the steps that each worker's worlds have counted (for their
-            schedules) and the folder ``errors``; returns a function that starts a TorchRL collector.
+            schedules), TorchRL's scheme that sends weights to processes, and the options ``errors`` and ``taken`` of
+            :class:`WorkerCollector`; returns a function that starts a TorchRL collector.
         agent: the learner.
         device: device that workers act on.
         workers: number of workers.
@@ -276,10 +292,10 @@ class RemoteCollector:
             self._begin()
             if saved is not None:
                 self._within(lambda: self._go_on(saved))
-        except _Lost as error:
-            raise CollectorFailed(f"workers do not begin: {error}") from error
-        except BaseException:
+        except BaseException as error:
             self.shutdown()
+            if isinstance(error, _Lost):
+                raise CollectorFailed(f"workers do not begin: {error}") from error
             raise
 
     def __iter__(self) -> Iterator[TensorDictBase]:
@@ -305,10 +321,12 @@ class RemoteCollector:
     def shutdown(self, close_env: bool = True) -> None:
         """Ends the workers."""
         inner, self._inner, threads = self._inner, None, torch.get_num_threads()
-        if inner is not None:
-            with suppress(Exception):  # workers may have ended already
+        self._taken.fill_(2**62)  # for workers that wait
+        with suppress(Exception):  # workers may have ended already
+            if inner is not None:
                 inner.shutdown()
-            torch.set_num_threads(threads)  # TorchRL raises the number when its processes end
+        self._sync.shutdown()  # which otherwise begins a thread when Python ends, and waits for it for ever
+        torch.set_num_threads(threads)  # TorchRL raises the number when its processes end
 
     # -- requests to workers -------------------------------------------------------------------------------------
 
@@ -322,6 +340,7 @@ class RemoteCollector:
                 batch = batch.flatten(0, 1)
             for part in batch.chunk(self._workers if self._waits else 1):
                 come[int(part[_OWNER][0, 0])].append(part.exclude("collector"))
+        self._taken += 1
         return torch.cat([parts.popleft() for parts in come])
 
     def _weights(self) -> TensorDict:
@@ -347,8 +366,11 @@ class RemoteCollector:
     # -- lost workers ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        threads, policy = torch.get_num_threads(), WorkerPolicy(copy_on(self._policy, self._device), self._device)
-        self._inner = self._within(self._start(policy, self._seed, self._steps, self._errors.name))
+        self._sync, threads = SharedMemWeightSyncScheme(), torch.get_num_threads()
+        self._taken = torch.zeros(self._workers, dtype=torch.int64).share_memory_()
+        policy = WorkerPolicy(copy_on(self._policy, self._device), self._device)
+        links = {"errors": self._errors.name, "taken": self._taken}
+        self._inner = self._within(self._start(policy, self._seed, self._steps, self._sync, links))
         torch.set_num_threads(threads)  # TorchRL lowers the number when it starts processes
         self._come: list[deque[TensorDictBase]] = [deque() for _ in range(self._workers)]
         self._batches = iter(self._inner)
@@ -370,7 +392,7 @@ class RemoteCollector:
 
     def _within(self, task: Callable[[], Any]) -> Any:
         """Returns the result of a task within the time limit; TorchRL would wait for ever for workers that hang."""
-        before, answer = multiprocessing.active_children(), futures.Future[Any]()
+        before, answer, starts = multiprocessing.active_children(), futures.Future[Any](), self._inner is None
 
         def run() -> None:
             try:
@@ -378,7 +400,8 @@ class RemoteCollector:
             except BaseException as error:
                 answer.set_exception(error)
 
-        threading.Thread(target=run, daemon=True).start()
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
         begun = time.monotonic()
         try:
             while not futures.wait([answer], timeout=0.5).done:
@@ -389,9 +412,13 @@ class RemoteCollector:
             return answer.result()
         except (Exception, SystemExit) as error:
             self.shutdown()
-            for process in multiprocessing.active_children():
-                if process not in before:  # processes of workers that did not start
-                    process.kill()
+            for _ in range(50 if starts else 0):  # the thread may go on to start workers for a while
+                for process in multiprocessing.active_children():
+                    if process not in before:
+                        process.kill()
+                thread.join(0.1)
+                if not thread.is_alive():
+                    break
             for left in sorted(Path(self._errors.name).glob("[0-9]*")):
                 reason, _, trace = left.read_text().partition("\n")
                 raise CollectorFailed(reason, trace) from None

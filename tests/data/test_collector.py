@@ -208,6 +208,14 @@ def test_what_a_collector_cannot_take_is_named() -> None:
     make_collector(env, policy, 4).shutdown()
 
 
+@pytest.mark.parametrize("policy", [None, lambda tensordict: tensordict.set("action", torch.ones(3, 1))])
+def test_a_collector_with_a_policy_without_parameters_restores_its_state(policy: Any) -> None:
+    one, other = (make_collector(Clock(), policy, STEPS) for _ in range(2))
+    next(iter(one))
+    other.load_state_dict(one.state_dict())
+    assert other.state_dict()["frames"] == one.state_dict()["frames"] == 3 * STEPS
+
+
 def test_a_restored_world_goes_on_in_a_new_collector() -> None:
     env, twin = marinenav(4), marinenav(4)
     collector = make_collector(env, steering(env), STEPS)

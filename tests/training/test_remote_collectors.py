@@ -223,6 +223,16 @@ def test_a_run_goes_on_without_a_worker_and_ends_with_all(how: signal.Signals, b
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.1, 3])
+def test_a_run_whose_workers_do_not_begin_ends(seconds: float, tmp_path: Path) -> None:
+    entry = f"dqn+collector=multiprocess+collector.timeout={seconds}"
+    command = [sys.executable, "-m", "tests.training.shared_runs", str(tmp_path), entry]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 1 and f"workers do not begin: no answer within {seconds} s" in ended.stderr
+
+
+@pytest.mark.slow
 def test_workers_do_not_outlive_their_learner(tmp_path: Path) -> None:
     process, workers = under_way(tmp_path, *PROCESSES)
     process.kill()

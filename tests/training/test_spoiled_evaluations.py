@@ -115,3 +115,8 @@ def test_options_of_options_are_finite_too(value: Any) -> None:
     """The details of an evaluation are written as JSON, which has no such numbers."""
     with pytest.raises(ConfigError, match=r"^env.kwargs.x.*: -?(nan|inf) is not a finite number$"):
         world_options({"name": "gymnasium", "id": "CartPole-v1", "kwargs": {"x": value}})
+
+
+def test_whole_numbers_in_options_are_no_larger_than_a_float_can_tell() -> None:
+    with pytest.raises(ConfigError, match=r"^env.workers: 9223372036854775808 is larger than 2\*\*53$"):
+        world_options({"name": "gymnasium", "id": "CartPole-v1", "workers": 2**63})
