@@ -19,20 +19,21 @@ class Work:
         total: number of units in all; None if unknown.
         done: number of units done.
         note: further information.
+        part: share of the longest time that the work can take, so far; 0 if unknown.
         over: whether the work has ended, in any way.
     """
 
     def __init__(self, what: str, unit: str, total: int | None) -> None:
         self.what, self.unit, self.total = what, unit, total
-        self.done, self.note, self.over = 0, "", False
+        self.done, self.note, self.part, self.over = 0, "", 0.0, False
 
-    def reach(self, done: int, note: str = "") -> None:
+    def reach(self, done: int, note: str = "", part: float = 0.0) -> None:
         """Reports that ``done`` units are done.
 
         Raises:
             KeyboardInterrupt: the follower ends the work.
         """
-        self.done, self.note = done, note
+        self.done, self.note, self.part = done, note, part
         _tell(self)
 
 
@@ -43,7 +44,7 @@ class _Part(Work):
         super().__init__(whole.what, whole.unit, None)
         self._whole, self._before = whole, whole.done
 
-    def reach(self, done: int, note: str = "") -> None:
+    def reach(self, done: int, note: str = "", part: float = 0.0) -> None:
         self.done = done
         self._whole.reach(self._before + done, note)
 
@@ -98,7 +99,7 @@ def at_work() -> bool:
 def step() -> None:
     """Reports a step of the current work, if there is any, without progress."""
     if (work := _current.get()) is not None:
-        work.reach(work.done, work.note)
+        work.reach(work.done, work.note, work.part)
 
 
 def _tell(work: Work) -> None:

@@ -271,8 +271,12 @@ def _play(
         left = scores.take(tensordict, step)
         if transitions is not None:
             transitions.add(tensordict, going_on & ~scores.spoiled)
-        most = f" of at most {max_steps:,}" if max_steps < MOST_STEPS else ""
-        work.reach(min(before + env.batch_size.numel() - left, work.total or 0), f"step {step + 1:,}{most}")
+        most, part = "", 0.0
+        if max_steps < MOST_STEPS:
+            most = f" of at most {max_steps:,}"
+            part = (before + env.batch_size.numel() * (step + 1) / max_steps) / max(work.total or 0, 1)
+        done = min(before + env.batch_size.numel() - left, work.total or 0)
+        work.reach(done, f"step {step + 1:,}{most}", min(part, 1.0))
         if not left:
             break
         tensordict = env.maybe_reset(env.step_mdp(tensordict))

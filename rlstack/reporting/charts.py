@@ -216,9 +216,9 @@ def quantity(metric: str) -> str:
     if group == "grad":
         return "norm of the gradient"
     if metric == "time/frames_per_second":
-        return "frames/s, mean since the start"
+        return "frames/s without evaluations, mean since the start"
     if metric == "system/frames_per_second":
-        return "frames/s since the last row"
+        return "frames/s without evaluations, since the last row"
     if name.endswith(("_seconds", "seconds")):
         return "s"
     if name.endswith(("_mb", "_gb")):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from markupsafe import Markup
 
@@ -16,7 +15,7 @@ from rlstack.config import ConfigError, catalogue
 from .blocks import Block, Code, DataTable, Panels, Paragraphs, Section, breakable, duration, number, shorter
 from .curves import panels
 from .differences import OF_NO_MATTER, GroupComparison, RunGroup, from_default, varied, written
-from .runs import CPU_SECONDS, SECONDS, StoredRun
+from .runs import CPU_SECONDS, EVALUATING_SECONDS, SECONDS, StoredRun
 
 _MOST = 12
 """Greatest number of groups whose configuration is shown."""
@@ -55,10 +54,9 @@ def time(comparison: GroupComparison) -> Section:
 
 
 def seconds_of(run: StoredRun) -> dict[str, float]:
-    """Returns wall-clock seconds by use: collecting and learning, evaluating, and logged phases.
+    """Returns wall-clock seconds by use: collecting and learning, and logged phases, such as evaluating.
 
-    An evaluation is measured if a line was logged right before it, which happens when ``eval.every`` is a multiple of
-    ``log_every``; others count as training. Phases are metrics ``time/<phase>_seconds``, which grow over the run.
+    Phases are metrics ``time/<phase>_seconds``, which grow over the run.
     """
     total = run.last(SECONDS)
     if total is None:
@@ -69,30 +67,21 @@ def seconds_of(run: StoredRun) -> dict[str, float]:
         if name.startswith("time/") and name.endswith("_seconds") and name != CPU_SECONDS
         if (value := run.last(name)) is not None
     }
-    evaluating = _evaluating(run)
-    rest = max(total - evaluating - sum(phases.values()), 0.0)
-    whole = {"collecting and learning" if not phases else "everything else": rest, **phases, "evaluating": evaluating}
+    rest = max(total - sum(phases.values()), 0.0)
+    whole = {"everything else" if phases.keys() - {"evaluating"} else "collecting and learning": rest, **phases}
     return {name: seconds for name, seconds in whole.items() if seconds > 0}
-
-
-def _evaluating(run: StoredRun) -> float:
-    frames, seconds = run.curves[SECONDS]
-    judged = run.curves.get("eval/return")
-    if judged is None:
-        return 0.0
-    again = np.flatnonzero((np.diff(frames) == 0) & np.isin(frames[1:], judged.frames))
-    return float(np.diff(seconds)[again].clip(min=0).sum())
 
 
 def _row_of(run: StoredRun) -> list[str]:
     total, cpu = run.last(SECONDS), run.last(CPU_SECONDS)
+    evaluating = run.last(EVALUATING_SECONDS) or 0.0
     return [
         f"{run.frames:,}",
         "–" if total is None else duration(total),
         "–" if cpu is None else duration(cpu),
         "–" if not total or cpu is None else f"{cpu / total:.2f}",
-        "–" if not total else f"{run.curves[SECONDS].frames[-1] / total:,.0f}",
-        "–" if not total else f"{_evaluating(run) / total:.0%}",
+        "–" if not total else f"{run.curves[SECONDS].frames[-1] / max(total - evaluating, 1e-9):,.0f}",
+        "–" if not total else f"{evaluating / total:.0%}",
     ]
 
 

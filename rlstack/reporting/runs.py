@@ -23,6 +23,7 @@ from rlstack.envs.working import working
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
+EVALUATING_SECONDS = "time/evaluating_seconds"
 SECONDS, CPU_SECONDS, EVALUATED = "time/seconds", "time/cpu_seconds", "eval/"
 _LEAGUE = "league.json"
 _CONFIG = "config.yaml"

@@ -20,6 +20,8 @@ from .stages import CurriculumConfig
 _CORES = os.cpu_count() or 1
 Threads = Annotated[int, Interval(low=1, high=max(64, _CORES), why=f"this machine has {_CORES} cores")]
 Seed = Annotated[int, Interval(low=0, high=2**32 - 1)]
+_USUAL = 0.1
+"""Share of a run between two evaluations."""
 Often = Annotated[int | float, Interval(low=0, high=2**53, open_low=True)]
 """An interval: a share of the run if below 1, otherwise a number of frames; one longer than the run ends with it."""
 
@@ -153,13 +155,14 @@ class EvalConfig:
     """Evaluation during training.
 
     Attributes:
-        every: frames between evaluations; see :data:`Often`.
+        every: frames between evaluations, see :data:`Often`; None: a tenth of the run, if they take little of its time,
+            see :class:`rlstack.training.monitor.EvaluationTime`.
         episodes: number of episodes per level, or in all for worlds without levels.
         seed: seed of the fixed evaluation episodes.
         max_steps: number of steps after which an unfinished episode is scored as it stands; None: the world's limit.
     """
 
-    every: Often
+    every: Annotated[int | float | None, Interval(low=0, high=2**53, open_low=True)]
     episodes: Count
     seed: Seed
     max_steps: Count | None = None
@@ -293,7 +296,9 @@ class TrainConfig:
         self.log_every = _frames_between("log_every", self.log_every, self.total_frames)
         for name in ("eval", "checkpoint"):
             part = getattr(self, name)
-            setattr(self, name, replace(part, every=_frames_between(f"{name}.every", part.every, self.total_frames)))
+            if part.every is not None:
+                every = _frames_between(f"{name}.every", part.every, self.total_frames)
+                setattr(self, name, replace(part, every=every))
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device: {self.device!r} is unknown, allowed: auto, cpu, cuda, cuda:<k>")
         for group, key in ((self.agent, "agent.algorithm"), (self.env, "env.name")):
@@ -306,6 +311,11 @@ class TrainConfig:
         for name in ("run_dir", "resume", "init", "data"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name}: '' names no folder; set a path or null")
+
+    @property
+    def evaluation_every(self) -> int:
+        """Returns the frames between evaluations, of which some may be left out if ``eval.every`` is None."""
+        return int(self.eval.every or _frames_between("eval.every", _USUAL, self.total_frames))
 
 
 def _frames_between(key: str, every: int | float, total_frames: int) -> int:

@@ -10,7 +10,6 @@ import os
 import resource
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,26 +34,25 @@ class Hardware(Hook):
 
     def __init__(self, device: torch.device | str) -> None:
         self._gpu = GpuWatch(torch.device(device))
-        self._frames, self._since = 0, time.monotonic()
+        self._frames, self._since = 0, 0.0
 
     def on_start(self, training: Training) -> None:
-        self._frames, self._since = training.frames, time.monotonic()
+        self._frames, self._since = training.frames, training.clock.learning()
         self._gpu.start()
 
     def on_log(self, training: Training) -> Mapping[str, float]:
-        return self.read(training.frames, training.worker_failures)
+        return self.read(training.frames, training.clock.learning(), training.worker_failures)
 
     def close(self) -> None:
         self._gpu.stop()
 
-    def read(self, frames: int, worker_failures: int = 0) -> dict[str, float]:
-        """Returns metrics ``system/...`` since the last call.
+    def read(self, frames: int, now: float, worker_failures: int = 0) -> dict[str, float]:
+        """Returns metrics ``system/...`` since the last call, at ``now`` seconds of collecting and learning.
 
-        These are ``frames_per_second``, evaluations included; ``memory_mb`` of the process (10^6 bytes); for a GPU the
-        mean, least and greatest ``gpu_percent`` of time in use, and ``gpu_memory_mb``; and, after the first,
-        ``worker_restarts``, the number of processes with worlds that have been replaced.
+        These are ``frames_per_second``, without the time of evaluations; ``memory_mb`` of the process (10^6 bytes);
+        for a GPU the mean, least and greatest ``gpu_percent`` of time in use, and ``gpu_memory_mb``; and, after the
+        first, ``worker_restarts``, the number of processes with worlds that have been replaced.
         """
-        now = time.monotonic()
         rate = (frames - self._frames) / max(now - self._since, 1e-9)
         self._frames, self._since = frames, now
         metrics = {"system/frames_per_second": rate, "system/memory_mb": resident_bytes() / _MEGABYTE}

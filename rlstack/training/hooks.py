@@ -62,7 +62,8 @@ class Hook:
         """Called after each step of an evaluation or of imitation."""
 
     def evaluation_due(self, training: Training) -> bool | None:
-        """Decides whether an evaluation follows this batch; None leaves that to ``eval.every``."""
+        """Decides whether an evaluation follows this batch; None leaves that to other hooks
+        and ``eval.every``."""
         return None
 
     def evaluate(self, training: Training) -> Evaluation | None:

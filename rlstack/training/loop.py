@@ -40,7 +40,7 @@ from .hooks import DropBatch, Hook
 from .imitation import Imitation
 from .interrupt import Interrupted, Interrupts
 from .loggers import MetricLogger
-from .monitor import Clock, Monitor, count_frames, is_due
+from .monitor import Clock, EvaluationLeftOut, EvaluationTime, Monitor, count_frames, is_due
 from .progress import Progress
 from .remote import build_worlds, remote, start_collector, worlds_here
 from .self_check import BatchChecks
@@ -69,6 +69,7 @@ class Training:
     Attributes:
         frames: frames so far, of which ``previous`` came before the current batch.
         last_frame: number of frames at which the run ends.
+        clock: time of the run so far.
         hooks: all hooks, in the order in which they are called.
     """
 
@@ -107,7 +108,7 @@ class Training:
         self.evaluation: Evaluation | None = None  # the latest
         self.best_rank: list[float] = []  # rank of the best evaluation, see Evaluation.rank
         self.digest = ""
-        self._clock = Clock()
+        self.clock = Clock()
         self._pending_rng: dict[str, Any] | None = None
         self._worlds: list[dict[str, Any]] | None = None  # states that workers resume from
         self._prepared = False
@@ -123,6 +124,7 @@ class Training:
             self.curriculum,
             SelfPlay.of(self.env, run.path / "opponents", raw_config, self.agent),
             *hooks,
+            EvaluationTime(),
         ]
         self.hooks = [hook for hook in found if hook is not None]
         names = [*_OWN_STATE, *(hook.name for hook in hooks if hook.name)]
@@ -178,14 +180,14 @@ class Training:
 
     def _follow_up(self) -> None:
         """Logs, evaluates and saves after a batch, as far as they are due."""
-        self._clock.read()
+        self.clock.read()
         if self.progress.due:
             self.progress.update(self.frames, {**self.monitor.metrics(), **self._updates()})
         if self.due(self.config.log_every):
             row = self._updates() | self.agent.schedule_metrics()
             for hook in self.hooks:
                 row |= hook.on_log(self)
-            self.log(row | {"time/frames_per_second": self._clock.rate(self.frames)})
+            self.log(row | {"time/frames_per_second": self.clock.rate(self.frames)})
             self.progress.update(self.frames, row)
         try:
             self._judge()
@@ -208,7 +210,7 @@ class Training:
     def _started(self) -> Iterator[None]:
         """A context that opens the collector, the loggers and the hooks, and closes them at the end."""
         c = self.config
-        self._clock.start(self.frames)
+        self.clock.start(self.frames)
         with ExitStack() as stack:
             self.collector = start_collector(
                 c, self.env, self.agent, self.curriculum, self.acceleration.world, self._worlds
@@ -254,7 +256,7 @@ class Training:
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Writes metrics ``group/name`` at the current frame to every logger of the run."""
-        self.logger.log(self.frames, {**metrics, **self._clock.read()})
+        self.logger.log(self.frames, {**metrics, **self.clock.read()})
 
     def event(self, text: str) -> None:
         """Shows the user a line about something that happened once."""
@@ -294,7 +296,7 @@ class Training:
     def evaluation_due(self) -> bool:
         """Returns whether an evaluation is due after this batch; it always is at the end of the run."""
         told = (hook.evaluation_due(self) for hook in self.hooks)
-        return next((due for due in told if due is not None), self.due(self.config.eval.every))
+        return next(due for due in told if due is not None)  # EvaluationTime, the last hook, always decides
 
     def evaluate(self) -> Evaluation:
         """Evaluates the greedy policy on the run's fixed episodes, unless a hook evaluates instead."""
@@ -330,8 +332,12 @@ class Training:
         return is_best
 
     def _evaluate_and_log(self) -> bool:
-        with self.following_work():
-            evaluation = self.evaluation = self.evaluate()
+        try:
+            with self.following_work(), self.clock.evaluating():
+                evaluation = self.evaluation = self.evaluate()
+        except EvaluationLeftOut as told:
+            self.event(str(told))
+            return False
         summary = evaluation.summary()
         evaluation.save(self.run.evaluation(self.frames))
         rank = evaluation.rank(world_hooks(self.config.env["name"]).tie_breaker)
@@ -355,7 +361,7 @@ class Training:
         worlds = self.collector.worlds() if remote(self.config) else [self.env.state_dict()]
         state: dict[str, Any] = {
             "frames": self.frames,
-            "time": self._clock.total,
+            "time": dict(self.clock.total),
             "best_rank": self.best_rank,
             "agent": self.agent.state_dict(),
             "env": worlds[0],
@@ -401,7 +407,7 @@ class Training:
             raise ConfigError("resume: the run is complete; imitation.only=false continues with reinforcement learning")
         try:
             self.frames, self.best_rank = state["frames"], list(state["best_rank"])
-            self._clock.total = dict(state["time"])
+            self.clock.total |= state["time"]
             self.agent.load_state_dict(state["agent"])
             for hook in self.hooks:  # before the worlds, which continue within the curriculum's stage
                 if hook.name in state:

@@ -327,15 +327,17 @@ class _WorkStatus:
     @property
     def text(self) -> str:
         """Returns the line to show, such as ``evaluating: 30 of 120 episodes, step 512, left 0:00:21``."""
-        work, of = self._work, ""
-        left = ""
+        work, of, left, now = self._work, "", "", self._clock()
+        longest = (now - self.began) * (1 - work.part) / work.part if work.part else math.inf
         if work.total is not None:
             of = f" of {work.total:,}"
-            if gained := work.done - self._first:
-                now = self._clock()
-                seconds = (now - self.began) * max(work.total - work.done, 0) / gained
-                # The last episodes often take longer than the pace predicts; then the time left is unknown.
-                left = f"left {_duration(seconds)}" if now - self._gained_at <= seconds else ""
+            gained = work.done - self._first
+            seconds = (now - self.began) * max(work.total - work.done, 0) / gained if gained else -math.inf
+            # The last episodes often take longer than the pace predicts; then only a bound is known, if any.
+            if now - self._gained_at <= seconds:
+                left = f"left {_duration(min(seconds, longest))}"
+            elif longest < math.inf:
+                left = f"left at most {_duration(longest)}"
         parts = (f"{work.what}: {work.done:,}{of} {work.unit}", work.note, left)
         return ", ".join(part for part in parts if part)
 

@@ -47,7 +47,8 @@ def describe(
         "precision": explained(config.agent, device, config.resume is not None),
         **_learning(config.agent),
         "seed": str(config.seed),
-        "evaluation": f"every {config.eval.every:,}, {config.eval.episodes} episodes per level",
+        "evaluation": f"every {config.evaluation_every:,}, {config.eval.episodes} episodes per level"
+        + ("" if config.eval.every else ", in at most a fifth of the time"),
         "checkpoint": f"every {config.checkpoint.every:,}, keep {config.checkpoint.keep}"
         + ("" if config.checkpoint.replay else ", without replay"),
         "logging": ", ".join(config.logger.names()),

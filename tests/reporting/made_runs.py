@@ -15,7 +15,6 @@ ROWS = (
     "200,2.0,,,,,20,18",
     "200,,0.75,0.4,0.9,7.0,26,23",
 )
-"""Collecting and learning take 18 s, evaluating 8 s."""
 
 
 def config(seed: int = 0, lr: float = 0.1, agent: str = "ppo", **more: Any) -> dict[str, Any]:

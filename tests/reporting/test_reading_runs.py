@@ -14,7 +14,8 @@ from tests.reporting.made_runs import HEADER, ROWS, config, make_evaluation, mak
 
 
 def test_a_whole_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", config(seed=3))
+    rows = tuple(f"{row},{seconds}" for row, seconds in zip(ROWS, (0, 2, 2, 8)))
+    make_run(tmp_path / "run", config(seed=3), rows, f"{HEADER},time/evaluating_seconds")
     make_evaluation(tmp_path / "run/evaluations/000000000200.json", [1.0, 2.0])
     make_evaluation(tmp_path / "run/evaluations/later/evaluation.json", [4.0])
     ((run,), leagues) = find(tmp_path)

@@ -9,15 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import DictConfig, OmegaConf
 
+from rlstack.agents.on_policy import OnPolicy
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.groups import compose_config
+from rlstack.envs.working import working
+from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.run_directory import RunDirectory
+from rlstack.training import monitor
 from rlstack.training.acceleration import planned
 from rlstack.training.config import TrainConfig, with_length
+from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
 from rlstack.training.monitor import is_due
+from rlstack.training.run import train
 from rlstack.training.self_check import check_buildable
 from rlstack.training.summary import describe
 
@@ -39,12 +46,63 @@ def plain_config(*overrides: str, **changed: Any) -> dict[str, Any]:
     return to_plain(found)
 
 
+class Seconds:
+    """A clock that a test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(monitor.time, "monotonic", lambda: self.now)
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "made"),  # the seconds of the evaluation after each of ten batches of 10 s
+    [
+        (
+            None,
+            [1] * 10,
+            [*range(1, 11)],
+        ),
+        (None, [100] * 10, [10]),
+        (None, [3] * 10, [7, 8, 9, 10]),
+        (0.1, [100] * 10, [*range(1, 11)]),
+    ],
+)
+def test_evaluations_take_at_most_a_fifth_of_the_time(
+    every: float | None, steps: list[int], made: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, found = Seconds(monkeypatch), []
+
+    def learn(self: Any, sequences: Any, frames: int) -> dict[str, Any]:
+        seconds.now += 10.0
+        return {}
+
+    def evaluate(self: Training) -> Any:
+        with working("evaluating", "episodes", 1) as work:
+            for _ in range(steps[self.frames // 40 - 1]):
+                seconds.now += 1.0
+                work.reach(0)
+        found.append(self.frames // 40)
+        return Evaluation({"return": torch.ones(1)}, ["all"], "cartpole", {}, 0, "ppo")
+
+    monkeypatch.setattr(OnPolicy, "learn", learn)
+    monkeypatch.setattr(Training, "evaluate", evaluate)
+    plain = plain_config(*TOY, total_frames=400, run_dir=str(tmp_path / "run"), eval__every=every)
+    plain["log_every"] = 40
+    train(plain)
+    rows = read_metrics(tmp_path / "run" / "metrics.csv")
+    assert found == made == [row["frames"] // 40 for row in rows if "eval/return" in row]
+    if every is None:
+        assert rows[-1]["time/evaluating_seconds"] - steps[-1] <= 0.2 * (rows[-1]["time/seconds"] - steps[-1])
+    speeds = [row["time/frames_per_second"] for row in rows if "time/frames_per_second" in row]
+    assert speeds == pytest.approx([4.0] * 10), "a batch of 40 frames in 10 s, whatever evaluations take"
+
+
 def config(*overrides: str, **changed: Any) -> TrainConfig:
     return build(TrainConfig, with_length(plain_config(*overrides, **changed)))
 
 
 def cadence(c: TrainConfig) -> tuple[int, float, float, float]:
-    return c.total_frames, c.log_every, c.eval.every, c.checkpoint.every
+    return c.total_frames, c.log_every, c.evaluation_every, c.checkpoint.every
 
 
 # -- length and cadence --------------------------------------------------------------------------------------------
@@ -53,9 +111,9 @@ def cadence(c: TrainConfig) -> tuple[int, float, float, float]:
 @pytest.mark.parametrize(
     ("overrides", "changed", "expected"),
     [
-        (["env=marinenav", "agent=sac"], {}, (15_000_000, 75_000, 1_000_000, 1_500_000)),
-        (["env=marinenav"], {}, (54_000_000, 270_000, 3_600_000, 5_400_000)),
-        (["env=marinenav"], {"total_frames": 3000}, (3000, 15, 200, 300)),
+        (["env=marinenav", "agent=sac"], {}, (15_000_000, 75_000, 1_500_000, 1_500_000)),
+        (["env=marinenav"], {}, (54_000_000, 270_000, 5_400_000, 5_400_000)),
+        (["env=marinenav"], {"total_frames": 3000}, (3000, 15, 300, 300)),
         (["env=arena", "agent=dqn"], {}, (32_000_000, 160_000, 3_200_000, 3_200_000)),
         (PENDULUM, {"total_frames": 1005}, (1005, 6, 101, 101)),
         (PENDULUM, {"total_frames": 5, "checkpoint__every": 2}, (5, 1, 1, 2)),
@@ -71,7 +129,7 @@ def test_cadences_follow_the_world_and_the_length(
 
 @pytest.mark.parametrize(("total", "batch"), [(1000, 8), (1005, 8), (9999, 100)])
 def test_a_tenth_makes_ten_evaluations(total: int, batch: int) -> None:
-    every = config(*PENDULUM, total_frames=total).eval.every
+    every = config(*PENDULUM, total_frames=total).evaluation_every
     ends = range(batch, total + batch, batch)
     assert sum(is_due(every, end - batch, end, total) for end in ends) == 10
 

@@ -232,8 +232,8 @@ def test_ctrl_c_before_the_first_frame_leaves_nothing(tmp_path: Path, monkeypatc
 
 
 def test_workers_are_counted_and_given_up_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert Hardware("cpu").read(0, 3)["system/worker_restarts"] == 3
-    assert "system/worker_restarts" not in Hardware("cpu").read(0)
+    assert Hardware("cpu").read(0, 1.0, 3)["system/worker_restarts"] == 3
+    assert "system/worker_restarts" not in Hardware("cpu").read(0, 1.0)
     with pytest.raises(SystemExit) as ended, user_errors(), told_in_one_line(tmp_path):
         raise WorkersFailed("worker 0 of 1: it broke", "Traceback\n  in step")
     assert ended.value.code == 1

@@ -19,15 +19,10 @@ def test_memory_of_the_process() -> None:
         assert 40e6 < resident_bytes() - before < 200e6
 
 
-def test_frames_per_second_are_those_since_the_last_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+def test_frames_per_second_are_those_since_the_last_reading() -> None:
     hardware = Hardware("cpu")
-    hardware.on_start(SimpleNamespace(frames=1000))  # type: ignore[arg-type]
-    now = 102.0
-    first = hardware.read(1600)
-    now = 103.0
-    second = hardware.read(1700)
+    hardware.on_start(SimpleNamespace(frames=1000, clock=SimpleNamespace(learning=lambda: 100.0)))  # type: ignore[arg-type]
+    first, second = hardware.read(1600, 102.0), hardware.read(1700, 103.0)
     assert set(first) == {"system/frames_per_second", "system/memory_mb"}
     assert (first["system/frames_per_second"], second["system/frames_per_second"]) == (300.0, 100.0)
 
@@ -60,5 +55,5 @@ def test_without_nvml_there_is_the_memory_of_torch(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: 1 / 0)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5_000_000)
     hardware = Hardware("cuda:0")
-    assert hardware.read(1)["system/gpu_memory_mb"] == 5.0
+    assert hardware.read(1, 1.0)["system/gpu_memory_mb"] == 5.0
     assert GpuWatch(torch.device("cpu")).read() == {}

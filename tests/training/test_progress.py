@@ -269,16 +269,18 @@ def test_long_work_is_told_in_plain_lines_now_and_then() -> None:
     ]
 
 
-def test_the_last_long_episode_has_no_time_left() -> None:
+@pytest.mark.parametrize(
+    ("longest", "left"),
+    [(None, ["left 0:00:10", "", ""]), (40, ["left 0:00:10", "left at most 0:00:20", "left at most 0:00:10"])],
+)
+def test_the_last_long_episode_has_no_time_left_but_its_bound(longest: int | None, left: list[str]) -> None:
     clock, stream = Clock(), Stream("ascii")
     with following(WorkDisplay(stream, clock=clock)), working("evaluating", "episodes", 4) as work:
         for step in range(1, 31):
             clock.now += 1
-            work.reach(min(step // 4, 3))
-    assert stream.lines() == [
-        "evaluating: 2 of 4 episodes, left 0:00:10",
-        *["evaluating: 3 of 4 episodes"] * 2,
-    ]
+            work.reach(min(step // 4, 3), part=0.0 if longest is None else step / longest)
+    shown = [f"evaluating: {done} of 4 episodes, {text}" for done, text in zip((2, 3, 3), left)]
+    assert stream.lines() == [line.removesuffix(", ") for line in shown]
 
 
 def test_work_of_unknown_length_has_no_time_left() -> None:
