@@ -178,7 +178,7 @@ def read_curves(path: Path, notes: list[str]) -> dict[str, Curve]:
         return {}
     end = text.rfind("\n") + 1
     if end < len(text):
-        notes.append(f"{path.name}: the last row is cut off, it was left out")
+        notes.append(f"{path.name}: the last row is cut off and was left out")
     try:
         header, *rows = csv.reader(text[:end].splitlines())
     except (csv.Error, ValueError):

@@ -173,7 +173,7 @@ def test_episodes_that_were_cut_are_told(
     monkeypatch.setattr(MarineNav, "evaluation_steps", 60)
     command("checkpoint=run", f"episodes_file={tmp_path / 'two.json'}", "plots=false", "video=false")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2] == "1 of 2 episodes had not ended after 60 steps, and are scored as they stood"
+    assert lines[-2] == "1 of 2 episodes had not ended after 60 steps and were scored as they stood"
 
 
 @pytest.mark.parametrize("content", ["damaged", "deep"])

@@ -324,7 +324,7 @@ def test_too_many_snapshots_drop_the_weakest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a folder is needed"):
         Pool(["low"]).add_snapshot({}, 1)
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"opponents\.pool: .*file is a file, snapshots need a folder"):
+    with pytest.raises(ConfigError, match=r"opponents\.pool: .*file is a file, but snapshots need a folder"):
         Pool(["low"], tmp_path / "file")
 
 
