@@ -130,7 +130,7 @@ def test_a_player_of_the_same_name_gets_a_number(run_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["opponents=[]"], "opponents: .* has nobody to play against"),
+        (["opponents=[]"], "opponents: .* names nobody to play against"),
         (["opponents=[hih]"], "opponent 'hih' is unknown, did you mean 'high'\\? allowed: random, high, low, a run"),
         (["opponents=[self]"], "opponent 'self' is unknown, allowed: random, high, low, a run"),
         (["opponents=low"], "opponents: "),
