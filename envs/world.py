@@ -216,7 +216,7 @@ class WorldHooks:
 
     def reset_to(self, configs: Sequence[Any]) -> TensorDictBase:
         """Starts given episodes, one in each of the first worlds; returns what ``reset`` returns."""
-        raise NotImplementedError(f"{type(self).__name__} cannot start given episodes")
+        raise NotImplementedError(f"{type(self).__name__} cannot start episodes from a file")
 
     def set_noise_source(self, source: Any) -> None:
         """Sets the source of the noise in observations, for evaluations; None means the world's own."""

@@ -169,7 +169,7 @@ def draw(rows: Log, path: Path, ylabel: str) -> None:
 def table(results: Mapping[str, Any]) -> str:
     """Markdown, a row for each seed and opponent."""
     lines = [
-        "| seed | frames | CPU-min | against | won | drawn | lost | of all, 95 % | of decided, 95 % | Elo by these |",
+        "| seed | frames | CPU-min | against | won | drawn | lost | of all (95 %) | of decided (95 %) | Elo by these |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for seed, found in results["seeds"].items():

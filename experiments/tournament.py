@@ -55,7 +55,7 @@ def table(results: Mapping[str, Any]) -> str:
     """Markdown, a row for each player, best first, with its wins, draws and losses against each other player."""
     rows = results["rows"]
     names = [row["player"] for row in rows]
-    lines = [f"| player | Elo | won of all, 95 % | {' | '.join(names)} |", "|---" * (3 + len(names)) + "|"]
+    lines = [f"| player | Elo | won of all (95 %) | {' | '.join(names)} |", "|---" * (3 + len(names)) + "|"]
     for row in rows:
         cells = [row["player"], f"{row['elo']:.0f}"]
         cells += ["{win_rate:.1%} ({win_rate_low:.1%} to {win_rate_high:.1%})".format(**row)]

@@ -118,7 +118,7 @@ def _check(config: ConvertConfig) -> None:
     if config.kind in _UNKNOWN:
         raise ConfigError(
             f"{config.kind}: a program whose layers are not known cannot be converted; use it with agent=legacy, or "
-            f"teach an agent to act like it: imitation.expert={config.kind}:{config.path}"
+            f"teach an agent to act like it with imitation.expert={config.kind}:{config.path}"
         )
     if config.kind == "rlstack":
         raise ConfigError(f"rlstack: is native already; begin a run from it: init={config.path}")

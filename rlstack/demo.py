@@ -52,7 +52,7 @@ def run(cfg: DictConfig) -> list[str]:
         try:
             shutil.copyfile(zoo_folder() / config.name / FILM, film)  # drawing takes a minute
         except OSError as error:
-            raise ConfigError(f"{film.absolute()} cannot be written ({error.strerror}); run it elsewhere") from None
+            raise ConfigError(f"{film.absolute()} cannot be written ({error.strerror}); try another folder") from None
         why = "" if config.show == "film" else "there is no display and no terminal to play it in; "
         told = [f"{why}copied the film of an episode to {film.absolute()}"]
         print(told[0])

@@ -173,11 +173,11 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
     if foreign and config.policy == "explore" and not (config.agent or {}).get("epsilon"):
         raise ConfigError("policy: explore is for a checkpoint; an agent from elsewhere explores by agent.epsilon=0.1")
     if foreign and config.which == "best":
-        raise ConfigError("which: best is for checkpoint=<run>; with agent=legacy agent.kind=rlstack: agent.which=best")
+        raise ConfigError("which: only for checkpoint=<run>; with agent=legacy agent.kind=rlstack use agent.which")
     if config.opponents == []:
-        raise ConfigError("opponents: [] has nobody to play against; name at least one, such as opponents=[random]")
+        raise ConfigError("opponents: [] names nobody to play against; give at least one, such as opponents=[random]")
     if config.opponents is not None and config.episodes_file is not None:
-        raise ConfigError("episodes_file: given episodes cannot be played against opponents, leave one of them out")
+        raise ConfigError("episodes_file: given episodes cannot be played against opponents; leave out one of the two")
 
     if config.opponents is not None and config.transitions is not None:
         raise ConfigError("transitions: games cannot be recorded; leave out opponents")
@@ -205,7 +205,7 @@ def _results(config: EvaluateConfig, judged: Candidate, device: torch.device) ->
 
     decided = envs.world_hooks(judged.env["name"]).decided_by_episodes if config.opponents is None else ()
     if vain := sorted(given_keys("env").intersection(decided)):
-        told = "the episodes of an evaluation decide it; rlstack watch plays others"
+        told = "since the episodes of an evaluation determine it; rlstack watch can play others"
         raise ConfigError(f"env.{vain[0]}: has no effect, {told}")
     played = replace(judged, env=as_evaluated(judged.env["name"], judged.env, given_keys("env")))
     return (judge if config.opponents is None else play_games)(config, played, device)
@@ -252,7 +252,7 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
     evaluation.print_table()
     if evaluation.cut:
         count = f"{evaluation.cut} of {len(evaluation.levels)} episodes"
-        print(f"{count} had not ended after {evaluation.max_steps:,} steps, and are scored as they stood")
+        print(f"{count} had not ended after {evaluation.max_steps:,} steps and were scored as they stood")
     if trouble := evaluation.trouble():
         print(trouble)
     for path in written:
@@ -327,7 +327,7 @@ def _judge_acting(config: EvaluateConfig, acting: Any, device: torch.device) -> 
         elif callable(acting) or hasattr(acting, "act") or hasattr(acting, "predict"):
             policy = foreign_policy(acting, world)
         else:
-            raise ConfigError(f"{name}: neither a run nor something that acts")
+            raise ConfigError(f"{name}: neither a run nor a policy")
     judged = Candidate(policy, env, f"{name} ({config.policy})", None, player=name)
     with set_exploration_type(ExplorationType.RANDOM if explore else ExplorationType.DETERMINISTIC):
         return _results(config, judged, device)
@@ -462,7 +462,7 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
     except ValueError as error:
         raise ConfigError(f"episodes_file: {error}") from None
     if configs is None:
-        raise ConfigError(f"episodes_file: the world {world!r} cannot start given episodes")
+        raise ConfigError(f"episodes_file: the world {world!r} cannot start episodes from a file")
     if not configs:
         raise ConfigError(f"episodes_file: {file} holds no episodes")
     return EpisodeSet(configs, ["all"] * len(configs))

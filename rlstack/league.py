@@ -142,7 +142,7 @@ def init(config: LeagueConfig) -> None:
     from rlstack.play.league import League
 
     if config.env is None:
-        raise ConfigError("env: missing, which world to play in: env=rocket")
+        raise ConfigError("env: missing; name the world to play in, such as env=rocket")
     runner = _runner(config.env, config.device)
     ratings = runner.ratings(config.ratings.system or "glicko2", config.ratings.options)
     league = League.create(config.folder, config.env, ratings)
@@ -156,7 +156,7 @@ def add(config: LeagueConfig) -> None:
     league = League.open(config.folder)
     given = config.players or []
     if not given:
-        raise ConfigError("players: missing, who is to join: players=[runs/<run>], or {<name>: runs/<run>}")
+        raise ConfigError("players: missing; say who joins, as players=[runs/<run>] or {<name>: runs/<run>}")
     players = list(given.items()) if isinstance(given, dict) else [(None, source) for source in given]
     for name in add_candidates(league, _runner(league.env, config.device), players, config.note):
         print(f"{name} joined as candidate {league.members[name].id}")
@@ -179,7 +179,7 @@ def evaluate(config: LeagueConfig) -> None:
     league, rules = League.open(config.folder), build(PoolConfig, config.pool, "pool")
     names = to_evaluate(league, config.players)
     if not names:
-        print("no candidate waits for its evaluation; players=[<name>] evaluates one again")
+        print("no candidate is waiting to be evaluated; players=[<name>] evaluates one again")
     else:
         runner = _runner(league.env, config.device, num_worlds=config.num_worlds)
         evaluate_all(league, runner, names, rules, config.games_wanted, config.seed)
@@ -292,7 +292,7 @@ def _runner(env: dict[str, Any], device: str, **options: Any) -> GameRunner:
     from rlstack.runs.worlds import choose_device, world_options
 
     if not env.get("name"):
-        raise ConfigError("env.name: missing, which world to play in")
+        raise ConfigError("env.name: missing; name the world to play in")
     world = world_options(without_opponents(env))
     return GameRunner(env["name"], world, device=choose_device(device), **options)
 
@@ -360,7 +360,7 @@ def train(cfg: DictConfig) -> League | None:
     ours = build(LeagueTrainConfig, {key: plain.pop(key) for key in LeagueTrainConfig.__dataclass_fields__})
     if plain["resume"] is not None:
         raise ConfigError(
-            "resume: 'train' finds by itself what to continue; rlstack train resume=<run> resumes a single run"
+            "resume: 'league train' finds the run to continue by itself; rlstack train resume=<run> resumes one"
         )
 
     from rlstack.play.commanders import PoolConfig

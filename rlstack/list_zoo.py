@@ -44,7 +44,7 @@ def run(cfg: DictConfig) -> list[dict[str, Any]]:
         print(json.dumps(cards, indent=1))
         return cards
     print_rows([_row(known) for known in cards], sys.stdout)
-    print("watch one: rlstack watch checkpoint=zoo:<name>; its card: rlstack zoo --json")
+    print("watch one with rlstack watch checkpoint=zoo:<name>; rlstack zoo --json shows the cards")
     return cards
 
 

@@ -120,9 +120,9 @@ def _check_output(config: WatchConfig) -> None:
     if config.record is not None and Path(config.record).suffix.lower() not in _FILMS:
         raise ConfigError(f"record: {config.record} must end in {' or '.join(_FILMS)}")
     if config.record is not None and config.show == "numbers":
-        raise ConfigError("record: numbers make no film, leave out show=numbers")
+        raise ConfigError("record: a film cannot show numbers; leave out show=numbers")
     if config.replay is not None and (config.checkpoint or config.env or config.show == "numbers"):
-        raise ConfigError("replay: shows what has happened; leave out checkpoint, env and show=numbers")
+        raise ConfigError("replay: a recording takes neither checkpoint, env nor show=numbers; leave them out")
     if config.replay is not None and config.transitions is not None:
         raise ConfigError("transitions: a replay holds no observations; leave out replay")
 
@@ -167,7 +167,7 @@ def _screen(
             return TkWindow((width, height), title), True
         except ValueError as error:
             if config.show == "window" or not sys.stdout.isatty():
-                raise ConfigError(f"show: {error}; others: show=terminal, record=film.mp4") from None
+                raise ConfigError(f"show: {error}; use show=terminal or record=film.mp4") from None
     elif config.show == "auto" and not sys.stdout.isatty():
         raise ConfigError("show: there is no display and no terminal; use record=film.mp4 or show=numbers")
     return stack.enter_context(TerminalScreen(sys.stdout, present)), False
@@ -291,7 +291,7 @@ def _check_policy(config: WatchConfig, kind: str | None) -> None:
         guess = did_you_mean(config.policy, _TRAINED)
         raise ConfigError(f"policy: {config.policy!r}, {guess}allowed with a checkpoint: {', '.join(_TRAINED)}")
     if kind not in (None, "rlstack") and config.policy == "explore":
-        raise ConfigError("policy: explore is for rlstack's agents; one from elsewhere has a single way to act")
+        raise ConfigError("policy: only rlstack's agents can explore; an agent from elsewhere acts in one way")
 
 
 def _build_world(group: Mapping[str, Any], given: Collection[str], device: Any) -> EnvBase:

@@ -176,7 +176,7 @@ def test_of_what_acts_itself_files_are_written_where_it_is_said(run: TrainedRun,
     [
         (lambda observation: observation, {"env": "cartpole"}, "fractions as actions, the env takes indices below 2"),
         (lambda observation: observation, {}, "env: missing, which world to act in"),
-        (3, {"env": "cartpole"}, "int: neither a run nor something that acts"),
+        (3, {"env": "cartpole"}, "int: neither a run nor a policy"),
         ("nowhere", {}, "nowhere does not exist"),
         ("sb3:nowhere.zip", {"env": "cartpole"}, "nowhere.zip"),
         (lambda observation: observation, {"env": "cartpole", "checkpoint": "x"}, "checkpoint, agent: the agent is"),

@@ -83,7 +83,7 @@ def check_new(name: str) -> None:
     minari = _minari()
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"minari:{name} is not the name of a dataset; names end in a version: minari:marinenav/half-v0"
+            f"minari:{name} is not the name of a dataset; names end in a version, such as minari:marinenav/half-v0"
         )
     if name in minari.list_local_datasets():
         raise ConfigError(f"minari:{name} is there already; `minari delete {name}` removes it")

@@ -175,10 +175,8 @@ class VerdictRules:
     def matrix_products(self) -> Iterator[Advice]:
         products, share = self.tests.get("learn", {}).get("matrix_products"), self.share("learn")
         if products and products["share"] >= 0.5 and (share is None or share >= _NOTABLE):
-            text = (
-                f"an update spends {min(products['share'], 1):.0%} of its time in matrix products that nobody can avoid"
-            )
-            yield Advice(f"{text}: smaller networks or batches, fewer updates or a faster device are what is left")
+            text = f"matrix products are an unavoidable {min(products['share'], 1):.0%} of an update's time"
+            yield Advice(f"{text}; only smaller networks or batches, fewer updates or a faster device would help")
 
     def threads(self) -> Iterator[Advice]:
         """Advises the number of threads that is best for stepping and learning together, weighted by their shares."""
@@ -197,7 +195,7 @@ class VerdictRules:
         best = min(set.intersection(*(set(rates) for rates in measured.values())), key=time)
         rest = 1 - sum(weights[name] or 1.0 for name in measured)
         if (gain := (time(now) + rest) / (time(best) + rest)) >= WORTH:
-            yield Advice(f"{best} threads are quicker than {now}", f"threads={best}", gain if self.by_share else None)
+            yield Advice(f"{best} threads are faster than {now}", f"threads={best}", gain if self.by_share else None)
 
     def devices(self) -> Iterator[Advice]:
         gpu, option = self.tests.get("gpu", {}), self.subject["size_option"]

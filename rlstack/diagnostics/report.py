@@ -34,7 +34,7 @@ def verdict_lines(findings: Sequence[Found]) -> Iterator[str]:
     """Yields the verdict as lines."""
     yield from ("", "verdict")
     for entry in findings:
-        gain = "" if entry["gain"] is None else f" (an iteration {entry['gain']:.2f} times as quick)"
+        gain = "" if entry["gain"] is None else f" (an iteration {entry['gain']:.2f} times as fast)"
         text = entry["text"] + (f" -> {entry['option']}{gain}" if entry["option"] else "")
         yield from textwrap.wrap(text, _WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
     if not findings:
@@ -77,8 +77,8 @@ def _learn(found: Found) -> Iterator[str]:
         yield f"  once per batch of data, besides: {beside}"
     if products := found.get("matrix_products"):
         mflop, gflops, took = (number(products[key]) for key in ("mflop", "gflops", "ms"))
-        yield f"  matrix products: {mflop} MFLOP at the {gflops} GFLOP/s that this machine makes of them: {took} ms;"
-        yield f"    an update spends {products['share']:.0%} of its time in matrix products that nobody can avoid"
+        yield f"  matrix products: {mflop} MFLOP, which take {took} ms at this machine's {gflops} GFLOP/s;"
+        yield f"    they are an unavoidable {products['share']:.0%} of an update's time"
     titles = {"batch": "samples", "ms_per_update": "ms per update", "samples_per_second": "samples/s"}
     yield from _sweep(found["sweep"], titles, found["batch"])
     yield from _threads(found)

@@ -183,7 +183,7 @@ def judging_world(config: Mapping[str, Any]) -> EnvBase:
         ConfigError: no world is named, or it cannot be built.
     """
     if not config.get("name"):
-        raise ConfigError("env.name: missing, which world to evaluate in")
+        raise ConfigError("env.name: missing; name the world to evaluate in")
     try:
         return evaluation_world(config["name"], world_options(config))
     except (ValueError, TypeError) as error:

@@ -26,8 +26,8 @@ DEFINITIONS = {
     "success": "share of episodes that the world counts as a success",
     "success_low": "lower bound of the 95 % Wilson score interval of success",
     "success_high": "upper bound of the 95 % Wilson score interval of success",
-    "return": "mean over all episodes of the discounted return where the world reports one, else of the return; "
-    "of an episode with several agents, the mean over its agents",
+    "return": "mean over all episodes of the discounted return if the world reports one, otherwise of the return; "
+    "an episode with several agents counts with the mean over its agents",
     "time": "mean time in s over successful episodes only; null when there is none",
     "energy": "mean energy in J over successful episodes only; null when there is none",
     "collision": "share of episodes with a collision",
@@ -35,8 +35,8 @@ DEFINITIONS = {
     "path": "mean distance sailed in m over successful episodes only; null when there is none",
     "closest": "mean over all robots of the smallest gap to anything in m, hulls taken as circles",
     "near_miss": "share of robots that came closer than 2 m to anything without a collision",
-    "rule_time": "mean time in s in which a rule of the road asked a robot for a turn to starboard",
-    "violation_time": "mean time in s of these in which the robot did not turn to starboard",
+    "rule_time": "mean time in s during which a rule of the road required a robot to turn to starboard",
+    "violation_time": "the part of rule_time during which the robot did not turn to starboard",
 }
 """Meanings of the numbers in a summary; any other statistic of a world is averaged over all episodes."""
 
@@ -199,11 +199,11 @@ class Evaluation:
             read = cls(columns, levels, *(content[key] for key in ("world", "options", "seed", "policy")))
             found = {int(index): str(what) for index, what in content.get("non_finite", {}).items()}
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise ValueError(f"not a whole evaluation ({type(error).__name__}: {first_line(error)})") from None
+            raise ValueError(f"not a complete evaluation ({type(error).__name__}: {first_line(error)})") from None
         if any(value.dim() != 1 for value in columns.values()):
-            raise ValueError("not a whole evaluation, an episode has something else than numbers")
+            raise ValueError("not a complete evaluation: an episode contains something other than numbers")
         if not all(isinstance(level, str) for level in levels):
-            raise ValueError("not a whole evaluation, an episode's level is not a name")
+            raise ValueError("not a complete evaluation: an episode's level is not a name")
         return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"), found=found)
 
     def save(self, path: str | Path) -> None:

@@ -203,7 +203,7 @@ def to_evaluate(league: League, players: Sequence[Any] | Mapping[str, Any] | Non
             known = ", ".join(league.members) or "nobody"
             raise ConfigError(f"players: {name!r} is not in the league in {league.folder}, which has {known}")
         if member.kind == "player":
-            raise ConfigError(f"players: {name!r} is not a candidate; 'add' makes a file one")
+            raise ConfigError(f"players: {name!r} is not a candidate; 'league add' makes a file a candidate")
     return list(dict.fromkeys(players))
 
 
@@ -218,7 +218,7 @@ def evaluate_all(
         fixed = join_fixed(league, config)
     for name in names:
         evaluation = evaluate(league, runner, name, config, fixed, games, seed)
-        print(evaluation or f"{name}: was evaluated by another process meanwhile, which counts")
+        print(evaluation or f"{name}: another process has evaluated it meanwhile, and that result counts")
 
 
 # -- promotion -----------------------------------------------------------------------------------------------------

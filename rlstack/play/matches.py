@@ -84,7 +84,7 @@ class GameRunner:
         wanted = name or (source.name if isinstance(source, Player) else name_of(source))
         if not isinstance(source, Player) and wanted in self.reserved and wanted != read_source(source)[0]:
             told = f"{wanted!r} is a player of the world itself, so no other can have this name"
-            raise ConfigError(f"players: {told}; give {source!r} another one: {{<name>: {source}}}")
+            raise ConfigError(f"players: {told}; name {source!r} otherwise, as {{<name>: {source}}}")
         player = source if isinstance(source, Player) else make_player(source, self.sample, name)
         player.name = free_name(wanted, self.players)
         self.players[player.name] = player
@@ -122,7 +122,7 @@ class GameRunner:
         names = list(dict.fromkeys(name for pair in schedule for name in pair))
         for name in names:
             if name not in self.players:
-                raise ConfigError(f"{name!r} does not play here, known: {', '.join(self.players) or 'nobody'}")
+                raise ConfigError(f"{name!r} is not a player here; known: {', '.join(self.players) or 'nobody'}")
         if not schedule:
             return []
         env = self.build(min(self.num_worlds, len(schedule)), seed)

@@ -183,7 +183,7 @@ class Pool:
     ) -> None:
         self.directory = None if directory is None else Path(directory)
         if self.directory is not None and self.directory.exists() and not self.directory.is_dir():
-            raise ConfigError(f"opponents.pool: {directory} is a file, snapshots need a folder")
+            raise ConfigError(f"opponents.pool: {directory} is a file, but snapshots need a folder")
         self._most_loaded, self._decay, self.keep = loaded, 1.0 - 1.0 / memory, keep
         self.ratings = Elo(anchors=dict(anchors or {}))
         self.ratings.add(LEARNER)

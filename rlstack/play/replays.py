@@ -39,7 +39,7 @@ class BestGames:
 
     def __init__(self, world: str, most: int, of: str | None = None) -> None:
         if not self.can_record(world):
-            raise ConfigError(f"save: {world!r} has no replays; worlds that do: {', '.join(_worlds())}")
+            raise ConfigError(f"save: {world!r} has no replays; worlds that have them: {', '.join(_worlds())}")
         self.world, self.most, self.of = world, most, of
         self.games: list[RecordedGame] = []
         self._recorder: Any = None

@@ -122,7 +122,7 @@ def challenge(
         save_curves(folder / written[-1], {name: [row["elo"] for row in report["elo_history"]]}, anchors)
     print_results(report["opponents"], "opponent")
     first = f"{report['final_elo']:.0f} ({ratings.kind}, began at {report['initial_elo']:.0f})"
-    print(f"rating of {name}: {first}; of all games at once: {fitted:.0f} (Elo)")
+    print(f"rating of {name}: {first}; fitted to all games at once: {fitted:.0f} (Elo)")
     return [folder / file for file in written]
 
 

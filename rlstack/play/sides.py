@@ -35,12 +35,12 @@ def sides_of(env: EnvBase) -> Sides:
     sides = hooks.sides()
     if sides is None:
         known = ", ".join(_two_sided())
-        raise ConfigError(f"{name} has no two sides to play against each other; known: {known}")
+        raise ConfigError(f"{name} does not have two sides that play against each other; known: {known}")
     if GROUP not in env.observation_spec.keys():  # noqa: SIM118
-        raise ConfigError(f"{name} has no agents under {GROUP!r}, two sides need at least one each")
+        raise ConfigError(f"{name} has no agents under {GROUP!r}, but two sides need at least one each")
     agents = env.observation_spec[GROUP].shape[1]
     if agents % 2:
-        raise ConfigError(f"{name} has {agents} agents, two sides need an even number")
+        raise ConfigError(f"{name} has {agents} agents, but two sides need an even number")
     return sides
 
 

@@ -64,10 +64,10 @@ class OpponentsConfig:
 
     def __post_init__(self) -> None:
         if not self.players:
-            raise ValueError("players: [] has nobody to begin against; name at least one, such as random")
+            raise ValueError("players: [] names nobody to begin against; give at least one, such as random")
         judges = [source for source in self.evaluation or self.players if source != SELF]
         if not judges or (self.evaluation and SELF in self.evaluation):
-            raise ValueError("evaluation: self plays while training alone; name others, such as evaluation: [random]")
+            raise ValueError("evaluation: self exists only during training; name others, such as evaluation: [random]")
 
 
 def against(env: Any, opponents: Mapping[str, Any] | None) -> Any:

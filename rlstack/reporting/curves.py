@@ -117,7 +117,7 @@ def _curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> list[Sec
         reached = range(int(max(run.curves[_STAGE].values.max() for run in runs)) + 1)
         rows = [[run.name, *(_entered(run, stage) for stage in reached)] for run in runs]
         head = ["run", *(names.get(stage, str(stage)) for stage in reached)]
-        caption = "Frames after which a run was first seen in a stage."
+        caption = "Frames at which each run first reached a stage."
         blocks.append(DataTable.of_runs(head, rows, len(comparison.runs) > 1, caption=caption))
     return [Section("Curriculum", blocks)]
 

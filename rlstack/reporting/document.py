@@ -151,7 +151,7 @@ def films(runs: Sequence[tuple[str, StoredRun]], most_megabytes: float) -> tuple
             try:
                 size = path.stat().st_size
                 if size > left:
-                    most = f"{size / 1e6:.1f} MB, and films_mb={most_megabytes:g} is the most"
+                    most = f"{size / 1e6:.1f} MB, above what films_mb={most_megabytes:g} leaves"
                     missing.append(f"{where} was left out: {most}")
                     continue
                 content = base64.b64encode(path.read_bytes()).decode("ascii")

@@ -98,7 +98,7 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
     groups = [_read(paths, key) for key, paths in (("first", first), ("second", second))]
     every = [run for group in groups for run in group]
     if len({run.path.resolve() for run in every}) < len(every):
-        raise ConfigError("second: a run is given twice; each may be in one of the groups, once")
+        raise ConfigError("second: a run is given twice; each may be on one side, once")
     metric = score or compared_by(every)
     for run in every:
         if metric is None or run.last(metric) is None:
@@ -277,7 +277,7 @@ def _ends(samples: Series) -> Interval:
 def in_words(found: Improvement) -> list[str]:
     """Describes a comparison in lines of text."""
     several = max(len(side.scores) for side in (found.first, found.second)) > 1
-    rows = [["", "runs", "episodes a run", "mean", *(["minimum", "maximum"] if several else [])]]
+    rows = [["", "runs", "episodes per run", "mean", *(["minimum", "maximum"] if several else [])]]
     for name, side in (("first", found.first), ("second", found.second)):
         counts = sorted(set(side.episodes))
         told = "-" if counts == [1] else " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
@@ -315,7 +315,7 @@ def verdict(found: Improvement) -> str:
         p, words = separation(found.first.scores, found.second.scores)
         better = "second" if found.difference > 0 else "first"
         told = f"the {better} is better ({words})" if p < LEVEL else f"not separated ({words})"
-        return told if found.differences else f"{told}; both sides are of one configuration"
+        return told if found.differences else f"{told}; both sides have the same configuration"
     if not found.differences.keys() - {"seed"}:
         return f"two {'seeds' if found.differences else 'runs'} of one configuration, so neither is better"
     few = "single seeds do not tell configurations apart, but 4 and 4 can"

@@ -43,8 +43,8 @@ def _league(folder: Path) -> list[Block]:
         rows.append([row["player"], *told, *rated, *counts, win_rate(rates)])
     name = f"{folder.name}: {len(league.members)} players, {len(league.games):,} games, {league.ratings.kind}"
     if not rows:
-        return [Paragraphs([f"{name}. Nobody is in it yet."])]
-    head = ["player", "kind", "commander", "rating", "deviation", "games", "won", "drawn", "lost", "of decided, 95 %"]
+        return [Paragraphs([f"{name}. It has no players yet."])]
+    head = ["player", "kind", "commander", "rating", "deviation", "games", "won", "drawn", "lost", "of decided (95 %)"]
     blocks: list[Block] = [DataTable(head, rows, 3, name)]
     if league.games:
         names = [row[0] for row in rows if row[5] != "0"]

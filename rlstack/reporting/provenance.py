@@ -120,7 +120,7 @@ def configuration(groups: Sequence[RunGroup], folders: Sequence[Path] = ()) -> S
         head = ["key", *(group.label for group in groups)]
         if rows:
             fold = None if len(rows) <= 15 else f"{len(rows)} keys in which the groups differ"
-            blocks.append(DataTable(head, rows, text=len(head), caption="In what the groups differ.", fold=fold))
+            blocks.append(DataTable(head, rows, text=len(head), caption="How the groups differ.", fold=fold))
     for group in groups[:_MOST]:
         blocks += _against_default(group, len(groups) > 1, folders)
     if len(groups) > _MOST:
@@ -151,8 +151,8 @@ def _reason(run: StoredRun, error: str) -> str:
     lines = [entry["command"] for entry in run.environment if isinstance(entry.get("command"), list)]
     flags = next((found for line in lines if (found := catalogue.folder_flags([*map(str, line)]))), "")
     if not flags:
-        return f"since they cannot be composed: {error}."
-    return f"since the run used yaml files of your own; rlstack report {run.path}{flags} shows them."
+        return f"since they cannot be composed ({error})."
+    return f"since the run used your own yaml files; rlstack report {run.path}{flags} shows them."
 
 
 def _short(value: Any) -> str:

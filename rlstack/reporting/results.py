@@ -34,10 +34,10 @@ def results(comparison: GroupComparison) -> Section:
 def _told(comparison: GroupComparison) -> str:
     """Returns a line that explains the bands."""
     if any(len(group.runs) > 1 for group in comparison.groups):
-        single = ", thin lines are single runs" if len(comparison.groups) <= SINGLE else ""
-        return f"Mean over seeds; the band is their range{single}."
+        single = "; thin lines show single runs" if len(comparison.groups) <= SINGLE else ""
+        return f"Mean over seeds; the band shows their range{single}."
     bounded = any(f"{name}_low" in run.curves for name in comparison.first for run in comparison.runs)
-    return "The band is the 95 % Wilson interval over the episodes." if bounded else ""
+    return "The band shows the 95 % Wilson interval over the episodes." if bounded else ""
 
 
 def _compared(comparison: GroupComparison) -> Iterator[Block]:
@@ -130,7 +130,7 @@ def _levels(evaluation: StoredEvaluation) -> Iterator[DataTable]:
         for name, level in zip(called, levels)
     ]
     interval_of_success = "; success with its 95 % interval" if "success" in names else ""
-    caption = f"The last evaluation while training, after {evaluation.frames:,} frames{interval_of_success}."
+    caption = f"The last evaluation during training, after {evaluation.frames:,} frames{interval_of_success}."
     yield DataTable(["level", "episodes", *names], rows, caption=caption)
     if (spread := _spread(evaluation)) is not None:
         yield spread
@@ -189,7 +189,7 @@ def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool)
             rates = [_figure(row.get(f"decided_win_rate{end}")) for end in ("", "_low", "_high")]
             told = [win_rate(rates), number(_figure(row.get("elo_after")))]
             rows.append([run.name, entry.name, str(row.get("opponent", "")), *counts, *told])
-    head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided, 95 %", "rating"]
+    head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided (95 %)", "rating"]
     return DataTable.of_runs(head, rows, several, 3, caption="Games against opponents.")
 
 

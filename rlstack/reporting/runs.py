@@ -189,7 +189,7 @@ def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, C
         return {}
     end = text.rfind("\n") + 1
     if end < len(text):
-        notes.append(f"{path.name}: the last row is cut off, it was left out")
+        notes.append(f"{path.name}: the last row is cut off and was left out")
     numbers, damaged = array("d"), 0
     try:
         rows = csv.reader(text[:end].splitlines())

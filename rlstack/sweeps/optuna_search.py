@@ -134,5 +134,5 @@ def show(found: Search) -> None:
     print(f"hyperparameters and scores of every trial: {found.folder / FILE}")
     best = shlex.quote(override("checkpoint", found.run(order[-1])))
     end = "highest" if found.config.direction == "maximize" else "lowest"
-    print(f"evaluate the run with the {end} score, which is of a single seed: rlstack evaluate {best}")
+    print(f"evaluate the run with the {end} score, of a single seed: rlstack evaluate {best}")
     print("for more trials, repeat the command with a higher hydra.sweeper.n_trials")

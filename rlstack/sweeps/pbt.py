@@ -78,7 +78,7 @@ def show(population: Population) -> None:
                 key: f"{value:.3g}" if isinstance(value, float) else str(value)
                 for key, value in members[index].hyperparameters.items()
             },
-            "by way of": " < ".join(map(str, population.lineage(index)[1:])) or "-",
+            "ancestors": " < ".join(map(str, population.lineage(index)[1:])) or "-",
         }
         for index in order
     ]
@@ -87,4 +87,4 @@ def show(population: Population) -> None:
     print(f"who copied whom, scores and hyperparameters of every generation: {population.folder / FILE}")
     best = shlex.quote(override("checkpoint", population.run(order[-1])))
     end = "highest" if population.config.direction == "maximize" else "lowest"
-    print(f"evaluate the run with the {end} score, which is of a single seed: rlstack evaluate {best}")
+    print(f"evaluate the run with the {end} score, of a single seed: rlstack evaluate {best}")

@@ -117,11 +117,11 @@ def check_values(path: Path, kind: str, space: Space, values: Mapping[str, Any])
 def _dimension(override: Override, may_vary: tuple[str, ...]) -> RangeDimension | ChoiceDimension:
     key, value = override.key_or_group, override.value()
     if not key.startswith(may_vary):
-        raise ConfigError(f"{key}: cannot vary in a population, only what begins with {' or '.join(may_vary)}")
+        raise ConfigError(f"{key}: cannot vary in a population; only options in {' and '.join(may_vary)} can")
     if not isinstance(value, IntervalSweep):
         return ChoiceDimension(tuple(override.sweep_iterator(transformer=Transformer.encode)))
     low, high, log = value.start, value.end, "log" in value.tags
     assert low is not None and high is not None
     if not low < high or (log and low <= 0):
-        raise ConfigError(f"{key}: {override.input_line} is not a range{', log needs one above zero' if log else ''}")
+        raise ConfigError(f"{key}: {override.input_line} is not a range{'; log needs one above zero' if log else ''}")
     return RangeDimension(low, high, log, isinstance(low, int) and isinstance(high, int))

@@ -199,7 +199,7 @@ class Progress:
         if "eval/return" in metrics:
             success = f"success {_success(metrics, 'eval')}, " if "eval/success" in metrics else ""
             rows["evaluation"] = f"{success}at {self._evaluated:,} frames"
-            rows["its return"] = f"{metrics['eval/return']:.4g}, of the evaluation's rewards"
+            rows["eval return"] = f"{metrics['eval/return']:.4g}, from the world's own rewards"
         if compiling := self._compiling():
             rows["compiling"] = compiling
         return rows

@@ -98,7 +98,7 @@ class _SmallCopy:
             check_env_specs(self.env)
         finally:
             torchrl_logger.setLevel(level)
-        return f"{world} keeps to its specs"
+        return f"{world} matches its specs"
 
     def forward(self) -> str:
         agent, key = self.agent, self.agent.interface.key("action")

@@ -202,7 +202,7 @@ def short(num_worlds: int = 1) -> EnvBase:
         (["agent=legacy", "env=marinenav"], "agent=legacy needs agent.kind and agent.path"),
         (["agent=ppo", "env=marinenav"], "agent=ppo: would have to be trained first"),
         (["agent=legacy", "env=marinenav", "policy=explore"], "policy: explore is .* explores by agent.epsilon=0.1"),
-        (["agent=legacy", "env=marinenav", "which=best"], "which: best is for checkpoint=<run>; .* agent.which=best"),
+        (["agent=legacy", "env=marinenav", "which=best"], "which: only for checkpoint=<run>; .* use agent.which"),
         (["agent=legacy", "checkpoint=x"], "agent: a checkpoint contains its agent; set single keys of it"),
     ],
 )

@@ -86,7 +86,7 @@ def test_options_of_the_runs_world_can_be_changed(run_dir: Path, episodes_file: 
     changed = "env.discount=0.5"  # which evaluations set to 0.99
     found = rlstack.evaluate("run", changed, episodes_file=str(episodes_file), plots=False, video=False, quiet=True)
     assert found.options["discount"] == 0.5 and found.options["num_robots"] == 2
-    with pytest.raises(ConfigError, match=r"env.num_robots: has no effect, the episodes of an evaluation decide it"):
+    with pytest.raises(ConfigError, match=r"env.num_robots: has no effect, since the episodes of an evaluation determine it"):
         rlstack.evaluate("run", "env.num_robots=8", quiet=True)
     (folder,) = (run_dir / "evaluations").iterdir()
     assert folder.name.startswith("000000001234_seed1000_marinenav_")
@@ -173,7 +173,7 @@ def test_episodes_that_were_cut_are_told(
     monkeypatch.setattr(MarineNav, "evaluation_steps", 60)
     command("checkpoint=run", f"episodes_file={tmp_path / 'two.json'}", "plots=false", "video=false")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2] == "1 of 2 episodes had not ended after 60 steps, and are scored as they stood"
+    assert lines[-2] == "1 of 2 episodes had not ended after 60 steps and were scored as they stood"
 
 
 @pytest.mark.parametrize("content", ["damaged", "deep"])

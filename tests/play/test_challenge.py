@@ -82,7 +82,7 @@ def test_games_replace_the_opponents_of_training(run_dir: Path, capsys: pytest.C
     heading, header, *_, rating = [line for line in capsys.readouterr().out.splitlines() if "wrote" not in line]
     assert heading.endswith(f"(greedy, 1,234 frames) in {NAME}, seed 1000, 30 games against each")
     assert header.split()[:6] == ["opponent", "games", "wins", "draws", "losses", "success"]
-    assert rating.startswith("rating of r7: ") and "of all games at once: " in rating
+    assert rating.startswith("rating of r7: ") and "fitted to all games at once: " in rating
 
 
 def test_the_picture_of_ratings_shows_only_those_who_played(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_a_player_of_the_same_name_gets_a_number(run_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["opponents=[]"], "opponents: .* has nobody to play against"),
+        (["opponents=[]"], "opponents: .* names nobody to play against"),
         (["opponents=[hih]"], "opponent 'hih' is unknown, did you mean 'high'\\? allowed: random, high, low, a run"),
         (["opponents=[self]"], "opponent 'self' is unknown, allowed: random, high, low, a run"),
         (["opponents=low"], "opponents: "),
@@ -154,5 +154,7 @@ def test_worlds_of_one_side_have_no_games(run_dir: Path, monkeypatch: pytest.Mon
     loaded: Any = loading.load("any")
     loaded.agent.interface = Interface.of(envs.make("arena", num_worlds=1))
     loaded.config["env"] = {"name": "arena"}
-    with pytest.raises(ConfigError, match="Arena has no two sides to play against each other; known: Echelon, Rocket"):
+    with pytest.raises(
+        ConfigError, match="Arena does not have two sides that play against each other; known: Echelon, Rocket"
+    ):
         command("opponents=[random]")

@@ -216,7 +216,7 @@ def test_games_that_another_process_has_played_meanwhile_do_not_count_twice(
             return super().play(*arguments, **more)
 
     evaluate_all(league, Late(), ["n2"], PoolConfig(), games=2, seed=0)
-    assert "n2: was evaluated by another process meanwhile, which counts" in capsys.readouterr().out
+    assert "n2: another process has evaluated it meanwhile, and that result counts" in capsys.readouterr().out
     assert len(League.open(tmp_path).games) == 2
 
 
@@ -226,5 +226,5 @@ def test_only_candidates_and_commanders_are_evaluated(tmp_path: Path) -> None:
     assert to_evaluate(league, ["c1", "c1"]) == ["c1"]
     with pytest.raises(ConfigError, match=r"'c2' is not in the league in .*, which has c1, low"):
         to_evaluate(league, ["c2"])
-    with pytest.raises(ConfigError, match="'low' is not a candidate; 'add' makes a file one"):
+    with pytest.raises(ConfigError, match="'low' is not a candidate; 'league add' makes a file a candidate"):
         to_evaluate(league, ["low"])

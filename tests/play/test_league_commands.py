@@ -76,7 +76,7 @@ def test_candidates_from_beginning_to_list(command: Command) -> None:
     rating, deviation, conservative = (int(word) for word in ranks["strong"][-4:-1])
     assert abs(rating - 2 * deviation - conservative) <= 2  # each is rounded
     assert table[-1] == "3 commanders, 0 candidates, 1 player; 22 games, glicko2, in league"
-    assert "no candidate waits for its evaluation" in command("evaluate", "folder=league")
+    assert "no candidate is waiting to be evaluated" in command("evaluate", "folder=league")
     assert [entry["matches"] for entry in entries()] == [10, 6, 6, 0]
     command("run", "games=2", "folder=league", "plots=false")  # tournaments go on in the same league
     league = League.open("league")
@@ -181,11 +181,11 @@ def test_mistakes_are_one_line_and_change_nothing(command: Command) -> None:
         (["train", *TINY, "env.lenght=2"], "env.lenght: unknown key, did you mean 'length'?"),
         (["train", *TINY, "env=rocket"], "env.name: 'rocket', but the league in league plays with 'tests.play.duel"),
         (["train", *TINY, "agent=sac"], "agent"),
-        (["train", *TINY, "resume=runs/any"], "resume: 'train' finds by itself what to continue"),
+        (["train", *TINY, "resume=runs/any"], "resume: 'league train' finds the run to continue by itself"),
         (["train", *TINY, "pool.comanders=3"], "pool.comanders"),
         (["train", *TINY, "total_frmes=3"], "total_frmes: unknown key, did you mean 'total_frames'?"),
-        (["train", *TINY, "env.opponents={players: [self]}"], "evaluation: self plays while training alone"),
-        (["add", "folder=league"], "players: missing, who is to join"),
+        (["train", *TINY, "env.opponents={players: [self]}"], "evaluation: self exists only during training"),
+        (["add", "folder=league"], "players: missing; say who joins"),
         (["add", "players=[runs/none]", "folder=league"], "opponent 'runs/none' is unknown"),
         (["init", *WORLD, "folder=league"], "folder: league already holds a league"),
         (

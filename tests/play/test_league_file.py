@@ -121,7 +121,7 @@ def test_a_league_begins_empty_once(tmp_path: Path, capsys: pytest.CaptureFixtur
         init(config(tmp_path / "other"))
     with pytest.raises(ConfigError, match=r"ratings.tauu: unknown key"):
         init(config(tmp_path / "other", env=world, ratings={"system": None, "options": {"tauu": 1}}))
-    with pytest.raises(ConfigError, match="Arena has no two sides"):
+    with pytest.raises(ConfigError, match="Arena does not have two sides"):
         init(config(tmp_path / "other", env={"name": "arena"}))
     assert not (tmp_path / "other").exists()
 

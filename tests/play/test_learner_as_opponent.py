@@ -91,7 +91,7 @@ def test_evaluations_leave_it_out() -> None:
         "low"
     ]
     for wrong in ({"players": ["self"], "evaluation": None}, {"players": ["low"], "evaluation": ["self"]}):
-        with pytest.raises(ConfigError, match=r"evaluation: self plays while training alone; name others") as error:
+        with pytest.raises(ConfigError, match=r"evaluation: self exists only during training; name others") as error:
             duel(**wrong)
         assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="opponent 'slf' is unknown, did you mean 'self'"):

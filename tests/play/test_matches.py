@@ -86,9 +86,9 @@ def test_games_are_played_under_the_options_of_evaluations_except_those_to_keep(
 
 
 def test_who_does_not_play_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'x' does not play here, known: high, low"):
+    with pytest.raises(ConfigError, match="'x' is not a player here; known: high, low"):
         arena().play([("high", "x")])
-    with pytest.raises(ConfigError, match="no two sides"):
+    with pytest.raises(ConfigError, match="does not have two sides"):
         GameRunner("marinenav", {})
     assert arena().play([]) == []
 

@@ -163,7 +163,7 @@ def test_a_checkpoint_of_another_world_is_refused(tmp_path: Path) -> None:
 
 def test_worlds_without_sides_are_refused() -> None:
     with pytest.raises(
-        ConfigError, match="MarineNav has no two sides to play against each other; known: Echelon, Rocket"
+        ConfigError, match="MarineNav does not have two sides that play against each other; known: Echelon, Rocket"
     ):
         sides_of(envs.make("marinenav", num_worlds=1))
 

@@ -185,7 +185,7 @@ def _into_goal(draws: Any) -> Any:
 
 
 def test_what_cannot_be_saved_or_played_back_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="save: 'arena' has no replays; worlds that do: echelon, rocket"):
+    with pytest.raises(ConfigError, match="save: 'arena' has no replays; worlds that have them: echelon, rocket"):
         BestGames("arena", 1)
     (tmp_path / "bad.npz").write_bytes(b"PK")
     (tmp_path / "bad.json").write_bytes(b"{")

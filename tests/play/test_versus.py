@@ -157,7 +157,7 @@ def test_an_evaluation_is_held_against_whom_it_names() -> None:
 @pytest.mark.parametrize(
     ("opponents", "message"),
     [
-        ({"players": []}, r"players: \[\] has nobody to begin against"),
+        ({"players": []}, r"players: \[\] names nobody to begin against"),
         ({"players": ["hihg"]}, "opponents: opponent 'hihg' is unknown, did you mean 'high'"),
         ({"plyers": ["high"]}, r"opponents.plyers: unknown key, did you mean 'players'"),
         ({"players": ["high"], "sampler": "psfp"}, "sampler: no option 'psfp', did you mean 'pfsp'"),
@@ -171,7 +171,7 @@ def test_wrong_options_are_refused_in_one_line(opponents: dict[str, Any], messag
 
 
 def test_a_world_without_sides_is_refused() -> None:
-    with pytest.raises(ConfigError, match="opponents: MarineNav has no two sides"):
+    with pytest.raises(ConfigError, match="opponents: MarineNav does not have two sides"):
         envs.make("marinenav", num_worlds=1, opponents={"players": ["random"]})
 
 
@@ -324,7 +324,7 @@ def test_too_many_snapshots_drop_the_weakest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a folder is needed"):
         Pool(["low"]).add_snapshot({}, 1)
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"opponents\.pool: .*file is a file, snapshots need a folder"):
+    with pytest.raises(ConfigError, match=r"opponents\.pool: .*file is a file, but snapshots need a folder"):
         Pool(["low"], tmp_path / "file")
 
 

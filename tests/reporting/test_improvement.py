@@ -54,7 +54,7 @@ def test_groups_of_seeds_by_their_means(tmp_path: Path) -> None:
         (1, 0.1, "two seeds of one configuration, so neither is better"),
         (3, 0.2, "not separated (p = 0.1; 3 and 3 seeds cannot reach 0.05, but 4 and 4 can)"),
         (4, 0.2, "the second is better (p = 0.029)"),
-        (4, 0.1, "the second is better (p = 0.029); both sides are of one configuration"),
+        (4, 0.1, "the second is better (p = 0.029); both sides have the same configuration"),
     ],
 )
 def test_few_seeds_decide_nothing(seeds: int, lr: float, verdict: str, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_run_on_a_page(tmp_path: Path) -> None:
     assert "0.75 0.4 to 0.9 (95 %)" in text  # the last success and its interval
     assert "all 4 25 2.5" in text  # mean and interquartile mean of the returns
     assert (
-        "no differences from the defaults are shown, since they cannot be composed: env: no option" in text
+        "no differences from the defaults are shown, since they cannot be composed (env: no option" in text
         and "torch 9.9" in text
     )
     assert "Machine and commit were not recorded: run." in text and page.notes == []
@@ -187,7 +187,7 @@ def test_films_are_inside_as_far_as_there_is_room(tmp_path: Path) -> None:
     html = render(report(run, films_mb=0.001))
     assert html.count("data:video/mp4;base64,eHh4") == 1 and "Best episode" in html
     assert html.count("data:image/png") == 1 and "partial" not in html
-    assert "evaluations/final/episode.mp4 was left out: 0.0 MB, and films_mb=0.001 is the most" in html
+    assert "evaluations/final/episode.mp4 was left out: 0.0 MB, above what films_mb=0.001 leaves" in html
     assert "data:" not in render(report(run, films_mb=0))
 
 

@@ -159,7 +159,7 @@ def test_the_panel_shows_the_curve_the_last_evaluation_and_what_is_compiled() ->
     progress.close()
     last = stream.getvalue()[stream.getvalue().rindex("╭") :]
     assert re.search(r"return so far +▁[▁-█]{20,23} ", last) and "compiling" in last and "worlds, 12 s" in last
-    assert "success 25.0% [10.0%, 50.0%], at 300 frames" in last and "-3.5, of the evaluation's rewards" in last
+    assert "success 25.0% [10.0%, 50.0%], at 300 frames" in last and "-3.5, from the world's own rewards" in last
 
 
 def test_a_running_curve_is_even() -> None:
