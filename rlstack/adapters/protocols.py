@@ -25,6 +25,7 @@ from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent_policy import EpisodeStarts
 from rlstack.config import ConfigError
 from rlstack.envs.named import found
+from rlstack.networks.calls import by_name
 
 ProtocolName: TypeAlias = Literal["auto", "callable", "act", "predict"]
 Arrays: TypeAlias = Literal["auto", "numpy", "torch"]
@@ -107,13 +108,16 @@ class ForeignPolicy(TensorDictModuleBase):
         self._starts.reset()
         self._state = None
 
+    @by_name()
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         observation = tensordict.get(self.interface.key("observation"))
-        starts = None
+        lead, starts = batch_of(observation, self.interface), None
         if self._remembers:
-            starts = self._starts(tensordict, batch_of(observation, self.interface)).reshape(-1).cpu().numpy()
-        return tensordict.set(self.out_keys[0], self.action(observation, starts))
+            starts = self._starts(tensordict, lead).reshape(-1).cpu().numpy()
+        action = self.action(observation, starts)
+        self._starts.remember(tensordict, lead)
+        return tensordict.set(self.out_keys[0], action)
 
     def action(self, observation: Any, starts: np.ndarray[Any, Any] | None = None) -> Tensor:
         """Returns actions for an observation of the env; ``starts [N]`` tells a recurrent object where episodes begin.

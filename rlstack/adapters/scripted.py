@@ -25,6 +25,7 @@ from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.envs.extras import needs
 from rlstack.files.safe_load import first_line, forward_arguments
+from rlstack.networks.calls import by_name
 
 Graph = Callable[[list[Tensor]], Any]
 """Maps the leaves of an observation ``[N, *shape]`` in order (followed by the action mask, if any) to the output."""
@@ -88,6 +89,7 @@ class GraphPolicy(TensorDictModuleBase):
         self.out_keys = [interface.key("action")]
         self.interface, self.who, self._graph = interface, who, graph
 
+    @by_name()
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         mask = tensordict.get(self.interface.key(MASK)) if self.interface.masked else None

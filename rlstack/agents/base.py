@@ -23,6 +23,7 @@ from rlstack.data.flatten import kept
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.waiting import looks_are_free
 from rlstack.losses import Loss
+from rlstack.networks.calls import by_name
 from rlstack.networks.encoders import build_encoder
 from rlstack.networks.keyed import keyed_encoder
 from rlstack.networks.own import OwnNetwork
@@ -38,7 +39,9 @@ _LEARNING = ("reward_scaler", "curiosity")
 
 
 class Policy(TensorDictModuleBase):
-    """Writes an action for every decision in an env's tensordict; a bare module, without dispatch overhead.
+    """Writes an action for every decision in an env's tensordict.
+
+    Like TorchRL's modules it can also be called by names, ``policy(observation=...)``.
 
     An agent's policy has the agent's networks and its place in the run (``frames``) as parameters and buffers. A copy
     made by ``deepcopy`` or pickle has its own networks and follows the weights it is given, schedules included. This
@@ -64,7 +67,7 @@ class Policy(TensorDictModuleBase):
         super().__init__()
         self.in_keys = interface.observation_keys() + ([interface.key(MASK)] if interface.masked else [])
         self.out_keys = [interface.key(name) for name in ("action", *extras)]
-        self._observation, self._mask, self._act = interface.key("observation"), interface.key(MASK), act
+        self._observed, self._mask, self._act = interface.observed, interface.key(MASK), act
         self._masked, self._agent, self._explore = interface.masked, agent, explore
         self.copied, self.copies_on = False, None if agent is None else agent.device
         if agent is not None:
@@ -86,10 +89,11 @@ class Policy(TensorDictModuleBase):
         acted = self._act(observation, mask) if self._masked else self._act(observation)
         return {"action": acted} if isinstance(acted, Tensor) else acted
 
+    @by_name()
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         mask = tensordict.get(self._mask) if self._masked else None
-        acted = self.entries(tensordict.get(self._observation), mask)
+        acted = self.entries(self._observed(tensordict), mask)
         for key in self.out_keys:
             tensordict.set(key, acted[key if isinstance(key, str) else key[-1]])
         return tensordict

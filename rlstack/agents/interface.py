@@ -95,6 +95,15 @@ class Interface:
         leaves = self.observation.keys(include_nested=True, leaves_only=True)
         return [(*prefix, *((key,) if isinstance(key, str) else key)) for key in leaves]
 
+    def observed(self, tensordict: TensorDictBase) -> Any:
+        """Returns the observation in an env's tensordict; a structured one gets its batch dimensions if it has none."""
+        observation = tensordict.get(self.key("observation"))
+        if not isinstance(observation, Tensor) and not observation.batch_size:
+            (key, leaf), *_ = self.observation.items(include_nested=True, leaves_only=True)
+            shape = observation.get(key).shape
+            observation.batch_size = shape[: len(shape) - len(leaf.shape)]
+        return observation
+
     def lead(self, observation: Any) -> torch.Size:
         """Returns the batch dimensions of an observation."""
         if not isinstance(observation, Tensor):

@@ -14,6 +14,7 @@ from torchrl.data import Binary, Composite, TensorSpec
 from rlstack.config import ConfigError
 from rlstack.config.agents import LegacyConfig
 from rlstack.envs.world import Mirror, WorldHooks
+from rlstack.networks.calls import by_name
 
 from .base import Agent, exploring
 from .foreign import KINDS, check_kind, load_policy
@@ -95,6 +96,7 @@ class EpsilonPolicy(TensorDictModuleBase):
         if callable(forget := getattr(policy, "reset", None)):  # it keeps its recurrent state itself
             self.reset = forget
 
+    @by_name()
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         acted: TensorDictBase = self.policy(tensordict)

@@ -11,6 +11,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rlstack.envs.world import MEMORY
+from rlstack.networks.calls import by_name
+from rlstack.networks.recurrent import lasts
 
 from .base import Policy
 from .interface import MASK, Interface
@@ -24,9 +26,9 @@ class RecurrentPolicy(TensorDictModuleBase):
 
     The recurrent state ``[..., M]`` is stored as ``memory`` (or ``("agents", "memory")``), that after the decision in
     ``next``. An :class:`rlstack.envs.world.World` passes it on from step to step and sets it to zero where an episode
-    ends. In
-    other envs the policy keeps it, and :class:`EpisodeStarts` tells where episodes begin. The recurrent state of an
-    agent that is not active becomes zero.
+    ends. In other envs the policy keeps it, and :class:`EpisodeStarts` tells where episodes begin; inside ``vmap``,
+    ``torch.export`` and traces it is read from the tensordict there, too, and nothing is kept. The recurrent state of
+    an agent that is not active becomes zero.
 
     Args:
         interface: the env as the agent sees it.
@@ -47,7 +49,8 @@ class RecurrentPolicy(TensorDictModuleBase):
         super().__init__()
         self._key: Any = interface.key(MEMORY)
         following = ("next", *(self._key if isinstance(self._key, tuple) else (self._key,)))
-        self.in_keys, self._inner_keys = list(inner.in_keys), list(inner.out_keys)
+        self.in_keys = [*inner.in_keys, *([self._key] if interface.carries else [])]
+        self._inner_keys = list(inner.out_keys)
         self.out_keys = [*inner.out_keys, self._key, following]
         self.interface, self.size, self._following = interface, size, following
         self.inner, self._recall, self._first = inner, recall, first
@@ -75,12 +78,15 @@ class RecurrentPolicy(TensorDictModuleBase):
         build, recipe = self.inner.__reduce_ex__(protocol)
         return build, (*recipe[:-1], self.state_dict())
 
+    @by_name()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         interface = self.interface
         if self.inner.copied:
             self.inner.catch_up()
-        observation = tensordict.get(interface.key("observation"))
-        memory = self._memory(tensordict, interface.lead(observation))
+        observation = interface.observed(tensordict)
+        lead = interface.lead(observation)
+        starts = self._starts if lasts(tensordict.get(self.in_keys[0])) else None
+        memory = self._memory(tensordict, lead, starts)
         acted, following = self.step(
             observation, memory, tensordict.get(interface.key(MASK)) if interface.masked else None
         )
@@ -89,19 +95,20 @@ class RecurrentPolicy(TensorDictModuleBase):
             following = following * active.to(following.dtype).unsqueeze(-1)
         for key in self._inner_keys:
             tensordict.set(key, acted[key if isinstance(key, str) else key[-1]])
-        self._held = following if self._starts is not None else None
+        if starts is not None:
+            self._held = following
+            starts.remember(tensordict, lead)
         return tensordict.set(self._key, memory).set(self._following, following)
 
-    def _memory(self, tensordict: TensorDictBase, lead: torch.Size) -> Tensor:
-        if self._starts is None:
-            memory = tensordict.get(self._key, None)
-            if memory is None:
-                return self._first(lead.numel()).view(*lead, -1)
-            return memory if memory.shape[-1] == self.size else memory[..., : self.size]
-        starts = self._starts(tensordict, lead)
-        if self._held is None or self._held.shape[:-1] != lead:
+    def _memory(self, tensordict: TensorDictBase, lead: torch.Size, starts: EpisodeStarts | None) -> Tensor:
+        memory = tensordict.get(self._key, None) if starts is None else self._held
+        if memory is None or memory.shape[:-1] != lead:
+            if self._starts is not None and (torch.compiler.is_exporting() or torch.jit.is_tracing()):
+                raise ValueError(f"the recurrent state is to be given under {self._key!r}: a program keeps none itself")
             return self._first(lead.numel()).view(*lead, -1)
-        return self._held * (~starts).to(self._held.dtype).unsqueeze(-1)
+        if starts is None:
+            return memory[..., : self.size]
+        return memory * (~starts(tensordict, lead)).to(memory.dtype).unsqueeze(-1)
 
 
 class EpisodeStarts:
@@ -124,10 +131,13 @@ class EpisodeStarts:
         """Makes all entries begin an episode at the next step."""
         self._last = self._lead = None
 
+    def remember(self, tensordict: TensorDictBase, lead: torch.Size) -> None:
+        """Takes a tensordict for that of the last step."""
+        self._last, self._lead = tensordict, lead
+
     def __call__(self, tensordict: TensorDictBase, lead: torch.Size) -> Tensor:
         """Returns bools of shape ``lead``, the batch dimensions (worlds, and agents if there are several)."""
         last, known = self._last, self._lead
-        self._last, self._lead = tensordict, lead
         device = tensordict.get(self._keys[0]).device
         init = self._flags(tensordict, "is_init", lead)
         if known != lead or last is None:

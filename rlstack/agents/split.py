@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rlstack.config import ConfigError
 from rlstack.envs.world import GROUP
+from rlstack.networks.calls import by_name
 
 from .base import Agent
 from .compilation import Compiler
@@ -27,16 +28,20 @@ class SplitPolicy(TensorDictModuleBase):
     Args:
         policies: policies of the two sides.
         agents: A, the number of agents in each world.
+        interface: interface of the world.
     """
 
-    def __init__(self, policies: Sequence[Any], agents: int) -> None:
+    def __init__(self, policies: Sequence[Any], agents: int, interface: Interface) -> None:
         super().__init__()
         self.in_keys, self.out_keys = policies[0].in_keys, policies[0].out_keys
-        self.policies, self._agents = nn.ModuleList(policies), agents
+        self.policies, self._agents, self._interface = nn.ModuleList(policies), agents, interface
 
+    @by_name()
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         group = tensordict.get(GROUP)
+        if not group.batch_size:
+            group.batch_size = self._interface.lead(self._interface.observed(tensordict))
         if group.shape[-1] < self._agents:
             return self.policies[0](tensordict)
         half = self._agents // 2
@@ -109,7 +114,7 @@ class Split(Agent):
         return sum(part.expected_updates() for part in self.parts) / len(SIDES)
 
     def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
-        return SplitPolicy([part.policy(explore) for part in self.parts], self.agents)
+        return SplitPolicy([part.policy(explore) for part in self.parts], self.agents, self.interface)
 
     def _halves(self, sequences: TensorDictBase) -> list[TensorDictBase]:
         """Returns the rows of each side, out of ``[W*A, T]``."""

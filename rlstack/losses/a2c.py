@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ class PolicyGradientLoss(Loss):
         value_target: NestedKey = "value_target"
         value: NestedKey = "state_value"
 
+    RESULTS = ["loss_objective", "loss_critic", "loss_entropy", "policy", "value", "entropy"]
     default_keys = _AcceptedKeys
     actor_params: TensorDictParams
     critic_params: TensorDictParams
@@ -53,6 +54,19 @@ class PolicyGradientLoss(Loss):
         self.add_network("critic", critic)
         self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
         self.normalize_advantage, self._evaluate = normalize_advantage, evaluate
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """The losses and metrics of a batch; ``loss_entropy`` is among them unless its coefficient is zero."""
+        return [key for key in super().out_keys if key != "loss_entropy" or self._bonus]
+
+    @out_keys.setter
+    def out_keys(self, keys: list[NestedKey]) -> None:
+        TensorDictModuleBase.out_keys.fset(self, keys)
+
+    @property
+    def _bonus(self) -> bool:
+        return isinstance(self.entropy_coefficient, Tensor) or self.entropy_coefficient != 0
 
     def _required_keys(self) -> list[NestedKey]:
         """The required entries."""
@@ -110,11 +124,9 @@ class PolicyGradientLoss(Loss):
         objective, metrics = self.objective(tensordict, distribution, report)
         value = self.value_loss(tensordict, values)
         losses = {"loss_critic": self.value_coefficient * value, "loss_objective": objective}
-        coefficient = self.entropy_coefficient
-        bonus = isinstance(coefficient, Tensor) or coefficient != 0
-        entropy = entropy_of(distribution).mean() if bonus else None
+        entropy = entropy_of(distribution).mean() if self._bonus else None
         if entropy is not None:
-            losses["loss_entropy"] = -coefficient * entropy
+            losses["loss_entropy"] = -self.entropy_coefficient * entropy
         metrics |= {"policy": objective.detach(), "value": value.detach()}
         if report:
             with torch.no_grad():
@@ -126,11 +138,6 @@ class PolicyGradientLoss(Loss):
         losses, metrics = self.terms(tensordict, report)
         critic, objective, *bonus = losses.values()
         return (critic + objective + bonus[0] if bonus else critic + objective), metrics
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Returns the losses of a batch."""
-        losses, metrics = self.terms(tensordict)
-        return self.told(tensordict, losses, metrics)
 
 
 class A2CLoss(PolicyGradientLoss):
@@ -146,11 +153,9 @@ class A2CLoss(PolicyGradientLoss):
         evaluate: replaces the calls of both networks, for networks that share layers: batch -> distribution, values
             ``[...]``.
 
-    ``forward`` returns ``loss_objective``, ``loss_critic``, ``loss_entropy``, and the metrics ``policy``, ``value`` and
-    ``entropy``.
+    ``forward`` returns ``loss_objective``, ``loss_critic``, ``loss_entropy`` unless its coefficient is 0, and the
+    metrics ``policy``, ``value`` and ``entropy``.
     """
-
-    out_keys = ["loss_objective", "loss_critic", "loss_entropy", "policy", "value", "entropy"]
 
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
         return -(self.advantage(tensordict) * self.log_prob(tensordict, distribution)).mean(), {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class ACIQNLoss(Loss):
     target_actor_network_params: TensorDictParams
     critic_network_params: TensorDictParams
     target_critic_network_params: TensorDictParams
-    out_keys = ["loss_critic", "loss_actor", "value", "target", "saturation"]
+    RESULTS = ["loss_critic", "loss_actor", "value", "target", "saturation"]
 
     def __init__(
         self,
@@ -117,9 +117,9 @@ class ACIQNLoss(Loss):
         value = self.quantiles(tensordict, action, tau).mean()
         return penalty - value, {"saturation": (action.detach().abs() > 0.95).to(action.dtype).mean()}
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Returns both losses of a batch; the gradient of the actor's loss does not reach the critic."""
+    def terms(self, tensordict: TensorDictBase) -> tuple[Metrics, Metrics]:
+        """Returns both losses and metrics; the gradient of the actor's loss does not reach the critic."""
         critic, metrics = self.critic_loss(tensordict)
         with frozen(self.critic_network):
             actor, acted = self.actor_loss(tensordict)
-        return self.told(tensordict, {"loss_critic": critic, "loss_actor": actor}, metrics | acted)
+        return {"loss_critic": critic, "loss_actor": actor}, metrics | acted

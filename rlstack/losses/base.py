@@ -15,6 +15,7 @@ from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.objectives.common import LossModule
 
+from rlstack.networks.calls import by_name
 from rlstack.networks.distributions import legal
 
 Metrics = dict[str, Tensor]
@@ -60,10 +61,12 @@ class Loss(LossModule):
     _names: tuple[str, ...] = ()
     _following: ClassVar[tuple[str, ...]] = ("reward", "terminated")
     """Names of the keys of required entries of the next state, beside those that networks read."""
+    RESULTS: ClassVar[Sequence[str]] = ("loss_critic", "value", "target")
+    """Names of all losses and metrics: the ``out_keys``."""
 
     def __init__(self, gamma: float = 0.99) -> None:
         super().__init__()
-        self.gamma = gamma
+        self.gamma, self.out_keys = gamma, list(self.RESULTS)
 
     def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
         """Does nothing: these losses bootstrap by themselves, without a value estimator."""
@@ -124,6 +127,13 @@ class Loss(LossModule):
         return [*observed, keys.action, *following]
 
     @property
+    def named_keys(self) -> list[NestedKey]:
+        """The entries that can be given by name, required ones first."""
+        keys = self.tensor_keys
+        mask = keys.action_mask
+        return [*self.in_keys, mask, _under_next(mask), keys.gamma, keys.priority_weight]
+
+    @property
     def observed(self) -> list[NestedKey]:
         """The entries that the networks read, without the action: those that a ``TensorDictModule`` names, and for
         others the observation.
@@ -135,6 +145,21 @@ class Loss(LossModule):
                 read = part.in_keys if isinstance(part, TensorDictModuleBase) else [self.tensor_keys.observation]
                 found += [key for key in read if key not in (*found, self.tensor_keys.action)]
         return found
+
+    @property
+    def functional(self) -> bool:
+        """False: the networks hold their parameters, so that ``get_stateful_net`` returns the network itself."""
+        return False
+
+    def reset_parameters_recursive(self) -> None:
+        """Draws new weights in all layers that have ``reset_parameters``; targets become copies of their networks."""
+        for name in self._names:
+            network = self.__dict__[name]
+            for module in network.modules():
+                if callable(reset := getattr(module, "reset_parameters", None)):
+                    reset()
+            if f"target_{name}" in self.__dict__:
+                self.__dict__[f"target_{name}"].load_state_dict(network.state_dict())
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -240,10 +265,23 @@ class Loss(LossModule):
         """Returns the critic's loss, a scalar, and its metrics, among them ``td_error`` of each entry if known."""
         raise NotImplementedError
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Returns the loss of a batch, that of the critic alone."""
+    def terms(self, tensordict: TensorDictBase) -> tuple[Metrics, Metrics]:
+        """Returns the losses of a batch by name, to be summed, and metrics; here the loss of the critic alone."""
         loss, metrics = self.critic_loss(tensordict)
-        return self.told(tensordict, {"loss_critic": loss}, metrics)
+        return {"loss_critic": loss}, metrics
+
+    @by_name("named_keys", batched=True)
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Returns losses and metrics, scalars under ``out_keys``; errors go into the input, for a prioritised buffer.
+
+        Entries can also be given by name, as in ``loss(observation=..., action=..., next_reward=...)``; the scalars are
+        then returned in the order of ``out_keys``.
+        """
+        losses, metrics = self.terms(tensordict)
+        error = metrics.pop("td_error", None)
+        if error is not None:
+            tensordict.set(self.tensor_keys.priority, error.reshape(*tensordict.batch_size, -1).mean(-1))
+        return TensorDict({**losses, **metrics}, [])
 
     def regression(
         self, error: Callable[..., Tensor], values: Sequence[Tensor], target: Tensor, tensordict: TensorDictBase
@@ -270,13 +308,6 @@ class Loss(LossModule):
         if self.weight(tensordict) is not None:
             metrics["td_error"] = errors.detach()
         return self.mean(errors, tensordict), metrics
-
-    def told(self, tensordict: TensorDictBase, losses: Metrics, metrics: Metrics) -> TensorDict:
-        """Returns the result of :meth:`forward`; writes errors into the input, for a prioritised replay buffer."""
-        error = metrics.pop("td_error", None)
-        if error is not None:
-            tensordict.set(self.tensor_keys.priority, error.reshape(*tensordict.batch_size, -1).mean(-1))
-        return TensorDict({**losses, **metrics}, [])
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -30,7 +30,7 @@ class C51Loss(Loss):
     network_params: TensorDictParams
     target_network_params: TensorDictParams
     atoms: Tensor
-    out_keys = ["loss_critic", "value"]
+    RESULTS = ["loss_critic", "value"]
 
     def __init__(self, network: nn.Module, atoms: Tensor, gamma: float = 0.99, double: bool = True) -> None:
         super().__init__(gamma)
@@ -71,11 +71,9 @@ class C51Loss(Loss):
             value = self.expected(logits)
         return self.mean(error, tensordict), {"td_error": error.detach(), "value": value}
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Returns the loss of a batch."""
+    def terms(self, tensordict: TensorDictBase) -> tuple[Metrics, Metrics]:
         loss, metrics = self.critic_loss(tensordict)
-        metrics["value"] = metrics["value"].mean()
-        return self.told(tensordict, {"loss_critic": loss}, metrics)
+        return {"loss_critic": loss}, metrics | {"value": metrics["value"].mean()}
 
 
 def project_distribution(probabilities: Tensor, target_atoms: Tensor, atoms: Tensor) -> Tensor:

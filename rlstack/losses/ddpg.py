@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, smooth_l1_loss
@@ -37,7 +37,7 @@ class DDPGLoss(Loss):
     target_actor_params: TensorDictParams
     critics_params: TensorDictParams
     target_critics_params: TensorDictParams
-    out_keys = ["loss_critic", "loss_actor", "value", "target"]
+    RESULTS = ["loss_critic", "loss_actor", "value", "target"]
 
     def __init__(
         self,
@@ -102,12 +102,12 @@ class DDPGLoss(Loss):
         value = self.value(self.critics[0], tensordict, actor.squashed(raw)).mean()
         return self.raw_penalty * raw.square().mean() - value, {}
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Returns both losses of a batch; the gradient of the actor's loss does not reach the critics."""
+    def terms(self, tensordict: TensorDictBase) -> tuple[Metrics, Metrics]:
+        """Returns both losses and metrics; the gradient of the actor's loss does not reach the critics."""
         critic, metrics = self.critic_loss(tensordict)
         with frozen(self.critics):
-            actor, _ = self.actor_loss(tensordict)
-        return self.told(tensordict, {"loss_critic": critic, "loss_actor": actor}, metrics)
+            actor, acted = self.actor_loss(tensordict)
+        return {"loss_critic": critic, "loss_actor": actor}, metrics | acted
 
 
 def _least(values: Sequence[Tensor]) -> Tensor:

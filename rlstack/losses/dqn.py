@@ -25,7 +25,6 @@ class DQNLoss(Loss):
 
     network_params: TensorDictParams
     target_network_params: TensorDictParams
-    out_keys = ["loss_critic", "value", "target"]
 
     def __init__(self, network: nn.Module, gamma: float = 0.99, double: bool = True) -> None:
         super().__init__(gamma)

@@ -24,12 +24,11 @@ class PPOLoss(PolicyGradientLoss):
         clip_value: largest distance of predicted values from the old ones that lowers the loss; None for no limit.
         value_coefficient, entropy_coefficient, normalize_advantage, evaluate: see :class:`A2CLoss`.
 
-    ``forward`` returns ``loss_objective``, ``loss_critic``, ``loss_entropy``, and the metrics ``policy``, ``value``,
-    ``entropy``, ``kl``, the estimate ``E[r - 1 - log r]`` (Schulman 2020), and ``clipped``, the share of ratios beyond
-    the clip.
+    ``forward`` returns what :class:`A2CLoss` returns, and ``kl``, the estimate ``E[r - 1 - log r]`` (Schulman 2020),
+    and ``clipped``, the share of ratios beyond the clip.
     """
 
-    out_keys = ["loss_objective", "loss_critic", "loss_entropy", "policy", "value", "entropy", "kl", "clipped"]
+    RESULTS = [*PolicyGradientLoss.RESULTS, "kl", "clipped"]
 
     def __init__(
         self,

@@ -41,7 +41,6 @@ class PQNLoss(Loss):
 
     default_keys = _AcceptedKeys
     network_params: TensorDictParams
-    out_keys = ["loss_critic", "value", "target"]
 
     def __init__(self, network: nn.Module, gamma: float = 0.99, td_lambda: float = 0.65) -> None:
         super().__init__(gamma)

@@ -43,7 +43,6 @@ class QuantileLoss(Loss):
 
     network_params: TensorDictParams
     target_network_params: TensorDictParams
-    out_keys = ["loss_critic", "value", "target"]
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
@@ -24,7 +24,7 @@ class RNDLoss(Loss):
 
     predictor_params: TensorDictParams
     target_features_params: TensorDictParams
-    out_keys = ["loss_predictor"]
+    RESULTS = ["loss_predictor"]
 
     def __init__(self, predictor: nn.Module, target: nn.Module) -> None:
         super().__init__()
@@ -45,6 +45,5 @@ class RNDLoss(Loss):
         """Returns the loss, a scalar, and no metrics."""
         return self.distance(tensordict).mean(), {}
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Returns the loss of a batch."""
-        return self.told(tensordict, {"loss_predictor": self.predictor_loss(tensordict)[0]}, {})
+    def terms(self, tensordict: TensorDictBase) -> tuple[Metrics, Metrics]:
+        return {"loss_predictor": self.distance(tensordict).mean()}, {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, softplus
@@ -32,7 +32,12 @@ class Temperature(nn.Module):
 
     def __init__(self, alpha: float, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha), dtype=dtype))
+        self._first = math.log(alpha)
+        self.log_alpha = nn.Parameter(torch.tensor(self._first, dtype=dtype))
+
+    def reset_parameters(self) -> None:
+        """Returns to the initial value."""
+        nn.init.constant_(self.log_alpha, self._first)
 
     def forward(self) -> Tensor:
         """Returns alpha, 0-d."""
@@ -69,7 +74,7 @@ class SACLoss(Loss):
     target_critics_params: TensorDictParams
     temperature_params: TensorDictParams
     TWO_CRITICS = True
-    out_keys = [
+    RESULTS = [
         "loss_critic",
         "loss_actor",
         "loss_alpha",
@@ -192,14 +197,14 @@ class SACLoss(Loss):
         """Returns ``log alpha`` times the gap by which the entropy is above its target."""
         return self.temperature.log_alpha * gap
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Returns all losses of a batch; the gradient of the actor's loss does not reach the critics."""
+    def terms(self, tensordict: TensorDictBase) -> tuple[Metrics, Metrics]:
+        """Returns all losses and metrics; the gradient of the actor's loss does not reach the critics."""
         critic, metrics = self.critic_loss(tensordict)
         with frozen(self.critics):
             actor, acted = self.actor_loss(tensordict)
         wanted = acted.pop("target_entropy", self.target_entropy)
         losses = {"loss_critic": critic, "loss_actor": actor, "loss_alpha": self.alpha_loss(acted["entropy"] - wanted)}
-        return self.told(tensordict, losses, metrics | acted | {"alpha": self.temperature().detach()})
+        return losses, metrics | acted | {"alpha": self.temperature().detach()}
 
 
 class DiscreteSACLoss(SACLoss):

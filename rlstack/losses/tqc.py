@@ -33,7 +33,7 @@ class TQCLoss(SACLoss):
     """
 
     TWO_CRITICS = False
-    out_keys = ["loss_critic", "loss_actor", "loss_alpha", "entropy", "alpha", "value", "target"]
+    RESULTS = ["loss_critic", "loss_actor", "loss_alpha", "entropy", "alpha", "value", "target"]
 
     def __init__(
         self, actor: nn.Module, critics: Sequence[nn.Module], *, drop: int = 2, kappa: float = 1.0, **options: Any

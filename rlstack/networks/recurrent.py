@@ -7,6 +7,7 @@ one call of the fused kernels processes all of them and nothing passes from one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -59,7 +60,8 @@ class Core(nn.Module):
         before, after = memory.reshape(-1, self.memory_size).split(self.size, -1), []
         for layer, weights in enumerate(self.cells.all_weights):
             if self.kind == "lstm":
-                x, cell = torch.lstm_cell(x, before[2 * layer : 2 * layer + 2], *weights)
+                run = torch.lstm_cell if lasts(x) else lstm_cell
+                x, cell = run(x, before[2 * layer : 2 * layer + 2], *weights)
                 after += [x, cell]
             else:
                 x = torch.gru_cell(x, before[layer], *weights)
@@ -99,6 +101,28 @@ class Core(nn.Module):
         if segments.active.device.type != "cpu":
             return True
         return self.kind == "lstm" and segments.count * segments.length <= _WASTE * segments.steps
+
+
+def lstm_cell(x: Tensor, state: Sequence[Tensor], *weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Does what ``torch.lstm_cell`` does, which ``vmap`` cannot express, in separate operations."""
+    (hidden, cell), (weight, recurrent, bias, recurrent_bias) = state, weights
+    gates = (linear(x, weight, bias) + linear(hidden, recurrent, recurrent_bias)).chunk(4, -1)
+    into, forget, out = (gates[index].sigmoid() for index in (0, 1, 3))
+    cell = forget * cell + into * gates[2].tanh()
+    return out * cell.tanh(), cell
+
+
+def lasts(tensor: Tensor) -> bool:
+    """Returns False for a tensor of ``vmap``, ``torch.export`` or a trace, which must not be kept after the call."""
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    try:
+        tensor.data_ptr()
+    except RuntimeError:  # it has no numbers of its own
+        return False
+    return True
 
 
 def _in_low_precision(x: Tensor) -> bool:

@@ -17,6 +17,7 @@ from rlstack.agents.fit import batch_of, choices, describe_action, describe_obse
 from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent_policy import EpisodeStarts
 from rlstack.config import ConfigError
+from rlstack.networks.calls import by_name
 
 from .model import SB3Model, load_sb3
 from .networks import FeedForward, RecurrentActorCritic, State
@@ -66,6 +67,7 @@ class SB3Policy(TensorDictModuleBase):
         self._starts.reset()
         self._state = None
 
+    @by_name()
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         observation = tensordict.get(self.interface.key("observation"))
@@ -78,6 +80,7 @@ class SB3Policy(TensorDictModuleBase):
             if state is None or state[0].shape[1] != len(features):
                 state = self.network.initial_state(len(features))
             action, self._state = self.network.act(features, state, starts, self.deterministic)
+            self._starts.remember(tensordict, lead)
         else:
             assert isinstance(self.network, FeedForward)
             action = self.network.act(features, self.deterministic)
