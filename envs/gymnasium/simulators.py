@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from ..instances import close_all, completed
 from ..keys import ACTION_MASK
 from ..spaces import Actions, Array, Observations, has_mask, split_mask
 from .making import Environment, Recipe
@@ -40,6 +41,17 @@ class Codec(NamedTuple):
         if codec.mask and not codec.actions.discrete:
             raise ValueError(f"{ACTION_MASK}: action space {environment.action_space} has no choices to mask")
         return codec
+
+    @classmethod
+    def of_first(cls, recipe: Recipe, dtype: str) -> tuple[Codec, Environment]:
+        """Makes an environment and reads its spaces; closes it if it cannot be used."""
+        environment = recipe.make()
+        try:
+            _, info = recipe.begin(environment, 0)
+            return cls.of(environment, info, dtype), environment
+        except BaseException:
+            environment.close()
+            raise
 
     def arrays(self, count: int) -> SimulatorArrays:
         """Zeroed arrays for a batch of environments."""
@@ -120,9 +132,8 @@ class LocalSimulators:
     @classmethod
     def make(cls, recipe: Recipe, rows: range, dtype: str, arrays: SimulatorArrays) -> LocalSimulators:
         """Makes as many environments as there are rows."""
-        environments = [recipe.make() for _ in rows]
-        _, info = recipe.begin(environments[0], 0)
-        return cls(recipe, environments, rows, Codec.of(environments[0], info, dtype), arrays)
+        codec, first = Codec.of_first(recipe, dtype)
+        return cls(recipe, completed([first], recipe.make, len(rows)), rows, codec, arrays)
 
     def step(self) -> None:
         arrays, plain, observe = self.arrays, self._plain, self._observe
@@ -158,8 +169,7 @@ class LocalSimulators:
         return self.environments[0].render()
 
     def close(self) -> None:
-        for environment in self.environments:
-            environment.close()
+        close_all(self.environments)
 
     def _observe(self, row: int, observation: Any, info: dict[str, Any]) -> None:
         codec, arrays = self._codec, self.arrays
