@@ -179,15 +179,17 @@ def serve(
         connection: the worker's end of the pipe.
         build: function that builds the worker's object.
         obey: function that handles a message and returns the answer.
-        end: function called before the worker ends normally.
+        end: function called with the object before the worker ends, also after an error.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the workers
     try:
         work = build()
-        connection.send_bytes(_DONE)
-        while (message := connection.recv_bytes()) != _CLOSE:
-            connection.send_bytes(_DONE + obey(work, message))
-        end(work)
+        try:
+            connection.send_bytes(_DONE)
+            while (message := connection.recv_bytes()) != _CLOSE:
+                connection.send_bytes(_DONE + obey(work, message))
+        finally:
+            end(work)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return  # the parent has ended
     except (Exception, SystemExit) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,8 +82,7 @@ def run(cfg: DictConfig) -> Path:
     from rlstack.runs.worlds import build_world
 
     env_config = _env(config)
-    env = build_world(env_config, num_worlds=1)
-    with warnings.catch_warnings(record=True) as notes:
+    with closing(build_world(env_config, num_worlds=1)) as env, warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
         agent, original, frames = _converted(config, env)
     compared = _compare(agent, original, str(config.path))

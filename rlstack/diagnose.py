@@ -98,7 +98,7 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> MeasuredTraining:
 
     from rlstack.diagnostics.measuring import DeviceClock, MeasuredTraining
     from rlstack.runs.worlds import choose_device, with_defaults
-    from rlstack.training.self_check import check_buildable
+    from rlstack.training.self_check import check_buildable, few_worlds
 
     training = replace(training, env=with_defaults(training.env))
     device = choose_device(training.device)
@@ -107,7 +107,8 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> MeasuredTraining:
         raise ConfigError("clock: cpu cannot see a GPU or other processes; allowed there: wall")
     if training.threads is not None:
         torch.set_num_threads(training.threads)
-    check_buildable(training)
+    with few_worlds(training) as env:
+        check_buildable(training, env)
     return measured
 
 

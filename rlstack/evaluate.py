@@ -213,15 +213,14 @@ def _results(config: EvaluateConfig, judged: Candidate, device: torch.device) ->
 
 def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Evaluation:
     """Plays episodes of the world."""
-    from rlstack.agents.interface import Interface
     from rlstack.data.recordings import TransitionRecorder
-    from rlstack.evaluation.evaluator import evaluate, judging_world
+    from rlstack.evaluation.evaluator import evaluate, interface_of
     from rlstack.evaluation.pictures import PER_LEVEL, save_pictures
     from rlstack.runs.run_directory import removed_if_empty
     from rlstack.runs.worlds import world_options
     from rlstack.training.recorded import write_recorded
 
-    interface = None if config.transitions is None else Interface.of(judging_world(judged.env))
+    interface = None if config.transitions is None else interface_of(judged.env)
     recorder = None if interface is None else TransitionRecorder(interface.group)
     episode_set = read_episodes(config.episodes_file, judged.env["name"])
     folder = output_folder(config, judged)
@@ -317,17 +316,18 @@ def _judge_acting(config: EvaluateConfig, acting: Any, device: torch.device) -> 
     else:
         if isinstance(acting, nn.Module):
             device = next((parameter.device for parameter in acting.parameters()), device)
-        world = judging_world(env).to(device)
-        if isinstance(acting, TensorDictModuleBase):
-            policy, interface = acting, Interface.of(world)
-            with telling(interface, name):
-                seen = acting(world.reset())
-            if (key := interface.key("action")) not in seen.keys(True):
-                raise ConfigError(f"{name}: writes {', '.join(map(str, acting.out_keys))}, the world takes {key!r}")
-        elif callable(acting) or hasattr(acting, "act") or hasattr(acting, "predict"):
-            policy = foreign_policy(acting, world)
-        else:
-            raise ConfigError(f"{name}: neither a run nor a policy")
+        with judging_world(env) as world:
+            world = world.to(device)
+            if isinstance(acting, TensorDictModuleBase):
+                policy, interface = acting, Interface.of(world)
+                with telling(interface, name):
+                    seen = acting(world.reset())
+                if (key := interface.key("action")) not in seen.keys(True):
+                    raise ConfigError(f"{name}: writes {', '.join(map(str, acting.out_keys))}, the world takes {key!r}")
+            elif callable(acting) or hasattr(acting, "act") or hasattr(acting, "predict"):
+                policy = foreign_policy(acting, world)
+            else:
+                raise ConfigError(f"{name}: neither a run nor a policy")
     judged = Candidate(policy, env, f"{name} ({config.policy})", None, player=name)
     with set_exploration_type(ExplorationType.RANDOM if explore else ExplorationType.DETERMINISTIC):
         return _results(config, judged, device)
@@ -372,7 +372,8 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
         name = config.agent.get("name")
         raise ConfigError(f"agent={name}: would have to be trained first; set checkpoint=, or agent=legacy")
     env = _without_opponents(config, chosen_world(config.env, None))
-    agent = build_agent(config.agent, judging_world(env), 1, device)
+    with judging_world(env) as world:
+        agent = build_agent(config.agent, world, 1, device)
     source = f"{config.agent['kind']}:{config.agent['path']}"
     path = Path(str(config.agent["path"]))
     called = _as_names(path.stem if path.is_file() else path.name)
@@ -403,12 +404,13 @@ def from_world(config: EvaluateConfig) -> Candidate:
     from rlstack.runs.worlds import chosen_world
 
     options = chosen_world(config.env, None)
-    env, world = judging_world(options), options["name"]
-    if config.policy not in (known := hooks_of(env).players()):
-        allowed = [*_TRAINED, *known]
-        guess = did_you_mean(config.policy, allowed)
-        raise ConfigError(f"policy: {world} has no {config.policy!r}, {guess}allowed: {', '.join(allowed)}")
-    policy = own_policy(env, config.policy)
+    world = options["name"]
+    with judging_world(options) as env:
+        if config.policy not in (known := hooks_of(env).players()):
+            allowed = [*_TRAINED, *known]
+            guess = did_you_mean(config.policy, allowed)
+            raise ConfigError(f"policy: {world} has no {config.policy!r}, {guess}allowed: {', '.join(allowed)}")
+        policy = own_policy(env, config.policy)
     assert policy is not None
     folder = Path("runs") / f"{world}_{config.policy}" / "evaluations"
     return Candidate(policy, options, config.policy, folder, player=config.policy)

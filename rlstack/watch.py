@@ -79,6 +79,12 @@ def run(cfg: DictConfig) -> list[str]:
         from rlstack.runs.run_directory import named
 
         config.checkpoint = named(config.checkpoint, "checkpoint")
+    with ExitStack() as opened:
+        return _show(config, opened)
+
+
+def _show(config: WatchConfig, opened: ExitStack) -> list[str]:
+    """Shows the episodes; ``opened`` closes the world."""
     told: list[str] = []
     shown: WatchedPolicy | None = None
     try:
@@ -86,6 +92,7 @@ def run(cfg: DictConfig) -> list[str]:
             _present(config, iter([_replay(config.replay)]), config.replay)
         else:
             shown = find_policy(config, given_keys("env"))
+            opened.callback(shown.env.close)
             if config.transitions is not None:
                 shown = shown.recorded()
             if config.show == "numbers":

@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
+from ..instances import check_instances, completed
 from ..spaces import Array
 from ..world import Act, World, hand_on
 from .batch import Batch, collect
@@ -47,6 +48,8 @@ class Gymnasium(World):
         dtype: type of rewards, statistics, continuous actions and of all observations except images.
         device: device of the outputs; the environments themselves run on the CPU.
         seed: determines every environment's first seed, independently of ``num_envs`` and ``workers``.
+        max_instances: number of environments that can live at once, for simulators that allow few; None for any.
+            Evaluations make no more, and those of a training play in its environments.
 
     Raises:
         ValueError: the environment is unknown, a package is missing, or a space is not supported.
@@ -75,6 +78,7 @@ class Gymnasium(World):
         device: torch.device | str = "cpu",
         seed: int | None = 0,
         worker_timeout: float = TIMEOUT,
+        max_instances: int | None = None,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs: {num_envs} is not a positive number of environments")
@@ -82,15 +86,13 @@ class Gymnasium(World):
             raise ValueError(f"workers: {workers} is not a number of processes")
         if worker_timeout <= 0:
             raise ValueError(f"worker_timeout: {worker_timeout} is not a positive number of seconds")
+        check_instances(num_envs, max_instances)
         self._recipe = Recipe(id, dict(kwargs or {}), max_steps)
-        first = self._recipe.make()
-        _, info = self._recipe.begin(first, 0)
         super().__init__(num_envs, device, dtype, seed)
         self._numpy_dtype = str(torch.empty(0, dtype=dtype).numpy().dtype)
-        self._codec = Codec.of(first, info, self._numpy_dtype)
+        self._codec, self._first = Codec.of_first(self._recipe, self._numpy_dtype)
         self._workers, self._timeout = min(workers, num_envs), worker_timeout
-        self._first = first
-        self.pictures_per_second = float(first.metadata.get("render_fps") or 20)
+        self.pictures_per_second = float(self._first.metadata.get("render_fps") or 20)
         self._simulators: EnvironmentSimulators | None = None
         self._over = False
         self._steps_before = 0
@@ -112,15 +114,17 @@ class Gymnasium(World):
             raise RuntimeError("this world is closed")
         arrays = self._codec.arrays(self.num_worlds)
         simulators: EnvironmentSimulators
+        self._over = True  # if it fails, all that was made has been closed
         if self._workers:
             self._first.close()
             shared = self._workers, self._timeout, self.run_type_checks
             simulators = WorkerSimulators(self._recipe, self._numpy_dtype, arrays, *shared)
             arrays = simulators.arrays
         else:
-            environments = [self._first, *(self._recipe.make() for _ in range(1, self.num_worlds))]
+            environments = completed([self._first], self._recipe.make, self.num_worlds)
             rows = range(self.num_worlds)
             simulators = LocalSimulators(self._recipe, environments, rows, self._codec, arrays, self.run_type_checks)
+        self._over = False
         self._batch = Batch(arrays, self._codec.observations, self._numpy_dtype, self.device)
         self._batch.steps = self._steps_before
         self._simulators = simulators

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..answers import fault
+from ..instances import close_all, completed
 from ..named import place_in_users_code
 from ..processes import EnvironmentFailed
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
@@ -43,6 +44,17 @@ class Codec(NamedTuple):
         if mask and not actions.discrete:
             raise ValueError(f"action mask: action space {environment.action_space} has no choices to mask")
         return cls(observations, actions, misfit_of(space), mask)
+
+    @classmethod
+    def of_first(cls, recipe: Recipe, dtype: str) -> tuple[Codec, Environment]:
+        """Makes an environment and reads its spaces; closes it if it cannot be used."""
+        environment = recipe.make()
+        try:
+            _, info = recipe.begin(environment, 0)
+            return cls.of(environment, info, dtype), environment
+        except BaseException:
+            environment.close()
+            raise
 
     def arrays(self, count: int) -> SimulatorArrays:
         """Zeroed arrays for a batch of environments."""
@@ -148,9 +160,8 @@ class LocalSimulators:
         cls, recipe: Recipe, rows: range, dtype: str, arrays: SimulatorArrays, every_step: bool
     ) -> LocalSimulators:
         """Makes as many environments as there are rows."""
-        environments = [recipe.make() for _ in rows]
-        _, info = recipe.begin(environments[0], 0)
-        return cls(recipe, environments, rows, Codec.of(environments[0], info, dtype), arrays, every_step)
+        codec, first = Codec.of_first(recipe, dtype)
+        return cls(recipe, completed([first], recipe.make, len(rows)), rows, codec, arrays, every_step)
 
     def step(self) -> None:
         self._steps += 1
@@ -203,8 +214,7 @@ class LocalSimulators:
         return self.environments[0].render()
 
     def close(self) -> None:
-        for environment in self.environments:
-            environment.close()
+        close_all(self.environments)
 
     def _observe(self, row: int, observation: Any, info: dict[str, Any]) -> None:
         codec, arrays = self._codec, self.arrays

@@ -8,6 +8,7 @@ import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
@@ -20,6 +21,7 @@ from torchrl.data import TensorSpec
 
 from ..answers import fault, raised
 from ..extras import needs
+from ..instances import check_instances, close_all, completed
 from ..keys import ACTION_MASK
 from ..named import imported, made_by, place_in_users_code
 from ..processes import EnvironmentFailed
@@ -75,6 +77,7 @@ class PettingZoo(World):
         max_steps: number of steps after which all agents are truncated.
         dtype: type of floating-point observations, continuous actions and rewards.
         seed: seed of the world's generator, which seeds every episode.
+        max_instances: number of environments that can live at once; see :class:`~rlstack.envs.gymnasium.Gymnasium`.
 
     Raises:
         ValueError: the environment does not exist, an option is impossible, or the agents' spaces differ or have no
@@ -93,6 +96,7 @@ class PettingZoo(World):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         seed: int | None = 0,
+        max_instances: int | None = None,
     ) -> None:
         for name, value in (("num_envs", num_envs), ("max_steps", max_steps)):
             if value is not None and value < 1:
@@ -102,7 +106,9 @@ class PettingZoo(World):
         if not id:
             raise ValueError("id: missing, such as butterfly/pistonball_v6 or my_package.my_module:my_parallel_env")
         factory = parallel_factory(id)
-        self._envs = [build(factory, id, kwargs or {}) for _ in range(num_envs)]
+        check_instances(num_envs, max_instances)
+        self._make = partial(build, factory, id, kwargs or {})
+        self._envs = [self._make()]  # the others on the first reset, since a world may be built only for its specs
         self.agents = tuple(self._envs[0].possible_agents)
         if not self.agents:
             raise ValueError(f"id: {id!r} has no possible_agents")
@@ -129,9 +135,9 @@ class PettingZoo(World):
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the environments."""
-        super().close(raise_if_closed=raise_if_closed)
-        for env in self._envs:
-            env.close()
+        if not self.is_closed:
+            super().close(raise_if_closed=raise_if_closed)
+            close_all(self.__dict__.get("_envs", ()))
 
     def _mask_in_infos(self) -> bool:
         _, infos = self._reset_one(self._envs[0], 0)
@@ -165,6 +171,7 @@ class PettingZoo(World):
 
     def _begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
         batch = self._batch.copy()
+        completed(self._envs, self._make, self.num_worlds)
         for row, seed in zip(rows, seeds):
             env = self._envs[row]
             observations, infos = self._reset_one(env, seed)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchrl.data import Binary, Composite, NonTensor, TensorSpec
 from torchrl.envs import EnvBase
 
+from ..instances import check_instances, close_all, completed
 from ..keys import ACTION_MASK
 from ..spaces import nest
 from ..world import GROUP, World
@@ -52,6 +53,8 @@ class TorchRL(World):
         dtype: type of rewards, statistics, continuous actions and of all observations except images of bytes.
         device: device of the outputs; passed to an environment that accepts it.
         seed: determines all environments' seeds.
+        max_instances: number of copies or batches that can live at once; see
+            :class:`~rlstack.envs.gymnasium.Gymnasium`.
 
     Raises:
         ValueError: the environment does not exist, or its actions, rewards or keys are not supported.
@@ -72,6 +75,7 @@ class TorchRL(World):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         seed: int | None = 0,
+        max_instances: int | None = None,
     ) -> None:
         for name, value in (("num_envs", num_envs), ("max_steps", max_steps)):
             if value is not None and value < 1:
@@ -82,7 +86,9 @@ class TorchRL(World):
         if num_envs is None:
             num_envs = rows if first.batch_size else _COPIES
         super().__init__(num_envs, device, dtype, seed)
-        self._envs = [first, *(make() for _ in range(1, math.ceil(num_envs / rows)))]
+        copies = math.ceil(num_envs / rows)
+        check_instances(copies, max_instances)
+        self._envs = completed([first], make, copies)
         self._single, self._rows, self._max_steps = first, rows, max_steps
         self._set_specs(observation_keys)
         total = rows * len(self._envs)
@@ -380,9 +386,7 @@ class TorchRL(World):
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the environments."""
         super().close(raise_if_closed=raise_if_closed)
-        for env in self.__dict__.get("_envs", []):
-            if not env.is_closed:
-                env.close()
+        close_all(env for env in self.__dict__.get("_envs", []) if not env.is_closed)
 
 
 def _first_ends(earlier: Tensor, now: Tensor) -> Tensor:

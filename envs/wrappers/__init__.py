@@ -14,8 +14,8 @@ from .keep_observation import KeepObservation
 
 __all__ = ["MOST_REPEATS", "ActionRepeat", "FrameStack", "KeepObservation", "Wrapper", "wrapped"]
 
-MOST_REPEATS = 10_000
-"""Greatest number of steps per action."""
+MOST_REPEATS, MOST_STACKED = 10_000, 1000
+"""Greatest numbers of steps per action, and of observations shown at once."""
 
 
 def wrapped(
@@ -31,13 +31,16 @@ def wrapped(
     Raises:
         ValueError: a number is not a positive int, indices are impossible, or the env is not a :class:`World`.
     """
-    for name, value in (("action_repeat", action_repeat), ("frame_stack", frame_stack)):
+    for name, value, most in (
+        ("action_repeat", action_repeat, MOST_REPEATS),
+        ("frame_stack", frame_stack, MOST_STACKED),
+    ):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}: {value!r} is not a positive whole number")
         if value > 1 and not isinstance(env, World):
             raise ValueError(f"{name}: {type(env).__name__} is not an rlstack.envs.world.World, only 1 is allowed")
-    if action_repeat > MOST_REPEATS:
-        raise ValueError(f"action_repeat: {action_repeat} is more than {MOST_REPEATS} steps per action")
+        if value > most:
+            raise ValueError(f"{name}: {value} is more than {most}")
     if observation_keep is not None:
         if not isinstance(env, World):
             raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -84,7 +85,10 @@ class MeasuredTraining:
     def num_worlds(self) -> int:
         """Returns the number of worlds, counted if the option is null."""
         given = self.config.env.get(self.size_option) if self.size_option else 1
-        return self.world().batch_size.numel() if given is None else int(given)
+        if given is not None:
+            return int(given)
+        with closing(self.world()) as env:
+            return env.batch_size.numel()
 
     @property
     def processes(self) -> int:

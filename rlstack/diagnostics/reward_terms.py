@@ -7,6 +7,7 @@ episode so far.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,7 +63,11 @@ def play_episode(
     Raises:
         ConfigError: the world does not report the terms of its reward.
     """
-    env: Any = evaluation_world(world, options, 1, "cpu", seed, kept)
+    with closing(evaluation_world(world, options, 1, "cpu", seed, kept)) as env:
+        return _played(policy, env, world, seed)
+
+
+def _played(policy: TensorDictModuleBase, env: Any, world: str, seed: int) -> RewardBreakdown:
     env.set_seed(seed)
     root = env.reset()
     names = [name for name in root.get("episode", TensorDict()).keys() if name.startswith(PREFIX)]  # noqa: SIM118
@@ -78,7 +83,6 @@ def play_episode(
                 success = bool(episode.get("success").any()) if "success" in episode.keys() else None  # noqa: SIM118
                 break
             root = following
-    env.close()
     sums = torch.stack(totals).cpu().numpy()
     steps = np.diff(sums, axis=0, prepend=np.zeros((1, len(names))))
     return RewardBreakdown({name.removeprefix(PREFIX): steps[:, row] for row, name in enumerate(names)}, success)

@@ -179,19 +179,18 @@ def timed_run(
         total_frames=_NEVER,
     )
     timer = IterationTimer(measured, sections)
-    with tempfile.TemporaryDirectory(prefix="rlstack-diagnose-", ignore_cleanup_errors=True) as folder:
-        training = Training(config, RunDirectory(Path(folder)), measured.raw, hooks=[timer])
-        try:
-            # Schedules keep the length of the original run; only its end moves.
-            training.agent, training.frames = measured.agent(training.env), measured.halfway
-            if sections is not None and watch is not None:
-                watch(sections, training)
-            silent = contextlib.redirect_stdout(io.StringIO())
-            with contextlib.suppress(_TimeIsUp), silent, around or contextlib.nullcontext():
-                training.execute()
-            yield TimedRun(training.agent, training.env, timer.iterations, timer.sequences)
-        finally:
-            training.env.close(raise_if_closed=False)
+    with (
+        tempfile.TemporaryDirectory(prefix="rlstack-diagnose-", ignore_cleanup_errors=True) as folder,
+        contextlib.closing(Training(config, RunDirectory(Path(folder)), measured.raw, hooks=[timer])) as training,
+    ):
+        # Schedules keep the length of the original run; only its end moves.
+        training.agent, training.frames = measured.agent(training.env), measured.halfway
+        if sections is not None and watch is not None:
+            watch(sections, training)
+        silent = contextlib.redirect_stdout(io.StringIO())
+        with contextlib.suppress(_TimeIsUp), silent, around or contextlib.nullcontext():
+            training.execute()
+        yield TimedRun(training.agent, training.env, timer.iterations, timer.sequences)
 
 
 # -- an iteration ------------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -69,6 +69,7 @@ def evaluate(
     name: str = "",
     transitions: TransitionRecorder | None = None,
     kept: Collection[str] = (),
+    env: EnvBase | None = None,
 ) -> Evaluation:
     """Plays episodes to their end and reads the world's own statistics of each.
 
@@ -95,6 +96,7 @@ def evaluate(
         name: name of the policy in the results.
         transitions: recorder of each decision until its episode is scored.
         kept: options that ``evaluation_options`` do not override.
+        env: worlds to play in, in place of new ones with these options; their own episodes are lost.
 
     An episode ends at an observation, action or reward that is not finite; :attr:`Evaluation.non_finite` reports it,
     and the policy receives zeros in place of such observations.
@@ -115,8 +117,14 @@ def evaluate(
     recordings: dict[int, Any] = {}
     found: dict[int, str] = {}
     cut = 0
-    with torch.no_grad(), own_randomness(seed), working("evaluating", "episodes", len(levels)) as work:
-        for first, env in _worlds(world, chosen, len(levels), seed, device, record > 0):
+    turns = _worlds(world, chosen, len(levels), seed, device, record > 0, env)
+    with (
+        torch.no_grad(),
+        own_randomness(seed),
+        closing(turns),
+        working("evaluating", "episodes", len(levels)) as work,
+    ):
+        for first, env in turns:
             indices = range(first, min(first + env.batch_size.numel(), len(levels)))
             configured = configs[indices.start : indices.stop]
             if noise_source is not None:
@@ -176,8 +184,9 @@ def as_evaluated(world: str, options: Mapping[str, Any], kept: Collection[str] =
     return {**options, **{name: value for name, value in fixed.items() if name not in kept or name not in options}}
 
 
-def judging_world(config: Mapping[str, Any]) -> EnvBase:
-    """Builds one world of an ``env`` group, as for an evaluation.
+@contextmanager
+def judging_world(config: Mapping[str, Any]) -> Iterator[EnvBase]:
+    """A context with one world of an ``env`` group, as for an evaluation, which is closed at its end.
 
     Raises:
         ConfigError: no world is named, or it cannot be built.
@@ -185,14 +194,22 @@ def judging_world(config: Mapping[str, Any]) -> EnvBase:
     if not config.get("name"):
         raise ConfigError("env.name: missing; name the world to evaluate in")
     try:
-        return evaluation_world(config["name"], world_options(config))
+        env = evaluation_world(config["name"], world_options(config))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"env: {error}") from None
+    with closing(env):
+        yield env
+
+
+def interface_of(config: Mapping[str, Any]) -> Interface:
+    """Returns the interface of the world of an ``env`` group; errors as of :func:`judging_world`."""
+    with judging_world(config) as env:
+        return Interface.of(env)
 
 
 def check_fit(agent: Agent, config: Mapping[str, Any]) -> None:
     """Raises a :class:`ConfigError` unless the agent can observe and act in the world of an ``env`` group."""
-    fault = difference(agent.interface, Interface.of(judging_world(config)))
+    fault = difference(agent.interface, interface_of(config))
     if fault is not None:
         raise ConfigError(f"env={config['name']} does not fit the agent: {fault}")
 
@@ -223,22 +240,34 @@ def _build(
 
 
 def _worlds(
-    world: str, options: Mapping[str, Any], episodes: int, seed: int, device: torch.device | str, draws: bool
-) -> Iterator[tuple[int, Any]]:
+    world: str,
+    options: Mapping[str, Any],
+    episodes: int,
+    seed: int,
+    device: torch.device | str,
+    draws: bool,
+    given: EnvBase | None,
+) -> Generator[tuple[int, Any], None, None]:
     """Yields seeded worlds for all episodes in turns: the index of the first episode, and the env for it and the next.
 
-    Each turn has its own seed, so that random episodes do not repeat.
+    Each turn has its own seed, so that random episodes do not repeat. Worlds that are not ``given`` are closed, before
+    others are built and at the end.
     """
-    first, env = 0, None
-    while first < episodes:
-        wanted = min(MAX_WORLDS, episodes - first)
-        if env is None or env.batch_size.numel() > wanted:
-            env = _build(world, options, wanted, device, seed, draws)
-        env.set_seed(int(np.random.SeedSequence((seed, first)).generate_state(1)[0]))
-        yield first, env
-        first += env.batch_size.numel()
-    if env is not None:
-        env.close()
+    first, env = 0, given
+    most = min(options.get("max_instances") or MAX_WORLDS, MAX_WORLDS)
+    try:
+        while first < episodes:
+            wanted = min(most, episodes - first)
+            if env is None or (env is not given and env.batch_size.numel() > wanted):
+                if env is not None:
+                    env.close()
+                env = _build(world, options, wanted, device, seed, draws)
+            env.set_seed(int(np.random.SeedSequence((seed, first)).generate_state(1)[0]))
+            yield first, env
+            first += env.batch_size.numel()
+    finally:
+        if env is not None and env is not given:
+            env.close(raise_if_closed=False)
 
 
 # -- playing -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -125,12 +126,10 @@ class GameRunner:
                 raise ConfigError(f"{name!r} is not a player here; known: {', '.join(self.players) or 'nobody'}")
         if not schedule:
             return []
-        env = self.build(min(self.num_worlds, len(schedule)), seed)
-        env.set_seed(int(np.random.SeedSequence((seed, len(schedule))).generate_state(1)[0]))
-        with torch.no_grad(), own_randomness(seed), working("playing", "games", len(schedule)) as work:
-            games = _Round(self, env, names, schedule, best).run(work, finished)
-        env.close()
-        return games
+        with closing(self.build(min(self.num_worlds, len(schedule)), seed)) as env:
+            env.set_seed(int(np.random.SeedSequence((seed, len(schedule))).generate_state(1)[0]))
+            with torch.no_grad(), own_randomness(seed), working("playing", "games", len(schedule)) as work:
+                return _Round(self, env, names, schedule, best).run(work, finished)
 
 
 class _Round:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,8 +109,8 @@ def _load(path: Path, device: torch.device | str, which: str, agent: Mapping[str
                 f"agent.{key}: cannot change, the networks of {file} are of {overrides({key: stored[key]})}"
             )
     config = {**config, "agent": changed}
-    env = build_world(config["env"], num_worlds=1)
-    loaded = build_agent(changed, env, config["total_frames"], choose_device(str(device)))
+    with closing(build_world(config["env"], num_worlds=1)) as env:
+        loaded = build_agent(changed, env, config["total_frames"], choose_device(str(device)))
     try:
         acts_only = state["agent"].get("optimizers") == {}  # an agent of the zoo
         (loaded.load_networks if acts_only else loaded.load_state_dict)(state["agent"])

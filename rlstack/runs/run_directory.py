@@ -118,11 +118,6 @@ class RunDirectory:
         if frames >= last_frame:
             raise ConfigError(f"resume: the run is at {frames:,} frames; raise until, or set until=null")
 
-    def remove_if_empty(self) -> None:
-        """Removes the directory of a run that could not start."""
-        if not any(self.path.iterdir()):
-            self.path.rmdir()
-
     def write_config(self, config: dict[str, Any]) -> None:
         """Stores the resolved configuration, signed by :func:`rlstack.config.allowed.sign`."""
         text = OmegaConf.to_yaml(OmegaConf.create(config))

@@ -347,6 +347,10 @@ class Imitation(Hook):
     def _find(self, agent: Agent) -> None:
         c = self._config.imitation
         if c.expert is not None:
+            env = self._config.env
+            if (most := env.get("max_instances")) is not None and 2 * (env.get("num_envs") or most) > most:
+                told = "acts in environments of its own, more than env.max_instances allows beside those of the run"
+                raise ConfigError(f"imitation.expert: {told}; imitation.episodes takes recorded ones")
             self._env = build_world(self._config.env, agent.device, self._config.seed)
             self._expert = expert_policy(c.expert, self._env, agent.interface, c.expert_options)
             return
@@ -368,8 +372,12 @@ class Imitation(Hook):
         try:
             return imitate(agent, self._env, self._expert, frames=c.frames, replay=c.replay, **options)
         finally:
-            if not self._env.is_closed:
-                self._env.close()
+            self.close()
+
+    def close(self) -> None:
+        """Closes the expert's worlds."""
+        if self._env is not None and not self._env.is_closed:
+            self._env.close()
 
     def state_dict(self) -> bool:
         return self.done

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torchrl.envs import EnvBase
 
 from rlstack.agents import build_agent
 from rlstack.agents.precision import decided
@@ -149,6 +150,11 @@ class Training:
         if not self._prepared:
             self._call("on_prepare")
             self._prepared = True
+
+    def close(self) -> None:
+        """Closes the worlds of the run, and those of an expert."""
+        self.imitation.close()
+        self.env.close(raise_if_closed=False)
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -304,15 +310,32 @@ class Training:
         if (evaluation := next((found for found in judged if found is not None), None)) is not None:
             return evaluation
         c = self.config
-        return evaluate(
-            self.agent.policy(explore=False),
-            c.env["name"],
-            world_options(c.env),
-            episodes=c.eval.episodes,
-            seed=c.eval.seed,
-            device=self.device,
-            max_steps=c.eval.max_steps,
-        )
+        with self._lent() as lent:
+            return evaluate(
+                self.agent.policy(explore=False),
+                c.env["name"],
+                world_options(c.env),
+                episodes=c.eval.episodes,
+                seed=c.eval.seed,
+                device=self.device,
+                max_steps=c.eval.max_steps,
+                env=lent,
+            )
+
+    @contextmanager
+    def _lent(self) -> Iterator[EnvBase | None]:
+        """A context with the run's worlds for an evaluation if there can be no others, else None.
+
+        Their episodes begin anew afterwards.
+        """
+        if self.config.env.get("max_instances") is None:
+            yield None
+            return
+        state = self.env.state_dict()
+        yield self.env
+        self.env.load_state_dict(state)
+        self.agent.begin_episodes()
+        self.collector.reset()
 
     def evaluate_and_log(self) -> bool:
         """Evaluates on the first rank and writes the results to the run; returns whether none was better before.

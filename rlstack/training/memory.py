@@ -22,14 +22,10 @@ from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.data.devices import usable_device
 from rlstack.envs.world import hooks_of
-from rlstack.runs.seeding import rng_untouched
-from rlstack.runs.worlds import build_world, choose_device, size_key
+from rlstack.runs.worlds import choose_device, size_key
 
 from .config import TrainConfig
 from .remote import worlds_here
-
-_SAMPLE = 7
-"""Number of worlds built to measure one: a size that no other axis has."""
 
 _COPIES = 4
 """Tensors of each parameter's size: the parameter, its gradient, and two moments."""
@@ -58,13 +54,13 @@ class Need(NamedTuple):
     device: torch.device
 
 
-def check_memory(config: TrainConfig) -> None:
-    """Compares the least memory that a run needs with the free memory.
+def check_memory(config: TrainConfig, env: EnvBase) -> None:
+    """Compares the least memory that a run needs with the free memory, given a few of its worlds.
 
     Raises:
         ConfigError: it does not fit; the message names the parts, the options that determine them, and both sizes.
     """
-    check_fits("the run", needs(config))
+    check_fits("the run", needs(config, env))
 
 
 def check_fits(what: str, needed: Iterable[Need]) -> None:
@@ -81,26 +77,14 @@ def check_fits(what: str, needed: Iterable[Need]) -> None:
             raise ConfigError(f"not enough memory: {what} needs {sizes}: {parts}")
 
 
-def needs(config: TrainConfig) -> list[Need]:
+def needs(config: TrainConfig, env: EnvBase) -> list[Need]:
     """Estimates the memory of each part of a run, from a few of its worlds and from networks without data."""
-    device = choose_device(config.device)
+    device, key = choose_device(config.device), size_key(config.env)
     worlds_device = worlds_here(config, device)
-    key, stack = size_key(config.env), config.env.get("frame_stack") or 1
-    worlds = config.env[key] if key else 1
-    if not (isinstance(worlds, int | float) and isinstance(stack, int | float)):
-        return []  # building the worlds reports the mistake
-    worlds //= config.collector.workers
-    plain = {"frame_stack": 1, "workers": 0, "compiled": False}
-    small = config.env | {name: value for name, value in plain.items() if name in config.env}
-    with rng_untouched():
-        env = build_world(small, "cpu", config.seed, num_worlds=_SAMPLE)
-        try:
-            shown = _shown(env, int(stack))
-            state = sum(entry.nbytes for entry in _of_each_world(env)) / env.batch_size.numel()
-            agents = Interface.of(env).agents
-            parameters = _parameters(config, env)
-        finally:
-            env.close()
+    worlds = (config.env[key] if key else env.batch_size.numel()) // config.collector.workers
+    shown = _shown(env)
+    state = sum(entry.nbytes for entry in _of_each_world(env)) / env.batch_size.numel()
+    agents, parameters = Interface.of(env).agents, _parameters(config, env)
     c, agent = config.collector, config.agent
     found = [
         Need(f"worlds ({key and f'env.{key}'}, env.frame_stack)", worlds * (state + shown), worlds_device),
@@ -196,13 +180,10 @@ def _parameters(config: TrainConfig, env: EnvBase) -> float:
     return float(sum(parameter.numel() * parameter.element_size() for parameter in found.values()))
 
 
-def _shown(env: EnvBase, stack: int) -> float:
-    """Returns the bytes of a world's step: observations as often as they are stacked, everything else once."""
-    size = 0.0
-    for key, spec in env.observation_spec.items(include_nested=True, leaves_only=True):
-        names = (key,) if isinstance(key, str) else key
-        size += spec.shape.numel() * spec.dtype.itemsize * (stack if "observation" in names else 1)
-    return size / env.batch_size.numel()
+def _shown(env: EnvBase) -> float:
+    """Returns the bytes of what a world shows in a step."""
+    leaves = env.observation_spec.values(include_nested=True, leaves_only=True)
+    return sum(spec.shape.numel() * spec.dtype.itemsize for spec in leaves) / env.batch_size.numel()
 
 
 def _of_each_world(env: EnvBase) -> Iterator[Tensor]:

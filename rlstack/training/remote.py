@@ -58,6 +58,11 @@ def check_collector(config: TrainConfig) -> None:
         raise ConfigError(f"env: {config.env.get('name')} has no num_worlds that {c.workers} workers could share")
     if int(config.env[key]) % c.workers:
         raise ConfigError(f"env.{key}: {config.env[key]} is not a multiple of the {c.workers} workers that share them")
+    if config.env.get("max_instances") is not None:
+        raise ConfigError(
+            "env.max_instances: each worker of a collector, and the learner, builds environments of its own; set "
+            "collector=direct, where env.workers steps them in other processes"
+        )
     if c.backend == "ray":
         _check_cluster(c)
     else:

@@ -9,17 +9,17 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, build, convert, to_plain
 from rlstack.config.agents import Whole, check_agent
-from rlstack.config.errors import RunError, nearest_path
+from rlstack.config.errors import nearest_path
 from rlstack.config.groups import check_kinds
 from rlstack.envs.whole_files import leftovers
-from rlstack.runs.run_directory import RunDirectory, taken
+from rlstack.runs.run_directory import RunDirectory, removed_if_empty, taken
 
 from .config import TrainConfig, offline_options, with_length
 from .notices import Notices, conceal
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .distributed import Ranks
     from .hooks import Hook
     from .loop import Training
+    from .recorded import RecordedTransitions
 
 DEBUG_FRAMES = 1000
 _DEBUG_WORLDS, _DEBUG_AGENTS = 8, 10  # greatest numbers of worlds, and roughly of agents in a world
@@ -81,40 +82,60 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         RunDirectory.open(config.resume).check_unfinished(config.total_frames, last_frame)
 
     # Imported only after the configuration has been checked: torch and TorchRL take seconds.
-    from .acceleration import planned
     from .distributed import aside, join, share_of
     from .environment import end_recorded
     from .failures import told_in_one_line
     from .hooks import NoticesHook
-    from .memory import check_memory
-    from .offline import OfflineData, recorded_for
-    from .remote import check_collector
-    from .self_check import check_buildable, check_gradients
-    from .summary import describe, where_things_are
+    from .loop import Training
+    from .offline import OfflineData
+    from .summary import where_things_are
 
     ranks = join()
-    whole, config = config, share_of(config, ranks)
-    check_memory(config)
-    agent = check_buildable(config)
-    check_collector(config)
-    recorded = None if config.data is None else recorded_for(config, agent)
-    compiled = planned(config, agent, shared=ranks.count > 1)
+    own = share_of(config, ranks)
     with aside(ranks) as folder, ExitStack() as stack:
-        directory = _directory(config, folder)
-        if folder is None:
-            stack.enter_context(taken(directory.path))
-            for file in leftovers(directory.path):
-                file.unlink(missing_ok=True)
-        stack.enter_context(check_gradients(bool(config.debug)))
-        print(describe(whole, directory, compiled, ranks.count, recorded and str(recorded)))
+        directory, recorded = _tried(own, config, ranks, folder, stack)
         notices = Notices(config.notify if folder is None else None, directory.path.name)
         parts = [NoticesHook(notices), *([] if recorded is None else [OfflineData(recorded)]), *hooks]
-        training = _built(config, directory, plain, ranks, parts)
-        with notices, end_recorded(directory.path), told_in_one_line(directory.path, config.env):
+        training = stack.enter_context(closing(Training(own, directory, plain, ranks, parts)))
+        _prepare(training)
+        with notices, end_recorded(directory.path), told_in_one_line(directory.path, own.env):
             yield training
         if training.evaluation is not None:
             training.evaluation.print_table()
-        print(where_things_are(directory, config, training.frames, training.digest, ranks.count))
+        print(where_things_are(directory, own, training.frames, training.digest, ranks.count))
+
+
+def _tried(
+    config: TrainConfig, whole: TrainConfig, ranks: Ranks, aside: Path | None, stack: ExitStack
+) -> tuple[RunDirectory, RecordedTransitions | None]:
+    """Tries everything on a few worlds of this rank's part of the ``whole`` run; returns its folder and its data.
+
+    Raises:
+        ConfigError: something does not work; no files have been left.
+    """
+    from .acceleration import planned
+    from .memory import check_memory
+    from .offline import recorded_for
+    from .remote import check_collector
+    from .self_check import check_buildable, check_gradients, few_worlds, self_check
+    from .summary import describe
+
+    with few_worlds(config) as env:
+        check_memory(config, env)
+        agent = check_buildable(config, env)
+        check_collector(config)
+        recorded = None if config.data is None else recorded_for(config, agent)
+        compiled = planned(config, agent, shared=ranks.count > 1)
+        directory = _directory(config, aside)
+        if aside is None:
+            stack.enter_context(taken(directory.path))
+            for file in leftovers(directory.path):
+                file.unlink(missing_ok=True)
+        stack.enter_context(removed_if_empty(directory.path))
+        stack.enter_context(check_gradients(bool(config.debug)))
+        print(describe(whole, directory, compiled, ranks.count, recorded and str(recorded)))
+        self_check(config, directory, env)
+    return directory, recorded
 
 
 def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
@@ -127,32 +148,22 @@ def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
     return RunDirectory.create(config.run_dir, run_name(config.agent, config.env, config.seed), keep)
 
 
-def _built(
-    config: TrainConfig, directory: RunDirectory, plain: dict[str, Any], ranks: Ranks, hooks: Sequence[Hook]
-) -> Training:
-    """Returns the run, checked, and restored if it resumes; if that fails, a new folder is removed."""
+def _prepare(training: Training) -> None:
+    """Restores a run that resumes, lets it prepare, and writes its configuration."""
     from .environment import record_environment
     from .failures import told_in_one_line
-    from .loop import Training
-    from .self_check import self_check
 
-    try:
-        self_check(config, directory)
-        training = Training(config, directory, plain, ranks, hooks)
-        if config.resume is not None:
-            training.restore()
-            if training.frames:  # without a checkpoint it starts over
-                print(f"resuming at {training.frames:,} frames")
-        else:
-            training.begin()
-        training.prepare()
-        with told_in_one_line(directory.path):
-            directory.write_config({**training.raw_config, "resume": None})
-            record_environment(directory.path)
-    except (ConfigError, RunError, KeyboardInterrupt):
-        directory.remove_if_empty()
-        raise
-    return training
+    directory = training.run
+    if training.config.resume is not None:
+        training.restore()
+        if training.frames:  # without a checkpoint it starts over
+            print(f"resuming at {training.frames:,} frames")
+    else:
+        training.begin()
+    training.prepare()
+    with told_in_one_line(directory.path):
+        directory.write_config({**training.raw_config, "resume": None})
+        record_environment(directory.path)
 
 
 def run_name(agent: dict[str, Any], env: dict[str, Any], seed: int) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 from tensordict import TensorDictBase
@@ -19,39 +19,68 @@ from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError
 from rlstack.data.finite import find
 from rlstack.data.flatten import flatten_agents
+from rlstack.envs.instances import LIMIT
 from rlstack.envs.named import place_in_users_code
 from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised
+from rlstack.envs.registry import options_of
 from rlstack.envs.whole_files import temporary
-from rlstack.envs.world import World
+from rlstack.envs.world import World, hooks_of
+from rlstack.evaluation.evaluator import interface_of
 from rlstack.runs.checkpoint import read_checkpoint, write_checkpoint
 from rlstack.runs.loading import initialise
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import rng_untouched
-from rlstack.runs.worlds import build_world, choose_device
+from rlstack.runs.worlds import build_world, choose_device, world_options
 
 from .config import TrainConfig
 from .curriculum import Curriculum
 from .failures import environment_errors
 from .hooks import Hook
-from .remote import remote, worlds_here
+from .remote import remote
 from .workers import check_followed
 
 if TYPE_CHECKING:
     from .loop import Training
 
-_WORLDS, _STEPS = 4, 8
+FEW = 7
+"""Greatest number of worlds that a run is tried on: a size that no other axis of a world's state has."""
+_STEPS = 8
 
 
-def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = None) -> None:
-    """Tries specs, a forward pass, an update and a checkpoint on a small copy of the run; prints a line for each.
+@contextmanager
+def few_worlds(config: TrainConfig) -> Iterator[EnvBase]:
+    """A context with some worlds of a run, at most :data:`FEW`, on which everything is tried before the first frame.
 
-    The run itself is unaffected: random generators are restored.
+    They are closed before the run builds its own, as a simulator may allow no more than these. Random generators are
+    restored at the end.
+
+    Raises:
+        ConfigError: an option of the world is unknown, has the wrong type or is impossible.
+        RunError: the environment cannot be used.
+    """
+    with rng_untouched(), environment_errors(config.env):
+        given = world_options(config.env)
+        usual = {name: entry.default for name, entry in options_of(config.env["name"]).items()}
+        size = {**usual, **given}.get("num_envs" if "num_envs" in usual else "num_worlds")
+        # Compiling takes half a minute and worker processes take seconds; neither is tried here.
+        chosen: dict[str, Any] = {
+            name: value for name, value in (("compiled", False), ("workers", 0)) if name in config.env
+        }
+        chosen |= {"num_worlds": min(size, FEW)} if isinstance(size, int | float) else {}  # else its own size
+        with closing(build_world(config.env, choose_device(config.device), config.seed, **chosen)) as env:
+            if isinstance(env, World):
+                env.run_type_checks = True
+            yield env
+
+
+def self_check(config: TrainConfig, run: RunDirectory, env: EnvBase, stream: TextIO | None = None) -> None:
+    """Tries specs, a forward pass, an update and a checkpoint on a few worlds; prints a line for each.
 
     Raises:
         ConfigError: names the first thing that does not work, and what to change.
     """
-    with rng_untouched(), environment_errors(config.env):
-        copy = _SmallCopy(config, run)
+    with environment_errors(config.env):
+        copy = _SmallCopy(config, run, env)
         for check, hint in (
             (copy.specs, "the world's observation_spec, action_spec and outputs must agree (env.*)"),
             (copy.forward, "agent.* does not fit the env's observations or actions"),
@@ -73,15 +102,9 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
 class _SmallCopy:
     """A few worlds of a run and its agent; every check describes its result in words."""
 
-    def __init__(self, config: TrainConfig, run: RunDirectory) -> None:
-        device = choose_device(config.device)
-        self.run, self.remote = run, remote(config)
-        # Compiling takes half a minute and worker processes take seconds; neither is checked here.
-        eager = {key: value for key, value in (("compiled", False), ("workers", 0)) if key in config.env}
-        self.env = build_world(config.env, device, config.seed, num_worlds=_WORLDS, **eager)
-        if isinstance(self.env, World):
-            self.env.run_type_checks = True
-        self.agent = build_agent(config.agent, self.env, config.total_frames, device)
+    def __init__(self, config: TrainConfig, run: RunDirectory, env: EnvBase) -> None:
+        self.config, self.run, self.env, self.remote = config, run, env, remote(config)
+        self.agent = build_agent(config.agent, env, config.total_frames, choose_device(config.device))
 
     def specs(self) -> str:
         env, world = self.env, type(self.env).__name__
@@ -98,7 +121,19 @@ class _SmallCopy:
             check_env_specs(self.env)
         finally:
             torchrl_logger.setLevel(level)
+        self._evaluable()
         return f"{world} matches its specs"
+
+    def _evaluable(self) -> None:
+        """Builds a world for evaluations beside those of a simulator, which may allow no more."""
+        env = self.config.env
+        if hooks_of(self.env).saves_episodes or env.get("max_instances") is not None:
+            return
+        try:
+            interface_of(env)
+        except ConfigError as error:
+            told = f"{error}; evaluations play in environments of their own, beside those of the training"
+            raise ConfigError(f"{told}: if there can be no more, set {LIMIT}") from error
 
     def forward(self) -> str:
         agent, key = self.agent, self.agent.interface.key("action")
@@ -108,7 +143,7 @@ class _SmallCopy:
         greedy = agent.policy(explore=False)(seen.copy()).get(key)
         if not all(torch.isfinite(agent.interface.from_env(part).float()).all() for part in (action, greedy)):
             raise ValueError("the policy's actions are not finite")
-        if self.remote:
+        if remote(self.config):
             check_followed(agent, seen)
         return f"policy acts, actions {tuple(action.shape)}"
 
@@ -161,8 +196,8 @@ def _check_entries(call: str, given: TensorDictBase, specs: Sequence[Composite],
             )
 
 
-def check_buildable(config: TrainConfig) -> Agent:
-    """Builds the world and the agent without running them, to find bad options before anything is written.
+def check_buildable(config: TrainConfig, env: EnvBase) -> Agent:
+    """Builds the agent for a few worlds of a run without running it, to find bad options before anything is written.
 
     Returns the agent, which is not the one that the run trains.
 
@@ -170,16 +205,13 @@ def check_buildable(config: TrainConfig) -> Agent:
         ConfigError: an unknown key, a wrong type, an impossible value, an agent that cannot act or learn in the world,
             networks of ``init`` that do not fit it, or a curriculum that the world does not have.
     """
-    with rng_untouched(), environment_errors(config.env):
-        device = choose_device(config.device)
-        env = build_world(config.env, worlds_here(config, device), config.seed)
-        agent = build_agent(config.agent, env, config.total_frames, device)
-        agent.check_learning()
-        if config.init is not None and config.resume is None:
-            initialise(agent, config.init)
-        if config.curriculum is not None:
-            Curriculum(config.curriculum, env)
-        return agent
+    agent = build_agent(config.agent, env, config.total_frames, choose_device(config.device))
+    agent.check_learning()
+    if config.init is not None and config.resume is None:
+        initialise(agent, config.init)
+    if config.curriculum is not None:
+        Curriculum(config.curriculum, env)
+    return agent
 
 
 def check_gradients(enabled: bool) -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.envs.world import Mirror
-from rlstack.training.self_check import check_buildable
+from rlstack.training.self_check import check_buildable, few_worlds
 from tests.agents.small_agents import Decisions, small
 from tests.training.test_cadence import config
 
@@ -126,8 +126,9 @@ def test_a_world_without_a_mirror_can_be_acted_in_but_not_learned_in() -> None:
 
 def test_training_is_refused_before_it_starts() -> None:
     """The check before training refuses a world whose rules have no mirror image."""
-    with pytest.raises(ConfigError, match=r"set env\.colregs_penalty=0") as error:
-        check_buildable(config("agent=sac", "env=marinenav", env__num_worlds=2, agent__symmetry="augment"))
+    mirrored = config("agent=sac", "env=marinenav", env__num_worlds=2, agent__symmetry="augment")
+    with few_worlds(mirrored) as env, pytest.raises(ConfigError, match=r"set env\.colregs_penalty=0") as error:
+        check_buildable(mirrored, env)
     assert "\n" not in str(error.value)
     make_agent("sac", envs.make("marinenav", num_worlds=2, colregs_penalty=0.0), symmetry="augment").check_learning()
 

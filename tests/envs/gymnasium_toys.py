@@ -301,3 +301,40 @@ class Old(gymnasium.Env[Any, Any]):
 
     def step(self, action: int) -> Any:
         return self._outcome
+
+
+class Licensed(gymnasium.Env[Any, Any]):
+    """Five steps; writes its beginning and its end to a file, and does not begin beside ``most`` others.
+
+    Args:
+        book: file with a line ``+<id>`` for each that has begun and ``-<id>`` for each that was closed.
+        most: number that may live at once, in all processes together.
+        breaks: whether the ninth episode fails.
+    """
+
+    observation_space = spaces.Box(0.0, 10.0, (1,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, book: str, most: int = 99, breaks: bool = False) -> None:
+        with open(book, "a+", encoding="ascii") as lines:
+            lines.seek(0)
+            text = lines.read()
+            if (alive := text.count("+") - text.count("-")) >= most:
+                raise ConnectionError(f"{alive} of {most} licences are in use")
+            lines.write(f"+{os.getpid()}.{id(self)}\n")
+        self.book, self.breaks, self.episodes = book, breaks, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps, self.episodes = 0, self.episodes + 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.breaks and self.episodes > 8:
+            raise ArithmeticError("the mast broke")
+        self.steps += 1
+        return np.full(1, self.steps, np.float32), 1.0, self.steps == 5, False, {}
+
+    def close(self) -> None:
+        with open(self.book, "a", encoding="ascii") as lines:
+            lines.write(f"-{os.getpid()}.{id(self)}\n")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from experiments.marinenav.options import AGENTS, EVALUATED, OPTIONS, judged, table
-from rlstack.training.self_check import check_buildable
+from rlstack.training.self_check import check_buildable, few_worlds
 from tests.training.test_cadence import config
 
 ROWS = [
@@ -46,5 +46,7 @@ def test_every_arm_can_be_trained(option: str) -> None:
         for changes in OPTIONS[option].values():
             parts = (part.partition("=") for part in changes)
             given = {key.replace(".", "__"): yaml.safe_load(value) for key, _, value in parts}
-            check_buildable(config(f"agent={agent}", "env=marinenav", env__num_worlds=2, **given))
+            tried = config(f"agent={agent}", "env=marinenav", env__num_worlds=2, **given)
+            with few_worlds(tried) as env:
+                check_buildable(tried, env)
     assert all(part.startswith("eval.") for part in EVALUATED)

@@ -1,4 +1,4 @@
-"""The policies of all agents keep what TorchRL's modules promise, beyond what ``tests/agents/test_policies.py`` checks."""
+"""The policies of all agents keep TorchRL's promises, beyond what ``tests/agents/test_policies.py`` checks."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
 from rlstack.training.monitor import is_due
 from rlstack.training.run import train
-from rlstack.training.self_check import check_buildable
+from rlstack.training.self_check import check_buildable, few_worlds
 from rlstack.training.summary import describe
 
 PENDULUM = ("agent=sac", "env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=1")
@@ -186,7 +186,8 @@ def test_what_is_compiled_is_told_before(
 ) -> None:
     monkeypatch.setattr("rlstack.training.acceleration.missing_compiler", lambda device: None)
     c = config(*PENDULUM, device="cpu", agent__learning_starts=1000, agent__frames_per_update=1, **changed)
-    said = planned(c, check_buildable(c), shared=False)
+    with few_worlds(c) as env:
+        said = planned(c, check_buildable(c, env), shared=False)
     assert said is None if told is None else str(said).startswith(told)
 
 

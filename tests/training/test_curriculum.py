@@ -27,7 +27,7 @@ from rlstack.runs.worlds import world_options
 from rlstack.training.config import TrainConfig
 from rlstack.training.curriculum import Curriculum, advances, read_curve, save_curriculum
 from rlstack.training.loop import Training
-from rlstack.training.self_check import check_buildable
+from rlstack.training.self_check import check_buildable, few_worlds
 from rlstack.training.stages import CurriculumConfig, parse_rule
 from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
@@ -428,9 +428,9 @@ def test_a_resumed_run_goes_on_in_its_stage(finished: Path, tmp_path: Path) -> N
 
 
 def test_a_curriculum_that_the_world_does_not_have_is_found_out_early() -> None:
-    plain = plain_config("marinenav", "curriculum.stages=[{name: a, level: 9}]")
-    with pytest.raises(ConfigError, match="MarineNav has 6 stages, level 9 is none"):
-        check_buildable(build(TrainConfig, plain))
+    config = build(TrainConfig, plain_config("marinenav", "curriculum.stages=[{name: a, level: 9}]"))
+    with few_worlds(config) as env, pytest.raises(ConfigError, match="MarineNav has 6 stages, level 9 is none"):
+        check_buildable(config, env)
 
 
 @pytest.mark.parametrize("name", ["arena", "marinenav"])

@@ -23,7 +23,7 @@ from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
-from rlstack.training.self_check import check_batch, self_check
+from rlstack.training.self_check import check_batch, few_worlds, self_check
 from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 
@@ -213,12 +213,18 @@ def test_load_of_nothing_is_one_clear_line(tmp_path: Path, what: str) -> None:
     assert what in str(caught.value) and "\n" not in str(caught.value)
 
 
+def checked(plain: dict[str, Any], run: RunDirectory) -> None:
+    config = build(TrainConfig, plain)
+    with few_worlds(config) as env:
+        self_check(config, run, env)
+
+
 def test_self_check_prints_a_line_a_check_and_leaves_no_trace(tmp_path: Path, capsys: Any) -> None:
     plain = plain_config()
     run = RunDirectory.create(tmp_path / "run", "test", 1)
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    self_check(build(TrainConfig, plain), run)
+    checked(plain, run)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == ["specs:", "forward:", "update:", "checkpoint:"]
     assert all(line.startswith("[OK] ") for line in lines)
@@ -230,7 +236,7 @@ def test_the_self_check_also_acts_greedily(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(ACQN, "exploit", lambda self, observation, mask=None: observation["self"][..., :2] * torch.nan)
     run = RunDirectory.create(tmp_path / "run", "test", 1)
     with pytest.raises(ConfigError, match=r"self-check forward failed: .*actions are not finite"):
-        self_check(build(TrainConfig, plain_config()), run)
+        checked(plain_config(), run)
 
 
 def test_the_self_check_tells_of_an_environment_of_the_older_kind(tmp_path: Path) -> None:
@@ -241,7 +247,7 @@ def test_the_self_check_tells_of_an_environment_of_the_older_kind(tmp_path: Path
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = to_plain(compose("train", overrides))
     with pytest.raises(ConfigError, match=r"^env: tests\.envs\.gymnasium_toys:Old: step 1 of an episode does not fit"):
-        self_check(build(TrainConfig, plain), run)
+        checked(plain, run)
 
 
 class MistakenCartPole(CartPole):
@@ -269,8 +275,11 @@ class MistakenCartPole(CartPole):
 @exhaustive(
     ("mistake", "told"),
     [
-        ("reward", r"step gives reward \[4\] of torch.float32, the spec says \[4, 1\] of"),
-        ("observation", r"reset gives observation \[4, 4\] of torch.float64, the spec says \[4, 4\] of torch.float32"),
+        ("reward", r"step gives reward \[64\] of torch.float32, the spec says \[64, 1\] of"),
+        (
+            "observation",
+            r"reset gives observation \[64, 4\] of torch.float64, the spec says \[64, 4\] of torch.float32",
+        ),
         ("no flag", "MistakenCartPole: step does not return 'truncated', which the specs declare$"),
         ("no statistic", r"MistakenCartPole: reset does not return \('episode', 'length'\), which the specs declare$"),
         ("surplus", "MistakenCartPole: step returns 'speed', which the specs do not declare$"),
@@ -284,7 +293,7 @@ def test_the_self_check_tells_what_is_wrong_with_a_world(tmp_path: Path, mistake
         plain = to_plain(compose("train", ["agent=ppo", "env=own", *world, "total_frames=64", "device=cpu"]))
     run = RunDirectory.create(tmp_path / "run", "test", 1)
     with pytest.raises(ConfigError, match=f"self-check specs failed: .*{told}"):
-        self_check(build(TrainConfig, plain), run)
+        checked(plain, run)
 
 
 @pytest.mark.slow

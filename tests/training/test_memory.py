@@ -12,6 +12,7 @@ from rlstack.config.groups import compose_config
 from rlstack.config.typed import resolve
 from rlstack.training import memory
 from rlstack.training.config import TrainConfig
+from rlstack.training.self_check import few_worlds
 
 CPU = torch.device("cpu")
 
@@ -20,8 +21,14 @@ def config(*overrides: str) -> TrainConfig:
     return build(TrainConfig, resolve(compose_config("train", ["device=cpu", "env=cartpole", *overrides]), ""))
 
 
+def check(*overrides: str) -> None:
+    with few_worlds(config(*overrides)) as env:
+        memory.check_memory(config(*overrides), env)
+
+
 def part(name: str, *overrides: str) -> float:
-    return next(need.bytes for need in memory.needs(config(*overrides)) if name in need.part)
+    with few_worlds(config(*overrides)) as env:
+        return next(need.bytes for need in memory.needs(config(*overrides), env) if name in need.part)
 
 
 @pytest.fixture
@@ -33,7 +40,7 @@ def sixteen_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     ("overrides", "message"),
     [
         (["agent=ppo", "env.num_worlds=1e11"], r"a batch of 100,000,000,000 worlds and 32 steps \(.*\) 153,600.0 GB"),
-        (["agent=ppo", "env.frame_stack=4294967296"], "agent.steps_per_batch"),
+        (["agent=ppo", "env.frame_stack=1000", "env.num_worlds=100000"], "agent.steps_per_batch"),
         (["agent=ppo", "eval.episodes=4294967296"], r"episodes of an evaluation \(eval.episodes\) 859.0 GB"),
         (["agent=dqn", "agent.buffer_size=1e13"], r"the replay buffer \(agent.buffer_size\) 4[0-9]{2},[0-9]{3}.0 GB"),
         (["agent=dqn", "agent.n_step=10000", "env.num_worlds=1000000"], r"n-step returns \(agent.n_step\)"),
@@ -44,7 +51,7 @@ def sixteen_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_does_not_fit_is_told_in_gigabytes(overrides: list[str], message: str, sixteen_gigabytes: None) -> None:
     expected = rf"not enough memory: the run needs [\d,]+\.\d GB on cpu, where 16\.0 GB are free: .*{message}"
     with pytest.raises(ConfigError, match=expected) as error:
-        memory.check_memory(config(*overrides))
+        check(*overrides)
     assert "\n" not in str(error.value)
 
 
@@ -58,7 +65,7 @@ def test_what_does_not_fit_is_told_in_gigabytes(overrides: list[str], message: s
     ],
 )
 def test_what_fits_is_not_refused(overrides: list[str], sixteen_gigabytes: None) -> None:
-    memory.check_memory(config(*overrides))
+    check(*overrides)
 
 
 def test_sizes_are_those_of_the_tensors() -> None:
