@@ -56,9 +56,9 @@ def put_where(
     for (_, value), (_, new) in zip(values, fresh, strict=True):
         kinds.setdefault(value.dtype, []).append((value.view(-1, value.shape[-1]), new.view(-1, new.shape[-1])))
     for pairs in kinds.values():
-        old, new = zip(*pairs)
-        begun = torch.where(ended, torch.cat(new).index_select(-1, places), torch.cat(old))
-        torch.split_with_sizes_copy(begun, [len(rows) for rows in old], out=list(old))
+        old, begun = [rows for rows, _ in pairs], torch.cat([rows for _, rows in pairs]).index_select(-1, places)
+        left = torch.where(ended, begun, torch.cat(old))
+        torch.split_with_sizes_copy(left, [len(rows) for rows in old], out=old)
 
 
 def chosen(ended: Tensor, fresh: Tensor, places: Tensor, old: Tensor) -> Tensor:
