@@ -314,6 +314,7 @@ def test_a_league_names_a_world_of_ours_to_be_composed(trap: Path) -> None:
     [
         ({"env": {"name": "rocket", "id": "ALE/Pong-v5"}, "run_dir": "runs/a", "lr": 1e-3}, []),
         ({"device": "cuda:0", "collector": {"device": "cuda:1", "address": "auto"}}, []),
+        ({"pool": "auto"}, ["auto"]),
         ({"env": {"name": "cuda:0"}}, ["cuda:0"]),  # a module of that name would be imported
         ([["zoo:x", "rlstack:trap.run"]], ["rlstack:trap.run", "zoo:x"]),
         ({"algorithm": "legacy", "kind": "sb3", "path": "a.zip"}, ["sb3:a.zip"]),
