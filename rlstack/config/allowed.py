@@ -83,11 +83,17 @@ def names_in(content: Any) -> list[str]:
     return sorted({text for key, text in found if key not in _HARMLESS or not _HARMLESS[key].fullmatch(text)})
 
 
-def links_in(folder: Path) -> list[dict[str, str]]:
-    """Returns the places outside a folder to which symbolic links in it lead, as content for :func:`check_named`."""
-    root = folder.resolve()
-    paths = (os.path.join(where, name) for where, *names in os.walk(folder) for name in chain(*names))
-    targets = (Path(os.path.realpath(path)) for path in paths if os.path.islink(path))
+def links_in(folder: Path, parts: Sequence[str] = (".",)) -> list[dict[str, str]]:
+    """Returns the places outside a folder to which symbolic links in it lead, as content for :func:`check_named`.
+
+    Args:
+        parts: names in the folder, to which it is limited.
+    """
+    root = os.path.realpath(folder)
+    tops = [os.path.join(root, part) for part in parts]
+    places = chain.from_iterable(os.walk(top) for top in tops if not os.path.islink(top))
+    inside = (os.path.join(where, name) for where, *names in places for name in chain(*names))
+    targets = (Path(os.path.realpath(path)) for path in chain(tops, inside) if os.path.islink(path))
     return [{_PLACES[0]: str(target)} for target in targets if not target.is_relative_to(root)]
 
 
