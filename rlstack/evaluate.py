@@ -138,10 +138,8 @@ def evaluate(
         keys = {"env": env, **keys}
     if opponents is not None:
         keys = {**keys, "opponents": opponents}
-    if isinstance(judged, str | Path):
+    if isinstance(judged, str | Path | TrainedRun):
         keys = {**keys, "checkpoint": judged}
-    elif isinstance(judged, TrainedRun):
-        keys = {**keys, "checkpoint": judged.path}
     else:
         acting = judged
     return command.call(lambda cfg: _run(cfg, acting), given, keys, quiet)

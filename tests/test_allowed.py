@@ -213,16 +213,24 @@ def test_no_command_takes_more_than_data_from_a_run(
     assert f" names {named!r}, which is used only if you allow it: " in line and untouched(trap)
 
 
-@pytest.mark.parametrize("where", ["evaluations", "checkpoints/old", "metrics.csv"])
-def test_no_run_writes_through_links_to_elsewhere(where: str, trap: Path, learner: Any) -> None:
+@pytest.mark.parametrize(
+    ("opened", "link"),
+    [
+        *(("run", f"run/{link}") for link in ("evaluations", "evaluations/7", "checkpoints/old", "metrics.csv")),
+        *(("lone/best.pt", f"lone/{link}") for link in ("evaluations", "exports/best_policy.onnx", "rewards")),
+    ],
+)
+def test_results_never_go_through_links_to_elsewhere(opened: str, link: str, trap: Path, learner: Any) -> None:
     run = strangers_run(trap, {**routes(learner)["agent"][0], "agent": to_plain(learner.config)}, learner)
-    (run / "checkpoints" / "newest").symlink_to("checkpoint_000000000007.pt")
-    assert rlstack.load(run).frames == 7
-    (run / where).symlink_to(trap / "elsewhere")
-    for reader in (rlstack.load, RunDirectory.open):
-        with pytest.raises(ConfigError, match=f"config.yaml names '{trap / 'elsewhere'}', which is used only if you"):
-            reader(run)
-    assert rlstack.load(run, allow=[str(trap / "elsewhere")]).frames == 7
+    (run / "newest.pt").symlink_to("checkpoints/checkpoint_000000000007.pt")
+    shutil.copytree(run / "checkpoints", trap / "lone").joinpath("checkpoint_000000000007.pt").rename("lone/best.pt")
+    Path(link).parent.mkdir(exist_ok=True)
+    assert rlstack.load(opened).frames == 7
+    Path(link).symlink_to(trap / "elsewhere")
+    for reader in (rlstack.load, RunDirectory.open) if opened == "run" else (rlstack.load,):
+        with pytest.raises(ConfigError, match=f" names '{trap / 'elsewhere'}', which is used only if you"):
+            reader(opened)
+    assert rlstack.load(opened, allow=[str(trap / "elsewhere")]).frames == 7
 
 
 def test_the_pool_of_a_checkpoint_is_read_with_the_same_care(trap: Path) -> None:
@@ -314,6 +322,7 @@ def test_a_league_names_a_world_of_ours_to_be_composed(trap: Path) -> None:
     [
         ({"env": {"name": "rocket", "id": "ALE/Pong-v5"}, "run_dir": "runs/a", "lr": 1e-3}, []),
         ({"device": "cuda:0", "collector": {"device": "cuda:1", "address": "auto"}}, []),
+        ({"pool": "auto"}, ["auto"]),
         ({"env": {"name": "cuda:0"}}, ["cuda:0"]),  # a module of that name would be imported
         ([["zoo:x", "rlstack:trap.run"]], ["rlstack:trap.run", "zoo:x"]),
         ({"algorithm": "legacy", "kind": "sb3", "path": "a.zip"}, ["sb3:a.zip"]),

@@ -8,17 +8,13 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import rlstack
-import rlstack.envs.marinenav.episodes
 from rlstack.config import ConfigError
 from rlstack.reporting.runs import StoredRun
-from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from tests.damage import Bait
 from tests.test_damaged_files import CASES, FIXTURES
@@ -105,30 +101,6 @@ def test_serialised_objects_of_a_model_stay_closed(tmp_path: Path) -> None:
             new.writestr(name, data)
     CASES["sb3"].read(path)
     assert not (tmp_path / "flag").exists()
-
-
-COMMAND = {"args": "mkdir {flag}", "shell": True}
-WORLDS: dict[str, dict[str, Any]] = {
-    "a world": {"name": "subprocess:run", **COMMAND},
-    "a class": {"name": "subprocess:Popen", **COMMAND},
-    "an environment": {"name": "gymnasium", "id": "subprocess:run", "num_envs": 1, "workers": 0, "kwargs": COMMAND},
-    "a parallel environment": {"name": "pettingzoo", "id": "subprocess:run", "num_envs": 1, "kwargs": COMMAND},
-    "a target": {"name": "arena", "_target_": "os.mkdir", "path": "{flag}"},
-}
-
-
-@pytest.mark.parametrize("what", [*WORLDS, "an agent"])
-def test_a_configuration_cannot_name_just_any_function(what: str, tmp_path: Path) -> None:
-    """A checkpoint's configuration names the world and the agent to build; nothing else can be built."""
-    flag = tmp_path / "flag"
-    env = json.loads(json.dumps(WORLDS.get(what, {"name": "arena"})).replace("{flag}", str(flag)))
-    algorithm = "subprocess:Popen" if what == "an agent" else "ppo"
-    config = {"agent": {"name": "ppo", "algorithm": algorithm}, "env": env, "total_frames": 10}
-    state = {"frames": 1, "agent": {"networks": {}, "targets": {}}, "config": config}
-    write_checkpoint(tmp_path / "run.pt", state, 1)
-    with pytest.raises(ConfigError) as caught:
-        rlstack.load(tmp_path / "run.pt")
-    assert not flag.exists() and "\n" not in str(caught.value)
 
 
 ZIPS = {

@@ -33,9 +33,9 @@ SIGNED = "allowed.json"
 """Name of the file that lists what the files of its folder may name, signed with the user's key."""
 _PLACES = ("pool", "directory", "mlflow_uri", "address")
 """Keys of folders to write to and of servers to call."""
-_HERE = ("auto", "local")
+_HARMLESS = {"device": re.compile(r"(cpu|cuda|mps|xpu):\d+"), "address": re.compile("auto|local")}
+"""Values of these keys that would be names elsewhere."""
 _KEY_BYTES = 32
-_DEVICE = re.compile(r"(cpu|cuda|mps|xpu):\d+")
 
 _granted: ContextVar[frozenset[str]] = ContextVar("granted", default=frozenset())
 
@@ -79,19 +79,21 @@ def names_in(content: Any) -> list[str]:
 
     The file of an agent from elsewhere is given as ``kind:path``, however the content has it.
     """
-    found = {
-        text
-        for key, text in _texts(content)
-        if (":" in text and not (key == "device" and _DEVICE.fullmatch(text))) or (key in _PLACES and text not in _HERE)
-    }
-    return sorted(found)
+    found = ((key, text) for key, text in _texts(content) if ":" in text or key in _PLACES)
+    return sorted({text for key, text in found if key not in _HARMLESS or not _HARMLESS[key].fullmatch(text)})
 
 
-def links_in(folder: Path) -> list[dict[str, str]]:
-    """Returns the places outside a folder to which symbolic links in it lead, as content for :func:`check_named`."""
-    root = folder.resolve()
-    paths = (os.path.join(where, name) for where, *names in os.walk(folder) for name in chain(*names))
-    targets = (Path(os.path.realpath(path)) for path in paths if os.path.islink(path))
+def links_in(folder: Path, parts: Sequence[str] = (".",)) -> list[dict[str, str]]:
+    """Returns the places outside a folder to which symbolic links in it lead, as content for :func:`check_named`.
+
+    Args:
+        parts: names in the folder, to which it is limited.
+    """
+    root = os.path.realpath(folder)
+    tops = [os.path.join(root, part) for part in parts]
+    places = chain.from_iterable(os.walk(top) for top in tops if not os.path.islink(top))
+    inside = (os.path.join(where, name) for where, *names in places for name in chain(*names))
+    targets = (Path(os.path.realpath(path)) for path in chain(tops, inside) if os.path.islink(path))
     return [{_PLACES[0]: str(target)} for target in targets if not target.is_relative_to(root)]
 
 

@@ -19,7 +19,7 @@ from torchrl.envs import EnvBase
 from rlstack.agents import Agent, Interface, build_agent
 from rlstack.agents.interface import difference
 from rlstack.config import ConfigError, build, to_plain
-from rlstack.config.allowed import check_named, granting
+from rlstack.config.allowed import check_named, granting, links_in
 from rlstack.config.earlier import renewed
 from rlstack.config.errors import nearest_path
 from rlstack.config.overrides import override
@@ -98,8 +98,10 @@ def _load(path: Path, device: torch.device | str, which: str, agent: Mapping[str
     except CheckpointError as error:
         raise ConfigError(f"checkpoint: {error}") from None
     run_dir = file.parent.parent if (file.parent.parent / CONFIG).is_file() else None
-    if run_dir is not None:
-        RunDirectory.open(run_dir)  # to which results will be written
+    if run_dir is None:
+        check_named(links_in(file.parent, _RESULTS), file)
+    else:
+        RunDirectory.open(run_dir)
     config = state["config"]
     stored, given = config["agent"], dict(agent or {})
     changed = to_plain(OmegaConf.merge(stored, given))
@@ -128,6 +130,8 @@ SHAPING = (
 )
 """Keys of an agent's configuration that its networks depend on."""
 _OF_TRAINING = ("sequence_length", "burn_in")
+_RESULTS = ("evaluations", "exports", "rewards")
+"""Names of the folders for results beside a checkpoint that is not in a run."""
 
 
 def _shape(key: str, value: Any) -> Any:

@@ -53,8 +53,6 @@ _OWN_STATE = (
     *("monitor", "curriculum", "imitated", "guard"),
 )
 """Entries of a checkpoint that a user's hook must not take as its name."""
-_SHOWN = 5
-"""Greatest number of changed keys in a message."""
 
 
 class Training:
@@ -462,13 +460,8 @@ class Training:
                 changes[is_resumable(key)].append(f"{key}={now!r:.60} (the checkpoint has {before!r:.60})")
         if changes[False]:
             raise ConfigError(
-                f"resume: {self.config.resume}/config.yaml was changed: {_listed(changes[False])}; restore it, or "
+                f"resume: {self.config.resume}/config.yaml was changed: {', '.join(changes[False])}; restore it, or "
                 "confirm a new value by writing it on the command line, too"
             )
         if changes[True] and self.ranks.first:
-            print(f"changed since the checkpoint: {_listed(changes[True])}")
-
-
-def _listed(changes: Sequence[str]) -> str:
-    more = len(changes) - _SHOWN
-    return ", ".join(changes[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+            print(f"changed since the checkpoint: {', '.join(changes[True])}")

@@ -16,6 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
 from rlstack.config import build, conf_dir, to_plain
+from rlstack.config.allowed import sign_copy
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
@@ -77,7 +78,7 @@ def test_a_snapshot_is_a_checkpoint_of_the_world_with_both_sides(finished: Path)
 @pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_end(finished: Path, tmp_path: Path) -> None:
     copy = tmp_path / "killed"
-    shutil.copytree(finished, copy)
+    sign_copy(finished, Path(shutil.copytree(finished, copy)))
     checkpoints = sorted((copy / "checkpoints").glob("checkpoint_*.pt"))
     final = read_checkpoint(checkpoints[-1])
     for path in checkpoints[2:]:

@@ -22,6 +22,7 @@ from rlstack import envs
 from rlstack.adapters.marinenav import published_policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.config.allowed import sign_copy
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
@@ -362,13 +363,17 @@ def test_a_run_imitates_first_then_learns_by_itself(finished: Path) -> None:
     assert read_checkpoint(finished / "checkpoints" / "checkpoint_000000000000.pt")["imitated"] is True
 
 
-def test_resuming_does_not_imitate_again(finished: Path, tmp_path: Path) -> None:
+def test_resuming_does_not_imitate_again(
+    finished: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy)
+    sign_copy(finished, copy)
     for checkpoint in (copy / "checkpoints").glob("*.pt"):
         if checkpoint.name != "checkpoint_000000000000.pt":
             checkpoint.unlink()
-    training = resumed(copy, plain_config("imitation.expert=gone"))  # what is done needs no expert
+    monkeypatch.setattr("rlstack.training.imitation.expert_policy", None)  # what is done needs no expert
+    training = resumed(copy, plain_config(f"imitation.expert={teacher}"))
     training.execute()
     assert rows(copy) == rows(finished)
 
@@ -399,7 +404,8 @@ def test_an_interrupted_evaluation_keeps_the_imitation(
     monkeypatch.setattr(training, "evaluate", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         training.execute()
-    again = resumed(tmp_path / "run", {**plain, "imitation": {**plain["imitation"], "expert": "gone"}})
+    monkeypatch.setattr("rlstack.training.imitation.expert_policy", None)
+    again = resumed(tmp_path / "run", plain)
     again.execute()
     named = [[dict(zip(table[0], row)) for row in table[1:]] for table in (rows(tmp_path / "run"), rows(finished))]
     of, expected = named[0], named[1][: 2 if only else None]

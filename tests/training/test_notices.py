@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from rlstack.config import build
+from rlstack.config.allowed import granting
 from rlstack.config.errors import RunError
 from rlstack.train import _resumed
 from rlstack.training import notices
@@ -98,11 +98,11 @@ def test_a_run_tells_of_new_bests_and_its_end_and_keeps_the_secret(
 def test_an_address_in_a_run_that_came_from_elsewhere_is_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = OmegaConf.create({"overrides": {"task": []}})
-    monkeypatch.setattr("hydra.core.hydra_config.HydraConfig.get", lambda: given)
+    monkeypatch.setattr("rlstack.train.given_overrides", list)
     stranger = plain(tmp_path, f"notify=https://host/{SECRET}", "total_frames=64")
     (tmp_path / "config.yaml").write_text(json.dumps(stranger))
-    assert stranger["notify"] and _resumed({**stranger, "resume": str(tmp_path)})["notify"] is None
+    with granting(stranger):
+        assert stranger["notify"] and _resumed({**stranger, "resume": str(tmp_path)})["notify"] is None
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tensordict.nn import TensorDictModuleBase
 import rlstack
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError, build, load_group, to_plain
+from rlstack.config.allowed import sign_copy
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.runs.checkpoint import read_checkpoint
@@ -74,7 +75,7 @@ def state_of(path: Path) -> dict[str, Any]:
 def test_a_resumed_run_equals_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
     plain = plain_config(name)
     start(tmp_path / "straight", plain).execute()
-    shutil.copytree(tmp_path / "straight", tmp_path / "resumed")
+    sign_copy(tmp_path / "straight", Path(shutil.copytree(tmp_path / "straight", tmp_path / "resumed")))
     checkpoints = sorted((tmp_path / "resumed" / "checkpoints").glob("checkpoint_*.pt"))
     assert len(checkpoints) >= 3
     for path in checkpoints[1:]:
