@@ -214,6 +214,7 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
     from rlstack.data.recordings import TransitionRecorder
     from rlstack.evaluation.evaluator import evaluate, interface_of
     from rlstack.evaluation.pictures import PER_LEVEL, save_pictures
+    from rlstack.runs.manifest import seal, unseal
     from rlstack.runs.run_directory import removed_if_empty
     from rlstack.runs.worlds import world_options
     from rlstack.training.recorded import write_recorded
@@ -238,12 +239,15 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
         )
     written: list[Path | str] = []
     if folder is not None:
+        unseal(folder)
         evaluation.save(folder / "evaluation.json")
         written = [folder / "evaluation.json"]
     if recorder is not None and interface is not None and config.transitions is not None:
         written.append(write_recorded(config.transitions, recorder.transitions(), interface, judged.name))
     if folder is not None:  # last, since drawing takes long
-        written += save_pictures(evaluation, folder, config.plots, config.video)
+        pictures = save_pictures(evaluation, folder, config.plots, config.video)
+        seal(folder, ["evaluation.json", *(path.name for path in pictures)])
+        written += pictures
 
     print(f"{evaluation.policy} in {judged.env['name']}, seed {config.seed}")
     evaluation.print_table()

@@ -43,6 +43,7 @@ def run(cfg: DictConfig) -> list[dict[str, Any]]:
     folder = Path(config.folder)
     if not folder.is_dir():
         raise ConfigError(f"folder: {folder} is not a folder")
+    from rlstack.envs.whole_files import leftovers
     from rlstack.evaluation.table import print_rows
     from rlstack.reporting.listing import listed, shown
 
@@ -57,6 +58,10 @@ def run(cfg: DictConfig) -> list[dict[str, Any]]:
                 print(f"{cells['run']} {row['state']}: {row['why']}")
     else:
         print(f"no runs in {folder}, neither itself nor below")
+    if left := [] if config.json else list(leftovers(folder)):
+        size = sum(path.lstat().st_size for path in left) / 1e6
+        print(f"hidden files of killed processes: {len(left)}, {size:.1f} MB, such as {left[0]};")
+        print("resume= removes those of its run, and you can delete the others")
     return rows
 
 

@@ -122,8 +122,9 @@ WRITERS: dict[str, tuple[Callable[[Path, int], Any], Callable[[Path], Any]]] = {
 
 
 def content(folder: Path) -> Content:
-    """Returns the content of the files that are not leftovers."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if ".partial" not in path.name}
+    """Returns the content of the files that are not leftovers, without the manifest, which is removed beforehand."""
+    left = (path for path in folder.iterdir() if ".partial" not in path.name and path.name != "manifest.json")
+    return {path.name: path.read_bytes() for path in left}
 
 
 def whole(name: str, data: bytes, *allowed: Content) -> bool:

@@ -20,6 +20,7 @@ from rlstack.evaluation.evaluator import OURS
 from rlstack.files.safe_load import read_json_object
 from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
 from rlstack.runs.loading import checkpoint_file, read_agent
+from rlstack.runs.manifest import check, sealed
 from rlstack.runs.opponents import without_opponents
 from rlstack.runs.zoo import PREFIX
 
@@ -156,7 +157,8 @@ class League:
         }
         try:
             sign(self.folder, self._named)
-            write_json(self.folder / FILE, content, nan=False)
+            with sealed(self.folder, FILE):
+                write_json(self.folder / FILE, content, nan=False)
         except OSError as error:
             raise ConfigError(f"{self.folder / FILE}: cannot be written ({error.strerror})") from None
 
@@ -414,6 +416,7 @@ def _content(path: Path) -> dict[str, Any]:
     """Reads a league's file and checks its version."""
     if not path.exists():
         raise ConfigError(f"folder: {path.parent} holds no league ({FILE}); 'init' or 'run' begins one")
+    check(path)
     content = read_json_object(path)
     version = content.get("schema_version")
     if version not in READABLE:

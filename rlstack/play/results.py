@@ -16,6 +16,7 @@ from rlstack.config import ConfigError
 from rlstack.envs.whole_files import write_json, write_text
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.table import print_rows
+from rlstack.runs.manifest import seal, unseal
 
 from .games import GameResult, WinLossRecord, in_turns, pairing, pairs
 from .league import League
@@ -112,6 +113,7 @@ def challenge(
     played = runner.play(schedule, seed, best)
     fitted = fit_elo([game.scored for game in played], runner.sides.anchors)[name]
     report = challenge_report(name, played, ratings, timestep)
+    unseal(folder)
     write_json(folder / "results.json", {**report, "fitted_elo": fitted, **facts, "seed": seed}, nan=False)
     write_csv(folder / "summary.csv", report["opponents"])
     write_csv(folder / "game_by_game.csv", report["game_by_game"])
@@ -120,6 +122,7 @@ def challenge(
         written.append("elo.png")
         anchors = {met: rating for met, rating in runner.sides.anchors.items() if met in opponents}
         save_curves(folder / written[-1], {name: [row["elo"] for row in report["elo_history"]]}, anchors)
+    seal(folder, written)
     print_results(report["opponents"], "opponent")
     first = f"{report['final_elo']:.0f} ({ratings.kind}, began at {report['initial_elo']:.0f})"
     print(f"rating of {name}: {first}; fitted to all games at once: {fitted:.0f} (Elo)")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rlstack.config import bounded_yaml
 from rlstack.envs.working import working
+from rlstack.runs.manifest import MANIFEST, changed
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
@@ -88,6 +89,8 @@ class StoredRun:
         run.evaluations = list(_evaluations(path / "evaluations", run.notes)) if whole else []
         if (path / ENVIRONMENT).is_file():
             run.environment = [entry for entry in _json(path / ENVIRONMENT, run.notes) or [] if isinstance(entry, dict)]
+        for name in changed(path) if whole else []:
+            run.notes.append(f"{name} was changed or damaged after the run ended: its digest is not that of {MANIFEST}")
         if run.curves and not any(name.startswith("eval/") for name in run.curves):
             run.notes.append("no evaluation yet")
         if run.curves and run.total_frames and not run.complete:
@@ -277,6 +280,8 @@ def _evaluations(folder: Path, notes: list[str]) -> Iterator[StoredEvaluation]:
             yield StoredEvaluation(path.stem.lstrip("0") or "0", int(path.stem), content)
     files = [path for name in ("evaluation.json", "results.json") for path in folder.glob(f"*/{name}")]
     for path in sorted(files, key=lambda path: natural(path.parent.name)):
+        if changed(path.parent, path.name):
+            notes.append(f"{path.parent.name}/{path.name} was changed or damaged after the evaluation")
         if (content := _json(path, notes)) is not None:
             yield StoredEvaluation(path.parent.name, None, content)
 

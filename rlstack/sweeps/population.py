@@ -176,12 +176,13 @@ class Population:
     @staticmethod
     def _copy(source: Path, target: Path, hyperparameters: dict[str, Any]) -> None:
         """Copies the source's run to the target with other hyperparameters. A source is never a target."""
+        from rlstack.runs.manifest import MANIFEST
         from rlstack.runs.run_directory import RunDirectory
         from rlstack.training.loggers import OF_ONE_RUN
 
         temporary = target.with_name(f".{target.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*OF_ONE_RUN))
+        shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*OF_ONE_RUN, MANIFEST))
         stored = OmegaConf.create(RunDirectory(source).read_config())
         for key, value in hyperparameters.items():
             OmegaConf.update(stored, key, value_of(key, value), merge=False)

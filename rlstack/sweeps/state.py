@@ -10,6 +10,7 @@ from typing import Any
 
 from rlstack.config import ConfigError
 from rlstack.envs.whole_files import write_json
+from rlstack.runs.manifest import check, sealed
 
 
 def write_state(path: Path, kind: str, **content: Any) -> None:
@@ -19,8 +20,8 @@ def write_state(path: Path, kind: str, **content: Any) -> None:
         ConfigError: the file cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {**_format(kind), **content})
+        with sealed(path.parent, path.name):
+            write_json(path, {**_format(kind), **content})
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
 
@@ -31,6 +32,7 @@ def read_state(path: Path, kind: str) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read, or is of another kind.
     """
+    check(path)
     with reading(path, kind):
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if {key: content[key] for key in _format(kind)} != _format(kind):

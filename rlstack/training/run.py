@@ -19,6 +19,7 @@ from rlstack.config.agents import Whole, check_agent
 from rlstack.config.errors import nearest_path
 from rlstack.config.groups import check_kinds
 from rlstack.envs.whole_files import leftovers
+from rlstack.runs.manifest import changed, sealed, unseal
 from rlstack.runs.run_directory import RunDirectory, removed_if_empty, taken
 
 from .config import TrainConfig, offline_options, with_length
@@ -98,7 +99,8 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         parts = [NoticesHook(notices), *([] if recorded is None else [OfflineData(recorded)]), *hooks]
         training = stack.enter_context(closing(Training(own, directory, plain, ranks, parts)))
         _prepare(training)
-        with notices, end_recorded(directory.path), told_in_one_line(directory.path, own.env):
+        path = directory.path
+        with sealed(path), notices, end_recorded(path), told_in_one_line(path, own.env):
             yield training
         if training.evaluation is not None:
             training.evaluation.print_table()
@@ -155,11 +157,14 @@ def _prepare(training: Training) -> None:
 
     directory = training.run
     if training.config.resume is not None:
+        for name in changed(directory.path):
+            print(f"{directory.path / name} was changed or damaged after the run ended")
         training.restore()
         if training.frames:  # without a checkpoint it starts over
             print(f"resuming at {training.frames:,} frames")
     else:
         training.begin()
+    unseal(directory.path)
     training.prepare()
     with told_in_one_line(directory.path):
         directory.write_config({**training.raw_config, "resume": None})

@@ -68,7 +68,7 @@ def test_everything_is_left_in_one_folder(
     command("checkpoint=run", f"episodes_file={episodes_file}")
     folder = run_dir / "evaluations" / "000000001234_seed1000_three"
     names = ["evaluation.json", "trajectories.png", "best.mp4", "worst.mp4"]
-    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*names, "manifest.json"])
     heading, header, row, *written = capsys.readouterr().out.splitlines()
     assert heading.endswith("checkpoint_000000001234.pt (greedy, 1,234 frames) in marinenav, seed 1000")
     assert header.split()[:3] == ["level", "episodes", "success"] and row.split()[:3] == ["all", "3", "0.667"]

@@ -59,7 +59,7 @@ def test_games_replace_the_opponents_of_training(run_dir: Path, capsys: pytest.C
     command("opponents=[low,high,random]", "episodes=30")
     folder = run_dir / "evaluations" / "000000001234_seed1000_30games_against_low_high_random"
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("elo.png", "game_by_game.csv", "results.json", "summary.csv")
+        *("elo.png", "game_by_game.csv", "manifest.json", "results.json", "summary.csv")
     ]
     results = json.loads((folder / "results.json").read_text())
     assert results["player"] == "r7" and results["total_games"] == 90 and results["env"]["size"] == 2

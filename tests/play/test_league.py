@@ -83,6 +83,7 @@ def test_another_world_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="players: 'high' is 'high' in this league"):
         run_league(config(tmp_path, players={"high": "low", "low": "low"}))
     content = json.loads((tmp_path / "league.json").read_text())
+    (tmp_path / "manifest.json").unlink()
     (tmp_path / "league.json").write_text(json.dumps({**content, "schema_version": 9}))
     with pytest.raises(ConfigError, match="schema_version 9, this program reads versions 1 and 2"):
         rank(config(tmp_path))

@@ -167,6 +167,7 @@ def test_changes_of_others_are_taken_in_first(tmp_path: Path) -> None:
         one.admit(member("c"))
         raise ZeroDivisionError
     assert list(League.open(tmp_path).members) == ["high", "mine", "a", "b"]
+    (tmp_path / "manifest.json").unlink()
     written(tmp_path, env={"name": NAME, "length": 9})
     with pytest.raises(ConfigError, match=r"env.length: 2, but the league in .* plays with 9"), one.changing():
         pass

@@ -117,6 +117,9 @@ def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> N
     assert head.split() == ["run", "agent", "world", "seed", "frames", "state", "eval/success", "age"]
     assert {row.split()[0] for row in rows} == {"a", "deep/c"}
     assert reason == "a b failed: MemoryError the memory is full"
+    (tmp_path / "runs/deep/c/.best.0123456789abcdef.partial.pt").touch()
+    told = "hidden files of killed processes: 1, 0.0 MB, such as runs/deep/c/.best.0123456789abcdef.partial.pt;"
+    assert rlstack_command("runs", "runs/deep").out.splitlines()[-2] == told
     done = rlstack_command("runs", "runs/deep", "--json")
     assert [row["state"] for row in json.loads(done.out)] == ["finished"]
     (tmp_path / "empty").mkdir()

@@ -218,6 +218,7 @@ def test_a_file_gives_members_nothing_but_values_of_what_varies(values: dict[str
     subject = population(tmp_path)
     file = tmp_path / "population.json"
     content = json.loads(file.read_text())
+    (tmp_path / "manifest.json").unlink()
     content["generations"][0]["members"][2]["hyperparameters"] = values
     file.write_text(json.dumps(content))
     with pytest.raises(ConfigError, match="are none of what varies"):

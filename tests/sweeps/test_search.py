@@ -162,6 +162,7 @@ def test_a_file_holds_nothing_but_trials(tmp_path: Path, changes: dict[str, Any]
     search(tmp_path).batch()
     file = tmp_path / "search.json"
     content = json.loads(file.read_text())
+    (tmp_path / "manifest.json").unlink()
     content["trials"][0] |= changes
     file.write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=message):
