@@ -19,6 +19,7 @@ from tests.exhaustive import exhaustive
 from tests.host_waits import HostWaits
 
 _WORLDS: dict[str, dict[str, Any]] = {
+    "cartpole": {"num_worlds": 6, "max_steps": 7},
     "marinenav": {"num_worlds": 6, "max_steps": 7},
     "arena": {"num_worlds": 6, "max_steps": 7},
     "rocket": {"num_worlds": 4, "max_seconds": 0.5},
