@@ -34,6 +34,7 @@ _CASES = [
     *[(agent, "arena", {}) for agent in DISCRETE if agent != "ppo"],
     ("sac", "arena", {"inputs": "raw", "normalize_observations": True, "normalize_rewards": True}),
     ("ppo", "arena", {"inputs": "raw", "normalize_observations": True, "normalize_rewards": True}),
+    ("ppo", "arena", {"advantage": "vtrace"}),
     ("dqn", "arena", {"n_step": 3, "epsilon": 0.5}),
 ]
 
