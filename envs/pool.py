@@ -74,11 +74,16 @@ class StartPool(Generic[Made]):
         return self.opening, self._turns.places(ended)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns a nested dict of tensors and numbers; loading discards the states of :meth:`take_where`."""
-        return {"used": self._used, **(self.opening.saved() if self.opening is not None and self._used else {})}
+        """Returns a nested dict of tensors and numbers."""
+        turns = {} if self._turns.over else {"turns": self._turns.state_dict()}
+        kept = {} if self.opening is None or not (self._used or turns) else self.opening.saved()
+        return {"used": self._used, **turns, **kept}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device | None) -> None:
         """Restores :meth:`state_dict`."""
         self.clear()
-        if state["used"]:
+        if "turns" in state:
+            self._turns = Turns(0, device or torch.device("cpu"))
+            self._turns.load_state_dict(state["turns"])
+        if state["used"] or "turns" in state:
             self.opening, self._used = self._restored(state, device), state["used"]

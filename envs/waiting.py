@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +36,14 @@ class Turns:
     def over(self) -> bool:
         """Returns whether new initial states are due, as they are at first."""
         return not self._size or self._calls >= self.EVERY
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns a dict of tensors and numbers."""
+        return {"size": self._size, "calls": self._calls, "next": self._next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores :meth:`state_dict` on this object's device."""
+        self._size, self._calls, self._next = state["size"], state["calls"], state["next"].to(self._next.device)
 
     def places(self, ended: Tensor) -> Tensor:
         """Returns indices ``[W]`` of initial states for ended worlds ``[W]`` bool; arbitrary ones for the others."""

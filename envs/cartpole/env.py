@@ -80,13 +80,23 @@ class CartPole(World):
         """Swaps left and right."""
         return Mirror(operator.neg, _other)
 
-    def _restart(self, worlds: Tensor | None) -> None:
-        count = self.num_worlds if worlds is None else len(worlds)
+    def _starts(self, count: int) -> tuple[Tensor, Tensor]:
+        """Draws initial states ``[count, 4]``; returns them and their lengths ``[count, 1]``, zeros."""
         drawn = torch.rand(count, 4, generator=self.generator, dtype=self.float_dtype, device=self.device)
-        start, zero = (2 * drawn - 1) * STARTS_WITHIN, drawn.new_zeros(count, 1)
+        return (2 * drawn - 1) * STARTS_WITHIN, drawn.new_zeros(count, 1)
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        start, zero = self._starts(self.num_worlds if worlds is None else len(worlds))
         # Not in place, since batches refer to these tensors.
         self.state = start if worlds is None else self.state.index_copy(0, worlds, start)
         self.length = zero if worlds is None else self.length.index_copy(0, worlds, zero)
+
+    def _restart_where(self, ended: Tensor) -> bool:
+        start, zero = self._starts(self.num_worlds)
+        self.state, self.length = (
+            torch.where(ended.unsqueeze(-1), new, old) for new, old in ((start, self.state), (zero, self.length))
+        )
+        return True
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         self.state, self.length = advance(self.state, self._chosen(tensordict)), self.length + 1

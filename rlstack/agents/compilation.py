@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -92,7 +94,11 @@ class Recorded:
             if recording.graph is not None:
                 raise
             self._failed = True
-            warnings.warn(f"{self.what} is not recorded as a CUDA graph: {str(error).splitlines()[0]}", stacklevel=2)
+            first = error.__context__  # the end of a recording that has failed raises an error of its own
+            error = first if isinstance(first, RuntimeError) else error
+            at, told = traceback.extract_tb(error.__traceback__)[-1], str(error).splitlines()[0]
+            where = f"{Path(at.filename).name}, line {at.lineno}: {at.line}"
+            warnings.warn(f"{self.what} is not recorded as a CUDA graph: {told} ({where})", stacklevel=2)
             return self.function(*arguments)
 
 
@@ -131,8 +137,15 @@ class _Recording:
 
     def _record(self, tensors: list[Tensor], structure: Any) -> None:
         self._inputs = [entry.clone() for entry in tensors]
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            results = self._function(*tree_unflatten(self._inputs, structure))
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                results = self._function(*tree_unflatten(self._inputs, structure))
+        except BaseException:
+            # Torch stays on the recording's stream, and its generator in the mode of recording until one succeeds.
+            torch.cuda.set_stream(stream)
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+                self._inputs[0].clone()
+            raise
         self._outputs, self._shape = tree_flatten(results)
         self.graph = graph

@@ -57,7 +57,7 @@ def vtrace(
     # TorchRL's function has no lambda, so it goes into the bound of c, which may differ from step to step.
     bound = trace_lambda * log_ratio.exp().clamp_max(c_clip)
     still = torch.zeros_like(log_ratio)
-    ends = {"done": done, "terminated": terminated, "rho_thresh": rho_clip, "c_thresh": bound}
+    ends = {"done": done, "terminated": terminated, "rho_thresh": still.new_full((), rho_clip), "c_thresh": bound}
     advantage, target = vtrace_advantage_estimate(gamma, log_ratio, still, value, next_value, reward, **ends)
     if not weighted:
         later = torch.where(done, next_value, torch.cat((target[:, 1:], next_value[:, -1:]), 1))

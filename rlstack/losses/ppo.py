@@ -55,7 +55,7 @@ class PPOLoss(PolicyGradientLoss):
         log_ratio = self.log_prob(tensordict, distribution) - self.entry(tensordict, keys.sample_log_prob)
         ratio = log_ratio.exp()
         # For a ratio > 0, clip(r) A is A + clip |A| wherever it is the smaller one: no gradient has to pass through it.
-        surrogate = torch.minimum(ratio * advantage, torch.add(advantage, advantage.abs(), alpha=clip)).mean()
+        surrogate = torch.minimum(ratio * advantage, advantage + clip * advantage.abs()).mean()
         if not report:
             return -surrogate, {}
         with torch.no_grad():

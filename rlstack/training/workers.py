@@ -157,7 +157,9 @@ class WorkerCollector(LeanCollector):
     def rollout(self) -> TensorDictBase:
         """Collects a batch in the stage that came with the weights."""
         with self._telling():
-            while self._taken is not None and self._made - self._taken[self.worker_idx] >= AHEAD and _has_learner():
+            while self._taken is not None and self._made - self._taken[self.worker_idx] >= AHEAD:
+                if (learner := multiprocessing.parent_process()) is not None and not learner.is_alive():
+                    break
                 time.sleep(0.001)
             self._made += 1
             self._enter_stage()
@@ -203,11 +205,6 @@ class WorkerCollector(LeanCollector):
             self._carrier.update(state["remembered"])
         if "random" in state:
             restore_rng(state["random"])
-
-
-def _has_learner() -> bool:
-    learner = multiprocessing.parent_process()
-    return learner is None or learner.is_alive()
 
 
 def _packed(state: dict[str, Any]) -> dict[str, Tensor]:
@@ -332,7 +329,7 @@ class RemoteCollector:
 
     def _next(self) -> TensorDictBase:
         """Returns the next batch of every worker; each row continues that of the previous call."""
-        batches, come = self._batches, self._come  # replaced together with the workers
+        batches, come, taken = self._batches, self._come, self._taken  # replaced together with the workers
         self._inner.update_policy_weights_(self._weights())
         while not all(come):
             batch = next(batches)
@@ -340,7 +337,7 @@ class RemoteCollector:
                 batch = batch.flatten(0, 1)
             for part in batch.chunk(self._workers if self._waits else 1):
                 come[int(part[_OWNER][0, 0])].append(part.exclude("collector"))
-        self._taken += 1
+        taken.add_(1)
         return torch.cat([parts.popleft() for parts in come])
 
     def _weights(self) -> TensorDict:
@@ -424,7 +421,8 @@ class RemoteCollector:
                 raise CollectorFailed(reason, trace) from None
             if isinstance(mistake := getattr(error, "cause", None), _Mistake):
                 raise CollectorFailed(str(mistake), str(error)) from None
-            raise error if isinstance(error, _Lost) else _Lost(_line(error)) from error
+            last = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
+            raise error if isinstance(error, _Lost) else _Lost(last) from error
 
 
 def _lives(process: Any) -> bool:
@@ -432,9 +430,3 @@ def _lives(process: Any) -> bool:
         return process.is_alive()
     except ValueError:  # TorchRL has closed it
         return False
-
-
-def _line(error: BaseException) -> str:
-    """Returns the last line of an error's message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -42,12 +42,29 @@ class _Stream:
         pass
 
 
+class _Current(_Stream):
+    def __init__(self) -> None:
+        self.name = _Device.stream
+
+
+class _Device:
+    """What a recording that fails leaves behind: the current stream and a generator that records."""
+
+    stream: Any = "default"
+    records = False
+
+
 @contextmanager
 def _recording(graph: _Tape, capture_error_mode: str) -> Iterator[None]:
     assert capture_error_mode == "thread_local"
-    before = [entry.clone() for entry in _untouched]
-    with graph:
-        yield
+    before, stream = [entry.clone() for entry in _untouched], _Device.stream
+    _Device.stream, _Device.records = "recording", True
+    try:
+        with graph:
+            yield
+    except RuntimeError:
+        raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
+    _Device.stream, _Device.records = stream, False
     for entry, old in zip(_untouched, before):  # recording computes nothing
         entry.copy_(old)
 
@@ -59,7 +76,8 @@ _untouched: list[Tensor] = []
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(compilation, "_is_on_gpu", lambda entry: isinstance(entry, Tensor))
     monkeypatch.setattr(torch.cuda, "Stream", _Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", _Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", _Current)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: setattr(_Device, "stream", stream.name))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", _Tape)
     monkeypatch.setattr(torch.cuda, "graph", _recording)
@@ -103,16 +121,19 @@ def test_each_layout_has_its_recording_up_to_a_number() -> None:
     assert [calls.count(size) for size in (1, 2, 3, 4, 5)] == [4, 4, 4, 4, 6]
 
 
-def test_what_cannot_be_recorded_goes_on_without() -> None:
+def test_what_cannot_be_recorded_goes_on_without_and_leaves_nothing_behind() -> None:
     def looks(x: Tensor) -> Tensor:
+        assert not _Device.records or _Device.stream == "recording", "offset increment outside graph capture"
         return x if float(x.sum()) > 0 else -x
 
     recorded = Recorded(looks, "a look")
     for _ in range(3):
         recorded(torch.tensor([1.0]))
-    with pytest.warns(UserWarning, match="a look is not recorded as a CUDA graph: operation not permitted"):
+    told = r"^a look is not recorded as a CUDA graph: operation not permitted .* \(test_cuda_graphs.py, line \d+: "
+    with pytest.warns(UserWarning, match=told):
         assert recorded(torch.tensor([-1.0])).tolist() == [1.0]
     assert recorded(torch.tensor([-2.0])).tolist() == [2.0]
+    assert (_Device.stream, _Device.records) == ("default", False)
 
 
 def test_on_a_cpu_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

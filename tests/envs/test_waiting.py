@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rlstack.envs.waiting import Turns, chosen, put_where
 from tests.exhaustive import exhaustive
 
 _WORLDS: dict[str, dict[str, Any]] = {
+    "cartpole": {"num_worlds": 5, "max_steps": 6},
     "marinenav": {"num_worlds": 5, "max_steps": 6},
     "arena": {"num_worlds": 5, "max_steps": 6},
     "rocket": {"num_worlds": 3, "max_seconds": 0.4},
@@ -68,14 +70,23 @@ def test_worlds_end_and_begin_anew_by_themselves(name: str, monkeypatch: pytest.
 
 
 @exhaustive("name", _WORLDS)
-def test_loaded_worlds_begin_anew_by_themselves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("every", [Turns.EVERY, 6])  # calls before new initial states are made
+def test_loaded_worlds_go_on_bit_for_bit(name: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "FREE", set())
+    monkeypatch.setattr(Turns, "EVERY", every)
     first, second = (envs.make(name, **_WORLDS[name], seed=3) for _ in range(2))
-    root = first.reset()
-    for _ in range(8):
-        _, root = first.step_and_maybe_reset(first.rand_action(root))
-    second.load_state_dict(first.state_dict())
-    root = second.reset()
-    for _ in range(8):
-        _, root = second.step_and_maybe_reset(second.rand_action(root))
-    assert not root["done"].any()
+
+    def goes_on(env: Any, root: Any) -> Any:
+        torch.manual_seed(0)
+        steps = []
+        for _ in range(10):
+            step, root = env.step_and_maybe_reset(env.rand_action(root))
+            steps.append(step)
+        return root, torch.stack(steps)
+
+    root, _ = goes_on(first, first.reset())
+    second.load_state_dict(deepcopy(first.state_dict()))
+    (_, wanted), (_, found) = goes_on(first, root), goes_on(second, second.reset())
+    for key, value in wanted["next"].items(include_nested=True, leaves_only=True):
+        assert torch.equal(found["next"][key], value), key
+    assert wanted["next", "done"].any()

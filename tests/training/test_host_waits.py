@@ -10,6 +10,7 @@ import torch
 
 import rlstack
 from rlstack import envs
+from rlstack.agents.compilation import CannotCompile, Compiler
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs import waiting
@@ -19,6 +20,7 @@ from tests.exhaustive import exhaustive
 from tests.host_waits import HostWaits
 
 _WORLDS: dict[str, dict[str, Any]] = {
+    "cartpole": {"num_worlds": 6, "max_steps": 7},
     "marinenav": {"num_worlds": 6, "max_steps": 7},
     "arena": {"num_worlds": 6, "max_steps": 7},
     "rocket": {"num_worlds": 4, "max_seconds": 0.5},
@@ -32,6 +34,7 @@ _CASES = [
     *[(agent, "arena", {}) for agent in DISCRETE if agent != "ppo"],
     ("sac", "arena", {"inputs": "raw", "normalize_observations": True, "normalize_rewards": True}),
     ("ppo", "arena", {"inputs": "raw", "normalize_observations": True, "normalize_rewards": True}),
+    ("ppo", "arena", {"advantage": "vtrace"}),
     ("dqn", "arena", {"n_step": 3, "epsilon": 0.5}),
 ]
 
@@ -76,12 +79,39 @@ def test_a_steady_iteration_waits_for_nothing(agent: str, world: str, overrides:
     assert waits.count <= most, waits.places
 
 
+_SCHEDULED = ("clip", "entropy_coefficient", "epsilon", "noise", "noise_scale")
+
+
+@exhaustive(
+    ("agent", "world"),
+    [("ppo", "cartpole"), *[(agent, "marinenav") for agent in CONTINUOUS], *[(agent, "arena") for agent in DISCRETE]],
+)
+def test_what_is_recorded_as_a_graph_waits_for_nothing_whatever_follows_a_schedule(agent: str, world: str) -> None:
+    falling = options_of(agent, **{name: {"kind": "linear", "start": 0.2, "end": 0.1} for name in _SCHEDULED})
+    loop = Loop(agent, world, **falling)
+    try:
+        loop.agent.compile(Compiler(compiles=False, graphs=True))
+    except CannotCompile as error:
+        pytest.skip(str(error))
+    loop.batches = iter(make_collector(loop.env, loop.agent.policy(explore=True), 8))
+    loop.iterate()
+    updates = loop.agent.updates
+    with HostWaits() as waits:
+        loop.iterate()
+    assert loop.agent.updates > updates and loop.agent._live.keys() >= falling.keys()
+    most = 0 if loop.agent.interface.group is None else _GROUPED
+    assert waits.count <= most, waits.places
+
+
 def test_waits_are_seen() -> None:
     x = torch.arange(4.0)
     with HostWaits() as waits:
         float(x.sum()), x[x > 1], x.nonzero(), x[[0, 1]], torch.tensor([1.0]), bool(x[0] > 0)
         x[x > 1] = x[:2].clone()
     assert waits.count == 7, waits.places
+    with HostWaits() as waits:
+        torch.add(x, x, alpha=x[0])
+    assert waits.count == 1, waits.places
     with HostWaits() as waits:
         torch.where(x > 1, x, 0.0), x.masked_fill(x > 1, 0.0), x[1:], x.index_select(0, torch.arange(2))
     assert not waits.count, waits.places
