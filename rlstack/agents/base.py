@@ -65,6 +65,7 @@ class Policy(TensorDictModuleBase):
         explore: bool | None = None,
     ) -> None:
         super().__init__()
+        _ = interface.as_is  # reads the bounds of actions, which cannot be done inside torch.export
         self.in_keys = interface.observation_keys() + ([interface.key(MASK)] if interface.masked else [])
         self.out_keys = [interface.key(name) for name in ("action", *extras)]
         self._observed, self._mask, self._act = interface.observed, interface.key(MASK), act

@@ -38,7 +38,7 @@ class IQN(ValueBased):
     def action_values(self, observation: Any) -> Tensor:
         """Returns the conditional value at risk of every action, ``[..., N]``."""
         n, lead = self.config.act_quantiles, self.interface.lead(observation)
-        dtype = self.interface.dtype
+        dtype = next(self.network.parameters()).dtype  # the policy's may have been changed
         if self.config.act_levels == "random":
             tau = torch.rand((*lead, n), dtype=dtype, device=self.device)
         else:

@@ -149,8 +149,8 @@ class Optimizer:
         Args:
             loss: loss of the batch; it reports scalars, or one value for each entry.
 
-        Returns the loss, the largest norm of a group's gradient before clipping (0 if nothing is clipped, and for a
-        step that is skipped) and the report.
+        Returns the loss, the largest norm of a group's gradient before clipping (0 for a step that is skipped) and the
+        report.
         """
         if self._compiler is not None:
             value, self.norms, info = self._compiled(self._compiler, loss)(batch, self._live_lr)
@@ -212,11 +212,12 @@ class Optimizer:
         return nullcontext() if self._dtype is None or not enabled else torch.autocast(self._device, self._dtype)
 
     def _step(self, loss: Tensor, info: Info, batch: TensorDictBase) -> Tensor:
-        scaled, clips = self._scaler.is_enabled(), self.max_grad_norm is not None
+        scaled = self._scaler.is_enabled()
         if scaled:
             self._scaler.unscale_(self._optimizer)
-        parts = [[parameter.grad for parameter in group if parameter.grad is not None] for group in self.groups]
-        self.norms = [norm_of(part) for part in parts] if clips else []
+        groups = [[parameter.grad for parameter in group if parameter.grad is not None] for group in self.groups]
+        parts = [part for part in groups if part]
+        self.norms = [norm_of(part) for part in parts]
         refused = self._unsound(loss)
         if refused is True:
             self._explain(info, batch)
@@ -248,12 +249,12 @@ class Optimizer:
             norms: list[Tensor] = []
             with torch.no_grad():
                 first = 0
-                if most is not None:
-                    for group in groups:
-                        part, first = gradients[first : first + len(group)], first + len(group)
-                        norms.append(norm_of(part))
+                for group in groups:
+                    part, first = gradients[first : first + len(group)], first + len(group)
+                    norms.append(norm_of(part))
+                    if most is not None:
                         clip(part, norms[-1], most)
-                sound = torch.stack([torch.isfinite(number).all() for number in (value, *(norms or gradients))]).all()
+                sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
                 refused.add_((~sound).to(refused.dtype))
                 descend(parameters, gradients, moments, lr, constants, sound)
             return value.detach(), norms, dict(info)
@@ -261,8 +262,6 @@ class Optimizer:
         return step
 
     def _largest_norm(self) -> Tensor:
-        if not self.norms:
-            return torch.zeros(())
         return self.norms[0] if len(self.norms) == 1 else torch.stack(self.norms).max()
 
     def moments(self) -> dict[str, list[Tensor]]:
@@ -284,10 +283,7 @@ class Optimizer:
 
         With scaled gradients only the loss is checked: overflows are how the scale is found.
         """
-        numbers = [loss]
-        if not self._scaler.is_enabled():
-            # A norm over all of them shows whether one is not finite in less time than checking each.
-            numbers += self.norms or [norm_of([grad for p in self.parameters if (grad := p.grad) is not None])]
+        numbers = [loss, *([] if self._scaler.is_enabled() else self.norms)]
         if looks_are_free(loss.device):
             return not all(math.isfinite(number.item()) for number in numbers)
         sound = torch.stack([torch.isfinite(number) for number in numbers]).all()

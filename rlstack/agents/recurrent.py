@@ -130,7 +130,7 @@ class Recurrent(Agent):
             # Not after learning has gone on: by then the worlds have, too.
             if explore is not False and self.restored is not None and len(self.restored) == count:
                 return self.restored
-            return torch.zeros(count, size, dtype=self.interface.dtype, device=self.device)
+            return self.memories[names[0]].core.cells.weight_hh_l0.new_zeros(count, size)  # of its present precision
 
         return RecurrentPolicy(self.interface, inner, recall, size, first)
 

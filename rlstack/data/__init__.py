@@ -1,5 +1,6 @@
 """TorchRL replay buffers, made of parts that TorchRL's own can replace; each part works in any TorchRL script."""
 
+from .flatten import NStep, NStepWindows
 from .replay import MemmapRows, RangeWriter, Replay, TensorRows, make_replay
 from .samplers import SumTreeSampler, importance_weights
 from .sequences import Windows, cut, episode_starts
@@ -7,6 +8,8 @@ from .sum_tree import SumTree
 
 __all__ = [
     "MemmapRows",
+    "NStep",
+    "NStepWindows",
     "RangeWriter",
     "Replay",
     "SumTree",

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.utils import expand_right
 from torch import Tensor
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, RoundRobinWriter, TensorDictReplayBuffer
 from torchrl.data.replay_buffers import RandomSampler, SamplerWithoutReplacement
@@ -67,16 +68,18 @@ class Rows(LazyTensorStorage):
         return found if keys is None else found.select(*keys)
 
     def rows(self, index: Tensor, keys: tuple[str, ...] | None = None, besides: Leaves | None = None) -> TensorDict:
-        """Returns copies of the rows at positions ``index [N]``, with the further entries ``besides [N, ...]``."""
-        besides = besides or {}
+        """Returns copies of the rows at positions ``index [N]``, with the further entries ``besides [N]``."""
         leaves = self.leaves if keys is None else {key: self.leaves[key] for key in keys}
+        inner, besides = self._known[0].batch_size[1:], besides or {}
+        if inner:  # a row is a sequence
+            besides = {key: expand_right(value, (*index.shape, *inner)) for key, value in besides.items()}
         if self.sample_device == self.device:
             found = _gather(leaves, index)
         else:
             found = self._sent(leaves, index)
             besides = {key: value.to(self.sample_device) for key, value in besides.items()}
         # The public constructor validates every entry, which costs as much as gathering them.
-        return unchecked(found | besides, batch_size=index.shape, device=self.sample_device)
+        return unchecked(found | besides, batch_size=(*index.shape, *inner), device=self.sample_device)
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Writes rows ``[N]`` from any device.

@@ -30,6 +30,7 @@ class RNDLoss(Loss):
         super().__init__()
         self.add_network("predictor", predictor)
         self.add_network("target_features", target.requires_grad_(False))
+        self._has_update_associated["features"] = True  # for TorchRL, a target that nothing moves
 
     def _required_keys(self) -> list[NestedKey]:
         """The required entries."""

@@ -73,7 +73,7 @@ class SACLoss(Loss):
     critics_params: TensorDictParams
     target_critics_params: TensorDictParams
     temperature_params: TensorDictParams
-    TWO_CRITICS = True
+    TWO_CRITICS = JOINT = True
     RESULTS = [
         "loss_critic",
         "loss_actor",
@@ -102,6 +102,8 @@ class SACLoss(Loss):
         super().__init__(gamma)
         if self.TWO_CRITICS and len(critics) != 2:
             raise ValueError(f"two critics are needed, got {len(critics)}")
+        if joint and not self.JOINT:
+            raise ValueError(f"joint: {type(self).__name__} needs target critics; SACLoss can do without")
         if alpha <= 0:
             raise ValueError(f"alpha: {alpha:g} is not positive")
         self.add_network("actor", actor, target=target_actor)
@@ -216,8 +218,10 @@ class DiscreteSACLoss(SACLoss):
             ``action_value``.
         action_size: n, needed if ``target_entropy`` is None; the target is then 89 % of the entropy of uniform legal
             choices.
-        options: see :class:`SACLoss`.
+        options: see :class:`SACLoss`; ``joint`` is not among them.
     """
+
+    JOINT = False
 
     def _target_entropy(self, action_size: int | None) -> float:
         if action_size is None:

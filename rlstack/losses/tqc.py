@@ -26,13 +26,13 @@ class TQCLoss(SACLoss):
             (0, 1); or ``TensorDictModule``s that write them under ``state_action_value``.
         drop: number of quantiles left out per critic.
         kappa: Huber threshold.
-        options: see :class:`SACLoss`.
+        options: see :class:`SACLoss`; ``joint`` is not among them.
 
     ``forward`` returns ``loss_critic``, ``loss_actor``, ``loss_alpha``, ``entropy``, ``alpha``, and the means ``value``
     and ``target``.
     """
 
-    TWO_CRITICS = False
+    TWO_CRITICS = JOINT = False
     RESULTS = ["loss_critic", "loss_actor", "loss_alpha", "entropy", "alpha", "value", "target"]
 
     def __init__(

@@ -99,7 +99,7 @@ def keyed_encoder(
 
 
 class _Flat(nn.Module):
-    """Flattens a leaf to ``[..., F]``, and applies layers if there are any."""
+    """Flattens a leaf to ``[..., F]``, images of bytes as numbers from 0 to 1, and applies layers if there are any."""
 
     def __init__(self, shape: torch.Size, hidden: list[int]) -> None:
         super().__init__()
@@ -108,8 +108,10 @@ class _Flat(nn.Module):
         self.out_features = hidden[-1] if hidden else max(1, shape.numel())
 
     def forward(self, values: Tensor) -> Tensor:
+        pixels = values.dtype == torch.uint8 and self._dims > 1
         values = values.flatten(-self._dims) if self._dims else values.unsqueeze(-1)
-        return self.layers(values if values.is_floating_point() else values.to(torch.get_default_dtype()))
+        values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+        return self.layers(values / 255 if pixels else values)
 
 
 class _Set(nn.Module):

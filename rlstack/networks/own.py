@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torchrl.data import Composite, TensorSpec
 
 from rlstack.config import ConfigError
@@ -29,8 +30,8 @@ class OwnNetwork(nn.Module):
     """A user's network from observations ``[...]`` to outputs ``[..., *shape]``.
 
     The network itself is made by ``make(inputs, outputs, **options)`` and maps ``[N, inputs]`` to ``[N, outputs]``,
-    where ``outputs`` is the product of ``shape``. It sees observations as our networks do: scaled and floating-point,
-    structured ones as dicts of tensors. Dropout layers are active only where gradients are enabled.
+    where ``outputs`` is the product of ``shape``. It sees observations as our networks do: scaled (pixels to 0..1) and
+    floating-point, structured ones as dicts of tensors. Dropout layers are active only where gradients are enabled.
 
     Args:
         where: the option that names it, for messages.
@@ -64,7 +65,7 @@ class OwnNetwork(nn.Module):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.out_features, self._shape, self._dtype = prod(shape), shape, dtype
+        self.out_features, self._shape, self._dtype, self._spec = prod(shape), shape, dtype, observation
         self._dims = None if isinstance(observation, Composite) else len(observation.shape)
         self.scaling = None if features is None else features().to(device, dtype)
         sample = observation.zero((_SAMPLES,)).to(device)
@@ -85,6 +86,10 @@ class OwnNetwork(nn.Module):
             out = out.unflatten(-1, self._shape)
         return out if len(lead) == 1 else out.reshape(*lead, *self._shape)
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype  # the network's, also after double()
+        return super()._apply(fn, recurse)
+
     @property
     def encoder(self) -> OwnNetwork:
         """The network itself: all of it comes before the head."""
@@ -101,7 +106,7 @@ class OwnNetwork(nn.Module):
 
     def _joined(self, observation: Observation, action: Tensor | None) -> Any:
         """Returns the network's input, with unchanged batch dimensions: a tensor, or a dict of tensors."""
-        seen = _plain(observation if self.scaling is None else self.scaling(observation), self._dtype)
+        seen = _plain(observation if self.scaling is None else self.scaling(observation), self._spec, self._dtype)
         if action is None:
             return seen
         if isinstance(seen, Tensor) and self._dims == 1:
@@ -126,14 +131,16 @@ class OwnNetwork(nn.Module):
                 raise ConfigError(f"{who}: gives {kind}, wanted is a floating-point tensor {wanted}")
             if out.shape != (_SAMPLES, self.out_features):
                 raise ConfigError(f"{who}: gives {list(out.shape)} for {_SAMPLES} observations, wanted is {wanted}")
-            named = [(key, value) for key, value in self.network.named_parameters() if value.requires_grad]
+            trained = [(key, value) for key, value in self.network.named_parameters() if value.requires_grad]
+            named = [(key, value) for key, value in trained if not is_lazy(value)]
             if not named:
                 raise ConfigError(f"{who}: has no parameters to train")
             try:
                 gradients = torch.autograd.grad(out.sum(), [value for _, value in named], allow_unused=True)
             except RuntimeError as error:
                 raise ConfigError(f"{who}: no gradient reaches its parameters ({_brief(error)})") from error
-        unused = [key for (key, _), gradient in zip(named, gradients) if gradient is None]
+        unused = [key for key, value in trained if is_lazy(value)]  # a lazy layer without its first input
+        unused += [key for (key, _), gradient in zip(named, gradients) if gradient is None]
         if unused:
             raise ConfigError(
                 f"{who}: no gradient reaches {', '.join(unused)}; leave out, or freeze by requires_grad_(False), what "
@@ -194,11 +201,12 @@ def _made(where: str, name: str, inputs: Inputs, outputs: int, options: dict[str
     return module
 
 
-def _plain(observation: Any, dtype: torch.dtype) -> Any:
-    """Returns a tensor of this dtype, or a dict of them."""
-    if isinstance(observation, Tensor):
-        return observation.to(dtype)
-    return {key: _plain(value, dtype) for key, value in observation.items()}
+def _plain(observation: Any, spec: Any, dtype: torch.dtype) -> Any:
+    """Returns a tensor of this dtype, or a dict of them; pixels from 0 to 255 become numbers from 0 to 1."""
+    if not isinstance(observation, Tensor):
+        return {key: _plain(value, spec.get(key, None), dtype) for key, value in observation.items()}
+    pixels = observation.dtype == torch.uint8 and len(spec.shape) > 1
+    return observation.to(dtype) / 255 if pixels else observation.to(dtype)
 
 
 def _each(value: Any, function: Callable[[Tensor], Any]) -> Any:

@@ -154,6 +154,15 @@ def test_images_have_a_shape_and_actions_beside_them() -> None:
     assert linear("dqn", Decisions(images, Categorical(4, shape=())), "network").network.inputs == (3, 8, 8)
 
 
+def test_pixels_are_seen_from_0_to_1_and_bytes_that_are_no_pixels_as_they_are() -> None:
+    parts = {key: Bounded(0, 255, shape=shape, dtype=torch.uint8) for key, shape in (("a", (3, 8, 8)), ("b", (4,)))}
+    own = linear("dqn", Decisions(Composite(parts), Categorical(4, shape=())), "network")
+    shown = Composite(parts).expand(2, 3).rand()
+    own(shown)
+    assert torch.equal(own.network.seen["a"], shown["a"].flatten(0, 1) / 255)
+    assert torch.equal(own.network.seen["b"], shown["b"].flatten(0, 1).float())
+
+
 def test_it_sees_what_the_world_has_scaled_or_the_raw_observation() -> None:
     marinenav = envs.make("marinenav", num_worlds=2)
     for inputs in ("features", "raw"):
@@ -329,6 +338,14 @@ class Unused(own_network.Net):
         self.value = nn.Linear(inputs, 1)
 
 
+class Lazy(own_network.Net):
+    """A network with a second head that is never used and does not know its inputs."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.value = nn.LazyLinear(1)
+
+
 class Rounded(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.round().long()
@@ -352,6 +369,7 @@ MISTAKES = {
     f"{HERE}:batch_norm": "BatchNorm1d has running statistics, .*; take LayerNorm",
     f"{HERE}:detached": "no gradient reaches its parameters",
     f"{HERE}:Unused": "no gradient reaches value.weight, value.bias; leave out, or freeze",
+    f"{HERE}:Lazy": "no gradient reaches value.weight, value.bias; leave out, or freeze",
     f"{HERE}:an_instance": f"is an object of Linear; {WANTED}",
     f"{HERE}:nothing": "there is no 'nothing' in it",
     "no_such_module:Net": "no_such_module:Net cannot be imported: No module",

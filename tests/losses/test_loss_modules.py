@@ -311,6 +311,11 @@ def test_agents_must_be_in_the_batch(made: tuple[Loss, TensorDict]) -> None:
     [
         (lambda: SACLoss(Net(S, 4, split=True), [Net(S + 2, 1)], action_size=2), "two critics are needed, got 1"),
         (lambda: SACLoss(Net(S, 4, split=True), [Net(S + 2, 1)] * 2, alpha=0.0, action_size=2), "alpha: 0 is not"),
+        (lambda: TQCLoss(Net(S, 4, split=True), [], joint=True, action_size=2), "joint: TQCLoss needs target critics"),
+        (
+            lambda: DiscreteSACLoss(Net(S, A), [Net(S, A)] * 2, joint=True, action_size=A),
+            "joint: DiscreteSACLoss needs target critics",
+        ),
         (lambda: TD3Loss(Net(S, 2), [Net(S + 2, 1)] * 3), "one critic or two are needed, got 3"),
         (
             lambda: TQCLoss(Net(S, 4, split=True), [Net(S + 2, 2)] * 2, drop=2, action_size=2)(batch("tqc")),

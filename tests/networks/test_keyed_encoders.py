@@ -48,6 +48,14 @@ def test_parts_are_joined_in_the_order_of_their_keys() -> None:
     assert torch.equal(found[..., 7:], observation["there"].float())
 
 
+def test_a_flattened_image_is_scaled() -> None:
+    made = encoder(
+        image={"kind": "flat"}, **dict.fromkeys(("objects", "there", "state__speed", "state__heading"), SKIP)
+    )
+    observation = seen(2)
+    assert torch.equal(made(observation), observation["image"].flatten(1) / 255)
+
+
 @pytest.mark.parametrize(("pool", "size"), [("flatten", 40), ("mean", 8), ("max", 8), ("sum", 8)])
 def test_what_is_not_there_does_not_count(pool: str, size: int) -> None:
     skipped = dict.fromkeys(("image", "state__speed", "state__heading"), SKIP)
