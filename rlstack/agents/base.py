@@ -24,8 +24,7 @@ from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.waiting import looks_are_free
 from rlstack.losses import Loss
 from rlstack.networks.calls import by_name
-from rlstack.networks.encoders import build_encoder
-from rlstack.networks.keyed import keyed_encoder
+from rlstack.networks.keyed import build_encoder
 from rlstack.networks.own import OwnNetwork
 
 from .compilation import CannotCompile, Compiler, trace_gradients
@@ -247,9 +246,7 @@ class Agent(ABC):
         c, features = self.config, self.own.features
         if own := self.own.make(role, OwnNetwork, c.hidden[:1]):
             return own
-        if c.encoders:
-            return keyed_encoder(self.interface.observation, c.encoders, features)
-        return build_encoder(self.interface.observation, features, c.self_features, c.object_features)
+        return build_encoder(self.interface.observation, features, c.self_features, c.object_features, c.encoders)
 
     def own_network(
         self, role: str, *shape: int, kind: type[OwnNetwork] = OwnNetwork, actions: int = 0, **options: Any

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rlstack.config.agents import RNDConfig
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.losses import RNDLoss
-from rlstack.networks.encoders import build_encoder
+from rlstack.networks.keyed import build_encoder
 from rlstack.networks.values import StateNetwork
 
 from .interface import Interface

@@ -8,12 +8,10 @@ from typing import Any, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torch.nn import functional
-from torchrl.data import Composite, TensorSpec
+from torchrl.data import TensorSpec
 
-from rlstack.config import ConfigError
 from rlstack.config.agents import Activation
 
 Observation: TypeAlias = Tensor | TensorDictBase
@@ -102,66 +100,40 @@ class FlatEncoder(nn.Module):
         return observation
 
 
-class DictEncoder(nn.Module):
-    """Concatenates the flattened leaves of a structured observation in the order of their keys; has no parameters.
-
-    Args:
-        observation: spec of a single observation.
-    """
-
-    def __init__(self, observation: Composite) -> None:
-        super().__init__()
-        self.keys = sorted(observation.keys(include_nested=True, leaves_only=True), key=_name)
-        self._dims = [len(observation[key].shape) for key in self.keys]
-        self.out_features = sum(max(1, observation[key].shape.numel()) for key in self.keys)
-
-    def forward(self, observation: TensorDictBase) -> Tensor:
-        return torch.cat([self._flat(observation.get(key), dims) for key, dims in zip(self.keys, self._dims)], -1)
-
-    @staticmethod
-    def _flat(value: Tensor, dims: int) -> Tensor:
-        value = value.flatten(-dims) if dims else value.unsqueeze(-1)
-        return value if value.is_floating_point() else value.to(torch.get_default_dtype())
-
-
-def _name(key: NestedKey) -> str:
-    return key if isinstance(key, str) else ".".join(map(str, key))
+def is_image(observation: TensorSpec) -> bool:
+    """Returns whether an observation is an image: of three dimensions, or a grey one ``[H, W]`` of bytes."""
+    return len(observation.shape) == 3 or (len(observation.shape) == 2 and observation.dtype == torch.uint8)
 
 
 class ImageEncoder(nn.Module):
-    """Encodes images ``[..., C, H, W]`` or ``[..., H, W, C]`` by the convolutions of Mnih et al. 2015.
+    """Encodes images ``[..., C, H, W]``, ``[..., H, W, C]`` or ``[..., H, W]`` by the convolutions of Mnih et al. 2015.
 
-    Integers (uint8) are divided by 255. The smaller of first and last dimension is taken as the channels.
+    Images smaller than 36 x 36, for which those are too large, go through three convolutions of 3 x 3. Integers (uint8)
+    are divided by 255. The smaller of first and last dimension is taken as the channels.
 
     Args:
         shape: shape of one image.
         features: width of the layer after the convolutions.
-
-    Raises:
-        ConfigError: images too small for the three convolutions (36 x 36 at least).
     """
 
     def __init__(self, shape: Sequence[int], features: int) -> None:
         super().__init__()
-        self._channels_last = shape[-1] < shape[0]
-        channels, height, width = (shape[2], shape[0], shape[1]) if self._channels_last else shape
-        if min(height, width) < 36:
-            raise ConfigError(
-                f"images of {height} x {width} are too small for the convolutions, which need at least 36 x 36"
-            )
-        self.convolutions = nn.Sequential(
-            *(nn.Conv2d(channels, 32, 8, 4), nn.ReLU()),
-            *(nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
-            *(nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()),
-        )
+        self._shape = tuple(shape)
+        self._channels_last = len(shape) == 3 and shape[-1] < shape[0]
+        channels, *size = (shape[2], *shape[:2]) if self._channels_last else (1, *shape)[-3:]
+        kernels = ((8, 4, 0), (4, 2, 0), (3, 1, 0)) if min(size) >= 36 else ((3, 2, 1), (3, 2, 1), (3, 1, 1))
+        layers: list[nn.Module] = []
+        for (inputs, outputs), kernel in zip(pairwise((channels, 32, 64, 64)), kernels):
+            layers += [nn.Conv2d(inputs, outputs, *kernel), nn.ReLU()]
+        self.convolutions = nn.Sequential(*layers, nn.Flatten())
         with torch.no_grad():
-            size = self.convolutions(torch.zeros(1, channels, height, width)).shape[-1]
-        self.head = mlp((size, features))
+            convolved = self.convolutions(torch.zeros(1, channels, *size)).shape[-1]
+        self.head = mlp((convolved, features))
         self.out_features = features
 
     def forward(self, observation: Tensor) -> Tensor:
-        lead = observation.shape[:-3]
-        images = observation.reshape(-1, *observation.shape[-3:])
+        lead = observation.shape[: observation.dim() - len(self._shape)]
+        images = observation.reshape(-1, *(1, *self._shape)[-3:])
         if not images.is_floating_point():
             first: Any = self.head[0]  # a target's parameters are buffers, which parameters() does not list
             images = images.to(first.weight.dtype) / 255
@@ -213,45 +185,3 @@ class Scaled(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         return self.encoder(self.features(observation))
-
-
-def build_encoder(
-    observation: TensorSpec,
-    features: Callable[[], nn.Module] | None,
-    self_features: int,
-    object_features: Sequence[int],
-) -> nn.Module:
-    """Builds the encoder for an observation spec: a vector, an image, own state and masked objects, or any other dict.
-
-    Args:
-        observation: spec of a single observation.
-        features: builds the world's input scaling; None to use the observation as it is. Such a module maps
-            observation to observation and has its sizes as attributes: ``size`` for a vector, otherwise ``self_size``
-            and ``object_size``.
-        self_features: width of the encoding of the agent's own state, or of an image.
-        object_features: widths of the shared object layers.
-
-    Raises:
-        ConfigError: the observation has another structure; the message says which are supported.
-    """
-    if not isinstance(observation, Composite):
-        dims = len(observation.shape)
-        if dims == 3:
-            return ImageEncoder(tuple(observation.shape), self_features)
-        if dims != 1:
-            raise ConfigError(
-                f"observations of shape {tuple(observation.shape)} have no encoder; "
-                "vectors, images and dicts of vectors have"
-            )
-        if features is None:
-            return FlatEncoder(observation.shape[0])
-        vector: Any = features()
-        return Scaled(vector, FlatEncoder(vector.size))
-    if set(observation.keys()) != {"self", "objects", "mask"}:
-        return DictEncoder(observation)
-    own, (count, size) = observation["self"].shape[0], observation["objects"].shape
-    if features is None:
-        return ObjectSetEncoder(own, size, count, self_features, object_features)
-    scaling: Any = features()
-    encoder = ObjectSetEncoder(scaling.self_size, scaling.object_size, count, self_features, object_features)
-    return Scaled(scaling, encoder)

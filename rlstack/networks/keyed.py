@@ -1,8 +1,8 @@
-"""Encoders of structured observations with a separate encoder for each key, as configured."""
+"""The encoder of an observation, with a separate encoder for each key of a structured one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from rlstack.config.agents import EncoderConfig
 from rlstack.config.errors import did_you_mean
 
 from .distributions import legal
-from .encoders import ImageEncoder, Observation, Scaled, mlp
+from .encoders import FlatEncoder, ImageEncoder, ObjectSetEncoder, Observation, Scaled, is_image, mlp
 
 WHOLE = "observation"
 """The name of an observation without keys."""
@@ -33,6 +33,10 @@ class KeyedEncoder(nn.Module):
     Raises:
         ConfigError: an encoder is for a key that does not exist, or does not fit its shape; the message names what the
             observation has.
+
+    Attributes:
+        names, sizes: the encoded keys and the sizes of their encodings, in order.
+        flat: whether the encodings are the keys' own numbers.
     """
 
     def __init__(
@@ -52,10 +56,12 @@ class KeyedEncoder(nn.Module):
         used = {name: config for name, config in chosen.items() if config.kind != "skip"}
         if not used:
             raise ConfigError("agent.encoders: nothing of the observation is left, every key is skipped")
-        self._paths = [paths[name] for name in used]
+        self.names, self._paths = list(used), [paths[name] for name in used]
         self._masks = [None if config.mask is None else paths[config.mask] for config in used.values()]
         self.parts = nn.ModuleList(_part(name, config, shapes) for name, config in used.items())
-        self.out_features = sum(part.out_features for part in self.parts)  # type: ignore[misc]
+        self.sizes: list[int] = [part.out_features for part in self.parts]  # type: ignore[misc]
+        self.out_features = sum(self.sizes)
+        self.flat = all(config.kind == "flat" for config in used.values())
 
     def forward(self, observation: Observation) -> Tensor:
         encoded = []
@@ -65,34 +71,68 @@ class KeyedEncoder(nn.Module):
         return encoded[0] if len(encoded) == 1 else torch.cat(encoded, -1)
 
 
-def keyed_encoder(
-    observation: TensorSpec, encoders: Mapping[str, EncoderConfig], features: Callable[[], nn.Module] | None
+def build_encoder(
+    observation: TensorSpec,
+    features: Callable[[], nn.Module] | None,
+    self_features: int,
+    object_features: Sequence[int],
+    encoders: Mapping[str, EncoderConfig] | None = None,
 ) -> nn.Module:
-    """Builds the encoder of an observation spec that the configuration asks for.
+    """Builds the encoder for an observation spec: a vector, an image, own state and masked objects, or any other dict.
+
+    In a dict, images without an encoder of their own are encoded as images alone are, and everything else is used as
+    it is.
 
     Args:
         observation: spec of a single observation. Nested keys are named with dots; an observation without keys is
             named ``observation``.
-        encoders: encoders by name.
-        features: builds the world's input scaling, see :func:`rlstack.networks.encoders.build_encoder`.
+        features: builds the world's input scaling; None to use the observation as it is. Such a module maps
+            observation to observation and has its sizes as attributes: ``size`` for a vector, otherwise ``self_size``
+            and ``object_size``.
+        self_features: width of the encoding of the agent's own state, or of an image.
+        object_features: widths of the shared object layers.
+        encoders: encoders of single keys, by name.
 
     Raises:
-        ConfigError: see :class:`KeyedEncoder`.
+        ConfigError: the observation has another structure, or :class:`KeyedEncoder` does not take the encoders.
     """
+    structured = isinstance(observation, Composite)
+    scaling: Any = None if features is None else features()
+    if encoders or (structured and set(observation.keys()) != {"self", "objects", "mask"}):
+        encoder: nn.Module = _keyed(observation, scaling, self_features, encoders or {})
+    elif structured:
+        own, (count, size) = observation["self"].shape[0], observation["objects"].shape
+        if scaling is not None:
+            own, size = scaling.self_size, scaling.object_size
+        encoder = ObjectSetEncoder(own, size, count, self_features, object_features)
+    elif is_image(observation):
+        return ImageEncoder(observation.shape, self_features)
+    elif len(observation.shape) == 1:
+        encoder = FlatEncoder(observation.shape[0] if scaling is None else scaling.size)
+    else:
+        raise ConfigError(
+            f"observations of shape {tuple(observation.shape)} have no encoder; vectors, images and dicts of vectors "
+            "have; agent.encoders={observation: {kind: mlp, hidden: [64]}} makes one"
+        )
+    return encoder if scaling is None else Scaled(scaling, encoder)
+
+
+def _keyed(
+    observation: TensorSpec, scaling: Any, image_features: int, encoders: Mapping[str, EncoderConfig]
+) -> KeyedEncoder:
     leaves: list[tuple[tuple[str, ...], TensorSpec]] = [((), observation)]
     if isinstance(observation, Composite):
         leaves = [(_path(key), leaf) for key, leaf in observation.items(include_nested=True, leaves_only=True)]
     paths = {".".join(path) or WHOLE: path for path, _ in leaves}
     shapes = {name: leaf.shape for name, (_, leaf) in zip(paths, leaves)}
-    if features is None:
-        return KeyedEncoder(shapes, paths, encoders)
-    scaling: Any = features()
-    if isinstance(observation, Composite):
+    if scaling is not None and isinstance(observation, Composite):
         shapes["self"] = torch.Size([scaling.self_size])
         shapes["objects"] = torch.Size([shapes["objects"][0], scaling.object_size])
-    else:
+    elif scaling is not None:
         shapes[WHOLE] = torch.Size([scaling.size])
-    return Scaled(scaling, KeyedEncoder(shapes, paths, encoders))
+    image = EncoderConfig("image", features=image_features)
+    images = {name: image for name, (_, leaf) in zip(paths, leaves) if is_image(leaf)}
+    return KeyedEncoder(shapes, paths, {**images, **encoders})
 
 
 # -- parts -------------------------------------------------------------------------------------------------------
@@ -165,8 +205,8 @@ def _part(name: str, config: EncoderConfig, shapes: Mapping[str, torch.Size]) ->
     if config.kind in ("flat", "mlp"):
         return _Flat(shape, config.hidden or [])
     if config.kind == "image":
-        if len(shape) != 3:
-            raise ConfigError(f"{where}: kind 'image' takes three dimensions, it has {list(shape)}")
+        if len(shape) not in (2, 3):
+            raise ConfigError(f"{where}: kind 'image' takes two or three dimensions, it has {list(shape)}")
         assert config.features is not None
         return ImageEncoder(shape, config.features)
     if len(shape) != 2:

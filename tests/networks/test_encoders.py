@@ -11,7 +11,8 @@ from torch import nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
 from rlstack.networks.actors import DeterministicActor
-from rlstack.networks.encoders import DictEncoder, FlatEncoder, ImageEncoder, ObjectSetEncoder, build_encoder, mlp
+from rlstack.networks.encoders import FlatEncoder, ImageEncoder, ObjectSetEncoder, mlp
+from rlstack.networks.keyed import KeyedEncoder, build_encoder
 
 
 def observations(*batch: int, objects: int = 5) -> TensorDict:
@@ -118,7 +119,7 @@ def test_any_other_dict_is_flattened_in_the_order_of_its_keys() -> None:
         }
     )
     encoder = build_encoder(spec, None, 10, [3])
-    assert isinstance(encoder, DictEncoder) and encoder.out_features == 2 + 1 + 1 + 6
+    assert isinstance(encoder, KeyedEncoder) and encoder.out_features == 2 + 1 + 1 + 6
     pair = torch.arange(6.0).view(2, 3)
     leaves = {"pair": pair, "a": {"number": torch.tensor(7.0), "flags": torch.tensor([True, False])}}
     observation = TensorDict({**leaves, "choice": torch.tensor(4)})
@@ -142,11 +143,26 @@ def test_images_of_either_layout_are_scaled_and_convolved(shape: tuple[int, ...]
     torch.testing.assert_close(features[1, 3], by_hand)
 
 
+@pytest.mark.parametrize("shape", [(3, 40, 44), (40, 44, 3), (40, 44), (7, 7, 3), (5, 6), (3, 1, 1)])
+def test_an_image_is_encoded_alike_alone_and_in_a_dict(shape: tuple[int, ...]) -> None:
+    """Also a grey one, and one that is too small for the published convolutions."""
+    image = Bounded(0, 255, shape=shape, dtype=torch.uint8)
+    alone = build_encoder(image, None, 10, [3])
+    spec = Composite({"sensors": Composite({"camera": image}), "speed": Unbounded(2)})
+    encoder = build_encoder(spec, None, 10, [3])
+    assert encoder.out_features == 10 + 2
+    encoder.parts[0].load_state_dict(alone.state_dict())  # type: ignore[union-attr, index]
+    pixels, speed = torch.randint(0, 256, (2, 5, *shape), dtype=torch.uint8), torch.randn(2, 5, 2)
+    seen = TensorDict({"sensors": {"camera": pixels}, "speed": speed}, batch_size=(2, 5))
+    assert torch.equal(encoder(seen), torch.cat((alone(pixels), speed), -1))
+    torch.testing.assert_close(alone(pixels), alone(pixels.float() / 255))
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (Unbounded((3, 8, 8)), "images of 8 x 8 are too small for the convolutions, which need at least 36 x 36"),
-        (Unbounded((3, 8)), r"observations of shape \(3, 8\) have no encoder"),
+        (Unbounded((3, 8)), r"observations of shape \(3, 8\) have no encoder; .* agent.encoders=\{observation: "),
+        (Unbounded((4, 3, 8, 8)), r"observations of shape \(4, 3, 8, 8\) have no encoder"),
     ],
 )
 def test_build_encoder_says_what_does_not_fit(spec: TensorSpec, message: str) -> None:

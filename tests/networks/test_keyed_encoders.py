@@ -14,7 +14,7 @@ from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.config.agents import EncoderConfig
-from rlstack.networks.keyed import keyed_encoder
+from rlstack.networks.keyed import build_encoder
 from tests.agents.small_agents import Decisions, small
 
 SPEC = Composite(
@@ -31,7 +31,7 @@ SET = {"kind": "set", "hidden": [8], "mask": "there"}
 
 def encoder(**configs: dict[str, Any]) -> Any:
     named = {name.replace("__", "."): EncoderConfig(**config) for name, config in configs.items()}
-    return keyed_encoder(SPEC, named, None)
+    return build_encoder(SPEC, None, 10, [3], named)
 
 
 def seen(*lead: int) -> TensorDict:

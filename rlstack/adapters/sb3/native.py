@@ -17,7 +17,8 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
 from rlstack.data.normalizers import ObservationNormalizer
 from rlstack.files.safe_load import load_tensors
-from rlstack.networks.encoders import DictEncoder, FlatEncoder
+from rlstack.networks.encoders import FlatEncoder
+from rlstack.networks.keyed import KeyedEncoder
 
 from .model import SB3Model, load_sb3, sb3_layers
 from .networks import Layers, RecurrentActorCritic, Weights
@@ -199,13 +200,10 @@ def _columns(model: SB3Model, interface: Interface, encoder: nn.Module) -> Tenso
     """The index among our encoder's features of each feature of the model ``[F]``; ours may have more."""
     if isinstance(encoder, FlatEncoder) and model.observation_keys is None:
         return torch.arange(encoder.out_features)
-    if not isinstance(encoder, DictEncoder) or model.observation_keys is None:
+    if not isinstance(encoder, KeyedEncoder) or not encoder.flat or model.observation_keys is None:
         raise ConfigError(f"the env's observation is more than vectors, which native agents encode first; {_INSTEAD}")
-    sizes = {key: max(1, interface.observation[key].shape.numel()) for key in encoder.keys}
-    starts, start = {}, 0
-    for key, size in sizes.items():
-        starts[key], start = start, start + size
-    return torch.cat([torch.arange(starts[key], starts[key] + sizes[key]) for key in model.observation_keys])
+    columns = dict(zip(encoder.names, torch.arange(encoder.out_features).split(encoder.sizes)))
+    return torch.cat([columns[key] for key in model.observation_keys])
 
 
 def _fill(network: nn.Module, layers: Layers, columns: Tensor) -> None:
