@@ -59,7 +59,7 @@ class Improvement:
         probability: probability that the second does better than the first; a tie counts half. None if a group has a
             single number, or if the groups played different worlds, whose scores do not compare.
         probability_interval: 95 % interval, where the difference has one.
-        p_value: of a permutation test of the runs' scores; None for two single runs, and for different worlds.
+        p_value: of a permutation test of the runs' scores; None if a group has a single run, and for different worlds.
         between: unit of the probability: ``runs``, or ``episodes`` of two single runs.
         paired: whether two single runs were evaluated on the same episodes.
         worlds: names of the worlds in which the runs trained.
@@ -125,7 +125,7 @@ def _read(paths: Sequence[Path], key: str) -> list[StoredRun]:
 
 def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[StoredRun]]) -> Improvement:
     every = [run for group in groups for run in group]
-    single, worlds = len(every) == 2, worlds_of(every)
+    single, worlds, sizes = len(every) == 2, worlds_of(every), [*map(len, groups)]
     sides, values, judged = [], [], set()
     for name, group in zip(names, groups):
         drawn = [_episodes(run, metric) for run in group]
@@ -156,7 +156,7 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
         difference_interval=_ends(differences) if spread else None,
         probability=float(probabilities[0]) if len(worlds) == 1 and counted > 1 else None,
         probability_interval=_ends(probabilities) if spread else None,
-        p_value=separation(sides[0].scores, sides[1].scores)[0] if len(worlds) == 1 and not single else None,
+        p_value=separation(*(side.scores for side in sides))[0] if len(worlds) == 1 and 1 not in sizes else None,
         between="episodes" if single else "runs",
         paired=paired,
         worlds=worlds,
