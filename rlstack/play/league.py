@@ -256,7 +256,7 @@ class League:
         return games
 
     def end_round(self, games: Sequence[GameResult]) -> None:
-        """Rates the games of a round, or ``unrated`` of an interrupted one; a process that still plays it discards it."""
+        """Rates the games of a round, or the ``unrated`` ones of an interrupted round, which then counts as played."""
         self.rate(games)
         self.unrated = []
         self.rounds += 1
