@@ -82,7 +82,7 @@ class LeagueTrainConfig:
 def positional(arguments: list[str]) -> list[str]:
     """Turns the first word that is not an option, such as ``run``, into ``command=run``."""
     for index, entry in enumerate(arguments):
-        if entry in COMMANDS:
+        if entry in (*COMMANDS, TRAIN):
             return [*arguments[:index], f"command={entry}", *arguments[index + 1 :]]
     if arguments and arguments[0].isalpha():
         return [f"command={arguments[0]}", *arguments[1:]]
@@ -112,9 +112,9 @@ def run(cfg: DictConfig) -> League | None:
     """Runs the command."""
     config = build(LeagueConfig, cfg)
     if config.command is None:
-        raise ConfigError(f"command: missing, one of {', '.join(COMMANDS)}")
+        raise ConfigError(f"command: missing, one of {', '.join((*COMMANDS, TRAIN))}")
     if config.command not in COMMANDS:
-        raise ConfigError(missing_option("command", config.command, list(COMMANDS)))
+        raise ConfigError(missing_option("command", config.command, [*COMMANDS, TRAIN]))
     given = given_keys()
     for key in sorted(given):
         users = [name for name, keys in _USED.items() if key in keys]
@@ -215,7 +215,8 @@ def run_league(config: LeagueConfig) -> None:
     with league.changing():
         for name, source in players.items():
             league.join(name, source)
-        league.end_interrupted_round()
+        if league.unrated:
+            league.end_round(league.unrated)
 
     def missing(pair: tuple[str, str]) -> int:
         return max(config.games_wanted - league.between(*pair), 0)
@@ -311,11 +312,6 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     raise ConfigError("env: missing, since no player names a world: env=rocket")
 
 
-def _train_otherwise(config: LeagueConfig) -> None:
-    """Never runs: :func:`main` handles ``train`` separately."""
-    raise ConfigError("command: 'train' has a configuration of its own, conf/league_train.yaml")
-
-
 _GAMES = {"games", "num_worlds", "seed"}
 _USED = {
     "run": {"env", "players", "mode", "round", "ratings", "plots", "save", "keep", "video", *_GAMES},
@@ -329,7 +325,7 @@ _USED = {
 
 COMMANDS: dict[str, Callable[[LeagueConfig], None]] = {
     **{"run": run_league, "rank": rank, "play": play},
-    **{"init": init, "add": add, "list": show, "evaluate": evaluate, TRAIN: _train_otherwise},
+    **{"init": init, "add": add, "list": show, "evaluate": evaluate},
 }
 
 # -- training ------------------------------------------------------------------------------------------------------

@@ -45,12 +45,15 @@ def run(cfg: DictConfig) -> list[dict[str, Any]]:
         raise ConfigError(f"folder: {folder} is not a folder")
     from rlstack.envs.whole_files import leftovers
     from rlstack.evaluation.table import print_rows
-    from rlstack.reporting.listing import listed, shown
+    from rlstack.reporting.listing import configurations, listed, shown
 
     rows = listed(folder)
     if config.json:
         print(json.dumps(rows, indent=1))
     elif rows:
+        if several := configurations(rows):
+            print_rows(several, sys.stdout)
+            print()
         table = shown(rows, folder)
         print_rows(table, sys.stdout)
         for row, cells in zip(rows, table):

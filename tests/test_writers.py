@@ -101,7 +101,7 @@ WRITERS: dict[str, tuple[Callable[[Path, int], Any], Callable[[Path], Any]]] = {
     "evaluation": (evaluation, lambda folder: Evaluation.from_json((folder / "evaluation.json").read_text())),
     "league": (league, League.open),
     "table": (lambda folder, value: write_csv(folder / "t.csv", [{"a": value}]), lambda folder: None),
-    "picture": (lambda folder, value: save_curves(folder / "c.png", {"a": [value, 2.0]}), lambda folder: None),
+    "picture": (lambda folder, value: save_curves(folder / "c.png", {"a": [value, 2.0]}, {}), lambda folder: None),
     "demonstrations": (demonstrations, lambda folder: np.load(folder / "episodes.npz")["action"]),
     "rocket replay": (
         lambda folder, value: replay(value).save_replay(folder / "r.npz"),

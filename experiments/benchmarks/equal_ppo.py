@@ -35,7 +35,7 @@ from torchrl.envs import EnvBase
 import rlstack
 from rlstack import envs
 from rlstack.envs.whole_files import write_json
-from rlstack.evaluation.statistics import bootstrap_interval, permutation_p_value
+from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 from .speed import circumstances
 
@@ -280,7 +280,7 @@ def markdown(result: dict[str, Any]) -> str:
             cells = [task, f"{found['settings']['frames']:,}", library, str(len(own["area"]))]
             for name, values in own.items():
                 cells.append("{:.1f} ({:.1f} to {:.1f})".format(np.mean(values), *bootstrap_interval(values)))
-                cells.append("" if own is first else f"{permutation_p_value(values, first[name]):.2f}")
+                cells.append("" if own is first else f"{separation(values, first[name])[0]:.2f}")
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from experiments.against import read_log
 from experiments.runs import add_options, cost, final_evaluation, train
-from rlstack.evaluation.statistics import bootstrap_interval, permutation_p_value
+from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 HERE = Path(__file__).parent
 ATTENTION = "experiments.echelon.contacts:Net"
@@ -103,7 +103,7 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
         each = ", ".join(f"{row['success']:.1%}" for row in rows)
         cells = [KINDS[kind].label, str(len(rows)), f"{mean['frames']:,.0f}", f"{mean['cpu_minutes']:.1f}"]
         cells += [f"{mean['success']:.1%} ({low:.1%} to {high:.1%})", each]
-        cells.append(f"{permutation_p_value(won[kind], won['lstm']):.2f}" if kind != "lstm" and "lstm" in won else "")
+        cells.append(f"{separation(won[kind], won['lstm'])[0]:.2f}" if kind != "lstm" and "lstm" in won else "")
         cells += [f"{mean['hp_margin']:.0f}", f"{mean['length']:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -93,13 +93,11 @@ def permutation_p_value(values: ArrayLike, others: ArrayLike) -> float:
     smaller of both one-sided p-values counts twice.
 
     Args:
-        values, others: finite numbers, one for each seed.
+        values, others: finite numbers, one for each of two or more seeds.
     """
     from scipy.stats import permutation_test
 
     one, other = _finite(values), _finite(others)
-    if min(one.size, other.size) == 1:  # which SciPy refuses
-        return _p_value_of_one(one, other)
     scale = max(np.abs(one).max(), np.abs(other).max()) or 1.0
 
     def apart(x: NDArray[np.float64], y: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
@@ -108,16 +106,18 @@ def permutation_p_value(values: ArrayLike, others: ArrayLike) -> float:
     return float(permutation_test((one, other), apart, n_resamples=20_000, batch=2_000, rng=0).pvalue)
 
 
-def separation(values: ArrayLike, others: ArrayLike) -> tuple[float, str]:
+def separation(values: Sequence[float], others: Sequence[float]) -> tuple[float, str]:
     """Returns the p-value between two groups of seeds (:func:`permutation_p_value`), as a number and in words.
 
-    Where so few seeds can never get below :data:`LEVEL`, the words say so and how many can.
+    Where so few seeds can never get below :data:`LEVEL`, the words say so and how many can. With a single seed there is
+    no test, and the number is 1.
     """
-    p, counts = permutation_p_value(values, others), [np.size(values), np.size(others)]
-    words = f"p = {p:.2g}"
-    if 2 / math.comb(sum(counts), counts[0]) >= LEVEL:
-        words += f"; {counts[0]} and {counts[1]} seeds cannot reach {LEVEL}, but 4 and 4 can"
-    return p, words
+    counts = len(values), len(others)
+    p = 1.0 if min(counts) == 1 else permutation_p_value(values, others)
+    words = [f"p = {p:.2g}"] if min(counts) > 1 else []
+    if min(counts) == 1 or 2 / math.comb(sum(counts), counts[0]) >= LEVEL:
+        words.append(f"{counts[0]} and {counts[1]} seeds cannot reach p < {LEVEL}, but 4 and 4 can")
+    return p, "; ".join(words)
 
 
 def leader(groups: Mapping[str, Sequence[float]]) -> tuple[str, str, str]:
@@ -144,15 +144,6 @@ def leader(groups: Mapping[str, Sequence[float]]) -> tuple[str, str, str]:
         f"highest {'mean' if max(map(len, groups.values())) > 1 else 'score'}",
         f"not separated from {closest} ({words})",
     )
-
-
-def _p_value_of_one(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Returns the p-value where one of the groups has a single value: the divisions are the choices of this value."""
-    every = np.concatenate((one, other) if one.size == 1 else (other, one))
-    apart = every - (every.sum() - every) / (every.size - 1)
-    rounding = 1e-12 * np.abs(every).max()
-    sides = (apart >= apart[0] - rounding).mean(), (apart <= apart[0] + rounding).mean()
-    return min(1.0, 2 * float(min(sides)))
 
 
 def _check_confidence(confidence: float) -> None:

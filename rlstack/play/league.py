@@ -237,40 +237,28 @@ class League:
     ) -> Sequence[GameResult]:
         """Plays the games of a schedule, rates them as one period, and saves.
 
-        Finished games are saved every :data:`SAVED_EVERY` seconds and on Ctrl-C; see :meth:`end_interrupted_round`. If
-        another process has played the round in the meantime, the result is empty and nothing is counted twice.
+        Finished games are saved as ``unrated`` every :data:`SAVED_EVERY` seconds. If another process has played the
+        round in the meantime, the result is empty and nothing is counted twice.
         """
         before, finished, saved = self.rounds, list[GameResult](), time.monotonic()
 
-        def save() -> None:
-            nonlocal saved
-            with self.changing():
-                if self.rounds == before:
-                    self.unrated = finished
-            saved = time.monotonic()
-
         def keep(game: GameResult) -> None:
+            nonlocal saved
             finished.append(game)
             if time.monotonic() - saved >= SAVED_EVERY:
-                save()
+                with self.changing():
+                    self.unrated = finished if self.rounds == before else self.unrated
+                saved = time.monotonic()
 
-        try:
-            games = runner.play(schedule, seed * 1_000_003 + before, best, keep)
-        except KeyboardInterrupt:
-            save()
-            raise
+        games = runner.play(schedule, seed * 1_000_003 + before, best, keep)
         with self.changing():
             if self.rounds != before:
                 return []
-            self._end_round(games)
+            self.end_round(games)
         return games
 
-    def end_interrupted_round(self) -> None:
-        """Rates the finished games of a round that was interrupted; a process that still plays it then discards it."""
-        if self.unrated:
-            self._end_round(self.unrated)
-
-    def _end_round(self, games: Sequence[GameResult]) -> None:
+    def end_round(self, games: Sequence[GameResult]) -> None:
+        """Rates the games of a round, or the ``unrated`` ones of an interrupted round, which then counts as played."""
         self.rate(games)
         self.unrated = []
         self.rounds += 1

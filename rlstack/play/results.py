@@ -60,7 +60,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_text(path, text.getvalue())
 
 
-def save_curves(path: Path, curves: Mapping[str, Sequence[float]], anchors: Mapping[str, float] | None = None) -> None:
+def save_curves(path: Path, curves: Mapping[str, Sequence[float]], anchors: Mapping[str, float]) -> None:
     """Draws ratings over games, one line per player, and anchors as dashed lines.
 
     Args:
@@ -70,9 +70,9 @@ def save_curves(path: Path, curves: Mapping[str, Sequence[float]], anchors: Mapp
     """
     with saved_figure(path, "Ratings over games") as (axes,):
         for name, values in curves.items():
-            if name not in (anchors or {}):
+            if name not in anchors:
                 axes.plot(range(1, len(values) + 1), values, label=name, linewidth=1.2)
-        for name, value in (anchors or {}).items():
+        for name, value in anchors.items():
             axes.axhline(value, color="gray", linestyle="--", linewidth=0.8)
             axes.annotate(name, (1.0, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="gray")
         axes.set(xlabel="games of the player", ylabel="rating")

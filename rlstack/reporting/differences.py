@@ -148,15 +148,13 @@ class GroupScore:
     Attributes:
         values: values of the runs that have one, in order.
         mean, iqm: their mean, and their interquartile mean (Agarwal et al., NeurIPS 2021).
-        interval: 95 % interval of the mean; None below five seeds or, of a single run, five episodes.
-        kind: description of the interval; empty without one.
+        interval: 95 % interval of the mean over at least five seeds, or of a single run over its episodes; or None.
     """
 
     values: list[float]
     mean: float
     iqm: float
     interval: tuple[float, float] | None
-    kind: str
 
     @property
     def spread(self) -> str:
@@ -173,21 +171,10 @@ class GroupScore:
         values = [value for run in having if (value := run.last(metric)) is not None]
         if not values:
             return None
-        return cls(values, float(np.mean(values)), iqm(values), *_interval(having, metric, values))
-
-
-def _interval(runs: Sequence[StoredRun], metric: str, values: list[float]) -> tuple[tuple[float, float] | None, str]:
-    if len(values) > 1:
-        told = f"bootstrap of the mean over {len(values)} seeds"
-        return (bootstrap_interval(values), told) if len(values) >= LEAST else (None, "")
-    low, high = runs[0].last(f"{metric}_low"), runs[0].last(f"{metric}_high")
-    if low is not None and high is not None:
-        return (low, high), "Wilson, over the episodes of one run"
-    last = runs[0].last_evaluation if metric == "eval/return" else None
-    returns = [] if last is None else [value for _, value in returns_of(last)]
-    if len(returns) >= LEAST:
-        return bootstrap_interval(returns), "bootstrap of the mean over the episodes of one run"
-    return None, ""
+        ends = [having[0].last(f"{metric}_{end}") for end in ("low", "high")]  # Wilson's, as the run has logged them
+        wilson = None if len(values) > 1 or ends[0] is None or ends[1] is None else (ends[0], ends[1])
+        bounds = bootstrap_interval(values) if len(values) >= LEAST else wilson
+        return cls(values, float(np.mean(values)), iqm(values), bounds)
 
 
 def returns_of(evaluation: StoredEvaluation) -> list[tuple[str, float]]:

@@ -1,9 +1,8 @@
 """Compares two groups of runs by the difference of means and the probability of improvement.
 
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021. Intervals are
-percentile bootstraps that draw seeds and, within them, the episodes of their evaluations. If all runs were evaluated on
-the same episodes, all get the same draw, since episodes that are hard for one run are hard for the others. Whether one
-group is better is decided by :func:`rlstack.evaluation.statistics.separation` alone.
+percentile bootstraps that draw the runs of each group or, of two single runs, the episodes of their evaluations.
+:func:`rlstack.evaluation.statistics.separation` alone decides whether one group is better.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ class Improvement:
         probability: probability that the second does better than the first; a tie counts half. None if a group has a
             single number, or if the groups played different worlds, whose scores do not compare.
         probability_interval: 95 % interval, where the difference has one.
-        p_value: of a permutation test of the runs' scores; None for two single runs, and for different worlds.
+        p_value: of a permutation test of the runs' scores; None if a group has a single run, and for different worlds.
         between: unit of the probability: ``runs``, or ``episodes`` of two single runs.
-        paired: whether all runs were evaluated on the same episodes.
+        paired: whether two single runs were evaluated on the same episodes.
         worlds: names of the worlds in which the runs trained.
         differences: by key of the configuration, the values in the first run of each group, as on a command line,
             without the keys of :data:`OF_NO_MATTER`; of these, single runs show ``seed``.
@@ -125,20 +124,20 @@ def _read(paths: Sequence[Path], key: str) -> list[StoredRun]:
 
 
 def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[StoredRun]]) -> Improvement:
-    drawn = [[_episodes(run, metric) for run in group] for group in groups]
-    judged = [label for group in drawn for label, _ in group]
-    paired = len(set(judged)) == 1 and judged[0] != ""
-    values = [[row for _, row in group] for group in drawn]
-    sides = []
-    for name, group, rows in zip(names, groups, values):
-        scores = [float(row.mean()) for row in rows]
-        paths = [str(run.path) for run in group]
-        sides.append(ScoredRuns(name, paths, [len(row) for row in rows], scores, float(np.mean(scores))))
     every = [run for group in groups for run in group]
-    single, worlds = len(every) == 2, worlds_of(every)
-    # The first row is the data itself: each run and each episode drawn once.
+    single, worlds, sizes = len(every) == 2, worlds_of(every), [*map(len, groups)]
+    sides, values, judged = [], [], set()
+    for name, group in zip(names, groups):
+        drawn = [_episodes(run, metric) for run in group]
+        scores = [float(row.mean()) for _, row in drawn]
+        paths = [str(run.path) for run in group]
+        sides.append(ScoredRuns(name, paths, [len(row) for _, row in drawn], scores, float(np.mean(scores))))
+        values.append(drawn[0][1] if single else np.array(scores))
+        judged.add(drawn[0][0])
+    paired = single and len(judged) == 1 and "" not in judged
+    # The first row is the data itself: each run or episode drawn once.
     differences, probabilities = resampled(*values, paired)
-    counted = min(len(rows[0]) if single else len(rows) for rows in values)
+    counted = min(map(len, values))
     spread = len(worlds) == 1 and counted >= LEAST
     configs = [{key: value for key, value in group[0].config.items() if key not in OF_NO_MATTER} for group in groups]
     apart = {key: (_value(one), _value(other)) for key, (one, other) in varied(configs).items()}
@@ -157,7 +156,7 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
         difference_interval=_ends(differences) if spread else None,
         probability=float(probabilities[0]) if len(worlds) == 1 and counted > 1 else None,
         probability_interval=_ends(probabilities) if spread else None,
-        p_value=separation(sides[0].scores, sides[1].scores)[0] if len(worlds) == 1 and not single else None,
+        p_value=separation(*(side.scores for side in sides))[0] if len(worlds) == 1 and 1 not in sizes else None,
         between="episodes" if single else "runs",
         paired=paired,
         worlds=worlds,
@@ -224,16 +223,12 @@ def _other_options(runs: Iterable[StoredRun]) -> list[str]:
     return sorted({key for options in held for key in options if {one.get(key) for one in held} != {options[key]}})
 
 
-def resampled(
-    first: Sequence[Series], second: Sequence[Series], paired: bool, count: int = 2000, seed: int = 0
-) -> tuple[Series, Series]:
+def resampled(first: Series, second: Series, paired: bool, count: int = 2000, seed: int = 0) -> tuple[Series, Series]:
     """Computes differences of means and probabilities of improvement for the data and ``count`` bootstrap samples.
 
-    The probability is that of one run against another or, between two single runs, of one episode against another.
-
     Args:
-        first, second: the episodes' values of each run.
-        paired: whether all runs have the same episodes, which then share each draw.
+        first, second: a score for each run of a group, or for each episode of a run.
+        paired: whether both have the same episodes, which then share each draw.
         seed: seed of the draws.
 
     Returns both ``[1 + count]``.
@@ -245,22 +240,13 @@ def resampled(
         times = rng.multinomial(size, np.full(size, 1 / size), count)
         return np.concatenate([np.ones((1, size)), times]) / size
 
-    shared = drawn(len(first[0])) if paired else None
-    episodes = [[drawn(len(row)) if shared is None else shared for row in group] for group in (first, second)]
-    seeds = [drawn(len(group)) for group in (first, second)]
-    means = [
-        np.stack([w @ row for w, row in zip(weights, group)], -1) for weights, group in zip(episodes, (first, second))
-    ]
-    one, two = (np.einsum("ns,ns->n", share, mean) for share, mean in zip(seeds, means))
-    if len(first) + len(second) > 2:
-        wins = _wins(means[1][:, :, None], means[0][:, None, :])
-        chances = np.einsum("na,nb,nab->n", seeds[1], seeds[0], wins)
-    elif paired:
-        chances = episodes[1][0] @ _wins(second[0], first[0])
+    one = drawn(len(first))
+    two = one if paired else drawn(len(second))
+    if paired:
+        chances = two @ _wins(second, first)
     else:
-        wins = _wins(second[0][:, None], first[0])
-        chances = np.einsum("na,nb,ab->n", episodes[1][0], episodes[0][0], wins, optimize=True)
-    return two - one, chances.clip(0, 1)
+        chances = np.einsum("na,nb,ab->n", two, one, _wins(second[:, None], first), optimize=True)
+    return two @ second - one @ first, chances.clip(0, 1)
 
 
 def _wins(values: Series, others: Series) -> Series:

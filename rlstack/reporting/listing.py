@@ -7,30 +7,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlstack.runs.run_directory import is_taken
 
 from .blocks import number
-from .differences import compared_by
+from .differences import compared_by, grouped
 from .runs import StoredRun, find
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
     """Returns a row of plain values for every run in or below a folder, the most recently changed first.
 
-    A row has ``run`` (its path), ``agent``, ``world``, ``seed``, ``frames``, ``total_frames``, ``state`` and ``why``
-    (see :func:`state_of`), ``metric`` and ``score`` (its last value), ``seconds`` of training, and ``age`` in seconds
-    since the run last wrote a file. Unknown values are None.
+    A row has ``run`` (its path), ``configuration`` (equal for runs that differ only in their seed), ``agent``,
+    ``world``, ``seed``, ``frames``, ``total_frames``, ``state`` and ``why`` (see :func:`state_of`), ``metric`` and
+    ``score`` (its last value), ``seconds`` of training, and ``age`` in seconds since the run last wrote a file. Unknown
+    values are None.
     """
     runs, _ = find(folder, whole=False)
-    return sorted(map(_row, runs), key=lambda row: row["age"])
+    rows = [_row(run, group.label.replace(" · ", ", ")) for group in grouped(runs) for run in group.runs]
+    return sorted(rows, key=lambda row: row["age"])
 
 
-def _row(run: StoredRun) -> dict[str, Any]:
+def _row(run: StoredRun, configuration: str) -> dict[str, Any]:
     env, metric = run.part("env"), compared_by([run])
     state, why = state_of(run)
     files = [path for name in ("metrics.csv", "config.yaml", "environment.json") if (path := run.path / name).is_file()]
     return {
         "run": str(run.path),
+        "configuration": configuration,
         "agent": run.part("agent").get("name"),
         "world": env.get("id") or env.get("name"),
         "seed": run.seed,
@@ -67,6 +72,21 @@ def _age(seconds: float) -> str:
     sizes = {"days": 86400, "h": 3600, "min": 60}
     unit, size = next(((unit, size) for unit, size in sizes.items() if seconds >= 2 * size), ("s", 1))
     return f"{seconds / size:.0f} {unit}"
+
+
+def configurations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Formats the scores of finished runs that differ in their seed alone, in each world the highest mean first."""
+    groups: dict[Any, list[float]] = {}
+    for row in rows:
+        if row["state"] == "finished" and row["score"] is not None:
+            groups.setdefault((row["world"], row["metric"], row["configuration"]), []).append(row["score"])
+    ranked = sorted(groups.items(), key=lambda entry: (str(entry[0][:2]), -np.mean(entry[1])))
+    return [
+        {"configuration": name, "seeds": str(len(scores)), "score": metric}
+        | {title: number(f(scores)) for title, f in (("mean", np.mean), ("minimum", min), ("maximum", max))}
+        for (_, metric, name), scores in ranked
+        if len(scores) > 1
+    ]
 
 
 def shown(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ from rlstack.evaluation.statistics import LEAST, bootstrap_interval, iqm
 from .blocks import Block, DataTable, Drawing, Panels, Paragraphs, Section, duration, interval, number
 from .charts import parallel
 from .curves import FIRST, SINGLE, other_rewards, panels
-from .differences import GroupComparison, GroupScore, RunGroup, returns_of, written
+from .differences import GroupComparison, RunGroup, returns_of, written
 from .runs import CPU_SECONDS, StoredEvaluation, StoredRun
 
 _HIDDEN = ("level", "episodes", "success_low", "success_high")
@@ -46,9 +46,9 @@ def _compared(comparison: GroupComparison) -> Iterator[Block]:
         return
     keys = list(groups[0].values)
     several = any(len(group.runs) > 1 for group in groups)
-    kinds = sorted({score.kind for score in scores.values() if score is not None and score.kind})
+    bounded = any(score is not None and score.interval for score in scores.values())
     spread = ["mean", "IQM", "minimum", "maximum"] if several else [metric]
-    spread += ["95 % interval"] if kinds else []
+    spread += ["95 % interval"] if bounded else []
     head = [*(keys or ["runs"]), "seeds", *spread, "frames", "CPU time a run" if several else "CPU time"]
     rows = [_row(comparison, group, keys, spread) for group in groups]
     caption = [f"{metric} at the end of each run."]
@@ -57,10 +57,8 @@ def _compared(comparison: GroupComparison) -> Iterator[Block]:
     elif comparison.leader is not None and len(groups) > 1:
         label, title, why = comparison.leader
         caption.append(f"{title.capitalize()}: {label}, {why}.")
-    caption += [f"Intervals: {'; '.join(kinds)}."] if kinds else []
+    caption += ["Intervals: over five seeds or more, or over the episodes of a single run."] if bounded else []
     yield DataTable(head, rows, text=max(len(keys), 1), caption=" ".join(caption))
-    if len(keys) == 2 and len(groups) > 3:
-        yield _crossed(comparison, keys)
     scored = [(group, score.mean) for group in groups if (score := scores[group.label]) is not None]
     if keys and len(scored) > 1 and len(comparison.worlds) == 1:
         values = [[group.values[key] for key in keys] for group, _ in scored]
@@ -85,19 +83,6 @@ def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], spre
         told |= {"mean": number(score.mean), str(comparison.metric): number(score.mean)}
     shown = [told.get(name, "–") for name in spread]
     return [*cells, len(group.runs), *shown, reached, duration(sum(seconds) / len(seconds)) if seconds else "–"]
-
-
-def _crossed(comparison: GroupComparison, keys: Sequence[str]) -> DataTable:
-    """Tabulates two keys against each other: the mean, with its interval or range if there is one."""
-    down, across = ([*dict.fromkeys(written(g.values[key]) for g in comparison.groups)] for key in keys)
-    scores = {tuple(map(written, g.values.values())): comparison.scores[g.label] for g in comparison.groups}
-
-    def told(score: GroupScore | None) -> str:
-        return "–" if score is None else f"{number(score.mean)} ({score.spread})"
-
-    rows = [[first, *(told(scores.get((first, second))) for second in across)] for first in down]
-    caption = f"Mean {comparison.metric} and its spread; {keys[1]} from left to right."
-    return DataTable([keys[0], *across], rows, caption=caption)
 
 
 # -- evaluations -------------------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlstack.config import ConfigError, build, to_plain
-from rlstack.config.overrides import replace_mappings
+from rlstack.config.overrides import override, replace_mappings
 
 from .folder import take_results
 from .space import Space, assignment
@@ -87,3 +88,24 @@ def reached(run: Path, until: int) -> bool:
     latest = directory.checkpoints.latest()
     frames = -1 if latest is None else int(latest.stem.partition("_")[2])
     return frames >= until and directory.evaluation(frames).is_file()
+
+
+def show_scores(
+    rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]], first: Path, direction: str
+) -> None:
+    """Prints a table of runs, and how to evaluate the one with the best score.
+
+    Args:
+        rows: what stands before a run's hyperparameters, these, and what follows them.
+        first: folder of the run with the best score.
+        direction: ``maximize`` or ``minimize``.
+    """
+    from rlstack.evaluation.table import print_rows
+
+    def shown(value: Any) -> str:
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    print_rows([{**a, **{key: shown(value) for key, value in b.items()}, **c} for a, b, c in rows], sys.stdout)
+    end = "highest" if direction == "maximize" else "lowest"
+    told = shlex.quote(override("checkpoint", first))
+    print(f"evaluate the run with the {end} score, of a single seed: rlstack evaluate {told}")

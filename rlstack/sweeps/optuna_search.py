@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import starmap
@@ -14,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 
 from rlstack.config import ConfigError, build, to_plain
-from rlstack.config.overrides import override
 from rlstack.envs.extras import needs
 from rlstack.training.hooks import Hook
 
 from .folder import JOBS, in_sweep
-from .jobs import Compose, Launch, checked, job, reached, tell_failures, wait_for
+from .jobs import Compose, Launch, checked, job, reached, show_scores, tell_failures, wait_for
 from .search import FILE, Search, SearchConfig, falls_behind, read_trials
 from .space import assignment, split
 
@@ -113,26 +110,17 @@ def pruning(run: str) -> list[Hook]:
 
 def show(found: Search) -> None:
     """Prints a table of the trials, the one with the best score last, and the paths of the files."""
-    from rlstack.evaluation.table import print_rows
-
     order = found.ranked()
     rows = [
-        {
-            "trial": str(number),
-            "score": trial.scores[-1] if trial.scores else None,
-            **{
-                key: f"{value:.3g}" if isinstance(value, float) else str(value)
-                for key, value in trial.hyperparameters.items()
-            },
-            "state": trial.state,
-        }
+        (
+            {"trial": str(number), "score": trial.scores[-1] if trial.scores else None},
+            trial.hyperparameters,
+            {"state": trial.state},
+        )
         for number in order
         for trial in [found.trials[number]]
     ]
     print(f"\nsearch finished: {found.folder}")
-    print_rows(rows, sys.stdout)
+    show_scores(rows, found.run(order[-1]), found.config.direction)
     print(f"hyperparameters and scores of every trial: {found.folder / FILE}")
-    best = shlex.quote(override("checkpoint", found.run(order[-1])))
-    end = "highest" if found.config.direction == "maximize" else "lowest"
-    print(f"evaluate the run with the {end} score, of a single seed: rlstack evaluate {best}")
     print("for more trials, repeat the command with a higher hydra.sweeper.n_trials")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import starmap
 from typing import Any
 
 from rlstack.config import build, to_plain
-from rlstack.config.overrides import override
 
 from .folder import JOBS
-from .jobs import Compose, Launch, checked, job, reached, tell_failures, wait_for
+from .jobs import Compose, Launch, checked, job, reached, show_scores, tell_failures, wait_for
 from .population import FILE, Generation, Population, PopulationConfig
 from .space import assignment, split
 
@@ -66,25 +63,16 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
 
 def show(population: Population) -> None:
     """Prints a table of the members, the one with the best score last, and the paths of the files."""
-    from rlstack.evaluation.table import print_rows
-
     members = population.generations[-1].members
     order = population.ranked(members)
     rows = [
-        {
-            "member": str(index),
-            "score": members[index].score,
-            **{
-                key: f"{value:.3g}" if isinstance(value, float) else str(value)
-                for key, value in members[index].hyperparameters.items()
-            },
-            "ancestors": " < ".join(map(str, population.lineage(index)[1:])) or "-",
-        }
+        (
+            {"member": str(index), "score": members[index].score},
+            members[index].hyperparameters,
+            {"ancestors": " < ".join(map(str, population.lineage(index)[1:])) or "-"},
+        )
         for index in order
     ]
     print(f"\npopulation finished: {population.folder}")
-    print_rows(rows, sys.stdout)
+    show_scores(rows, population.run(order[-1]), population.config.direction)
     print(f"who copied whom, scores and hyperparameters of every generation: {population.folder / FILE}")
-    best = shlex.quote(override("checkpoint", population.run(order[-1])))
-    end = "highest" if population.config.direction == "maximize" else "lowest"
-    print(f"evaluate the run with the {end} score, of a single seed: rlstack evaluate {best}")

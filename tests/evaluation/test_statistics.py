@@ -102,8 +102,6 @@ def test_p_value_is_the_share_of_divisions_that_differ_as_much() -> None:
     assert permutation_p_value([1.0, 6.0], [2.0, 5.0]) == 1.0
     shifted = permutation_p_value([1000.3, 1000.1, 1000.5, 1000.2], [1000.0, 999.9, 999.6, 1000.1])
     assert shifted == permutation_p_value([3, 1, 5, 2], [0, -1, -4, 1]) == pytest.approx(4 / 70)  # ties among sums
-    assert permutation_p_value([1.0], [2.0, 3.0, 4.0]) == permutation_p_value([2.0, 3.0, 4.0], [9.0]) == 2 / 4
-    assert permutation_p_value([1.0], [2.0]) == permutation_p_value([2.5], [1.0, 2.0, 3.0, 4.0]) == 1.0
 
 
 def test_p_value_of_many_values_is_drawn_the_same_each_time() -> None:
@@ -118,7 +116,10 @@ def test_p_value_of_many_values_is_drawn_the_same_each_time() -> None:
     [
         ({"a": [1.0, 2.0, 3.0, 4.0], "b": [9.0, 8.0, 7.0, 6.0]}, ("b", "best", "p = 0.029 against a")),
         ({"a": [1.0, 2.0, 3.0], "b": [9.0, 8.0, 7.0]}, ("b", "highest mean", "not separated from a (p = 0.1; ")),
-        ({"a": [1.0], "b": [2.0]}, ("b", "highest score", "not separated from a (p = 1; 1 and 1 seeds cannot reach ")),
+        (
+            {"a": [1.0], "b": [2.0]},
+            ("b", "highest score", "not separated from a (1 and 1 seeds cannot"),
+        ),
         # Far above one group and not above the other, which has a lower mean but a wide spread.
         (
             {"a": [6.0, 6.1, 6.2, 6.3], "b": [9.0, 8.0, 7.0, 8.5], "c": [0.0, 0.0, 0.0, 20.0]},

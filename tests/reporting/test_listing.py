@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from rlstack.evaluation.table import print_rows
-from rlstack.reporting.listing import listed, shown, state_of
+from rlstack.reporting.listing import configurations, listed, shown, state_of
 from rlstack.reporting.runs import StoredRun
 from rlstack.runs.run_directory import taken
 from rlstack.training.environment import end_recorded, record_environment
 from tests.conftest import Ended
-from tests.reporting.made_runs import config, make_run
+from tests.reporting.made_runs import config, make_run, score_rows
 
 
 def state(path: Path) -> tuple[str, str]:
@@ -62,8 +62,19 @@ def test_what_a_row_says(tmp_path: Path) -> None:
     del new["run"]
     assert new == {
         **{"agent": "ppo", "world": "toy", "seed": 3, "frames": 200, "total_frames": 200, "state": "finished"},
-        **{"why": "", "metric": "eval/success", "score": 0.75, "seconds": 26.0},
+        **{"why": "", "metric": "eval/success", "score": 0.75, "seconds": 26.0, "configuration": "ppo, toy"},
     }
+
+
+def test_configurations_with_several_seeds_come_first_by_their_mean(tmp_path: Path) -> None:
+    for lr, scores in ((0.1, (0.25, 0.5)), (0.2, (0.75, 0.5, 1.0)), (0.3, (0.9,))):
+        for seed, score in enumerate(scores):
+            make_run(tmp_path / f"{lr}_{seed}", config(seed, lr), score_rows(score))
+    make_run(tmp_path / "unfinished", config(7, 0.1), score_rows(1.0, 150))
+    assert [tuple(row.values()) for row in configurations(listed(tmp_path))] == [
+        ("lr=0.2", "3", "eval/success", "0.75", "0.5", "1"),
+        ("lr=0.1", "2", "eval/success", "0.375", "0.25", "0.5"),
+    ]
 
 
 def test_a_usual_row_fits_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
