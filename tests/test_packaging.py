@@ -127,6 +127,19 @@ def _python(*args: str, cwd: Path, pythonpath: Path | None = None) -> subprocess
     return done
 
 
+MODULES = "from importlib.util import find_spec; print(find_spec('rlstack.envs').origin, find_spec('envs'), sep='\\n')"
+
+
+@pytest.mark.slow
+def test_an_editable_installation_has_no_module_envs(tmp_path: Path) -> None:
+    _python("-c", f"import hatchling.build; hatchling.build.build_editable({str(tmp_path)!r})", cwd=REPO)
+    (wheel,) = tmp_path.glob("*.whl")
+    (tmp_path / "site").mkdir()
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    found = _python("-c", f"import site; site.addsitedir({str(tmp_path / 'site')!r}); {MODULES}", cwd=tmp_path)
+    assert found.stdout.splitlines() == [str(REPO / "rlstack/envs/__init__.py"), "None"]
+
+
 @pytest.mark.slow
 def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dict[str, Any]) -> None:
     # Without options the source archive is built first, and the wheel from it: both must be complete.
@@ -163,8 +176,8 @@ def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dic
     _python(*install, str(wheel), cwd=tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    where = _python("-c", "import rlstack; print(rlstack.__file__)", cwd=elsewhere, pythonpath=target)
-    assert Path(where.stdout.strip()).is_relative_to(target)
+    where = _python("-c", MODULES, cwd=elsewhere, pythonpath=target)
+    assert where.stdout.splitlines() == [str(target / "rlstack/envs/__init__.py"), "None"]
     usage = _python("-m", "rlstack.train", "--help", cwd=elsewhere, pythonpath=target)
     assert "agent" in usage.stdout
 
