@@ -161,5 +161,3 @@ def test_yaml_that_expands_or_nests_too_far_is_refused_unbuilt(text: str, tmp_pa
     with pytest.raises(ConfigError, match=r"alias|bytes|deeply"):
         RunDirectory.open(tmp_path).read_config()
     assert StoredRun.read(tmp_path, "a").config == {}
-    (tmp_path / "config.yaml").write_text("a: &a [1, 2]\nb: *a\n")
-    assert RunDirectory.open(tmp_path).read_config() == {"a": [1, 2], "b": [1, 2]}

@@ -89,19 +89,9 @@ def build_agent(
     cls = cls.of(typed)
     cls.check(interface)
 
-    def make() -> Agent:
-        made = cls(typed, interface, total_frames, torch.device(device))
-        made.own.check()
-        return made
-
-    if getattr(typed, "parameters", "shared") == "shared":
-        return make()
-    if config.get("recurrent") is not None or getattr(typed, "critic", "own") == "central":
-        raise ConfigError("agent.parameters: split needs agent.recurrent=null and agent.critic=own")
-    from .split import Split
-
-    agents = None if interface.group is None else env.observation_spec[interface.group].shape[-1]
-    return Split(make, interface, agents)
+    agent = cls(typed, interface, total_frames, torch.device(device))
+    agent.own.check()
+    return agent
 
 
 def make_agent(

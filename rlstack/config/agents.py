@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from rlstack.config.earlier import WITHOUT_ROLLOUTS
+from rlstack.config.errors import ConfigError
 from rlstack.config.schedules import ScheduleConfig, make_schedules
 from rlstack.config.typed import Interval, build, to_plain
 
@@ -44,6 +44,26 @@ Tau = Annotated[float, Interval(low=0, high=1, open_low=True)]
 PerUpdate = Annotated[float, Interval(low=1e-4, high=_WHOLE, why="10,000 updates per frame at most")]
 Levels = Annotated[int, Interval(low=1, high=10_000)]
 Level: TypeAlias = Annotated[float, Interval(low=0, high=1, open_low=True)]
+
+WITHOUT_ROLLOUTS = ("n_step", "target_every", "replay", "random_frames", "epsilon")
+"""Options of agents of TorchRL's losses that have no effect with ``data: rollout``."""
+_GONE = {"parameters": "shared"}
+"""Former options, which runs and checkpoints have stored, with the value that stands for what is done now."""
+
+
+def renewed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the stored configuration of a run without its agent's former options.
+
+    Raises:
+        ConfigError: one of them asks for what this version does not do.
+    """
+    agent = config.get("agent")
+    if not isinstance(agent, Mapping):
+        return dict(config)
+    for key, value in _GONE.items():
+        if agent.get(key, value) != value:
+            raise ConfigError(f"agent: {key}={agent[key]} is no longer known; rlstack 0.1.0 reads such a run")
+    return {**config, "agent": {key: value for key, value in agent.items() if key not in _GONE}}
 
 
 @dataclass(frozen=True)
@@ -201,7 +221,6 @@ class AgentConfig:
 
     name: str
     algorithm: str
-    parameters: Literal["shared", "split"] = "shared"  # shared: one agent for all; split: one for each side
 
     # networks
     network: str | dict[str, str] | None = None  # your own, package.module:Net; or some of them by role:

@@ -23,7 +23,6 @@ from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.on_policy import FromRollouts
 from rlstack.agents.optimizer import Optimizer
-from rlstack.agents.split import Split
 from rlstack.agents.torchrl import AroundLoss
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.hooks import Hook
@@ -287,8 +286,8 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
 def _watch_updates(sections: Sections, training: Training) -> None:
     agent = training.agent
     sections.watch(agent, "learn", "learn")
-    for part in [] if agent.compiler else agent.parts if isinstance(agent, Split) else [agent]:
-        owner, losses = (part, ("objective",)) if hasattr(part, "objective") else (part.loss, _LOSSES)
+    if not agent.compiler:
+        owner, losses = (agent, ("objective",)) if hasattr(agent, "objective") else (agent.loss, _LOSSES)
         for name in losses:
             if hasattr(owner, name):
                 sections.watch(owner, name, "forward, loss", whole=True)

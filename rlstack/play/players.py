@@ -15,7 +15,6 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.agents.interface import MASK, Interface
-from rlstack.agents.split import SplitPolicy
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 from rlstack.envs.world import GROUP, MEMORY, Told, hooks_of
@@ -104,8 +103,6 @@ class PolicyPlayer(Player):
 
     def __init__(self, env: EnvBase, policy: TensorDictModuleBase, name: str) -> None:
         super().__init__(name)
-        if isinstance(policy, SplitPolicy):
-            policy = policy.policies[0]  # the first side's, on whichever side it plays
         self._policy = policy
         self._carries = Interface.of(env).key(MEMORY) in list(policy.out_keys)
         self._keeps_itself = not self._carries and callable(getattr(policy, "reset", None))

@@ -358,8 +358,6 @@ def offline_options(plain: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("data: set imitation or data, not both; agent=bc clones data")
     if plain["collector"].get("backend", "direct") != "direct":
         raise ConfigError("data: nothing is collected, set collector=default")
-    if agent.get("parameters", "shared") != "shared":
-        raise ConfigError("data: the learners of two sides share no data, set agent.parameters=shared")
     if agent.get("correction") == "retrace":
         raise ConfigError("data: correction=retrace is for data that the agent collects, set agent.correction=none")
     if agent.get("batch_size") is None:

@@ -25,7 +25,6 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent
-from rlstack.agents.split import Split
 from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
 from rlstack.data.messages import from_file, to_file
@@ -156,8 +155,7 @@ class Ranks:
                 module.gather = self.gather
         for optimizer in agent.optimizers.values():
             optimizer.mean = self.mean
-        for part in agent.parts if isinstance(agent, Split) else [agent]:
-            part.least = self.least
+        agent.least = self.least
 
     # -- checkpoint ------------------------------------------------------------------------------------------------
 

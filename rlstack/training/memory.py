@@ -36,9 +36,6 @@ _EPISODE = 200
 _RESERVED = 8
 """Multiple of the free memory that may be reserved without being used."""
 
-_CGROUP, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_FIRST_VERSION = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-
 
 class Need(NamedTuple):
     """Memory that a part of a run needs.
@@ -123,42 +120,14 @@ def episodes_of(count: int, key: str) -> Need:
 
 
 def free_bytes(device: torch.device) -> float | None:
-    """Returns the free memory of a device in bytes; None if it is unknown."""
+    """Returns the free memory of a device in bytes, with what the kernel could free and swap space; None if unknown."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    known = [size for size in (_machine(), *_cgroups()) if size is not None]
-    return min(known, default=None)
-
-
-def _machine() -> float | None:
-    """Returns the machine's free memory, including memory that the kernel could free and swap space."""
-    with suppress(OSError, ValueError, IndexError):
+    with suppress(OSError, ValueError, KeyError):
         lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
         sizes = {name: float(size) * 1024 for name, size, *_ in lines}
         return sizes["MemAvailable:"] + sizes["SwapFree:"]
-    with suppress(AttributeError, OSError, ValueError):
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return None
-
-
-def _cgroups() -> Iterator[float]:
-    """Yields the free memory within this process's control groups (version 2 or 1), such as a container's limit."""
-    with suppress(OSError):
-        for line in _OWN_GROUPS.read_text(encoding="utf-8").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers not in ("", "memory"):
-                continue
-            names = ("memory.max", "memory.current") if not controllers else _FIRST_VERSION
-            root = _CGROUP / controllers
-            folder = root / path.lstrip("/")
-            for place in (folder, *folder.parents):
-                with suppress(OSError, ValueError, KeyError):
-                    limit, used = (float((place / name).read_text(encoding="ascii")) for name in names)
-                    rows = (row.split() for row in (place / "memory.stat").read_text(encoding="ascii").splitlines())
-                    cache = {name: float(size) for name, size in rows}
-                    yield limit - used + cache.get("inactive_file", 0.0) + cache.get("active_file", 0.0)
-                if place == root:
-                    break
 
 
 def _parameters(config: TrainConfig, env: EnvBase) -> float:

@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, Interval, build, to_plain
+from rlstack.config.agents import renewed
 
 Fraction = Annotated[float, Interval(low=0, high=1, open_high=True)]
 
@@ -168,3 +169,11 @@ def test_interval(interval: Interval, text: str, inside: list[float], outside: l
     assert str(interval) == text
     assert all(value in interval for value in inside)
     assert not any(value in interval for value in outside)
+
+
+def test_former_options_of_stored_runs() -> None:
+    agent = {"name": "ppo", "algorithm": "ppo"}
+    assert renewed({"seed": 1, "agent": {**agent, "parameters": "shared"}}) == {"seed": 1, "agent": agent}
+    assert renewed({"agent": 3}) == {"agent": 3}
+    with pytest.raises(ConfigError, match=r"parameters=split.*0\.1\.0"):
+        renewed({"agent": {**agent, "parameters": "split"}})

@@ -11,8 +11,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import build, conf_dir, to_plain
+from rlstack.config.agents import WITHOUT_ROLLOUTS
 from rlstack.config.allowed import granting
-from rlstack.config.earlier import WITHOUT_ROLLOUTS
 from rlstack.envs import waiting
 from rlstack.evaluation.results import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint, state_digest

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -81,20 +79,6 @@ def test_sizes_are_those_of_the_tensors() -> None:
 def test_the_networks_of_every_agent_are_counted(agent: str) -> None:
     own = ["agent.critic=late"] if agent == "acqn" else []
     assert part("networks", "env=marinenav", f"agent={agent}", "agent.hidden=[100000,100000]", *own) >= 4 * 4 * 1e10
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_limit_of_a_container_counts(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}[version]
-    folder = tmp_path / ("memory" if version == 1 else "") / "box"
-    folder.mkdir(parents=True)
-    (folder / names[0]).write_text("3000\n")
-    (folder / names[1]).write_text("1000\n")
-    (folder / "memory.stat").write_text("inactive_file 100\nactive_file 50\nanon 7\n")
-    (tmp_path / "cgroup").write_text("4:memory:/box/inner\n1:cpu:/\n" if version == 1 else "0::/box/inner\n")
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
-    monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "cgroup")
-    assert memory.free_bytes(CPU) == 3000 - 1000 + 150
 
 
 def test_the_free_memory_of_this_machine_is_known() -> None:
