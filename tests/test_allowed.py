@@ -334,6 +334,12 @@ def test_what_is_more_than_data(content: Any, names: list[str]) -> None:
     assert names_in(content) == names
 
 
+def test_containers_may_hold_themselves() -> None:
+    endless: list[Any] = ["a:b"]
+    endless.append(endless)
+    assert names_in({"x": endless}) == ["a:b"]
+
+
 def test_interpolations_are_refused_and_names_may_hold_anything() -> None:
     with granting("${a}p:run"), pytest.raises(ConfigError, match="is an interpolation"):
         check_named({"env": {"name": "${a}p:run"}, "a": "tra"}, "file")

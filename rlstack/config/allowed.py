@@ -99,12 +99,15 @@ def links_in(folder: Path, parts: Sequence[str] = (".",)) -> list[dict[str, str]
 
 def _texts(content: Any) -> Iterator[tuple[Any, str]]:
     """Yields each string with its key, without recursion, which deep nesting would exhaust."""
-    waiting = [(None, content)]
+    waiting, seen = [(None, content)], set[int]()
     while waiting:
         key, part = waiting.pop()
         if isinstance(part, str):
             yield key, part
-        elif isinstance(part, Mapping):
+        elif id(part) in seen:  # a file's containers may hold themselves
+            continue
+        seen.add(id(part))
+        if isinstance(part, Mapping):
             if "algorithm" in part and isinstance(part.get("path"), str):
                 part = {**part, "path": f"{part.get('kind')}:{part['path']}"}
             waiting += part.items()
