@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.config.errors import missing_option
-from rlstack.config.overrides import quoted
+from rlstack.config.overrides import override, quoted
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from torchrl.envs import EnvBase
@@ -101,12 +101,12 @@ def run(cfg: DictConfig) -> Path:
             print(f"note: {note.message}")
     print(f"{name} of {sum(p.numel() for p in agent.parameters()):,} parameters; {compared}")
     print(f"wrote {out}")
-    print(f"evaluate it:  rlstack evaluate checkpoint={out}")
+    print(f"evaluate it:  rlstack evaluate {shlex.quote(override('checkpoint', out))}")
     # The options that differ from the yaml with the same name.
     usual = to_plain(build(type(agent).Config, load_group("agent", name), "agent"))
     changed = overrides({key: value for key, value in content["agent"].items() if value != usual[key]})
     shown = " ".join(filter(None, (f"agent={name}", changed, _world_given(config, env_config))))
-    print(f"train it on:  rlstack train init={out} {shown} total_frames={total}")
+    print(f"train it on:  rlstack train {shlex.quote(override('init', out))} {shown} total_frames={total}")
     return out
 
 

@@ -181,7 +181,9 @@ def _screen(
 
 
 def _numbers_of(config: WatchConfig) -> Iterator[int]:
-    if config.episodes is None and config.record is None:
+    """Returns the numbers of the episodes: without end only if somebody watches, in a terminal or a window."""
+    watched = sys.stdout.isatty() or config.show in ("auto", "window")
+    if config.episodes is None and config.record is None and watched:
         return count(1)
     return iter(range(1, (config.episodes or 1) + 1))
 

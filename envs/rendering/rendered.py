@@ -13,7 +13,7 @@ from ..named import place_in_users_code
 from ..recording import EpisodeRecording
 from ..world import hooks_of
 from .canvas import Picture
-from .films import Animation
+from .films import Animation, in_grid
 
 
 class Still(NamedTuple):
@@ -94,8 +94,9 @@ class RenderedEpisode(EpisodeRecording):
         return RenderedAnimation(self._stills, self._per_second)
 
     def overview(self) -> Picture:
-        """Returns the last picture."""
-        return self._stills[-1].unpacked()
+        """Returns up to six pictures, evenly spaced from the first to the last, in rows of three."""
+        chosen = np.unique(np.linspace(0, len(self._stills) - 1, 6).round().astype(int))
+        return in_grid((self._stills[index].unpacked() for index in chosen), 3)
 
 
 class RenderedRecorder:

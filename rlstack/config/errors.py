@@ -123,6 +123,7 @@ def exit_in_one_line(
     Args:
         explain: returns the line for an error, or None if the error is a bug.
     """
+    _open_streams()
     try:
         yield
         _flush()
@@ -144,6 +145,17 @@ def exit_in_one_line(
             raise
         _show_traceback()
         _exit(f"error: {line}", USER_ERROR_STATUS)
+
+
+def _open_streams() -> None:
+    """Opens standard streams that are closed (``>&-``) to nowhere; the next file would get their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _flush() -> bool:

@@ -123,7 +123,6 @@ def read_replay(replay: Path) -> EpisodeRecording:
 
 def _shown(recording: EpisodeRecording, path: Path) -> Path:
     """Makes a film or a page for browsers."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if path.suffix == ".html" and recording.has_page:
             recording.save_page(path)
@@ -131,6 +130,8 @@ def _shown(recording: EpisodeRecording, path: Path) -> Path:
             save_animation(recording.animation(), path)
     except ValueError as error:
         raise ConfigError(f"video: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"video: {path} cannot be written ({error.strerror or error})") from None
     return path
 
 

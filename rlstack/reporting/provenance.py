@@ -152,7 +152,7 @@ def _reason(run: StoredRun, error: str) -> str:
     flags = next((found for line in lines if (found := catalogue.folder_flags([*map(str, line)]))), "")
     if not flags:
         return f"since they cannot be composed ({error})."
-    return f"since the run used your own yaml files; rlstack report {run.path}{flags} shows them."
+    return f"since the run used your own yaml files; rlstack report {shlex.quote(str(run.path))}{flags} shows them."
 
 
 def _short(value: Any) -> str:

@@ -65,10 +65,7 @@ class RunDirectory:
         chosen = Path(path) if path is not None else Path("runs") / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
         if path is not None and (chosen / CONFIG).exists():
             raise ConfigError(f"run_dir: {chosen} already holds a run; choose another, or resume={chosen}")
-        chosen = make_first_free(chosen, "run_dir") if path is None else make_folder(chosen, "run_dir")
-        if not os.access(chosen, os.W_OK):
-            raise ConfigError(f"run_dir: {chosen} is not writable")
-        return cls(chosen, keep)
+        return cls(make_first_free(chosen, "run_dir") if path is None else make_folder(chosen, "run_dir"), keep)
 
     @classmethod
     def open(cls, path: Path | str, keep: int = 3) -> RunDirectory:
@@ -200,20 +197,22 @@ def make_folder(path: Path, key: str) -> Path:
         key: option with its name, for messages.
 
     Raises:
-        ConfigError: the folder cannot be made.
+        ConfigError: the folder cannot be made, or is not writable.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{key}: {path} cannot be made ({error.strerror})") from None
+    if not os.access(path, os.W_OK):
+        raise ConfigError(f"{key}: {path} is not writable")
     return path
 
 
 @contextmanager
-def removed_if_empty(folder: Path) -> Iterator[None]:
+def removed_if_empty(folder: Path) -> Iterator[Path]:
     """A context that removes the folder if it is still empty after a failure or an interruption."""
     try:
-        yield
+        yield folder
     except BaseException:
         with suppress(OSError):  # the folder is not empty
             folder.rmdir()

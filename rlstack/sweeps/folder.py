@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -20,8 +21,9 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-from rlstack.config import ConfigError, catalogue
+from rlstack.config import catalogue
 from rlstack.envs.whole_files import write_json
+from rlstack.runs.run_directory import make_first_free, make_folder, removed_if_empty
 from rlstack.training.notices import concealed
 
 KEY = "hydra.sweep.dir"
@@ -52,15 +54,19 @@ def sweep_folder(
     given = [entry.partition("=")[2].strip("'\"") for entry in arguments if entry.lstrip("+").startswith(f"{KEY}=")]
     if not set(_MULTIRUN) & set(arguments) or set(_ONLY_TELLS) & {entry.partition("=")[0] for entry in arguments}:
         yield list(arguments), None
-    elif given:
+    elif given and "${" in given[-1]:  # Hydra fills it in
         yield list(arguments), Path(given[-1])
+    elif given:
+        with removed_if_empty(make_folder(Path(given[-1]), KEY)) as folder:
+            yield list(arguments), folder
     elif _WITH_FOLDERS.intersection(arguments):
         yield [*arguments, f"{KEY}=${{hydra.sweeper.folder}}/{JOBS}"], None
     elif named_by is None:
         with tempfile.TemporaryDirectory(prefix="rlstack-sweep-") as scratch:
             yield [*arguments, f"{KEY}='{scratch}'"], Path(scratch)
     else:
-        folder = _made(f"{_name(arguments, named_by)}_sweep_{time.strftime('%Y%m%d-%H%M%S')}")
+        name = f"{_name(arguments, named_by)}_sweep_{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = make_first_free(Path("runs") / name, KEY)
         try:
             yield [*arguments, f"{KEY}='{folder}'"], folder
         finally:
@@ -76,20 +82,6 @@ def _name(arguments: Sequence[str], defaults: Mapping[str, str | None]) -> str:
     )
     words = [given["experiment"]] if "experiment" in given else [agent, given.get("env.id") or world]
     return re.sub(r"[^\w.-]+", "-", "_".join(map(str, words))).strip("-")[:_LONGEST]
-
-
-def _made(name: str) -> Path:
-    """Makes a folder of this name, or of the name with the first free number."""
-    folder, number = Path("runs") / name, 1
-    while True:
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            number += 1
-            folder = folder.with_name(f"{name}-{number}")
-        except OSError as error:
-            raise ConfigError(f"{KEY}: {folder} cannot be made ({error.strerror})") from None
 
 
 def _remove_without_runs(folder: Path) -> None:
@@ -156,7 +148,7 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
     print("\nthe runs of this sweep")
     print_rows(rows, sys.stdout)
     if any(folder in Path(result.get("run", "")).parents for result in results):
-        print(f"compare them: rlstack report {folder}{catalogue.folder_flags(sys.argv[1:])}")
+        print(f"compare them: rlstack report {shlex.quote(str(folder))}{catalogue.folder_flags(sys.argv[1:])}")
 
 
 def _show_configurations(results: Sequence[Mapping[str, Any]], options: Sequence[Mapping[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from traceback import format_exception
 from typing import Any
 
 from rlstack.config.errors import RunError
+from rlstack.config.overrides import override
 from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
 from rlstack.files.safe_load import out_of_memory
 from rlstack.runs.run_directory import OF_THE_DISK
@@ -70,5 +72,5 @@ def environment_errors(env: Mapping[str, Any] | None) -> Iterator[None]:
 
 def _how_to_go_on(run: Path) -> str:
     saved = any((run / "checkpoints").glob("*.pt"))
-    again = league_command() or f"rlstack train resume={run}"
+    again = league_command() or f"rlstack train {shlex.quote(override('resume', run))}"
     return f"; checkpoints so far are intact, continue with: {again}" if saved else ""

@@ -82,6 +82,9 @@ def test_its_pictures_make_the_film_of_the_first_episode(reach: Any, tmp_path: P
     assert last[128, 128, 1] > 100 and not np.array_equal(last, animation.draw(0.0))
     assert [path.name for path in save_pictures(evaluation, tmp_path)] == ["trajectories.png", "first.mp4"]
     assert (tmp_path / "first.mp4").stat().st_size > 1000
+    course = evaluation.recordings[0].overview()  # six moments in two rows
+    assert course.shape == (2 * 256, 3 * 256, 3)
+    assert np.array_equal(course[:256, :256], animation.draw(0.0)) and np.array_equal(course[256:, 512:], last)
 
 
 def test_it_trains_by_its_path(reach: Any, tmp_path: Path) -> None:

@@ -165,6 +165,9 @@ def test_a_world_with_pages_gets_them_too(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == f"wrote {tmp_path / 'again.html'}\n"
     assert (tmp_path / "again.html").read_text() == (folder / "best_1.html").read_text()
     assert play_back(folder / "best_1.json").stat().st_size > 10_000
+    for name in ("x.gif", "x.html"):
+        with pytest.raises(ConfigError, match=rf"^video: .*best_1.json/{name} cannot be written \(File exists\)$"):
+            play_back(folder / "best_1.json", folder / "best_1.json" / name)
 
 
 def _blue_wins(match: Any, tables: Any) -> Any:

@@ -69,13 +69,14 @@ def test_the_last_line_reports_on_the_runs_of_the_sweep(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rlstack.training.run.begun", stand_in)
-    monkeypatch.setattr(sys, "argv", ["train", "-m", "agent=ppo,sac", "env=cartpole", "seed=0,1"])
+    words = ["train", "-m", "agent=ppo,sac", "env=cartpole", "seed=0,1", "hydra.sweep.dir='a sweep'"]
+    monkeypatch.setattr(sys, "argv", words)
     train.main()
-    (folder,) = (tmp_path / "runs").iterdir()
+    folder = tmp_path / "a sweep"
     runs = sorted(path.name for path in folder.iterdir() if path.is_dir())
     assert runs == ["0_ppo_cartpole_seed0", "1_ppo_cartpole_seed1", "2_sac_cartpole_seed0", "3_sac_cartpole_seed1"]
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.endswith(f"rlstack report runs/{folder.name}")
+    assert line.endswith("rlstack report 'a sweep'")
     monkeypatch.setattr(sys, "argv", shlex.split(line.partition("rlstack ")[2]))
     report.main()
     assert "4 runs in 2 groups" in capsys.readouterr().out and (folder / "report.html").is_file()
@@ -85,7 +86,12 @@ def test_a_sweep_without_a_run_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train", "-m", "agent=ppo", "seeds=0,1"])
-    with pytest.raises(SystemExit):
-        train.main()
-    assert "seeds: unknown key" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    for words, told in (
+        (["seeds=0,1"], "seeds: unknown key"),
+        (["seed=0,1", "hydra.sweep.dir=file/x"], "hydra.sweep.dir: file/x cannot be made (Not a directory)"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["train", "-m", "agent=ppo", *words])
+        with pytest.raises(SystemExit):
+            train.main()
+        assert told in capsys.readouterr().err and [path.name for path in tmp_path.iterdir()] == ["file"]
