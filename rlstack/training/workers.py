@@ -45,6 +45,9 @@ ATTEMPTS = 3
 AHEAD = 2
 """Number of batches that a worker may have collected and the learner not yet taken; then it waits."""
 
+PATIENCE = 20.0
+"""Seconds that TorchRL's collector may take to end; on Ray it may wait for ever if the cluster's processes are gone."""
+
 _OWNER = ("collector", "traj_ids")
 """Entry of a batch with the index of its worker; TorchRL's synchronous collector counts frames by it."""
 
@@ -319,9 +322,15 @@ class RemoteCollector:
         """Ends the workers."""
         inner, self._inner, threads = self._inner, None, torch.get_num_threads()
         self._taken.fill_(2**62)  # for workers that wait
-        with suppress(Exception):  # workers may have ended already
-            if inner is not None:
+
+        def end() -> None:
+            with suppress(Exception):  # workers may have ended already
                 inner.shutdown()
+
+        if inner is not None:
+            ending = threading.Thread(target=end, daemon=True)
+            ending.start()
+            ending.join(PATIENCE)
         self._sync.shutdown()  # which otherwise begins a thread when Python ends, and waits for it for ever
         torch.set_num_threads(threads)  # TorchRL raises the number when its processes end
 

@@ -19,6 +19,7 @@ from tensordict import TensorDict, TensorDictBase
 import rlstack
 from rlstack import envs
 from rlstack.agents import Agent, make_agent
+from rlstack.training import workers
 from rlstack.training.workers import AHEAD, ATTEMPTS, CollectorFailed, RemoteCollector, WorkerCollector, WorkerPolicy
 
 WORLDS, STEPS, TOTAL = 2, 8, 4
@@ -314,6 +315,15 @@ def test_workers_that_die_again_and_again_end_the_run() -> None:
     with pytest.raises(CollectorFailed, match=f"replaced {ATTEMPTS} times in vain: EOFError"):
         next(iter(remote))
     assert len(started) == ATTEMPTS + 1 and not any(one.open for one in started)
+
+
+def test_workers_that_do_not_end_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote, started = collector(learner())
+    monkeypatch.setattr(workers, "PATIENCE", 0.2)
+    monkeypatch.setattr(started[0], "shutdown", lambda: time.sleep(100))
+    begun = time.monotonic()
+    remote.shutdown()
+    assert time.monotonic() - begun < 60
 
 
 def test_workers_that_do_not_begin_end_the_run() -> None:
