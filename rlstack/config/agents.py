@@ -532,6 +532,8 @@ def _check_critics(c: DDPGConfig | SACConfig) -> None:
         raise ValueError("critic_norm=batch needs join=concat")
     if c.target_every is not None:
         raise ValueError("critic_norm=batch has no target networks, target_every must be null")
+    if c.target_tau != OffPolicyConfig.target_tau:
+        raise ValueError("critic_norm=batch has no target networks, leave out target_tau")
 
 
 @dataclass
