@@ -200,6 +200,10 @@ def _ends(space: Any) -> tuple[Array, Array, str]:
     return start, start + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1, "iub"
 
 
+_RESERVED = {"device", "dtype", "shape", "space"}
+"""Keys that TorchRL's ``Composite`` refuses."""
+
+
 class Observations:
     """Encodes observations of a space.
 
@@ -224,6 +228,9 @@ class Observations:
         self.leaves = tuple(leaves_of(space, np.dtype(dtype)))
         if not self.leaves:
             raise ValueError(f"observation space {space} is empty")
+        if taken := sorted(_RESERVED & {part for leaf in self.leaves for part in leaf.key}):
+            told = f"observation space: the key {taken[0]!r} means something else to TorchRL; rename it"
+            raise ValueError(f"{told} (none may be one of {', '.join(sorted(_RESERVED))})")
         self.misfit = misfit_of(space)
         self._only = self.leaves[0] if self.leaves[0].path == () else None
         self.plain = self._only is not None and self._only.encode is copy_value

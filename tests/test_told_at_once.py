@@ -56,6 +56,7 @@ MISTAKES = {
     "total_frames=1e300": "total_frames: 1e+300 is outside [1, ",
     "threads=100000": "threads: 100000 is outside [1, ",
     "device=meta": "device: 'meta' is unknown, allowed: auto, cpu, cuda, cuda:<k>",
+    "compile=maybe": "compile: expected true or false or one of 'auto', got 'maybe' (str)",
     "debug=abc": "debug: expected true or false or a whole number such as 64 or 1e6",
     "run_dir=''": "run_dir: '' names no folder",
     "resume=[1]": "resume: expected text or null, got [1] (list)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +61,9 @@ def agent_class(name: str | None) -> type[Agent]:
         raise ConfigError(f"agent.algorithm: {error}") from error
     if not (isinstance(cls, type) and issubclass(cls, Agent)):  # a file may name anything
         raise ConfigError(f"agent.algorithm: {target!r} is not a class of rlstack.agents.Agent")
+    if not dataclasses.is_dataclass(getattr(cls, "Config", None)):
+        wanted = "a dataclass of its options, such as one derived from rlstack.config.agents.OffPolicyConfig"
+        raise ConfigError(f"agent.algorithm: {target} has no Config, {wanted}")
     return cls
 
 

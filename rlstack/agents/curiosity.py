@@ -44,7 +44,7 @@ class Curiosity(nn.Module):
         self.loss = RNDLoss(network(), network())
         self.predictor, self.target = self.loss.predictor, self.loss.target_features
         self.statistics = ObservationNormalizer(interface.observation)
-        self.scaler = RewardScaler(config.gamma)
+        self.scaler, self.mean_bonus = RewardScaler(config.gamma), torch.zeros(())
 
     @torch.no_grad()
     def bonus(self, sequences: TensorDictBase, active: Any) -> Tensor:
@@ -61,7 +61,9 @@ class Curiosity(nn.Module):
         flow = TensorDict({"reward": novelty, "done": never}, sequences.batch_size)
         told = TensorDict({"next": flow, "active": sequences.get("active")}, sequences.batch_size)
         self.scaler.update(told, everyone=self.everyone)
-        return self.config.coefficient * self.scaler(novelty)
+        bonus, there = self.config.coefficient * self.scaler(novelty), sequences.get("active").unsqueeze(-1)
+        self.mean_bonus = (bonus * there).sum() / there.sum().clamp(min=1)
+        return bonus
 
     def learn(self, active: Any, rows: int, minimize: Any) -> dict[str, Tensor | float]:
         """Trains the predictor in one pass over new observations ``[N]``.
@@ -70,10 +72,10 @@ class Curiosity(nn.Module):
             rows: number of them to learn from, drawn at random; equal in all processes that learn together.
             minimize: makes one step on a loss and a batch, see ``Optimizer.minimize``.
         """
-        metrics: dict[str, Tensor | float] = {}
         if not rows:
-            return metrics
+            return {}
+        metrics: dict[str, Tensor | float] = {"reward/bonus": self.mean_bonus}
         batch = TensorDict({"observation": self.statistics(active)}, [len(active)])
         for part in batch[torch.randperm(len(batch), device=active.device)[:rows]].split(BATCH):
-            metrics = {"loss/predictor": minimize(self.loss.predictor_loss, part)[0]}
+            metrics["loss/predictor"] = minimize(self.loss.predictor_loss, part)[0]
         return metrics

@@ -124,11 +124,12 @@ class OffPolicy(Agent):
         return max(self.total_frames - self.config.learning_starts, 0) / self.config.frames_per_update
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
-        return self.update(self.prepared(self._transitions(self.make_n_step(carry=False)(self._own(sequences)))))
+        own = self._clipped(self._own(sequences))
+        return self.update(self.prepared(self._transitions(self.make_n_step(carry=False)(own))))
 
     def remember(self, sequences: TensorDictBase) -> None:
         """Puts new data into the replay buffer."""
-        self.replay.extend(self._transitions(self.n_step(self._own(sequences))))
+        self.replay.extend(self._transitions(self.n_step(self._clipped(self._own(sequences)))))
 
     def study(self, recorded: TensorDictBase, seen: bool = False) -> None:
         """Replaces the contents of the replay buffer with recorded transitions ``[N]``.
@@ -148,7 +149,7 @@ class OffPolicy(Agent):
             self.reward_scaler.returns = self.reward_scaler.returns.new_zeros(0)
         sequences = data.unsqueeze(0)
         if "gamma" not in data.keys():  # noqa: SIM118
-            sequences = NStep(c.n_step, c.gamma, carry=False)(sequences)
+            sequences = NStep(c.n_step, c.gamma, carry=False)(self._clipped(sequences))
         c.buffer_size = max(len(data), c.batch_size)
         self.replay = self.make_replay()
         self.replay.extend(transitions(self._own(sequences), everyone=True))
@@ -174,8 +175,21 @@ class OffPolicy(Agent):
         batch.set("observation", self.normalized(batch.get("observation")))
         following.set("observation", self.normalized(following.get("observation")))
         if self.reward_scaler is not None:
-            following.set("reward", self.reward_scaler(following.get("reward")))
+            following.set("reward", self.reward_scaler(following.get("reward"), clip=not self._sums))
         return batch.set("next", following)
+
+    @property
+    def _sums(self) -> bool:
+        """Whether the replay buffer holds sums of rewards."""
+        return type(self.n_step) is NStep and self.config.n_step > 1
+
+    def _clipped(self, sequences: TensorDictBase) -> TensorDictBase:
+        """Returns sequences with the rewards that are to be summed clipped one by one, where rewards are normalised."""
+        if self.reward_scaler is None or not self._sums:
+            return sequences
+        following = sequences.get("next").copy()
+        following.set("reward", self.reward_scaler.clipped(following.get("reward")))
+        return sequences.copy().set("next", following)
 
     def _observe(self, sequences: TensorDictBase) -> None:
         """Updates the running statistics with every new entry once."""

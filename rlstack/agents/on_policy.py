@@ -128,6 +128,8 @@ class OnPolicy(FromRollouts):
     """An agent with a policy and a value function, which learns from the advantages of fresh data."""
 
     OPTIMIZER = "adam"
+    LEAST_DECISIONS = 1
+    """The smallest number of decisions from which it learns."""
     WEIGHS = False
     """Whether the loss itself multiplies advantages by the probability ratio of learner and acting policy."""
 

@@ -34,6 +34,7 @@ class PPO(OnPolicy):
 
     Config = PPOConfig
     WEIGHS = True
+    LEAST_DECISIONS = 2  # a single advantage cannot be normalised
 
     def make_loss(self, **options: Any) -> PPOLoss:
         return PPOLoss(
@@ -56,7 +57,7 @@ class PPO(OnPolicy):
         """
         c = self.config
         rows = self.least(len(batch))
-        if rows * self.row_size < 2:
+        if rows * self.row_size < self.LEAST_DECISIONS:
             return {}
         if c.normalize_advantage and not self.normalizes_steps:
             batch = self.with_normalized_advantages(batch)

@@ -551,6 +551,8 @@ def _check_critics(c: DDPGConfig | SACConfig) -> None:
         raise ValueError("critic_norm=batch needs join=concat")
     if c.target_every is not None:
         raise ValueError("critic_norm=batch has no target networks, target_every must be null")
+    if c.target_tau != OffPolicyConfig.target_tau:
+        raise ValueError("critic_norm=batch has no target networks, leave out target_tau")
 
 
 @dataclass
@@ -713,12 +715,15 @@ class ACQNConfig(OffPolicyConfig):
     candidate_spread: Noise = 1.0  # std of the others
     cvar: CVaR = 0.25  # conditional value at risk: compared by the mean of the worst fraction of returns; or, in
     #   worlds that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles;
-    #   no effect with candidates 1, because nothing is compared
+    #   1.0 with candidates 1, where nothing is compared
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.noise_low > self.noise_high:
             raise ValueError(f"noise_low {self.noise_low} is above noise_high {self.noise_high}")
+        if self.candidates == 1 and self.cvar != 1.0:
+            told = "cvar has no effect with candidates=1, where nothing is compared"
+            raise ValueError(f"{told}; give candidates=16, or cvar=1.0")
         if self.critic == "gated" and (len(self.hidden) != 2 or self.hidden[0] != self.hidden[1]):
             raise ValueError("critic=gated has two hidden layers of one width, give hidden as [n, n]")
         if self.critic == "gated" and self.layer_norm:

@@ -159,9 +159,11 @@ def convert(hint: Any, value: Any, key: str) -> Any:
         fitting = sorted((o for o in args if _fits(o, value)), key=lambda option: _base(option) is not type(value))
         if not fitting:
             raise _wrong_type(hint, value, key)
+        if get_origin(fitting[0]) is Literal:
+            return _one_of(get_args(fitting[0]), value, key, hint)
         return convert(fitting[0], value, key)
     if origin is Literal:
-        return _one_of(args, value, key)
+        return _one_of(args, value, key, hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return value if isinstance(value, hint) else build(hint, value, key)
     if not _fits(hint, value):
@@ -185,13 +187,12 @@ def _bounded(value: Any, metadata: tuple[Any, ...], key: str) -> Any:
     return value
 
 
-def _one_of(choices: tuple[Any, ...], value: Any, key: str) -> Any:
+def _one_of(choices: tuple[Any, ...], value: Any, key: str, hint: Any) -> Any:
     for choice in choices:
         if type(choice) is type(value) and choice == value:  # True == 1, but True is not a valid 1
             return choice
     guess = did_you_mean(value, [c for c in choices if isinstance(c, str)]) if isinstance(value, str) else ""
-    allowed = ", ".join(map(repr, choices))
-    raise ConfigError(f"{key}: {guess}expected one of {allowed}, got {_show(value)}")
+    raise ConfigError(f"{key}: {guess}expected {in_words(hint)}, got {_show(value)}")
 
 
 def _fits(hint: Any, value: Any) -> bool:

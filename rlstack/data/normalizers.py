@@ -170,9 +170,18 @@ class RewardScaler(nn.Module):
         returns = torch.stack(seen, 1)
         self.moments.update(returns.flatten() if everyone else kept(returns, active))
 
-    def forward(self, reward: Tensor) -> Tensor:
-        """Returns rewards of any shape, scaled and clipped to +-10."""
-        return (reward / (self.moments.var + _EPS).sqrt().to(reward.dtype)).clamp(-_CLIP, _CLIP)
+    def forward(self, reward: Tensor, clip: bool = True) -> Tensor:
+        """Returns rewards of any shape, scaled and (with ``clip``) clipped to +-10."""
+        scaled = reward / self._std(reward)
+        return scaled.clamp(-_CLIP, _CLIP) if clip else scaled
+
+    def clipped(self, reward: Tensor) -> Tensor:
+        """Returns rewards of any shape that are within +-10 once they are scaled."""
+        bound = _CLIP * self._std(reward)
+        return torch.minimum(torch.maximum(reward, -bound), bound)
+
+    def _std(self, like: Tensor) -> Tensor:
+        return (self.moments.var + _EPS).sqrt().to(like.dtype)
 
 
 def _make_room(scaler: RewardScaler, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:

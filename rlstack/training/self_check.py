@@ -16,6 +16,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
 from rlstack.agents import Agent, build_agent
+from rlstack.agents.on_policy import OnPolicy
 from rlstack.config import ConfigError
 from rlstack.data.finite import find
 from rlstack.data.flatten import flatten_agents
@@ -207,11 +208,29 @@ def check_buildable(config: TrainConfig, env: EnvBase) -> Agent:
     """
     agent = build_agent(config.agent, env, config.total_frames, choose_device(config.device))
     agent.check_learning()
+    _check_rollouts(config, agent, env)
     if config.init is not None and config.resume is None:
         initialise(agent, config.init)
     if config.curriculum is not None:
         Curriculum(config.curriculum, env)
     return agent
+
+
+def _check_rollouts(config: TrainConfig, agent: Agent, env: EnvBase) -> None:
+    """Raises a one-line :class:`ConfigError` if the agent learns from rollouts, and these are too short for it."""
+    steps, core = config.collector.steps_per_batch, getattr(agent.config, "recurrent", None)
+    if not isinstance(agent, OnPolicy):
+        return
+    if steps * env.batch_size.numel() * agent.interface.agents < agent.LEAST_DECISIONS:
+        raise ConfigError(
+            f"collector.steps_per_batch: a rollout of one decision teaches agent={agent.config.name} nothing; "
+            "give collector.steps_per_batch=128, or more worlds"
+        )
+    if core is not None and core.sequence_length > max(steps, type(core).sequence_length) and not config.debug:
+        raise ConfigError(
+            f"agent.recurrent.sequence_length: {core.sequence_length} steps are more than a rollout's {steps}; "
+            f"give at most {steps}, or collector.steps_per_batch={core.sequence_length}"
+        )
 
 
 def check_gradients(enabled: bool) -> AbstractContextManager[None]:

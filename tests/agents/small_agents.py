@@ -22,6 +22,7 @@ _SMALL: dict[str, Any] = {
     **{"self_features": 8, "object_features": [4], "hidden": [16, 16], "minibatch_size": 16, "epochs": 2},
     **{"batch_size": 16, "buffer_size": 1000, "random_frames": 0, "learning_starts": 0, "frames_per_update": 10},
     **{"n_step": 2, "num_atoms": 11, "num_quantiles": 8, "num_critics": 2, "actor_every": 1, "candidates": 1},
+    **{"cvar": 1.0},
 }
 
 

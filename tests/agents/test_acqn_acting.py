@@ -150,11 +150,16 @@ def test_an_agent_restored_from_memory_shares_nothing() -> None:
         ({"critic": "gate"}, "agent.critic: did you mean 'gated'"),
         ({"batch_size": 2000}, "agent: batch_size 2000 is larger than buffer_size 1000"),
         ({"noise_low": 1.0}, "agent: noise_low 1.0 is above noise_high"),
+        ({"cvar": 0.25, "candidates": 1}, "cvar has no effect with candidates=1.*; give candidates=16, or cvar=1.0"),
         ({"critic": "gated", "hidden": [8, 4]}, "critic=gated has two hidden layers of one width"),
         ({"lr_actor": {"kind": "constant"}}, "agent.lr_actor: kind 'constant' takes only start and warmup"),
         ({"algorithm": "acqm"}, "did you mean 'acqn'"),
         ({"algorithm": "no.such.module:Agent"}, "agent.algorithm: no.such.module:Agent cannot be imported"),
         ({"algorithm": ".relative:Agent"}, "agent.algorithm: .relative:Agent cannot be imported"),
+        (
+            {"algorithm": "rlstack.agents.base:Agent"},
+            "base:Agent has no Config, a dataclass of its options",
+        ),
         ({"algorithm": "rlstack.agents.acqn:Nothing"}, "there is no 'Nothing' in it, but .*ACQN"),
     ],
 )

@@ -144,6 +144,7 @@ def test_weights_of_hidden_units_keep_their_norm(name: str, options: dict[str, A
         ({"layer_norm": True}, "critic_norm=batch is in the place of layer_norm"),
         ({"join": "gated"}, "critic_norm=batch needs join=concat"),
         ({"target_every": 100}, "critic_norm=batch has no target networks, target_every must be null"),
+        ({"target_tau": 0.01}, "critic_norm=batch has no target networks, leave out target_tau"),
         ({"target_actor": True}, "critic_norm=batch has no target networks, target_actor must be false"),
         ({"network": {"critic": "a:B"}}, "critics of ours"),
         ({"critic_norm": "none", "weight_norm": True}, "weight_norm needs layers that are normalised"),

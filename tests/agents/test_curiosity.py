@@ -57,6 +57,17 @@ def test_the_bonus_joins_the_reward() -> None:
     assert (bonus > 0).all() and bonus.std().item() == pytest.approx(1.0, rel=0.01)
 
 
+def test_the_size_of_the_bonus_is_logged() -> None:
+    env, found = plain(discrete=True), []
+    for coefficient in (0.0, 3.0):
+        agent = small(env, name="ppo", rnd={"coefficient": coefficient})
+        torch.manual_seed(1)
+        data = env.experience(agent, 8, 64)
+        found.append(agent.scaled_reward(data))
+        metrics = agent.curiosity.learn(data["next", "observation"].flatten(0, 1), 4, lambda loss, part: loss(part))
+    torch.testing.assert_close(metrics["reward/bonus"], (found[1] - found[0]).mean())
+
+
 def test_only_the_predictor_learns() -> None:
     env = plain(discrete=True)
     agent = small(env, name="a2c", rnd={})

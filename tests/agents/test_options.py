@@ -378,3 +378,20 @@ def test_advantages_of_sequences_equal_the_recursion(length: int) -> None:
             advantage = error + 0.875 * 0.75 * advantage * (not done)
             assert batch["advantage"][row, t].item() == pytest.approx(advantage, abs=1e-9)
             assert batch["return"][row, t].item() == pytest.approx(advantage + float(value[row, t]), abs=1e-9)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_each_reward_of_a_sum_is_clipped_not_the_sum(n_step: int) -> None:
+    """Rewards of 1 and one of 1000 standard deviations; without discount the sums hold n rewards each."""
+    env = plain(discrete=True)
+    agent = small(env, name="dqn", normalize_rewards=True, n_step=n_step, gamma=1.0)
+    data = env.experience(agent, 1, 12)
+    data["next", "reward"][:] = 1.0
+    data["next", "reward"][0, 5] = 1000.0
+    for end in ("done", "terminated"):
+        data["next", end][:] = False
+    agent.reward_scaler.update = lambda *_, **__: None
+    agent.remember(data)
+    following = agent.prepared(agent.replay[: len(agent.replay)])["next"]
+    counted = following["reward"].unique()
+    torch.testing.assert_close(counted, torch.tensor([1.0 * n_step, 10.0 + n_step - 1]), rtol=0, atol=1e-3)

@@ -122,6 +122,7 @@ def test_action_specs() -> None:
         (Observations, spaces.Text(3), r"observation space Text.* is not supported, allowed: Box, Discrete"),
         (Observations, spaces.Dict({"word": spaces.Text(3)}), "of observation entry 'word' is not supported"),
         (Observations, spaces.Dict({}), "is empty"),
+        (Observations, spaces.Dict(device=spaces.Discrete(2)), "the key 'device' means something else .*; rename it"),
         (Actions, spaces.Tuple([spaces.Discrete(2)]), "action space Tuple.* is not supported, allowed: Discrete"),
         (Actions, spaces.Box(0, 5, (2,), np.int64), "is not supported"),
         (

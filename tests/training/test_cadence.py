@@ -191,6 +191,35 @@ def test_what_is_compiled_is_told_before(
     assert said is None if told is None else str(said).startswith(told)
 
 
+@pytest.mark.parametrize(
+    ("name", "steps", "recurrent", "reason"),
+    [
+        ("ppo", 1, None, "collector.steps_per_batch: a rollout of one decision teaches agent=ppo nothing; give "),
+        (
+            "ppo",
+            40,
+            {"kind": "gru", "sequence_length": 64},
+            "64 steps .* a rollout's 40; give at most 40",
+        ),
+        ("a2c", 1, None, None),
+        ("ppo", 40, {"kind": "gru", "sequence_length": 40}, None),
+        ("ppo", 8, {"kind": "gru"}, None),
+    ],
+)
+def test_rollouts_that_are_too_short_are_refused(
+    name: str, steps: int, recurrent: dict[str, Any] | None, reason: str | None
+) -> None:
+    world = ("env=gymnasium", "env.id=CartPole-v1", "env.num_envs=1", "env.workers=0")
+    changed = {"agent__steps_per_batch": steps, "agent__recurrent": recurrent}
+    c = config(f"agent={name}", *world, total_frames=1000, device="cpu", **changed)
+    with few_worlds(c) as env:
+        if reason is None:
+            check_buildable(c, env)
+            return
+        with pytest.raises(ConfigError, match=reason):
+            check_buildable(c, env)
+
+
 # -- a run -----------------------------------------------------------------------------------------------------------
 
 

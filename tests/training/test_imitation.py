@@ -54,7 +54,7 @@ def scripted(function: Any, env: Any) -> TensorDictModuleBase:
 
 def agent_for(name: str, env: Any, **overrides: Any) -> Any:
     torch.manual_seed(0)
-    small = options_of(name, hidden=[32, 32], self_features=32, candidates=1)
+    small = options_of(name, hidden=[32, 32], self_features=32, candidates=1, cvar=1.0)
     return rlstack.make_agent(name, env, 10_000, **{**small, **overrides})
 
 
@@ -312,7 +312,7 @@ def plain_config(*overrides: str) -> dict[str, Any]:
     GlobalHydra.instance().clear()
     small = [value for value in SMALL_RUN if not value.startswith("env.")]
     small += ["total_frames=800", "eval.every=800", "checkpoint.every=800", "agent.buffer_size=2000"]
-    small += ["imitation.frames=300", "imitation.epochs=2", "checkpoint.keep=5", "agent.candidates=1"]
+    small += ["imitation.frames=300", "imitation.epochs=2", "checkpoint.keep=5", "agent.candidates=1", "agent.cvar=1.0"]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return {**to_plain(compose("train", [*small, *overrides])), "env": DETOUR}
 
