@@ -278,6 +278,17 @@ class Noisy(gymnasium.Env[Any, Any]):
         return self.np_random.random(2, np.float32), reward, bool(self.np_random.random() < 0.2), False, {}
 
 
+class Unbounded(Noisy):
+    """Its actions have no bounds."""
+
+    action_space = spaces.Box(-np.inf, np.inf, (2,))
+
+
+def bounded() -> gymnasium.Env[Any, Any]:
+    """Returns the same with bounds."""
+    return gymnasium.wrappers.TransformAction(Unbounded(), lambda action: action, spaces.Box(-1.0, 1.0, (2,)))
+
+
 class Old(gymnasium.Env[Any, Any]):
     """Has the interface of Gymnasium before version 0.26.
 
