@@ -161,6 +161,21 @@ def test_the_remedy_for_actions_without_bounds_is_one() -> None:
         assert env.action_spec.shape == (1, 2) and rolled(env, 3)["action"].abs().max() <= 1
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_success_is_what_the_environment_says(workers: int) -> None:
+    action = torch.tensor([[0, 1], [1, 0], [1, 0]] * 2)
+    with Gymnasium(f"{TOYS}:Landing", 2, workers=workers, success=True) as env:
+        check_env_specs(env)
+        success = rolled(env, 6, action)["next", "episode", "success"][..., 0]
+        assert success.tolist() == [[0, 0, 1] * 2, [0, 0, 0] * 2]
+        chosen = iter(action.repeat(2, 1))
+        env.reset()
+        collected = env.collect(lambda seen, mask: {"action": next(chosen)}, 6)
+        assert torch.equal(collected["next", "episode", "success"][..., 0], success)
+    with pytest.warns(RuntimeWarning, match=r"info\['is_success'\] is not logged; env.success=true logs it"):
+        rolled(Gymnasium(f"{TOYS}:Landing", 2, workers=workers), 3, action)
+
+
 def test_seeds_decide_everything() -> None:
     def observations(seed: int, num_envs: int = 3) -> torch.Tensor:
         action = torch.zeros(30, num_envs, 4)
