@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import sysconfig
@@ -32,11 +33,25 @@ def found(target: str) -> Any:
         try:
             thing = getattr(thing, name)
         except AttributeError:
-            public = ", ".join(key for key in getattr(thing, "__dict__", ()) if not key.startswith("_")) or "nothing"
-            raise ValueError(f"{target}: there is no {name!r} in it, but {public}") from None
+            raise ValueError(f"{target}: {lacks(thing, name)}") from None
         except Exception as error:  # an attribute that is computed
             raise ValueError(f"{target}: {name} cannot be had ({type(error).__name__}: {error})") from error
     return thing
+
+
+def lacks(thing: Any, name: str) -> str:
+    """Returns a phrase for a name that is missing in a module or a class: what may be meant, and what there is."""
+    public = [key for key in getattr(thing, "__dict__", ()) if not key.startswith("_")]
+    close = difflib.get_close_matches(name, public, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    return f"there is no {name!r} in it, but {', '.join(public) or 'nothing'}{meant}"
+
+
+def belongs_to(made: type, world: str, id: str) -> str:
+    """Returns a phrase that names the world for a class of another library than that of ``world``, or ``""``."""
+    libraries = [base.__module__.partition(".")[0] for base in made.__mro__]
+    others = [name for name in libraries if name in ("gymnasium", "pettingzoo", "torchrl") and name != world]
+    return f"; it is one of env={others[0]} env.id={id}" if others else ""
 
 
 def imported(module: str) -> ModuleType:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchrl.envs import EnvBase
 
-from .named import found, made_by
+from .named import belongs_to, found, made_by
 from .world import World as World
 from .world import WorldHooks
 from .wrappers import wrapped
@@ -123,7 +123,8 @@ def world_class(name: str) -> Callable[..., EnvBase]:
     except ValueError as error:
         raise ValueError(str(error) if target == name else f"world {name!r}: {error}") from error
     if target == name and not issubclass(made_by(factory), EnvBase):
-        raise ValueError(f"world {name!r}: neither a class of EnvBase nor a function annotated to return one")
+        hint = belongs_to(made_by(factory), "", name)
+        raise ValueError(f"world {name!r}: neither a class of EnvBase nor a function annotated to return one{hint}")
     return factory
 
 

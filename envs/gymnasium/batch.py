@@ -16,6 +16,9 @@ from ..spaces import Array, Observations
 from ..world import Act
 from .simulators import SimulatorArrays
 
+STATISTICS = ("return", "length", "success")
+"""The statistics of an episode; success where the world shows it."""
+
 
 class Batch:
     """Makes tensordicts of :class:`SimulatorArrays`; they are copies, as the arrays are written again every step.
@@ -26,21 +29,24 @@ class Batch:
     Args:
         dtype: NumPy name of the type of rewards and statistics.
         device: of the tensordicts.
+        success: whether the tensordicts show the episodes' success.
 
     Attributes:
         done: bool ``[W]``, which environments have ended and not been reset.
-        numbers: reward, return and length, ``[3, W, 1]``.
+        numbers: reward, return, length, and success if it is shown, ``[3 or 4, W, 1]``.
         seen: observation and mask (None without one) ``[W, ...]`` in the arrays' own memory, on the CPU: every step
             overwrites them.
         steps: environment steps taken.
     """
 
-    def __init__(self, arrays: SimulatorArrays, observations: Observations, dtype: str, device: torch.device) -> None:
+    def __init__(
+        self, arrays: SimulatorArrays, observations: Observations, dtype: str, device: torch.device, success: bool
+    ) -> None:
         count = len(arrays.reward)
         self.arrays, self.done, self.steps = arrays, arrays.flags[0, :, 0], 0
         self._returns = np.zeros(count)
-        self.numbers: Array = np.zeros((3, count, 1), dtype)
-        self._reward, self._return, self._length = self.numbers[..., 0]
+        self.numbers: Array = np.zeros((4 if success else 3, count, 1), dtype)
+        self._reward, self._return, self._length, *self._success = self.numbers[..., 0]
         self._nested = observations.nested
         self._size, self._device, self._on_cpu = torch.Size([count]), device, device.type == "cpu"
         self._leaves = [torch.from_numpy(array) for array in arrays.observations]
@@ -59,6 +65,8 @@ class Batch:
         self._returns += self.arrays.reward
         self._reward[:], self._return[:] = self.arrays.reward, self._returns
         self._length += running
+        for success in self._success:
+            success[:] = self.arrays.success
         self.steps += len(running)
 
     def root(self) -> TensorDict:
@@ -83,10 +91,10 @@ class Batch:
 
     def _shown(self) -> tuple[dict[str, Any], Tensor]:
         """Root entries but the end flags, and the reward."""
-        reward, total, length = self._copy(self._number_tensor).unbind(0)
+        reward, *known = self._copy(self._number_tensor).unbind(0)
         shown = {
             "observation": self._nested([self._copy(leaf) for leaf in self._leaves], self._tensordict),
-            "episode": self._tensordict({"return": total, "length": length}),
+            "episode": self._tensordict(dict(zip(STATISTICS, known))),
         }
         if self._mask is not None:
             shown["action_mask"] = self._copy(self._mask)
@@ -122,7 +130,7 @@ class Columns:
         count = len(arrays.reward)
         self._batch, self._size = batch, (count, steps)
         self.leaves = [np.empty((count, steps, *leaf.shape[1:]), leaf.dtype) for leaf in arrays.observations]
-        self.numbers = np.empty((3, count, steps, 1), batch.numbers.dtype)
+        self.numbers = np.empty((len(batch.numbers), count, steps, 1), batch.numbers.dtype)
         self.flags = np.empty((3, count, steps, 1), bool)
         self.mask = None if arrays.mask is None else np.empty((count, steps, arrays.mask.shape[1]), bool)
 
@@ -147,11 +155,11 @@ class Columns:
 
     def entries(self, rewards: bool) -> dict[str, Any]:
         """All steps as entries ``[W, steps, ...]`` of a tensordict."""
-        reward, total, length = map(torch.from_numpy, self.numbers)
+        reward, *known = map(torch.from_numpy, self.numbers)
         done, terminated, truncated = map(torch.from_numpy, self.flags)
         entries = {
             "observation": self._nested([*map(torch.from_numpy, self.leaves)], lambda part: _made(part, self._size)),
-            "episode": _made({"return": total, "length": length}, self._size),
+            "episode": _made(dict(zip(STATISTICS, known)), self._size),
             **{"done": done, "terminated": terminated, "truncated": truncated},
         }
         if rewards:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -16,10 +17,12 @@ from torchrl.data import TensorSpec
 from ..instances import check_instances, completed
 from ..spaces import Array
 from ..world import Act, World, hand_on
-from .batch import Batch, collect
+from .batch import STATISTICS, Batch, collect
 from .making import Recipe, missing_package
 from .simulators import Codec, EnvironmentSimulators, LocalSimulators
 from .workers import TIMEOUT, WorkerSimulators
+
+_NOT_LOGGED = "info['is_success'] is not logged; env.success=true logs it as success"
 
 
 class Gymnasium(World):
@@ -45,6 +48,7 @@ class Gymnasium(World):
             its environments are truncated, and :attr:`worker_failures` counts it.
         kwargs: arguments of the environment's constructor.
         max_steps: number of steps after which an episode is truncated; None is the environment's own limit.
+        success: whether ``("episode", "success")`` shows ``info["is_success"]`` at an episode's end.
         dtype: type of rewards, statistics, continuous actions and of all observations except images.
         device: device of the outputs; the environments themselves run on the CPU.
         seed: determines every environment's first seed, independently of ``num_envs`` and ``workers``.
@@ -79,6 +83,7 @@ class Gymnasium(World):
         seed: int | None = 0,
         worker_timeout: float = TIMEOUT,
         max_instances: int | None = None,
+        success: bool = False,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs: {num_envs} is not a positive number of environments")
@@ -94,6 +99,7 @@ class Gymnasium(World):
         self._workers, self._timeout = min(workers, num_envs), worker_timeout
         self.pictures_per_second = float(self._first.metadata.get("render_fps") or 20)
         self._simulators: EnvironmentSimulators | None = None
+        self._success = success
         self._over = False
         self._steps_before = 0
         self.choices = self._codec.actions.nvec if self._codec.mask else None
@@ -104,7 +110,8 @@ class Gymnasium(World):
         shown: dict[str, TensorSpec] = {"observation": self._codec.observations.spec(lead, device)}
         if self._codec.mask:
             shown["action_mask"] = self._codec.actions.mask_spec(lead, device)
-        self.declare_specs(shown, self._codec.actions.spec(lead, device))
+        statistics = STATISTICS[: 3 if self._success else 2]
+        self.declare_specs(shown, self._codec.actions.spec(lead, device), statistics)
 
     # -- simulators ----------------------------------------------------------------------------------------------
 
@@ -125,7 +132,7 @@ class Gymnasium(World):
             rows = range(self.num_worlds)
             simulators = LocalSimulators(self._recipe, environments, rows, self._codec, arrays, self.run_type_checks)
         self._over = False
-        self._batch = Batch(arrays, self._codec.observations, self._numpy_dtype, self.device)
+        self._batch = Batch(arrays, self._codec.observations, self._numpy_dtype, self.device, self._success)
         self._batch.steps = self._steps_before
         self._simulators = simulators
         return simulators
@@ -142,6 +149,8 @@ class Gymnasium(World):
 
     def _restart_rows(self, rows: list[int]) -> None:
         simulators = self._simulators or self._start()
+        if not self._success and self._batch.arrays.success.any():
+            warnings.warn(f"{self._recipe.id}: {_NOT_LOGGED}", RuntimeWarning, stacklevel=2)
         simulators.reset(rows, [self._seeds.pop(row, None) for row in rows])
         self._batch.begin(rows)
 

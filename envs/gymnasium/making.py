@@ -13,7 +13,7 @@ import gymnasium
 
 from ..answers import raised
 from ..extras import needs
-from ..named import imported, made_by, place_in_users_code
+from ..named import belongs_to, imported, lacks, made_by, place_in_users_code
 from ..processes import EnvironmentFailed, EnvironmentRaised
 
 Environment = gymnasium.Env[Any, Any]
@@ -114,20 +114,18 @@ class Recipe:
         if not attribute.isidentifier():
             return None
         try:
-            factory = getattr(imported(name), attribute, None)
+            module = imported(name)
         except ValueError as error:
             raise ValueError(f"id: {id} cannot be imported: {error}") from error
+        factory = getattr(module, attribute, None)
         if factory is None and attribute in gymnasium.registry:
             return None
         if not callable(factory):
-            raise ValueError(f"id: {id}: module {name!r} has no class and has registered no environment {attribute!r}")
+            raise ValueError(f"id: {id}: it has registered no such environment, and {lacks(module, attribute)}")
         made = made_by(factory)
         if not issubclass(made, gymnasium.Env):
-            torchrl = any(base.__module__.startswith("torchrl.envs") for base in made.__mro__)
-            hint = "; it is one of env=torchrl" if torchrl else ""
-            raise ValueError(
-                f"id: {id} is neither a class of gymnasium.Env nor a function annotated to return one{hint}"
-            )
+            wanted = "neither a class of gymnasium.Env nor a function annotated to return one"
+            raise ValueError(f"id: {id} is {wanted}{belongs_to(made, 'gymnasium', id)}")
         return lambda: self._limited(factory(**self.kwargs))
 
     def _limited(self, environment: Any) -> Environment:

@@ -60,7 +60,7 @@ class Codec(NamedTuple):
         """Zeroed arrays for a batch of environments."""
         mask = np.zeros((count, self.actions.mask_size), bool) if self.mask else None
         flags, action = np.zeros((3, count, 1), bool), self.actions.array(count)
-        return SimulatorArrays(self.observations.arrays(count), action, np.zeros(count), flags, mask)
+        return SimulatorArrays(self.observations.arrays(count), action, *np.zeros((2, count)), flags, mask)
 
 
 def _mask_source(environment: Environment, info: dict[str, Any]) -> MaskSource | None:
@@ -81,7 +81,7 @@ class SimulatorArrays:
     Attributes:
         observations: one array ``[W, ...]`` for each leaf.
         action: ``[W, ...]`` as a policy gives it.
-        reward: float64 ``[W]``.
+        reward, success: float64 ``[W]``; the latter is ``info["is_success"]`` at an episode's end.
         flags: bool ``[3, W, 1]``: done, terminated, truncated; they stay until a reset.
         mask: bool ``[W, choices]``, None without action masks.
     """
@@ -89,18 +89,26 @@ class SimulatorArrays:
     observations: list[Array]
     action: Array
     reward: Array
+    success: Array
     flags: Array
     mask: Array | None
 
     def parts(self) -> list[Array]:
         """All arrays in a fixed order."""
-        return [*self.observations, self.action, self.reward, self.flags, *([] if self.mask is None else [self.mask])]
+        return [
+            *self.observations,
+            self.action,
+            self.reward,
+            self.success,
+            self.flags,
+            *([] if self.mask is None else [self.mask]),
+        ]
 
     @classmethod
     def of_parts(cls, parts: Sequence[Array], leaves: int) -> SimulatorArrays:
         """Reverses :meth:`parts`."""
-        action, reward, flags, *mask = parts[leaves:]
-        return cls(list(parts[:leaves]), action, reward, flags, mask[0] if mask else None)
+        action, reward, success, flags, *mask = parts[leaves:]
+        return cls(list(parts[:leaves]), action, reward, success, flags, mask[0] if mask else None)
 
 
 class EnvironmentSimulators(Protocol):
@@ -182,6 +190,7 @@ class LocalSimulators:
                     if told := fault(None, observation, reward, terminated, truncated):
                         raise ValueError(told)
                     flags[:, row, 0] = True, bool(terminated), bool(truncated)
+                    self.arrays.success[row] = bool(info.get("is_success", False))
                 if plain is not None:
                     plain[row] = observation
                 else:
@@ -200,7 +209,7 @@ class LocalSimulators:
         for row, seed in zip(rows, seeds):
             observation, info = self._recipe.begin(self._rows[row], seed)
             self.arrays.flags[:, row] = False
-            self.arrays.reward[row] = 0.0
+            self.arrays.reward[row] = self.arrays.success[row] = 0.0
             self._begun[row] = self._steps
             self._fresh.add(row)
             try:

@@ -23,7 +23,7 @@ from ..answers import fault, raised
 from ..extras import needs
 from ..instances import check_instances, close_all, completed
 from ..keys import ACTION_MASK
-from ..named import imported, made_by, place_in_users_code
+from ..named import belongs_to, imported, lacks, made_by, place_in_users_code
 from ..processes import EnvironmentFailed
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
 from ..world import GROUP, World, flag_spec
@@ -361,12 +361,11 @@ def parallel_factory(id: str) -> Callable[..., Any]:
     try:
         factory = attrgetter(attribute or "parallel_env")(module)
     except AttributeError:
-        raise ValueError(f"id: {id!r}: {path} has no {attribute or 'parallel_env'!r}") from None
+        raise ValueError(f"id: {id!r}: {lacks(module, attribute or 'parallel_env')}") from None
     made = made_by(factory)
     if attribute not in ("", "parallel_env") and not all(callable(getattr(made, name, None)) for name in _METHODS):
-        raise ValueError(
-            f"id: {id!r} is neither a class of parallel environments nor a function annotated to return one"
-        )
+        wanted = "neither a class of parallel environments nor a function annotated to return one"
+        raise ValueError(f"id: {id!r} is {wanted}{belongs_to(made, 'pettingzoo', id)}")
     return factory
 
 

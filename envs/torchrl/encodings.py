@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import gymnasium
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -22,7 +21,7 @@ from torchrl.data import (
 )
 from torchrl.envs import EnvBase
 
-from ..named import found, made_by
+from ..named import belongs_to, found, made_by
 
 _INFINITE = 1e30
 """Bounds beyond this are no bounds."""
@@ -156,7 +155,7 @@ def maker(id: str | None, kwargs: Mapping[str, Any], device: torch.device) -> Ca
         raise ValueError(f"id: {error}") from error
     made = made_by(factory)
     if not issubclass(made, EnvBase):
-        hint = "; it is one of env=gymnasium" if issubclass(made, gymnasium.Env) else ""
+        hint = belongs_to(made, "torchrl", str(id))
         raise ValueError(f"id: {id} makes no torchrl.envs.EnvBase by its own account{hint}; allowed: {_FORMS}")
     # TorchRL's metaclass hides the signature of a class.
     accepted = inspect.signature(factory.__init__ if inspect.isclass(factory) else factory).parameters

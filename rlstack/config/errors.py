@@ -68,7 +68,11 @@ def unknown_key(key: str, allowed: Iterable[Any], below: Sequence[str] = ()) -> 
 def missing_option(group: str, name: str, options: Sequence[str]) -> str:
     """Returns the message for a group option (``agent=nope``) that does not exist."""
     exists = ", ".join(sorted(options)) or "none"
-    return f"{group}: no option {name!r}, {did_you_mean(name, options)}available: {exists}"
+    library = (
+        {"-v": "gymnasium", "_v": "pettingzoo"}.get(re.sub(r".*([-_]v)\d+", r"\1", name)) if group == "env" else None
+    )
+    elsewhere = f"; {library}'s environments are env={library} env.id={name}" if library else ""
+    return f"{group}: no option {name!r}, {did_you_mean(name, options)}available: {exists}{elsewhere}"
 
 
 def did_you_mean(name: Any, candidates: Iterable[str]) -> str:

@@ -242,5 +242,7 @@ def _check_actions(action: Tensor, interface: Interface) -> None:
         check_bounds(action, interface.action, "action")
         return
     parts = action.reshape(len(action), -1)
-    if bool(((parts < 0) | (parts >= parts.new_tensor(interface.choices))).any()):
-        raise ConfigError(f"actions up to {int(parts.max())}, the world has {interface.describe_action()}")
+    wrong = (parts < 0) | (parts >= parts.new_tensor(interface.choices))
+    if bool(wrong.any()):
+        row = int(wrong.any(1).nonzero()[0])
+        raise ConfigError(f"action {action[row].tolist()} in row {row}, the world has {interface.describe_action()}")

@@ -278,6 +278,31 @@ class Noisy(gymnasium.Env[Any, Any]):
         return self.np_random.random(2, np.float32), reward, bool(self.np_random.random() < 0.2), False, {}
 
 
+class Unbounded(Noisy):
+    """Its actions have no bounds."""
+
+    action_space = spaces.Box(-np.inf, np.inf, (2,))
+
+
+def bounded() -> gymnasium.Env[Any, Any]:
+    """Returns the same with bounds."""
+    return gymnasium.wrappers.TransformAction(Unbounded(), lambda action: action, spaces.Box(-1.0, 1.0, (2,)))
+
+
+class Landing(Masked):
+    """Lands in step 3 if its last action is 1, and then says so."""
+
+    action_space = spaces.Discrete(2)
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        over = self.steps == 3
+        return self._shown()[0], 1.0, over, False, {"is_success": np.bool_(action == 1)} if over else {}
+
+    def _shown(self) -> tuple[Any, dict[str, Any]]:
+        return super()._shown()[0], {}
+
+
 class Old(gymnasium.Env[Any, Any]):
     """Has the interface of Gymnasium before version 0.26.
 

@@ -154,6 +154,28 @@ def test_masks_that_would_allow_everything_are_refused(name: str, told: str) -> 
         rolled(Gymnasium(f"{TOYS}:{name}", 1), 1)
 
 
+def test_the_remedy_for_actions_without_bounds_is_one() -> None:
+    with pytest.raises(ValueError, match=r"bounds must be finite; gymnasium\.wrappers\.TransformAction\(env, lambda"):
+        Gymnasium(f"{TOYS}:Unbounded")
+    with Gymnasium(f"{TOYS}:bounded", 1) as env:
+        assert env.action_spec.shape == (1, 2) and rolled(env, 3)["action"].abs().max() <= 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_success_is_what_the_environment_says(workers: int) -> None:
+    action = torch.tensor([[0, 1], [1, 0], [1, 0]] * 2)
+    with Gymnasium(f"{TOYS}:Landing", 2, workers=workers, success=True) as env:
+        check_env_specs(env)
+        success = rolled(env, 6, action)["next", "episode", "success"][..., 0]
+        assert success.tolist() == [[0, 0, 1] * 2, [0, 0, 0] * 2]
+        chosen = iter(action.repeat(2, 1))
+        env.reset()
+        collected = env.collect(lambda seen, mask: {"action": next(chosen)}, 6)
+        assert torch.equal(collected["next", "episode", "success"][..., 0], success)
+    with pytest.warns(RuntimeWarning, match=r"info\['is_success'\] is not logged; env.success=true logs it"):
+        rolled(Gymnasium(f"{TOYS}:Landing", 2, workers=workers), 3, action)
+
+
 def test_seeds_decide_everything() -> None:
     def observations(seed: int, num_envs: int = 3) -> torch.Tensor:
         action = torch.zeros(30, num_envs, 4)
@@ -210,7 +232,8 @@ def test_own_environments_outside_of_the_repository(tmp_path: Path, monkeypatch:
         ({"id": "cartpol-v1"}, "id: unknown environment 'cartpol-v1', did you mean CartPole-v1"),
         ({"id": "no_such_module:Some-v0"}, "no_such_module:Some-v0 needs a package that is not installed"),
         ({"id": "no_such_module:Some"}, "id: no_such_module:Some cannot be imported: No module"),
-        ({"id": "math:Some"}, "module 'math' has no class and has registered no environment 'Some'"),
+        ({"id": "math:Some"}, "it has registered no such environment, and there is no 'Some' in it"),
+        ({"id": f"{TOYS}:Maskd"}, "there is no 'Maskd' in it, but .*; did you mean 'Masked'"),
         (
             {"id": "builtins:dict"},
             "builtins:dict is neither a class of gymnasium.Env nor a function",

@@ -245,7 +245,8 @@ def test_a_files_mistakes_are_one_line(tmp_path: Path) -> None:
     bad: list[tuple[dict[str, Any], str]] = [
         ({"observation": np.zeros((20, 4))}, r"observation is float64 \[20, 4\], the world has \[N, 5\]"),
         ({"observation": np.full((20, 5), np.nan)}, "not finite"),
-        ({"action": np.full(20, 3)}, "actions up to 3, the world has 3 discrete actions"),
+        ({"action": np.full(20, 3)}, "action 3 in row 0, the world has 3 discrete actions"),
+        ({"action": np.arange(20) // 19 * -1}, "action -1 in row 19, the world has 3 discrete actions"),
         ({"action": np.zeros(20)}, "float64"),
         ({"action": np.zeros(19, np.int64)}, "lengths: 19, 20"),
         ({"action": np.array([None] * 20)}, "not plain data"),

@@ -151,7 +151,7 @@ def spoil(arrays: dict[str, Any], name: str) -> dict[str, Any]:
     [
         ("missing", "next/reward is missing, it holds action, next/observation"),
         ("shape", r"observation is float32 \[\d+, 3\], the world has \[N, 4\]"),
-        ("choices", "actions up to 6, the world has 2 discrete actions"),
+        ("choices", r"action [56] in row \d+, the world has 2 discrete actions"),
         ("kind", "action is float32, the world takes torch.int64"),
         ("nan", "next/reward is not finite everywhere"),
         ("empty", "there is nothing in it"),
