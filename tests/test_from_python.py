@@ -246,6 +246,8 @@ def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.Capture
         ([], {"env": object()}, "env: expected a class or what a configuration file can hold, got object"),
         ([], {"agent.lr": object()}, "agent.lr: expected a class or what a configuration file can hold, got object"),
         ([], {"agent.lr": "fast"}, "agent.lr"),
+        ([], {"seed": 10**400}, "seed: a number of more than 300 digits"),
+        ([f"agent.hidden=[{10**400}]"], {}, "agent.hidden: a number of more than 300 digits"),
         ([], {"eval": {"evry": 3}}, "eval.evry: unknown key, did you mean 'every'?"),
         (["-m"], {"seed": 1}, "-m: a flag of the command line; in Python, several runs are a loop"),
         (["--config-dir=none"], {}, "--config-dir: none is not a folder"),

@@ -19,6 +19,7 @@ from rlstack.config.typed import to_plain
 Word: TypeAlias = str | os.PathLike[str]
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:@%+-]*", re.ASCII)
 _MAPPING = re.compile(r"((agent|env)\.[\w.]+|imitation\.expert_options)=\{.*\}$", re.DOTALL)
+_TOO_LONG = "a number of more than 300 digits"
 _CONSTANTS = ("null", "true", "false", "nan", "inf")
 
 
@@ -39,6 +40,8 @@ def _written(value: Any) -> str:
         return f"[{','.join(map(_written, value))}]"
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) and value.lower() not in _CONSTANTS else quoted(value)
+    if isinstance(value, int) and abs(value) > 1e300:
+        raise ConfigError(_TOO_LONG)
     return "null" if value is None else str(value).lower()
 
 
@@ -46,8 +49,13 @@ def readable(entry: str) -> str:
     """Returns what was typed as Hydra takes it: quoted if it has letters beyond ASCII, and without other syntax.
 
     An override that sets a mapping of :data:`_MAPPING` is opened, so that it may have other keys than those there.
+
+    Raises:
+        ConfigError: a number has so many digits that no float is as large.
     """
     key, _, value = entry.partition("=")
+    if re.search(r"\b\d{301,}\b", value):
+        raise ConfigError(f"{key}: {_TOO_LONG}")
     if not value.isascii() and set(value).isdisjoint("'\"[]{}(),=$"):
         return f"{key}={quoted(value)}"
     return f"++{entry}" if _MAPPING.match(entry) else entry

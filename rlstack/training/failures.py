@@ -31,20 +31,27 @@ def told_in_one_line(run: Path, env: Mapping[str, Any] | None = None) -> Iterato
         RunError: in place of the original error; it says how to continue.
     """
     try:
-        with environment_errors(env):
+        with full_memory_told(run), environment_errors(env):
             yield
     except CollectorFailed as error:
         raise RunError(f"collector: {error}{_how_to_go_on(run)}", error.traceback) from error
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        what = "the memory is full; fewer worlds, shorter rollouts or a smaller agent.buffer_size need less"
-        raise RunError(f"{what}{_how_to_go_on(run)}") from error
     except OSError as error:
         if error.errno not in OF_THE_DISK:
             raise
         what = f"{error.filename or run} cannot be written ({error.strerror})"
         raise RunError(f"{what}; the run has ended{_how_to_go_on(run)}") from error
+
+
+@contextmanager
+def full_memory_told(run: Path) -> Iterator[None]:
+    """A context that ends the run in this directory with one line, a :class:`RunError`, if the memory is full."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        what = "the memory is full; fewer worlds, shorter rollouts or a smaller agent.buffer_size need less"
+        raise RunError(f"{what}{_how_to_go_on(run)}") from error
 
 
 @contextmanager

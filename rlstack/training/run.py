@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
@@ -26,8 +27,6 @@ from .config import TrainConfig, offline_options, with_length
 from .notices import Notices, conceal
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .distributed import Ranks
     from .hooks import Hook
     from .loop import Training
@@ -85,7 +84,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     # Imported only after the configuration has been checked: torch and TorchRL take seconds.
     from .distributed import aside, join, share_of
     from .environment import end_recorded
-    from .failures import told_in_one_line
+    from .failures import full_memory_told, told_in_one_line
     from .hooks import NoticesHook
     from .loop import Training
     from .offline import OfflineData
@@ -94,11 +93,12 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     ranks = join()
     own = share_of(config, ranks)
     with aside(ranks) as folder, ExitStack() as stack:
-        directory, recorded = _tried(own, config, ranks, folder, stack)
-        notices = Notices(config.notify if folder is None else None, directory.path.name)
-        parts = [NoticesHook(notices), *([] if recorded is None else [OfflineData(recorded)]), *hooks]
-        training = stack.enter_context(closing(Training(own, directory, plain, ranks, parts)))
-        _prepare(training)
+        with full_memory_told(Path(config.resume or config.run_dir or "runs")):
+            directory, recorded = _tried(own, config, ranks, folder, stack)
+            notices = Notices(config.notify if folder is None else None, directory.path.name)
+            parts = [NoticesHook(notices), *([] if recorded is None else [OfflineData(recorded)]), *hooks]
+            training = stack.enter_context(closing(Training(own, directory, plain, ranks, parts)))
+            _prepare(training)
         path = directory.path
         with sealed(path), notices, end_recorded(path), told_in_one_line(path, own.env):
             yield training

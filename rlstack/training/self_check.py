@@ -27,6 +27,7 @@ from rlstack.envs.registry import options_of
 from rlstack.envs.whole_files import temporary
 from rlstack.envs.world import World, hooks_of
 from rlstack.evaluation.evaluator import interface_of
+from rlstack.files.safe_load import out_of_memory
 from rlstack.runs.checkpoint import read_checkpoint, write_checkpoint
 from rlstack.runs.loading import initialise
 from rlstack.runs.run_directory import RunDirectory
@@ -96,6 +97,8 @@ def self_check(config: TrainConfig, run: RunDirectory, env: EnvBase, stream: Tex
             except EnvironmentFailed as error:
                 raise ConfigError(f"env: {error}") from error
             except Exception as error:
+                if out_of_memory(error):
+                    raise
                 told = f"{type(error).__name__}: {error}{place_in_users_code(error)}"
                 raise ConfigError(f"self-check {name} failed: {told}; {hint}") from error
 

@@ -290,6 +290,26 @@ def test_the_place_of_an_exit_is_the_call_also_if_a_library_replaced_it(monkeypa
     assert place_of(ended.value) == f"test_failures.py:{here}"
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "self_check.write_checkpoint",
+        "self_check.check_buildable",
+        *("loop.build_worlds", "loop.Training.begin"),
+    ],
+)
+def test_memory_that_is_full_before_the_first_batch_is_told_too(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(f"rlstack.training.{place}", full)
+    with pytest.raises(RunError, match=r"^the memory is full; fewer worlds"):
+        train(plain(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_memory_that_is_full_ends_a_run_in_one_line(tmp_path: Path) -> None:
     full = RuntimeError("[enforce fail at alloc_cpu.cpp] . DefaultCPUAllocator: can't allocate memory: you tried ...")
     for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), full):
