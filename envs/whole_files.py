@@ -54,7 +54,7 @@ def replacing(*paths: str | Path) -> Iterator[tuple[Path, ...]]:
         ...     partial.write_text("{}")
     """
     wanted = [Path(path) for path in paths]
-    with ExitStack() as stack:
+    with naming(wanted[0]), ExitStack() as stack:
         partial = tuple(stack.enter_context(temporary(path)) for path in wanted)
         yield partial
         for file in partial:
@@ -63,6 +63,17 @@ def replacing(*paths: str | Path) -> Iterator[tuple[Path, ...]]:
             os.replace(file, path)
         for folder in {path.parent for path in wanted}:
             _sync(folder)  # brings the name to disk, too
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """A context that adds the file's name to errors of writing, which the system names only on opening."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and not _PARTIAL.fullmatch(Path(str(error.filename)).name):
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def leftovers(folder: str | Path) -> Iterator[Path]:

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 from omegaconf import DictConfig
 
 from rlstack.command import HydraCommand, as_module, words_as
-from rlstack.config import ConfigError, Interval, build
+from rlstack.config import Interval, build
+from rlstack.config.errors import writing
 from rlstack.watch import watch
 
 
@@ -49,10 +50,8 @@ def run(cfg: DictConfig) -> list[str]:
     print(f"{known['agent']} in {known['world']}, trained for {known['frames']:,} frames; Ctrl-C ends it", flush=True)
     if config.show == "film" or (config.show == "auto" and not _screen_is_there()):
         film = Path(f"demo_{config.name}.mp4")
-        try:
+        with writing(film.absolute()):
             shutil.copyfile(zoo_folder() / config.name / FILM, film)  # drawing takes a minute
-        except OSError as error:
-            raise ConfigError(f"{film.absolute()} cannot be written ({error.strerror}); try another folder") from None
         why = "" if config.show == "film" else "there is no display and no terminal to play it in; "
         told = [f"{why}copied the film of an episode to {film.absolute()}"]
         print(told[0])

@@ -220,7 +220,6 @@ _WRITING = {"write_text", "write_bytes", "savefig", "imwrite", "get_writer", "sa
 _WRITING |= {"open_to_append"}
 ELSEWHERE = {
     ("envs/whole_files.py", "replace"): "the helper itself",
-    ("envs/rocket/rocketsim/meshes.py", "replace"): "a cache for several processes, of another ending until whole",
     ("rlstack/adapters/exporting.py", "save"): "into memory",
     ("envs/whole_files.py", "open"): "the helper itself",
     ("rlstack/training/loggers/table.py", "open_to_append"): "a row that was cut off is dropped on opening",

@@ -112,6 +112,19 @@ def nearest_path(path: str | Path) -> str:
     return f", did you mean {str(missing.with_name(close[0]) / path.relative_to(missing))!r}?" if close else ""
 
 
+@contextmanager
+def writing(what: object) -> Iterator[None]:
+    """A context that reports in one line that ``what`` cannot be written.
+
+    Raises:
+        ConfigError: in place of an ``OSError``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be written ({error.strerror or error})") from None
+
+
 # -- how a command ends --------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from typing import TextIO
 import numpy as np
 from PIL import Image
 
-from rlstack.config import ConfigError
+from rlstack.config.errors import writing
 from rlstack.envs.rendering.canvas import Colour, Picture, WrittenText, texts_apart
 from rlstack.envs.rendering.films import save_film
 from rlstack.envs.rendering.window import Window
@@ -90,11 +90,8 @@ def record(animations: Iterator[EpisodeAnimation], path: Path, speed: float) -> 
     pictures = (picture for animation in animations for picture in frames(animation, speed, fps))
     first = next(pictures)
     height, width = first.shape[:2]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(f"record: {path}"):
         save_film(path, fps, (width, height), chain([first], pictures))
-    except OSError as error:
-        raise ConfigError(f"record: {path} cannot be written ({error.strerror or error})") from None
 
 
 def _grown(animation: EpisodeAnimation, now: float) -> float:

@@ -15,6 +15,7 @@ from rlstack import envs
 from rlstack.agents.foreign import parse
 from rlstack.config import ConfigError, Interval, build, convert
 from rlstack.config.allowed import check_named, links_in, sign
+from rlstack.config.errors import writing
 from rlstack.envs.whole_files import open_to_append, write_json
 from rlstack.evaluation.evaluator import OURS
 from rlstack.files.safe_load import read_json_object
@@ -155,12 +156,9 @@ class League:
             "games": [list(game) for game in self.games],
             "unrated": [list(game) for game in self.unrated],
         }
-        try:
+        with writing(self.folder / FILE), sealed(self.folder, FILE):
             sign(self.folder, self._named)
-            with sealed(self.folder, FILE):
-                write_json(self.folder / FILE, content, nan=False)
-        except OSError as error:
-            raise ConfigError(f"{self.folder / FILE}: cannot be written ({error.strerror})") from None
+            write_json(self.folder / FILE, content, nan=False)
 
     @property
     def _named(self) -> list[Any]:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from rlstack import __version__
 from rlstack.config import ConfigError
-from rlstack.config.errors import did_you_mean
+from rlstack.config.errors import did_you_mean, writing
 from rlstack.envs.whole_files import replacing
 
 from . import curves, provenance
@@ -215,8 +215,5 @@ def save(page: ReportPage, path: Path) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    try:
-        with replacing(path) as (partial,):
-            partial.write_text(render(page), encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"output: {path} cannot be written ({error.strerror})") from None
+    with writing(f"output: {path}"), replacing(path) as (partial,):
+        partial.write_text(render(page), encoding="utf-8", errors="replace")

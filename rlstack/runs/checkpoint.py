@@ -28,10 +28,8 @@ from torch import Tensor
 
 from rlstack.config.allowed import sign
 from rlstack.envs.bounded_files import RATIO
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.whole_files import naming, replacing
 from rlstack.files.safe_load import is_torchscript, load_tensors, out_of_memory, reason
-
-from .run_directory import naming
 
 FORMAT = "rlstack-checkpoint"
 VERSION = 1

@@ -117,10 +117,8 @@ class RunDirectory:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Stores the resolved configuration, signed by :func:`rlstack.config.allowed.sign`."""
-        text = OmegaConf.to_yaml(OmegaConf.create(config))
-        with naming(self.path / CONFIG):
-            sign(self.path, [config, links_in(self.path)])
-            write_text(self.path / CONFIG, text)
+        sign(self.path, [config, links_in(self.path)])
+        write_text(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(config)))
 
     def read_config(self) -> dict[str, Any]:
         """Reads the stored configuration, converted to the options of this version.
@@ -263,12 +261,3 @@ def named(path: str, key: str) -> str:
     if os.environ.get("RANK", "0") == "0":
         print(f"{key}: latest is {newest.parents[1]}", flush=True)
     return str(newest.parents[1])
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """A context that adds the file's name to errors of writing, which the system names only on opening."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error

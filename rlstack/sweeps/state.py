@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlstack.config import ConfigError
+from rlstack.config.errors import writing
 from rlstack.envs.whole_files import write_json
 from rlstack.runs.manifest import check, sealed
 
@@ -19,11 +20,8 @@ def write_state(path: Path, kind: str, **content: Any) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    try:
-        with sealed(path.parent, path.name):
-            write_json(path, {**_format(kind), **content})
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+    with writing(path), sealed(path.parent, path.name):
+        write_json(path, {**_format(kind), **content})
 
 
 def read_state(path: Path, kind: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rlstack.agents.fit import check_bounds
 from rlstack.agents.foreign import check_new_dataset, minari_arrays, recording_reader, write_minari
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
-from rlstack.config.errors import nearest_path
+from rlstack.config.errors import nearest_path, writing
 from rlstack.data.recordings import episode_lengths, save_arrays
 from rlstack.envs.bounded_files import check_archive
 from rlstack.files.safe_load import load_arrays
@@ -141,13 +141,11 @@ def write_recorded(target: str, data: TensorDict, interface: Interface, policy: 
         ConfigError: the target cannot be written.
     """
     check_target(target)
-    try:
+    with writing(f"transitions: {target}"):
         if target.startswith(MINARI):
             write_minari(target.removeprefix(MINARI), data, interface, policy)
         else:
             save_arrays(target, data)
-    except OSError as error:
-        raise ConfigError(f"transitions: {target} cannot be written ({error.strerror or error})") from None
     return f"{target} ({len(data):,} transitions)"
 
 

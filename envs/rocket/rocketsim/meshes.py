@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...whole_files import replacing
 from .. import rules
 
 UNIT = 50.0
@@ -223,9 +224,6 @@ def _cached(mesh: Mesh, name: str) -> Path:
 def _written(folder: Path, content: bytes) -> Path:
     file = folder / _MODE / "field.cmf"
     if not (file.is_file() and file.read_bytes() == content):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # Atomically, since other processes may read or write it.
-        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as part:
-            part.write(content)
-        os.replace(part.name, file)
+        with replacing(file) as (partial,):  # other processes may read or write it
+            partial.write_bytes(content)
     return folder

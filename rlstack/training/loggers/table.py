@@ -10,8 +10,7 @@ from typing import ClassVar, TextIO
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
-from rlstack.envs.whole_files import open_to_append, replacing
-from rlstack.runs.run_directory import naming
+from rlstack.envs.whole_files import naming, open_to_append, replacing
 
 from ..config import ObjectiveConfig
 from .sink import FRAMES
@@ -60,11 +59,7 @@ class CsvSink:
         """Replaces the file atomically by the header and ``rows``, padded to the header's width; returns it open."""
         if (file := getattr(self, "_file", None)) is not None:
             file.close()
-        with (
-            naming(self.path),
-            replacing(self.path) as (partial,),
-            partial.open("w", encoding="utf-8", newline="") as file,
-        ):
+        with replacing(self.path) as (partial,), partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
             writer.writerows(row + [""] * (len(self.columns) - len(row)) for row in rows)
