@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
 from types import MappingProxyType
@@ -181,11 +181,6 @@ class Target:
             self._approach(self._target, self._online, None)
 
 
-def _trained(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Returns the parameters that are not frozen."""
-    return [parameter for parameter in parameters if parameter.requires_grad]
-
-
 class Agent(ABC):
     """A learner and its policies; independent of worlds, files and loggers.
 
@@ -277,8 +272,9 @@ class Agent(ABC):
         self, name: str, *networks: nn.Module | list[Tensor], max_grad_norm: float | None, **options: Any
     ) -> Optimizer:
         """Adds an optimiser of these networks, each clipped separately, with the schedule ``name`` as learning rate."""
+        parameters = [network if isinstance(network, list) else network.parameters() for network in networks]
         optimizer = Optimizer(
-            [_trained(network if isinstance(network, list) else network.parameters()) for network in networks],
+            [[parameter for parameter in group if parameter.requires_grad] for group in parameters],
             self.scheduled[name],
             max_grad_norm,
             precision=self.config.precision,

@@ -107,7 +107,7 @@ class _SmallCopy:
     """A few worlds of a run and its agent; every check describes its result in words."""
 
     def __init__(self, config: TrainConfig, run: RunDirectory, env: EnvBase) -> None:
-        self.config, self.run, self.env, self.remote = config, run, env, remote(config)
+        self.config, self.run, self.env = config, run, env
         self.agent = build_agent(config.agent, env, config.total_frames, choose_device(config.device))
 
     def specs(self) -> str:
