@@ -63,7 +63,7 @@ def test_a_refusal_names_the_agents_that_fit(name: str, kind: str, others: set[s
 @pytest.mark.parametrize("name", ["dqn", "ppo"])
 def test_one_hot_actions_have_a_way_out(name: str) -> None:
     env: Any = Decisions(Unbounded(3), ACTIONS["one-hot"])
-    with pytest.raises(ConfigError, match="one-hot actions, .* by categorical_action_encoding=True"):
+    with pytest.raises(ConfigError, match=r"one-hot actions, .* by categorical_action_encoding=True"):
         make_agent(name, env)
 
 
