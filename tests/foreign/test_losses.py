@@ -99,7 +99,7 @@ def test_its_keys_name_the_entropy_bonus_while_there_is_one(kind: Callable[..., 
         assert set(told(loss, data).keys()) == set(loss.out_keys)
 
 
-@pytest.mark.parametrize("name", ["dqn", "c51", "iqn"])
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn"])
 def test_it_can_be_called_with_other_parameters_of_its_networks(name: str) -> None:
     loss, data = LOSSES[name](), batch(name)
     network = vars(loss)[loss._names[0]]
