@@ -11,7 +11,16 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
-from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec
+from torchrl.data import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    OneHot,
+    TensorSpec,
+)
 from torchrl.envs import EnvBase
 
 from rlstack.config import ConfigError
@@ -141,6 +150,8 @@ class Interface:
             size = self.action.shape[-1]
             return f"continuous actions of {size} number{'' if size == 1 else 's'}"
         choices = self.choices
+        if isinstance(self.action, OneHot | MultiOneHot):
+            return "one-hot actions, of which TorchRL makes indices by categorical_action_encoding=True"
         if choices is None:
             return f"{type(self.action).__name__} actions of shape {list(self.action.shape)}"
         return f"{choices[0]} discrete actions" if len(choices) == 1 else f"multi-discrete actions {list(choices)}"

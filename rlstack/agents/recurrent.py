@@ -130,7 +130,8 @@ class Recurrent(Agent):
             # Not after learning has gone on: by then the worlds have, too.
             if explore is not False and self.restored is not None and len(self.restored) == count:
                 return self.restored
-            return self.memories[names[0]].core.cells.weight_hh_l0.new_zeros(count, size)  # of its present precision
+            like: Any = self.memories[names[0]].core.cells.weight_hh_l0  # of the present precision
+            return torch.zeros(count, size, dtype=like.dtype, device=like.device)
 
         return RecurrentPolicy(self.interface, inner, recall, size, first)
 

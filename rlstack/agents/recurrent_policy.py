@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlstack.envs.world import MEMORY
 from rlstack.networks.calls import by_name
-from rlstack.networks.recurrent import lasts
+from rlstack.networks.recurrent import becomes_a_program, lasts
 
 from .base import Policy
 from .interface import MASK, Interface
@@ -103,7 +103,7 @@ class RecurrentPolicy(TensorDictModuleBase):
     def _memory(self, tensordict: TensorDictBase, lead: torch.Size, starts: EpisodeStarts | None) -> Tensor:
         memory = tensordict.get(self._key, None) if starts is None else self._held
         if memory is None or memory.shape[:-1] != lead:
-            if self._starts is not None and (torch.compiler.is_exporting() or torch.jit.is_tracing()):
+            if self._starts is not None and becomes_a_program():
                 raise ValueError(f"the recurrent state is to be given under {self._key!r}: a program keeps none itself")
             return self._first(lead.numel()).view(*lead, -1)
         if starts is None:

@@ -112,9 +112,14 @@ def lstm_cell(x: Tensor, state: Sequence[Tensor], *weights: Tensor) -> tuple[Ten
     return out * cell.tanh(), cell
 
 
+def becomes_a_program() -> bool:
+    """Returns whether the present call is recorded by ``torch.export`` or ``torch.jit.trace``."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+
+
 def lasts(tensor: Tensor) -> bool:
     """Returns False for a tensor of ``vmap``, ``torch.export`` or a trace, which must not be kept after the call."""
-    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+    if becomes_a_program():
         return False
     if torch.compiler.is_compiling():
         return True

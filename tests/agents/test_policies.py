@@ -50,7 +50,6 @@ CASES: dict[str, tuple[str, tuple[str, dict[str, Any]], dict[str, Any]]] = {
     "ppo in a group": ("ppo", MARINENAV, {}),
     "recurrent ppo in a group": ("ppo", MARINENAV, MEMORY),
     "acqn in a group": ("acqn", MARINENAV, {}),
-    "ppo of two sides": ("ppo", ("rocket", {"num_worlds": 2}), {"parameters": "split"}),
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tensordict import TensorDict
-from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
+from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, OneHot, TensorSpec, Unbounded
 
 from rlstack import envs
 from rlstack.agents import make_agent
@@ -22,6 +22,7 @@ ACTIONS: dict[str, TensorSpec] = {
     "a dict of choices": Composite({"button": Categorical(3, shape=())}),
     "a matrix": Bounded(-1.0, 1.0, shape=(2, 2)),
     "unbounded": Unbounded(2),
+    "one-hot": OneHot(3),
 }
 TAKES = {name: [kind for kind, action in ACTIONS.items() if takes(name, action)] for name in ALGORITHMS}
 
@@ -57,6 +58,13 @@ def test_a_refusal_names_the_agents_that_fit(name: str, kind: str, others: set[s
     _, _, suggested = str(error.value).partition("choose an agent for such actions (")
     found = set(suggested.rstrip(")").split(", ")) if suggested else set()
     assert found >= others and found == {each for each in ALGORITHMS if kind in TAKES[each]}
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_one_hot_actions_have_a_way_out(name: str) -> None:
+    env: Any = Decisions(Unbounded(3), ACTIONS["one-hot"])
+    with pytest.raises(ConfigError, match=r"one-hot actions, .* by categorical_action_encoding=True"):
+        make_agent(name, env)
 
 
 def test_inputs_are_not_scaled_twice() -> None:

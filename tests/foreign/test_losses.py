@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rlstack.losses import A2CLoss, Loss, PPOLoss
@@ -97,3 +97,21 @@ def test_its_keys_name_the_entropy_bonus_while_there_is_one(kind: Callable[..., 
     for coefficient in (0.0, 0.1, torch.tensor(0.0)):
         loss.entropy_coefficient = coefficient
         assert set(told(loss, data).keys()) == set(loss.out_keys)
+
+
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn"])
+def test_it_can_be_called_with_other_parameters_of_its_networks(name: str) -> None:
+    loss, data = LOSSES[name](), batch(name)
+    network = vars(loss)[loss._names[0]]
+    own = TensorDict.from_module(network).data
+
+    def called(parameters: TensorDictBase) -> Tensor:
+        with parameters.to_module(network, preserve_module_state=False):
+            return told(loss, data)[loss.out_keys[0]]
+
+    several = torch.stack([own, own.apply(lambda value: value + 1)])
+    before = called(own)
+    together = torch.vmap(called)(several)
+    assert together[0] != together[1]
+    torch.testing.assert_close(together, torch.stack([called(each) for each in several]))
+    assert told(loss, data)[loss.out_keys[0]] == before
