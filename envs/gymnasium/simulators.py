@@ -60,7 +60,8 @@ class Codec(NamedTuple):
         """Zeroed arrays for a batch of environments."""
         mask = np.zeros((count, self.actions.mask_size), bool) if self.mask else None
         flags, action = np.zeros((3, count, 1), bool), self.actions.array(count)
-        return SimulatorArrays(self.observations.arrays(count), action, *np.zeros((2, count)), flags, mask)
+        numbers = np.zeros(count), np.zeros(count)
+        return SimulatorArrays(self.observations.arrays(count), action, *numbers, flags, mask)
 
 
 def _mask_source(environment: Environment, info: dict[str, Any]) -> MaskSource | None:
