@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Bounded, Categorical, Composite, TensorSpec
+from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec
 
 from ..keys import GROUP
 from ..pool import StartPool
@@ -202,7 +202,7 @@ class MarineNav(World):
         seen = {
             "self": within([_FAR, _FAR, _FAST, _FAST, _FAST, _THRUST, _THRUST], *lead),
             "objects": within([_NEAR, _NEAR, _FAST, _FAST, _NEAR], *lead, OBSERVED_OBJECTS),
-            "mask": flag_spec(*lead, OBSERVED_OBJECTS, **here),
+            "mask": Binary(OBSERVED_OBJECTS, shape=(*lead, OBSERVED_OBJECTS), dtype=torch.bool, **here),
         }
         shown = {
             "observation": Composite(seen, shape=lead, **here),
