@@ -144,6 +144,9 @@ class WorldHooks:
     decided_by_episodes: ClassVar[tuple[str, ...]] = ()
     """Constructor options that have no effect in episodes begun by :meth:`reset_to`, which bring their own."""
 
+    replaces: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """Constructor options that others have no effect beside, unless they are None."""
+
     @staticmethod
     def load_episodes(path: str | Path) -> list[Any] | None:
         """Reads episodes for :meth:`reset_to` from a file, for ``rlstack evaluate``; None if a world cannot.

@@ -120,8 +120,11 @@ class MarineNav(World):
         "discount": 0.99,
         "measure_safety": True,
     }
+    replaces: ClassVar[dict[str, tuple[str, ...]]] = {
+        "curriculum": ("num_robots", "num_obstacles", "num_cores", "min_start_goal_dis")
+    }
     decided_by_episodes = (
-        *("curriculum", "num_robots", "num_obstacles", "num_cores", "min_start_goal_dis"),
+        *("curriculum", *replaces["curriculum"]),
         *("timestep_penalty", "colregs_penalty", "collision_penalty", "goal_reward"),
     )
     evaluation_steps = 1000
