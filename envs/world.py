@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Composite, TensorSpec, Unbounded
+from torchrl.data import Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs import EnvBase, TransformedEnv
 from typing_extensions import Self
 
@@ -142,6 +143,9 @@ class WorldHooks:
 
     decided_by_episodes: ClassVar[tuple[str, ...]] = ()
     """Constructor options that have no effect in episodes begun by :meth:`reset_to`, which bring their own."""
+
+    replaces: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """Constructor options that others have no effect beside, unless they are None."""
 
     @staticmethod
     def load_episodes(path: str | Path) -> list[Any] | None:
@@ -317,6 +321,7 @@ class World(WorldHooks, EnvBase):
     _pool: StartPool[Any] | None = None
     """Initial states made in advance, which a new seed invalidates."""
     _begun = False
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
     _reader: tuple[bool, Reader] | None = None
 
     def __init__(self, num_worlds: int, device: torch.device | str, dtype: torch.dtype, seed: int | None) -> None:
@@ -361,6 +366,8 @@ class World(WorldHooks, EnvBase):
         def flags(*shape: int) -> dict[str, TensorSpec]:
             return {name: flag_spec(*shape, 1, device=self.device) for name in ("done", "terminated", "truncated")}
 
+        if ACTION_MASK in shown:
+            action = _under_any_mask(action)
         known = {name: number(self.num_worlds, 1) for name in statistics}
         if agents is not None and "active" not in shown:
             shown = {**shown, "active": flag_spec(*lead, device=self.device)}
@@ -533,6 +540,24 @@ class World(WorldHooks, EnvBase):
 
         return step_mdp
 
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        """Keeps the arguments, from which a copy of a world that cannot be saved is built."""
+        world = super().__new__(cls, *args, **options)
+        world.__dict__["_given"] = args, options
+        return world
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies and pickles: exact ones, or new worlds with the same options that begin new episodes.
+
+        The latter are those that cannot be saved; see :attr:`saves_episodes`.
+        """
+        if self.saves_episodes:
+            return super().__reduce_ex__(protocol)
+        return _anew, (type(self), *self._given, self.state_dict())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}  # functions, which are built anew
+
     def __enter__(self) -> Self:
         return self
 
@@ -595,9 +620,49 @@ class World(WorldHooks, EnvBase):
     def _load_state(self, state: dict[str, Any]) -> None: ...
 
 
-def flag_spec(*shape: int, device: torch.device | None) -> Binary:
-    """Returns the spec of a boolean."""
-    return Binary(n=shape[-1], shape=shape, dtype=torch.bool, device=device)
+def flag_spec(*shape: int, device: torch.device | None) -> Categorical:
+    """Returns the spec of independent booleans, any part of which can be selected."""
+    return Categorical(2, shape=shape, dtype=torch.bool, device=device)
+
+
+class _UnderAnyMask:
+    """Mixed into a spec of choices: makes it equal to the same choices under another mask.
+
+    TorchRL's ``ActionMask`` sets the mask of an action spec, and ``TransformedEnv`` leaves random actions to a world
+    only if its action spec is unchanged.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return False
+        one, two = copy.copy(self), copy.copy(other)
+        one.mask = two.mask = None  # type: ignore[attr-defined]
+        return bool(super(_UnderAnyMask, one).__eq__(two))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _MaskedChoice(_UnderAnyMask, Categorical):
+    pass
+
+
+class _MaskedChoices(_UnderAnyMask, MultiCategorical):
+    pass
+
+
+def _under_any_mask(spec: TensorSpec) -> TensorSpec:
+    kinds: dict[type, type] = {Categorical: _MaskedChoice, MultiCategorical: _MaskedChoices}
+    if type(spec) in kinds:  # not the numbers and choices of Echelon's hybrid actions
+        spec = spec.clone()
+        spec.__class__ = kinds[type(spec)]
+    return spec
+
+
+def _anew(kind: type[World], given: tuple[Any, ...], options: dict[str, Any], state: dict[str, Any]) -> World:
+    """Builds a world that cannot be saved once more, in the given state."""
+    world = kind(*given, **options)
+    world.load_state_dict(state)
+    return world
 
 
 def check_within(name: str, value: float, low: float, high: float, unit: str = "") -> None:

@@ -384,12 +384,6 @@ def _refuse_empty(cfg: DictConfig) -> None:
             raise ConfigError(f"{key}: {{}} changes nothing, it has: {', '.join(map(str, kept))}")
 
 
-def given_keys(group: str = "") -> set[str]:
-    """Returns the names of a group's keys, or of the outermost, on the command line that composed the configuration."""
-    keys, above = [entry.lstrip("+~").partition("=")[0] for entry in given_overrides()], f"{group}." if group else ""
-    return {key.removeprefix(above).split(".")[0] for key in keys if key.startswith(above)}
-
-
 @contextmanager
 def _composed(config_name: str, arguments: Sequence[str], given: Mapping[str, Any]) -> Iterator[DictConfig]:
     """Yields the configuration of a command line, which inside the context is also Hydra's own, as in a Hydra job.

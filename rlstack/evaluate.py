@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, ove
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, given_keys, open_group
+from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, Interval, build, load_group, to_plain
+from rlstack.config.overrides import given_keys
 from rlstack.training.trained import TrainedRun
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, given_keys, open_group
+from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, Interval, build, catalogue, conf_dir, to_plain
 from rlstack.config.errors import missing_option
+from rlstack.config.overrides import given_keys
 from rlstack.envs.working import working
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, given_keys, open_group
+from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.errors import did_you_mean
+from rlstack.config.overrides import given_keys
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from torchrl.envs import EnvBase

@@ -63,6 +63,7 @@ def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         ("env.continuous_actions=false", ["continuous"]),
         ("env.num_worlds=0", ["num_worlds"]),
         ("env.goal_reward=nan", ["env.goal_reward", "finite"]),
+        ("env.num_robots=0", ["env.num_robots: has no effect, env.curriculum replaces it; set env.curriculum=null"]),
         ("device=cuda:7", ["device"]),
     ],
 )

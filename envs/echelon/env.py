@@ -148,6 +148,7 @@ class Echelon(World):
         action = action_spec(actions, lead, mechs, dtype, self.device)
         if (mask := mask_spec(actions, lead, mechs, self.device)) is not None:
             shown["action_mask"] = mask
+        self.choices = counts(mechs) if actions == "multi" else None
         self.declare_specs(shown, action, STATISTICS, lead[1])
         partial = visibility == "partial"
         self.starts = EchelonStarts(self.tables, partial, bots, fire)

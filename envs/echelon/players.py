@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ..world import Scripted, Sides, Told
+from ..world import Sides, Told
 from . import rules
 from .actions import chosen_for
 from .maps import cell, look_up
@@ -294,26 +295,23 @@ def _wins(following: TensorDictBase) -> Tensor:
     return torch.cat((episode.get("success"), episode.get("lost")), -1)
 
 
-def _bot(kind: int) -> Scripted:
-    def choose(env: Any, worlds: Tensor) -> Told:
-        state, options = env.worlds.state, env.match_options
-        if len(worlds) < state.steps.shape[-1]:
-            state = state.map(lambda value: value.index_select(-1, worlds))
-        kinds = torch.full_like(state.rival, kind)
-        teams = [bot_orders(state, env.tables, team, kinds, options.vent_blocks_fire, (kind,)) for team in range(2)]
-        orders = torch.stack(teams)  # [2, 10, n, W]
-        action = chosen_for(options.actions, orders)
-        if not isinstance(action, Tensor):
-            raise ValueError(f"actions {options.actions!r} cannot be written as one tensor, use multi")
-        return Told(action, orders.permute(3, 0, 1, 2).flatten(0, 1))
-
-    return choose
+def _by_bot(kind: int, env: Any, worlds: Tensor) -> Told:
+    state, options = env.worlds.state, env.match_options
+    if len(worlds) < state.steps.shape[-1]:
+        state = state.map(lambda value: value.index_select(-1, worlds))
+    kinds = torch.full_like(state.rival, kind)
+    teams = [bot_orders(state, env.tables, team, kinds, options.vent_blocks_fire, (kind,)) for team in range(2)]
+    orders = torch.stack(teams)  # [2, 10, n, W]
+    action = chosen_for(options.actions, orders)
+    if not isinstance(action, Tensor):
+        raise ValueError(f"actions {options.actions!r} cannot be written as one tensor, use multi")
+    return Told(action, orders.permute(3, 0, 1, 2).flatten(0, 1))
 
 
 SIDES = Sides(
     names=TEAMS,
     score=_wins,
-    scripted={BOTS[kind]: _bot(kind) for kind in (HEURISTIC, VETERAN, RUSH)},
+    scripted={BOTS[kind]: partial(_by_bot, kind) for kind in (HEURISTIC, VETERAN, RUSH)},
     anchors={"random": 800.0, "heuristic": 1200.0},
     mirrored=(
         ("success", "lost"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 
 from .. import registry
 from ..keys import ACTION_MASK, GROUP
-from ..world import Told, hooks_of
+from ..world import Scripted, Told, hooks_of
 
 Others = str | Callable[[TensorDictBase], TensorDictBase]
 """The controller of the other agents: the name of one of the world's players, or a function of a tensordict of all
@@ -55,7 +56,7 @@ class OneLearner:
     def _driver(self, world: str, others: Others | None) -> Callable[[TensorDictBase], Tensor]:
         """Returns a function from the root to the actions ``[W, A, ...]`` of all agents."""
         if others is not None and not isinstance(others, str):
-            return lambda root: others(root.copy()).get((GROUP, "action"))
+            return partial(_by_policy, others)
         hooks = hooks_of(self.world)
         sides, players = hooks.sides(), hooks.players()
         known = [*(() if sides is None else sides.scripted), *players]
@@ -65,19 +66,10 @@ class OneLearner:
         if name not in known:
             raise ValueError(f"others: {world} has no player {name!r}, available: {', '.join(known) or 'none'}")
         if name in players:
-            return lambda root: players[name](root.get((GROUP, "observation")))
+            return partial(_by_player, players[name])
         assert sides is not None
-        scripted, inner = sides.scripted[name], hooks.innermost
         every = torch.arange(self.world.num_worlds, device=self.world.device)
-
-        def drive(root: TensorDictBase) -> Tensor:
-            chosen = scripted(inner, every)
-            if not isinstance(chosen, Told):
-                return chosen
-            inner.tell(2 * every + 1, chosen.exact[1::2])  # only the other side, since the learner is on the first
-            return chosen.actions
-
-        return drive
+        return partial(_by_script, sides.scripted[name], hooks.innermost, every)
 
     def part(self, entries: TensorDictBase, name: str) -> Any:
         """Returns the learner's entry ``[W, ...]`` of a tensordict of all agents."""
@@ -128,6 +120,25 @@ class OneLearner:
         array = torch.as_tensor(np.asarray(action) if not isinstance(action, Tensor) else action)
         spec = self.action
         return array.to(self.world.device, spec.dtype).reshape(self.world.num_worlds, *spec.shape)
+
+
+# Functions of a module, since drivers are pickled.
+
+
+def _by_policy(policy: Callable[[TensorDictBase], TensorDictBase], root: TensorDictBase) -> Tensor:
+    return policy(root.copy()).get((GROUP, "action"))
+
+
+def _by_player(player: Callable[[Any], Tensor], root: TensorDictBase) -> Tensor:
+    return player(root.get((GROUP, "observation")))
+
+
+def _by_script(scripted: Scripted, world: Any, every: Tensor, root: TensorDictBase) -> Tensor:
+    chosen = scripted(world, every)
+    if not isinstance(chosen, Told):
+        return chosen
+    world.tell(2 * every + 1, chosen.exact[1::2])  # only the other side, since the learner is on the first
+    return chosen.actions
 
 
 def space_of(spec: TensorSpec) -> spaces.Space[Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 from tensordict import TensorDictBase
 
+from ..world import hooks_of
 from .learner import OneLearner, Others, arrays, space_of, statistics
 
 
@@ -80,7 +82,9 @@ class SingleWorld(gymnasium.Env[Any, Any]):
         if self.render_mode is None:
             return None
         if self._recorder is None:
-            self._recorder, self._animation = self.world.recorder([0], [""]), None
+            self._recorder, self._animation = hooks_of(self.world).recorder([0], [""]), None
+            if self._recorder is None:
+                return np.asarray(self.world.render())
             self._recorder.add()
         recording = self._recorder.recordings()[0]
         self._animation = recording.animation() if self._animation is None else self._animation.longer(recording)

@@ -64,7 +64,7 @@ class SB3World(VecEnv):
         observation, reward, terminated, truncated, info = self.vector.step(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for index in np.flatnonzero(terminated | truncated).tolist():
-            told = {name: float(values[index]) for name, values in info["episode"].items()}
+            told = {name: float(values[index]) for name, values in info["statistics"].items()}
             own = infos[index]
             own["episode"] = {"r": told["r"], "l": int(told["l"]), "t": 0.0}
             own["TimeLimit.truncated"] = bool(truncated[index])

@@ -19,8 +19,8 @@ class VectorWorld(VectorEnv[Any, Any, Any]):
 
     Worlds reset by the rules of Gymnasium 1.x: with ``NEXT_STEP`` in the step after an episode's last one, whose action
     is ignored and whose reward is 0; with ``SAME_STEP`` in the last step, whose observation is then under
-    ``final_obs``. For ended episodes (mask ``_episode``), ``info["episode"]`` holds return ``r``, length ``l`` and the
-    world's statistics, as arrays over the worlds.
+    ``final_obs``. For ended episodes (mask ``_statistics``), ``info["statistics"]`` holds return ``r``, length ``l``
+    and the world's statistics, as arrays over the worlds; Gymnasium's own wrappers use ``info["episode"]``.
 
     Args:
         world: a name or path for :func:`rlstack.envs.make`.
@@ -98,7 +98,7 @@ class VectorWorld(VectorEnv[Any, Any, Any]):
         if bool(ended.any()):
             told = {"r": self._returns, "l": self._lengths, **statistics(following)}
             mask = self._out(ended)
-            info = {"episode": {name: self._out(value) for name, value in told.items()}, "_episode": mask}
+            info = {"statistics": {name: self._out(value) for name, value in told.items()}, "_statistics": mask}
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 info |= {"final_obs": self._shown(following), "_final_obs": mask}
         root: TensorDictBase = following

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Bounded, Categorical, Composite, TensorSpec
+from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec
 
 from ..keys import GROUP
 from ..pool import StartPool
@@ -120,8 +120,11 @@ class MarineNav(World):
         "discount": 0.99,
         "measure_safety": True,
     }
+    replaces: ClassVar[dict[str, tuple[str, ...]]] = {
+        "curriculum": ("num_robots", "num_obstacles", "num_cores", "min_start_goal_dis")
+    }
     decided_by_episodes = (
-        *("curriculum", "num_robots", "num_obstacles", "num_cores", "min_start_goal_dis"),
+        *("curriculum", *replaces["curriculum"]),
         *("timestep_penalty", "colregs_penalty", "collision_penalty", "goal_reward"),
     )
     evaluation_steps = 1000
@@ -202,7 +205,7 @@ class MarineNav(World):
         seen = {
             "self": within([_FAR, _FAR, _FAST, _FAST, _FAST, _THRUST, _THRUST], *lead),
             "objects": within([_NEAR, _NEAR, _FAST, _FAST, _NEAR], *lead, OBSERVED_OBJECTS),
-            "mask": flag_spec(*lead, OBSERVED_OBJECTS, **here),
+            "mask": Binary(OBSERVED_OBJECTS, shape=(*lead, OBSERVED_OBJECTS), dtype=torch.bool, **here),
         }
         shown = {
             "observation": Composite(seen, shape=lead, **here),

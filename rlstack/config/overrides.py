@@ -103,6 +103,12 @@ def given_overrides() -> list[str]:
     return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
+def given_keys(group: str = "") -> set[str]:
+    """Returns the names of a group's keys, or of the outermost, on the command line that composed the configuration."""
+    keys, above = [entry.lstrip("+~").partition("=")[0] for entry in given_overrides()], f"{group}." if group else ""
+    return {key.removeprefix(above).split(".")[0] for key in keys if key.startswith(above)}
+
+
 def word(value: Word) -> str:
     """Returns a word of a command line; a path, or the result of a training, stands for its name.
 

@@ -19,6 +19,7 @@ from rlstack.config import ConfigError, build, convert, to_plain
 from rlstack.config.agents import Whole, check_agent
 from rlstack.config.errors import nearest_path
 from rlstack.config.groups import check_kinds
+from rlstack.config.overrides import given_keys
 from rlstack.envs.whole_files import leftovers
 from rlstack.runs.manifest import changed, sealed, unseal
 from rlstack.runs.run_directory import RunDirectory, removed_if_empty, taken
@@ -115,6 +116,8 @@ def _tried(
     Raises:
         ConfigError: something does not work; no files have been left.
     """
+    from rlstack.envs import world_hooks
+
     from .acceleration import planned
     from .memory import check_memory
     from .offline import recorded_for
@@ -123,6 +126,9 @@ def _tried(
     from .summary import describe
 
     with few_worlds(config) as env:
+        for option, replaced in world_hooks(config.env["name"]).replaces.items():
+            if config.env.get(option) is not None and (vain := sorted(given_keys("env").intersection(replaced))):
+                raise ConfigError(f"env.{vain[0]}: has no effect, env.{option} replaces it; set env.{option}=null")
         check_memory(config, env)
         agent = check_buildable(config, env)
         check_collector(config)

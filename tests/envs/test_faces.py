@@ -167,7 +167,7 @@ def test_worlds_of_a_vector_begin_anew_as_gymnasium_has_it(mode: str) -> None:
         if "final_obs" in info:
             assert info["final_obs"].shape == (2, 32) and info["_final_obs"].all()
         if any(flags[1]):
-            assert info["_episode"].all() and info["episode"]["l"].tolist() == [3, 3]
+            assert info["_statistics"].all() and info["statistics"]["l"].tolist() == [3, 3]
 
 
 def test_returns_of_a_vector_are_those_of_its_rewards() -> None:
@@ -179,7 +179,7 @@ def test_returns_of_a_vector_are_those_of_its_rewards() -> None:
         _, reward, terminated, truncated, info = vector.step(vector.action_space.sample())
         total += reward
         for index in np.flatnonzero(terminated | truncated):
-            assert info["episode"]["r"][index] == total[index] == info["episode"]["l"][index]
+            assert info["statistics"]["r"][index] == total[index] == info["statistics"]["l"][index]
             total[index], seen = 0, seen + 1
     assert seen > 8
 
