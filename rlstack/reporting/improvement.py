@@ -136,7 +136,7 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
         judged.add(drawn[0][0])
     paired = single and len(judged) == 1 and "" not in judged
     # The first row is the data itself: each run or episode drawn once.
-    differences, probabilities = resampled(*values, paired)
+    differences, probabilities = resampled(values[0], values[1], paired)
     counted = min(map(len, values))
     spread = len(worlds) == 1 and counted >= LEAST
     configs = [{key: value for key, value in group[0].config.items() if key not in OF_NO_MATTER} for group in groups]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
-
-import numpy as np
 
 from rlstack.runs.run_directory import is_taken
 
@@ -80,10 +79,10 @@ def configurations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     for row in rows:
         if row["state"] == "finished" and row["score"] is not None:
             groups.setdefault((row["world"], row["metric"], row["configuration"]), []).append(row["score"])
-    ranked = sorted(groups.items(), key=lambda entry: (str(entry[0][:2]), -np.mean(entry[1])))
+    ranked = sorted(groups.items(), key=lambda entry: (str(entry[0][:2]), -fmean(entry[1])))
     return [
         {"configuration": name, "seeds": str(len(scores)), "score": metric}
-        | {title: number(f(scores)) for title, f in (("mean", np.mean), ("minimum", min), ("maximum", max))}
+        | {title: number(f(scores)) for title, f in (("mean", fmean), ("minimum", min), ("maximum", max))}
         for (_, metric, name), scores in ranked
         if len(scores) > 1
     ]

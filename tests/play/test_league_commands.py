@@ -124,7 +124,7 @@ def test_train_goes_on_wherever_it_was_killed(command: Command, monkeypatch: pyt
         with pytest.raises(Killed):
             command("train", *TINY)
     (run,) = Path("league/runs").glob("ppo_*")
-    assert [path.name for path in (run / "checkpoints").iterdir()] == ["checkpoint_000000000064.pt"]
+    assert [path.name for path in (run / "checkpoints").glob("*.pt")] == ["checkpoint_000000000064.pt"]
     with monkeypatch.context() as patch:  # trained, but not handed in
         patch.setattr(league, "submit", kill)
         with pytest.raises(Killed):
