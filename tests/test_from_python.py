@@ -246,6 +246,8 @@ def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.Capture
         ([], {"env": object()}, "env: expected a class or what a configuration file can hold, got object"),
         ([], {"agent.lr": object()}, "agent.lr: expected a class or what a configuration file can hold, got object"),
         ([], {"agent.lr": "fast"}, "agent.lr"),
+        ([], {"agent": "bc", "total_frames": 100}, "agent: it only clones recorded data; set data="),
+        ([], {"agent": "dqn", "total_frames": 500}, "agent.learning_starts: 1,000 frames, but the run ends at total_"),
         ([], {"seed": 10**400}, "seed: a number of more than 300 digits"),
         ([f"agent.hidden=[{10**400}]"], {}, "agent.hidden: a number of more than 300 digits"),
         ([], {"eval": {"evry": 3}}, "eval.evry: unknown key, did you mean 'every'?"),

@@ -55,7 +55,7 @@ def readable(entry: str) -> str:
     """
     key, _, value = entry.partition("=")
     if re.search(r"\b\d{301,}\b", value):
-        raise ConfigError(f"{key}: {_TOO_LONG}")
+        raise ConfigError(f"{key.lstrip('+~')}: {_TOO_LONG}")
     if not value.isascii() and set(value).isdisjoint("'\"[]{}(),=$"):
         return f"{key}={quoted(value)}"
     return f"++{entry}" if _MAPPING.match(entry) else entry

@@ -21,7 +21,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-from rlstack.config import catalogue
+from rlstack.config import ConfigError, catalogue
 from rlstack.envs.whole_files import write_json
 from rlstack.runs.run_directory import make_first_free, make_folder, removed_if_empty
 from rlstack.training.notices import concealed
@@ -50,10 +50,15 @@ def sweep_folder(
         named_by: the groups ``agent`` and ``env`` with their defaults, for a command that makes runs.
 
     Yields the arguments for Hydra and the folder; None without a sweep, or if it manages its own folder.
+
+    Raises:
+        ConfigError: all runs of the sweep would have one folder.
     """
     given = [entry.partition("=")[2].strip("'\"") for entry in arguments if entry.lstrip("+").startswith(f"{KEY}=")]
     if not set(_MULTIRUN) & set(arguments) or set(_ONLY_TELLS) & {entry.partition("=")[0] for entry in arguments}:
         yield list(arguments), None
+    elif named_by is not None and any(re.fullmatch(r"run_dir=(?!null$)[^,$(]+", entry) for entry in arguments):
+        raise ConfigError(f"run_dir: all runs of -m would have this folder; in {KEY}=<folder> each has its own")
     elif given and "${" in given[-1]:  # Hydra fills it in
         yield list(arguments), Path(given[-1])
     elif given:

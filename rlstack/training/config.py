@@ -344,6 +344,22 @@ def with_length(plain: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
+def check_learns(config: TrainConfig) -> None:
+    """Raises a :class:`ConfigError` if the agent would learn nothing: too late, or only to do what it does."""
+    if config.data is not None or config.imitation.only:
+        return
+    if config.agent.get("loss") == "rlstack.losses.cloning.CloningLoss":
+        raise ConfigError(
+            "agent: it only clones recorded data; set data=<run, file or folder>, or choose another agent"
+        )
+    starts = config.agent.get("learning_starts")
+    if isinstance(starts, int | float) and starts > config.total_frames:
+        raise ConfigError(
+            f"agent.learning_starts: {starts:,} frames, but the run ends at total_frames={config.total_frames:,}; it "
+            "would learn nothing"
+        )
+
+
 def offline_options(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the configuration of a run with ``data``: an update for each batch drawn, and few worlds.
 

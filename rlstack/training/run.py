@@ -24,7 +24,7 @@ from rlstack.envs.whole_files import leftovers
 from rlstack.runs.manifest import changed, sealed, unseal
 from rlstack.runs.run_directory import RunDirectory, removed_if_empty, taken
 
-from .config import TrainConfig, offline_options, with_length
+from .config import TrainConfig, check_learns, offline_options, with_length
 from .notices import Notices, conceal
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     plain = {**plain, "notify": None}  # a secret, kept from files and loggers
     conceal(sys.argv, sys.orig_argv)
     check_agent(config.agent, config.total_frames)
+    check_learns(config)
     check_kinds("env", str(config.env.get("name")), config.env)
     config.logger.check_installed()
     if config.init is not None and not os.path.exists(config.init):

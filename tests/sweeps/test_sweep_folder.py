@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rlstack import report, train
+from rlstack.config import ConfigError
 from rlstack.sweeps.folder import sweep_folder
 from rlstack.training.distributed import Ranks
 from tests.reporting.made_runs import config, make_run, score_rows
@@ -53,6 +54,8 @@ def test_folders_are_left_alone_where_there_is_no_need(tmp_path: Path, monkeypat
     assert place("-m", "hydra/sweeper=pbt") == (["hydra.sweep.dir=${hydra.sweeper.folder}/.jobs"], None)
     assert list(tmp_path.iterdir()) == []
     assert place("-m", "hydra.sweep.dir='mine'") == ([], Path("mine"))
+    with pytest.raises(ConfigError, match=r"^run_dir: all runs of -m would have this folder"):
+        place("-m", "seed=0,1", "run_dir=mine")
 
 
 @contextmanager
