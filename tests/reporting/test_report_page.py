@@ -206,7 +206,7 @@ def test_a_league_is_shown_beside_its_runs_or_alone(tmp_path: Path) -> None:
     assert "2 players, 2 games, elo" in text and "ann player" in text and "2-0-0" in text
     (tmp_path / "league.json").write_text("{")
     make_run(tmp_path / "runs/a", config())
-    assert any("league.json: not valid JSON" in note for _, note in report(tmp_path).notes)
+    assert any("league.json: changed or damaged" in note for _, note in report(tmp_path).notes)
 
 
 def test_curriculum_stages_are_named_and_dated(tmp_path: Path) -> None:
