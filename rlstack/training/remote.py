@@ -143,7 +143,7 @@ def _share(config: TrainConfig) -> int:
 
 
 def _start_workers(
-    config: TrainConfig, options: dict[str, Any], policy: WorkerPolicy, seed: int, steps: int, sync: Any, links: Any
+    config: TrainConfig, options: dict[str, Any], policy: WorkerPolicy, seed: int, steps: int, sync: Any, errors: str
 ) -> Callable[[], Any]:
     """Returns a function that starts TorchRL's collector of all workers; see :class:`RemoteCollector`."""
     c = config.collector
@@ -159,7 +159,7 @@ def _start_workers(
         remote = {"num_cpus": c.cpus, "num_gpus": c.gpus}
         more: dict[str, Any] = {"sync": True, "total_frames": 2**62, "remote_configs": remote, "collector_kwargs": {}}
         return partial(RayCollector, worlds, policy, collector_class=WorkerCollector, **together, **more)
-    more = {"collector_class": partial(WorkerCollector, **links), "use_buffers": True, "num_threads": 1}
+    more = {"collector_class": partial(WorkerCollector, errors=errors), "use_buffers": True, "num_threads": 1}
     more |= {"init_fn": ignore_signals, "auto_register_policy_transforms": False}
     more["weight_sync_schemes"] = {"policy": sync}
     if c.backend == "multiasync":

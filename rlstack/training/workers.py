@@ -42,9 +42,6 @@ from rlstack.runs.seeding import restore_rng, rng_state
 ATTEMPTS = 3
 """Number of times in a row that workers are replaced before the run ends."""
 
-AHEAD = 2
-"""Number of batches that a worker may have collected and the learner not yet taken; then it waits."""
-
 PATIENCE = 20.0
 """Seconds that TorchRL's collector may take to end; on Ray it may wait for ever if the cluster's processes are gone."""
 
@@ -121,8 +118,6 @@ class WorkerCollector(LeanCollector):
         frames_per_batch: number of steps in a batch, over all its worlds.
         worker_idx: index of the worker.
         errors: folder for the error that ends the worker; None raises it, and Ray forwards it to the learner.
-        taken: the number of batches that the learner has taken from each worker, in shared memory; None on Ray, where
-            workers wait in any case.
         options: options of TorchRL's collectors, of which those in ``LEAN`` apply.
     """
 
@@ -134,13 +129,12 @@ class WorkerCollector(LeanCollector):
         frames_per_batch: int,
         worker_idx: int,
         errors: str | None = None,
-        taken: Tensor | None = None,
         policy_factory: Any = None,
         **options: Any,
     ) -> None:
         self.worker_idx, self._errors = worker_idx, errors
         self._sent: TensorDictBase | None = None
-        self._stage, self._taken, self._made = -1, taken, 0
+        self._stage = -1
         given = {"policy_factory": policy_factory, "worker_idx": worker_idx, "total_frames": -1}
         with self._telling():
             super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **given, **LEAN)
@@ -160,11 +154,6 @@ class WorkerCollector(LeanCollector):
     def rollout(self) -> TensorDictBase:
         """Collects a batch in the stage that came with the weights."""
         with self._telling():
-            while self._taken is not None and self._made - self._taken[self.worker_idx] >= AHEAD:
-                if (learner := multiprocessing.parent_process()) is not None and not learner.is_alive():
-                    break
-                time.sleep(0.001)
-            self._made += 1
             self._enter_stage()
             return super().rollout()
 
@@ -255,8 +244,8 @@ class RemoteCollector:
 
     Args:
         start: function of a :class:`WorkerPolicy`, a seed, the steps that each worker's worlds have counted (for their
-            schedules), TorchRL's scheme that sends weights to processes, and the options ``errors`` and ``taken`` of
-            :class:`WorkerCollector`; returns a function that starts a TorchRL collector.
+            schedules), TorchRL's scheme that sends weights to processes, and the folder ``errors``; returns a function
+            that starts a TorchRL collector.
         agent: the learner.
         device: device that workers act on.
         workers: number of workers.
@@ -321,7 +310,6 @@ class RemoteCollector:
     def shutdown(self, close_env: bool = True) -> None:
         """Ends the workers."""
         inner, self._inner, threads = self._inner, None, torch.get_num_threads()
-        self._taken.fill_(2**62)  # for workers that wait
 
         def end() -> None:
             with suppress(Exception):  # workers may have ended already
@@ -338,7 +326,7 @@ class RemoteCollector:
 
     def _next(self) -> TensorDictBase:
         """Returns the next batch of every worker; each row continues that of the previous call."""
-        batches, come, taken = self._batches, self._come, self._taken  # replaced together with the workers
+        batches, come = self._batches, self._come  # replaced together with the workers
         self._inner.update_policy_weights_(self._weights())
         while not all(come):
             batch = next(batches)
@@ -346,7 +334,6 @@ class RemoteCollector:
                 batch = batch.flatten(0, 1)
             for part in batch.chunk(self._workers if self._waits else 1):
                 come[int(part[_OWNER][0, 0])].append(part.exclude("collector"))
-        taken.add_(1)
         return torch.cat([parts.popleft() for parts in come])
 
     def _weights(self) -> TensorDict:
@@ -373,10 +360,8 @@ class RemoteCollector:
 
     def _begin(self) -> None:
         self._sync, threads = SharedMemWeightSyncScheme(), torch.get_num_threads()
-        self._taken = torch.zeros(self._workers, dtype=torch.int64).share_memory_()
         policy = WorkerPolicy(copy_on(self._policy, self._device), self._device)
-        links = {"errors": self._errors.name, "taken": self._taken}
-        self._inner = self._within(self._start(policy, self._seed, self._steps, self._sync, links))
+        self._inner = self._within(self._start(policy, self._seed, self._steps, self._sync, self._errors.name))
         torch.set_num_threads(threads)  # TorchRL lowers the number when it starts processes
         self._come: list[deque[TensorDictBase]] = [deque() for _ in range(self._workers)]
         self._batches = iter(self._inner)
