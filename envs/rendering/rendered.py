@@ -104,19 +104,10 @@ class RenderedRecorder:
 
     Its user must not add pictures after the episode's end, which pictures do not show. If the env fails to draw one,
     there is a warning, and the recording ends with the last picture before it.
-
-    Raises:
-        ValueError: the env fails to draw its first picture; the message is one line.
     """
 
     def __init__(self, env: Any) -> None:
         self._env, self._stills, self._failed = env, list[Still](), False
-        try:
-            Still.of(env.render())
-        except (AttributeError, NotImplementedError, RuntimeError):
-            raise
-        except Exception as error:  # of a simulator: what it needs is missing, or there is no display
-            raise ValueError(f"this world cannot be drawn: {_line(error)}") from error
 
     def add(self) -> None:
         """Adds a picture of the current state."""
@@ -134,15 +125,15 @@ class RenderedRecorder:
 
 
 def rendered(env: Any) -> RenderedRecorder | None:
-    """Returns a recorder of an env that draws pictures; None for other envs.
-
-    Raises:
-        ValueError: see :class:`RenderedRecorder`.
-    """
+    """Returns a recorder of an env that draws pictures; None for other envs, with a warning if drawing fails."""
     try:
-        return RenderedRecorder(env)
+        as_picture(env.render())
     except (AttributeError, NotImplementedError, RuntimeError):
         return None
+    except Exception as error:  # of a simulator: what it needs is missing, or there is no display
+        warnings.warn(f"no film of this world: {_line(error)}", stacklevel=2)
+        return None
+    return RenderedRecorder(env)
 
 
 def _line(error: Exception) -> str:

@@ -138,7 +138,7 @@ def evaluate(
             recorder: EpisodeRecorder[Any, Any] | RenderedRecorder | None = None
             recorder = hooks_of(env).recorder(rows, titles) if watched else None
             if recorder is None and first == 0 and 0 in recorded:
-                watched, rows, recorder = [0], [0], _rendered(env)
+                watched, rows, recorder = [0], [0], rendered(env)
             scores = _play(env, policy, start, limit, recorder, rows, work, first, transitions)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
             found |= {first + row: what for row, what in scores.found.items() if row < len(indices)}
@@ -147,15 +147,6 @@ def evaluate(
                 recordings.update(zip(watched, recorder.recordings()))
     columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
     return Evaluation(columns, list(levels), world, chosen, seed, name, recordings, cut, limit, found)
-
-
-def _rendered(env: EnvBase) -> RenderedRecorder | None:
-    """Returns a recorder of an env that draws pictures; None, with a warning, if it fails to draw."""
-    try:
-        return rendered(env)
-    except ValueError as error:
-        warnings.warn(f"no film: {error}", stacklevel=2)
-        return None
 
 
 # -- episodes and worlds -----------------------------------------------------------------------------------------

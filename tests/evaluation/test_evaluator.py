@@ -306,7 +306,7 @@ def test_a_task_that_can_draw_is_recorded() -> None:
 
 def test_a_task_that_cannot_draw_here_is_evaluated_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
-    with pytest.warns(UserWarning, match="no film: this world cannot be drawn: "):
+    with pytest.warns(UserWarning, match="no film of this world: "):
         found = judged_cart_pole()
     assert not found.recordings and len(found.levels) == 1
 
@@ -331,7 +331,7 @@ def test_pictures_of_any_form_become_a_film(kind: str, tmp_path: Path) -> None:
     ("kind", "message", "pictures"),
     [
         ("breaks", r"ends at step 3: ArithmeticError: the lamp broke \(gymnasium_toys.py, line \d+\)", 3),
-        ("vector", r"no film: .*render\(\) returns float64 \[7\] in place of a picture", 0),
+        ("vector", r"no film of this world: .*render\(\) returns float64 \[7\] in place of a picture", 0),
     ],
 )
 def test_a_fault_in_render_costs_only_pictures(kind: str, message: str, pictures: int) -> None:
