@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import os
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -55,11 +57,16 @@ def belongs_to(made: type, world: str, id: str) -> str:
 
 
 def imported(module: str) -> ModuleType:
-    """Imports a module of the user's.
+    """Imports a module of the user's, from the working folder if it is nowhere else.
+
+    Only then is the working folder searched: torch, Gymnasium and Hydra import the plugins that they find on the path,
+    and it may hold those of a stranger. With ``python -P`` it never is.
 
     Raises:
         ValueError: it cannot be imported; one line says why, and where in the user's code.
     """
+    if not sys.flags.safe_path and (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
     try:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:  # a user's code may raise anything, or end the program

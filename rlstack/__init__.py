@@ -66,23 +66,11 @@ if TYPE_CHECKING:
     from .watch import watch
 
 
-def place_working_folder() -> None:
-    """Makes modules of the working folder importable after all others, so that none replaces a package.
-
-    Python puts this folder first for ``python -m rlstack.train`` and omits it for ``rlstack train``. With ``python -P``
-    it is left out.
-    """
-    if getattr(sys.flags, "safe_path", False):
-        return
-    here = os.getcwd()
-    if sys.argv[0] == "-m" and sys.path and sys.path[0] in ("", here):
-        del sys.path[0]
-    if here not in sys.path:
-        sys.path.append(here)
-
-
-if sys.argv[:1] == ["-m"]:  # a command is about to start
-    place_working_folder()
+if sys.argv[:1] == ["-m"] and sys.path[:1] in ([""], [os.getcwd()]):  # a command is about to start
+    # Python looks for modules in the working folder first, which may be that of files from a stranger.
+    del sys.path[0]
+    if os.getcwd() == (home := os.path.dirname(os.path.dirname(os.path.abspath(__file__)))):
+        sys.path.append(home)  # processes of ours import rlstack from there
 
 _COMMANDS = {
     *("compare", "convert", "demo", "diagnose", "evaluate", "export", "league", "list_runs", "list_zoo", "report"),

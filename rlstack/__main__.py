@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from rlstack import __version__, place_working_folder
+from rlstack import __version__
 from rlstack.config.errors import ConfigError, did_you_mean, exit_in_one_line
 from rlstack.help import BASH, COMMANDS, LISTS, candidates, list_group, module_of, table
 
@@ -19,7 +19,6 @@ def main() -> None:
 
     Exits with status 2 if the user made a mistake.
     """
-    place_working_folder()
     command, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("help", [])
     if command in COMMANDS:
         sys.argv = [f"{sys.argv[0]} {command}", *arguments]

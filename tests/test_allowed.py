@@ -132,6 +132,7 @@ def routes(learner: Any) -> dict[str, tuple[dict[str, Any], str]]:
         "replay": ({**whole, "agent": {**agent, "replay": {"directory": "elsewhere"}}}, "elsewhere"),
         "server": ({**whole, "logger": {"mlflow": True, "mlflow_uri": "http://example.org"}}, "http://example.org"),
         "database": ({**whole, "logger": {"mlflow": True, "mlflow_uri": "elsewhere"}}, "elsewhere"),
+        "service": ({**whole, "logger": {"wandb": "online", "wandb_entity": "strangers"}}, "online"),
         "cluster": ({**whole, "collector": {"address": "ray://example.org:1"}}, "ray://example.org:1"),
         "webhook": ({**whole, "notify": "https://example.org/hook"}, "https://example.org/hook"),
     }
@@ -139,7 +140,7 @@ def routes(learner: Any) -> dict[str, tuple[dict[str, Any], str]]:
 
 ROUTES = [
     *("agent", "players", "judges", "expert", "algorithm", "network", "world", "gymnasium", "pettingzoo"),
-    *("snapshots", "replay", "server", "database", "cluster", "webhook"),
+    *("snapshots", "replay", "server", "database", "service", "cluster", "webhook"),
 ]
 
 

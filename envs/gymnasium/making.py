@@ -110,15 +110,15 @@ class Recipe:
 
     def _own_class(self, id: str) -> Callable[[], Environment] | None:
         """The function that makes an environment of ``package.module:Class``; None for the other forms."""
-        name, _, attribute = id.partition(":")
-        if not attribute.isidentifier():
+        name, colon, attribute = id.partition(":")
+        if not colon:
             return None
         try:
             module = imported(name)
         except ValueError as error:
             raise ValueError(f"id: {id} cannot be imported: {error}") from error
         factory = getattr(module, attribute, None)
-        if factory is None and attribute in gymnasium.registry:
+        if not attribute.isidentifier() or (factory is None and attribute in gymnasium.registry):
             return None
         if not callable(factory):
             raise ValueError(f"id: {id}: it has registered no such environment, and {lacks(module, attribute)}")

@@ -31,9 +31,13 @@ from rlstack.envs.whole_files import write_json
 
 SIGNED = "allowed.json"
 """Name of the file that lists what the files of its folder may name, signed with the user's key."""
-_PLACES = ("pool", "directory", "mlflow_uri", "address")
+_PLACES = ("pool", "directory", "mlflow_uri", "wandb", "address")
 """Keys of folders to write to and of servers to call."""
-_HARMLESS = {"device": re.compile(r"(cpu|cuda|mps|xpu):\d+"), "address": re.compile("auto|local")}
+_HARMLESS = {
+    "device": re.compile(r"(cpu|cuda|mps|xpu):\d+"),
+    "address": re.compile("auto|local"),
+    "wandb": re.compile("disabled|offline"),
+}
 """Values of these keys that would be names elsewhere."""
 _KEY_BYTES = 32
 

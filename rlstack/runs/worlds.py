@@ -83,7 +83,7 @@ def _plain(default: Any) -> Any:
     if isinstance(default, torch.dtype):
         return next((name for name, dtype in _DTYPES.items() if dtype == default), inspect.Parameter.empty)
     try:
-        return default if default is inspect.Parameter.empty else to_plain(default)
+        return inspect.Parameter.empty if callable(default) else to_plain(default)
     except ConfigError:
         return inspect.Parameter.empty
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torchrl.envs import EnvBase
 
-import rlstack
 from rlstack.command import own_components
 from rlstack.config import ConfigError
 from rlstack.envs.cartpole.env import CartPole
+from rlstack.envs.named import imported
 from rlstack.runs.worlds import build_world, with_defaults
 from rlstack.train import _completed
 from rlstack.training.run import debugged
@@ -166,22 +166,30 @@ def test_a_users_module_with_a_mistake_is_one_line_with_its_place(
 
 
 @pytest.mark.parametrize(
-    ("argv", "path", "after"),
-    [
-        (["-m"], ["HERE", "lib"], ["lib", "HERE"]),
-        (["/bin/rlstack"], ["/bin", "lib"], ["/bin", "lib", "HERE"]),
-        (["/bin/rlstack"], ["/bin", "HERE"], ["/bin", "HERE"]),
-    ],
+    ("path", "after"), [(["/bin", "lib"], ["/bin", "lib", "HERE"]), (["/bin", "HERE"], ["/bin", "HERE"])]
 )
 def test_the_working_folder_comes_last(
-    argv: list[str], path: list[str], after: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: list[str], after: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     here = {"HERE": os.getcwd()}
-    monkeypatch.setattr(sys, "argv", argv)
     monkeypatch.setattr(sys, "path", [here.get(entry, entry) for entry in path])
-    rlstack.place_working_folder()
+    with pytest.raises(ValueError, match="no_such_module"):
+        imported("no_such_module")
     assert sys.path == [here.get(entry, entry) for entry in after]
+
+
+def test_nothing_in_the_working_folder_is_imported_before_the_user_names_it(tmp_path: Path) -> None:
+    """It may be the folder of a stranger's run, with plugins for Hydra, and for torch by an entry point."""
+    (tmp_path / "hydra_plugins").mkdir()
+    (tmp_path / "hydra_plugins" / "trap.py").write_text("open('sprung', 'w')\n")
+    (tmp_path / "trap-1.dist-info").mkdir()
+    (tmp_path / "trap-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: trap\nVersion: 1\n")
+    (tmp_path / "trap-1.dist-info" / "entry_points.txt").write_text("[torch.backends]\ntrap = trap:x\n")
+    (tmp_path / "trap.py").write_text("open('sprung', 'w')\n")
+    command = [sys.executable, "-m", "rlstack", "evaluate", "checkpoint=none"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "none does not exist" in shown.stderr and not (tmp_path / "sprung").exists()
 
 
 def test_a_package_of_the_users_may_be_called_envs(tmp_path: Path) -> None:
