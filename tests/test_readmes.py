@@ -283,7 +283,7 @@ def test_the_code_runs(rlstack_command: Callable[..., Ended]) -> None:
     """Runs the program on the page of plain TorchRL, slightly shortened, with a new run."""
     page = ROOT / "experiments" / "plain_torchrl" / "README.md"
     small = ["env.num_worlds=4", "env.max_steps=20", "logger=csv", "threads=1", "device=cpu"]
-    small += ["total_frames=100", "eval.episodes=1", "eval.max_steps=20"]
+    small += ["total_frames=100", "agent.learning_starts=50", "eval.episodes=1", "eval.max_steps=20"]
     trained = rlstack_command("train", "agent=acqn", "env=marinenav", "run_dir=run", *small)
     assert trained.status == 0, trained.err
     (program,) = programs(page)
