@@ -268,6 +268,7 @@ def league(folder: Path, source: Any, **entry: Any) -> Path:
     content = json.loads(path.read_text())
     content["entries"][0] |= {"source": source, **entry}
     path.write_text(json.dumps(content))
+    path.with_name("manifest.json").unlink()
     return path
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlstack.config import ConfigError
+from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.config.errors import writing
 from rlstack.envs.whole_files import write_json
 from rlstack.runs.manifest import check, sealed
@@ -21,6 +22,7 @@ def write_state(path: Path, kind: str, **content: Any) -> None:
         ConfigError: the file cannot be written.
     """
     with writing(path), sealed(path.parent, path.name):
+        sign(path.parent, links_in(path.parent))
         write_json(path, {**_format(kind), **content})
 
 
@@ -28,9 +30,11 @@ def read_state(path: Path, kind: str) -> dict[str, Any]:
     """Reads a file of :func:`write_state`.
 
     Raises:
-        ConfigError: the file cannot be read, or is of another kind.
+        ConfigError: the file cannot be read, or is of another kind, or its folder links to places outside that the
+            user has not allowed.
     """
     check(path)
+    check_named(links_in(path.parent), path)
     with reading(path, kind):
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if {key: content[key] for key in _format(kind)} != _format(kind):

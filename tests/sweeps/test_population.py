@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, allowed
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.sweeps.population import Generation, Population, PopulationConfig, PopulationMember
 from rlstack.sweeps.space import RangeDimension, Space
@@ -208,6 +209,21 @@ def test_a_damaged_file_is_told_and_left_alone(content: str, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="not a population"):
         population(tmp_path)
     assert path.read_text() == content
+
+
+def test_members_are_not_trained_through_links_that_another_user_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "population"
+    population(folder)
+    (folder / "member_1").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(f"population.json names '{tmp_path}'")):
+        population(folder)
+    allowed.sign(folder, allowed.links_in(folder))
+    assert population(folder).generations
+    monkeypatch.setattr(allowed, "_key", lambda: b"a stranger's")
+    with pytest.raises(ConfigError, match="only if you allow it"):
+        population(folder)
 
 
 @pytest.mark.parametrize(
