@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -33,16 +33,16 @@ def completed(made: list[Any], make: Callable[[], Any], count: int) -> list[Any]
         while len(made) < count:
             made.append(make())
     except BaseException as error:
+        told = f"{error}; {len(made)} of {count} environments were made"
         close_all(made)
         if not isinstance(error, Exception):
             raise
-        told = f"{error}; {len(made)} of {count} environments were made"
         raise EnvironmentFailed(f"{told}: if there can be no more, lower env.num_envs, or set {LIMIT}") from error
     return made
 
 
-def close_all(environments: Iterable[Any]) -> None:
-    """Closes each of them, also if the ``close`` of another raises an error, which is raised afterwards."""
+def close_all(environments: list[Any]) -> None:
+    """Closes each of them and empties the list, also if the ``close`` of one raises an error, which is raised then."""
     with ExitStack() as stack:
-        for environment in environments:
-            stack.callback(environment.close)
+        while environments:
+            stack.callback(environments.pop().close)

@@ -107,14 +107,36 @@ class PettingZoo(World):
             raise ValueError("id: missing, such as butterfly/pistonball_v6 or my_package.my_module:my_parallel_env")
         factory = parallel_factory(id)
         check_instances(num_envs, max_instances)
+        self._max_steps = max_steps
+        self._real = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
         self._make = partial(build, factory, id, kwargs or {})
         self._envs = [self._make()]  # the others on the first reset, since a world may be built only for its specs
+        try:
+            self._set_specs(id)
+        except BaseException:
+            self.close()
+            raise
+        self._present = np.zeros((num_envs, len(self.agents)), bool)
+        self._returns = np.zeros((num_envs, len(self.agents)))
+        self._steps = np.zeros(num_envs, np.int64)
+        self._shown = TensorDict({}, self.batch_size, self.device)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes the environments."""
+        super().close(raise_if_closed=raise_if_closed)
+        close_all(self._envs)
+
+    def _mask_in_infos(self) -> bool:
+        _, infos = self._reset_one(self._envs[0], 0)
+        return any(_mask_of(info) is not None for info in infos.values())
+
+    # -- specs ---------------------------------------------------------------------------------------------------
+
+    def _set_specs(self, id: str) -> None:
         self.agents = tuple(self._envs[0].possible_agents)
         if not self.agents:
             raise ValueError(f"id: {id!r} has no possible_agents")
         self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
-        self._max_steps = max_steps
-        self._real = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
         space = common_space(self._envs[0], self.agents, "observation_space", id)
         own, self._own_part = split_mask(space)
         self._misfit, self._mask_path = misfit_of(space), mask_path(space)
@@ -126,26 +148,6 @@ class PettingZoo(World):
         )
         self._actions = Actions(common_space(self._envs[0], self.agents, "action_space", id), self._real)
         self._masked = self._actions.discrete and (self._mask_path is not None or self._mask_in_infos())
-        self._set_specs()
-        self._batch = self._empty_batch()
-        self._present = np.zeros((num_envs, len(self.agents)), bool)
-        self._returns = np.zeros((num_envs, len(self.agents)))
-        self._steps = np.zeros(num_envs, np.int64)
-        self._shown = TensorDict({}, self.batch_size, self.device)
-
-    def close(self, *, raise_if_closed: bool = True) -> None:
-        """Closes the environments."""
-        if not self.is_closed:
-            super().close(raise_if_closed=raise_if_closed)
-            close_all(self.__dict__.get("_envs", ()))
-
-    def _mask_in_infos(self) -> bool:
-        _, infos = self._reset_one(self._envs[0], 0)
-        return any(_mask_of(info) is not None for info in infos.values())
-
-    # -- specs ---------------------------------------------------------------------------------------------------
-
-    def _set_specs(self) -> None:
         lead = (self.num_worlds, len(self.agents))
         shown: dict[str, TensorSpec] = {"observation": self._observations.spec(lead, self.device)}
         shown["active"] = flag_spec(*lead, device=self.device)
@@ -153,6 +155,7 @@ class PettingZoo(World):
             self.choices = self._actions.nvec
             shown[ACTION_MASK] = self._actions.mask_spec(lead, self.device)
         self.declare_specs(shown, self._actions.spec(lead, self.device), agents=len(self.agents))
+        self._batch = self._empty_batch()
 
     # -- episodes ------------------------------------------------------------------------------------------------
 

@@ -87,10 +87,15 @@ class TorchRL(World):
             num_envs = rows if first.batch_size else _COPIES
         super().__init__(num_envs, device, dtype, seed)
         copies = math.ceil(num_envs / rows)
-        check_instances(copies, max_instances)
-        self._envs = completed([first], make, copies)
         self._single, self._rows, self._max_steps = first, rows, max_steps
-        self._set_specs(observation_keys)
+        self._envs = [first]
+        try:
+            check_instances(copies, max_instances)
+            completed(self._envs, make, copies)
+            self._set_specs(observation_keys)
+        except BaseException:
+            self.close()
+            raise
         total = rows * len(self._envs)
         self._roots: list[TensorDictBase] = []
         self._following: list[TensorDictBase] = []
@@ -386,7 +391,7 @@ class TorchRL(World):
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the environments."""
         super().close(raise_if_closed=raise_if_closed)
-        close_all(env for env in self.__dict__.get("_envs", []) if not env.is_closed)
+        close_all(self._envs)
 
 
 def _first_ends(earlier: Tensor, now: Tensor) -> Tensor:

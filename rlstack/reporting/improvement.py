@@ -304,7 +304,7 @@ def verdict(found: Improvement) -> str:
         return told if found.differences else f"{told}; both sides have the same configuration"
     if not found.differences.keys() - {"seed"}:
         return f"two {'seeds' if found.differences else 'runs'} of one configuration, so neither is better"
-    few = "single seeds do not tell configurations apart, but 4 and 4 can"
+    few = "single seeds cannot tell configurations apart, but four of each can"
     if found.difference_interval is None:
         return f"not separated, since the runs have fewer than {LEAST} episodes each; {few}"
     low, high = found.difference_interval

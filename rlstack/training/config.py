@@ -352,7 +352,7 @@ def check_learns(config: TrainConfig) -> None:
         raise ConfigError(
             "agent: it only clones recorded data; set data=<run, file or folder>, or choose another agent"
         )
-    starts = config.agent.get("learning_starts")
+    starts = None if config.agent.get("data") == "rollout" else config.agent.get("learning_starts")
     if isinstance(starts, int | float) and starts > config.total_frames:
         raise ConfigError(
             f"agent.learning_starts: {starts:,} frames, but the run ends at total_frames={config.total_frames:,}; it "

@@ -142,6 +142,7 @@ class _SmallCopy:
     def forward(self) -> str:
         agent, key = self.agent, self.agent.interface.key("action")
         self.batch = self.env.rollout(_STEPS, agent.policy(explore=True), break_when_any_done=False)
+        _check_finite("forward failed", self.batch)
         action = self.batch.get(key)
         seen = self.batch[..., 0].exclude("next")
         greedy = agent.policy(explore=False)(seen.copy()).get(key)
@@ -179,7 +180,7 @@ def _check_entries(call: str, given: TensorDictBase, specs: Sequence[Composite],
         further: specs of entries that it may return.
 
     Raises:
-        ConfigError: an entry is missing, has no spec, or has another shape or type than its spec.
+        ConfigError: an entry is missing, has no spec, has another shape or type than its spec, or is not finite.
     """
     wanted = {key: spec for part in specs for key, spec in part.items(include_nested=True, leaves_only=True)}
     known = {*wanted, *(key for part in further for key in part.keys(include_nested=True, leaves_only=True))}
@@ -198,6 +199,13 @@ def _check_entries(call: str, given: TensorDictBase, specs: Sequence[Composite],
                 f"self-check specs failed: {call} gives {name} {list(value.shape)} of {value.dtype}, the spec says "
                 f"{list(spec.shape)} of {spec.dtype}"
             )
+
+    _check_finite(f"specs failed: {call}", given.unsqueeze(-1))
+
+
+def _check_finite(call: str, batch: TensorDictBase) -> None:
+    if found := find(batch, only=frozenset({"observation", "reward"})):
+        raise ConfigError(f"self-check {call}: {found}")
 
 
 def check_buildable(config: TrainConfig, env: EnvBase) -> Agent:

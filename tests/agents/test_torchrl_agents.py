@@ -338,7 +338,8 @@ def test_a_run_is_evaluated_exported_and_loaded_like_any_other(
     run, exported = tmp_path / "run", tmp_path / "policy.pt"
     world = ["env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=2", "env.workers=0"]
     short = ["total_frames=64", "threads=1", "eval.episodes=1", "eval.max_steps=5", "logger=csv"]
-    steps = ["agent.steps_per_batch=16", "agent.hidden=[8]", "agent.learning_starts=16", "agent.batch_size=8"]
+    steps = ["agent.steps_per_batch=16", "agent.hidden=[8]", "agent.batch_size=8"]
+    steps += ["agent.learning_starts=16"] if name == "torchrl_sac" else []  # which rollouts do without
     assert rlstack_command("train", f"agent={name}", *world, *short, *steps, f"run_dir={run}").status == 0
     assert rlstack_command("export", f"checkpoint={run}", f"out={exported}").status == 0
     loaded = rlstack.load(run)

@@ -393,6 +393,18 @@ def test_it_is_evaluated() -> None:
     assert result.episodes["return"].tolist() == [12] * 3 and result.episodes["length"].tolist() == [4] * 3
 
 
+def test_each_environment_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Any] = []
+    monkeypatch.setattr(March, "close", lambda env: closed.append(env))
+    env = envs.make("pettingzoo", id=f"{__name__}:March", num_envs=2)
+    env.reset()
+    env.close()
+    env.close()
+    with pytest.raises(ValueError, match="all agents must share one"):
+        envs.make("pettingzoo", id=f"{__name__}:Unequal")
+    assert [type(env) for env in closed] == [March, March, Unequal]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -285,6 +285,18 @@ def test_what_is_refused_in_one_line(options: dict[str, Any], message: str) -> N
     assert "\n" not in str(caught.value)
 
 
+def test_each_environment_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Any] = []
+    monkeypatch.setattr(torchrl_toys.Counter, "close", lambda env, **_: closed.append(env))
+    env = door(num_envs=3)
+    env.close()
+    env.close()
+    assert len(closed) == 3
+    with pytest.raises(ValueError, match="is not shown by Counter"):
+        door(num_envs=2, observation_keys=["speed"])
+    assert len(closed) == 5
+
+
 def test_a_step_before_the_first_reset() -> None:
     env = door(num_envs=1)
     with pytest.raises(RuntimeError, match="reset"):

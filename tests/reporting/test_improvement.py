@@ -50,7 +50,7 @@ def test_groups_of_seeds_by_their_means(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seeds", "lr", "verdict"),
     [
-        (1, 0.2, "single seeds do not tell configurations apart, but 4 and 4 can"),
+        (1, 0.2, "single seeds cannot tell configurations apart, but four of each can"),
         (1, 0.1, "two seeds of one configuration, so neither is better"),
         (3, 0.2, "not separated (p = 0.1; 3 and 3 seeds cannot reach p < 0.05, but 4 and 4 can)"),
         (4, 0.2, "the second is better (p = 0.029)"),
@@ -179,7 +179,7 @@ def test_scores_of_different_worlds_do_not_compare(tmp_path: Path) -> None:
 def test_a_line_says_which_run_did_better(returns: list[float], verdict: str, tmp_path: Path) -> None:
     one, other = judged(tmp_path / "a", ([1.0, 2.0] * 4)[: len(returns)]), judged(tmp_path / "b", returns, lr=0.2)
     found = compare([one], [other], "eval/return")
-    assert f"verdict: {verdict}; single seeds do not tell configurations apart, but 4 and 4 can" in in_words(found)
+    assert f"verdict: {verdict}; single seeds cannot tell configurations apart, but four of each can" in in_words(found)
 
 
 def test_single_runs_differ_in_their_seed_and_whole_numbers_are_shown_as_such(tmp_path: Path) -> None:

@@ -267,6 +267,8 @@ class MistakenCartPole(CartPole):
 
     def _current(self, **more: torch.Tensor) -> TensorDict:
         given = super()._current(**more)
+        if self.mistake == "not a number":
+            given["observation"][1, 2] = torch.nan
         if self.mistake == "no statistic":
             del given["episode", "length"]
         return given.set("observation", given["observation"].double()) if self.mistake == "observation" else given
@@ -280,6 +282,7 @@ class MistakenCartPole(CartPole):
             "observation",
             r"reset gives observation \[64, 4\] of torch.float64, the spec says \[64, 4\] of torch.float32",
         ),
+        ("not a number", "MistakenCartPole: reset: observation is nan in world 1, step 0"),
         ("no flag", "MistakenCartPole: step does not return 'truncated', which the specs declare$"),
         ("no statistic", r"MistakenCartPole: reset does not return \('episode', 'length'\), which the specs declare$"),
         ("surplus", "MistakenCartPole: step returns 'speed', which the specs do not declare$"),
