@@ -138,7 +138,11 @@ def evaluate(
             recorder: EpisodeRecorder[Any, Any] | RenderedRecorder | None = None
             recorder = hooks_of(env).recorder(rows, titles) if watched else None
             if recorder is None and first == 0 and 0 in recorded:
-                watched, rows, recorder = [0], [0], _rendered(env)
+                watched, rows = [0], [0]
+                try:
+                    recorder = rendered(env)
+                except ValueError as error:
+                    warnings.warn(f"no film: {error}", stacklevel=2)
             scores = _play(env, policy, start, limit, recorder, rows, work, first, transitions)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
             found |= {first + row: what for row, what in scores.found.items() if row < len(indices)}
@@ -147,15 +151,6 @@ def evaluate(
                 recordings.update(zip(watched, recorder.recordings()))
     columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
     return Evaluation(columns, list(levels), world, chosen, seed, name, recordings, cut, limit, found)
-
-
-def _rendered(env: EnvBase) -> RenderedRecorder | None:
-    """Returns a recorder of an env that draws pictures; None, with a warning, if it fails to draw."""
-    try:
-        return rendered(env)
-    except ValueError as error:
-        warnings.warn(f"no film: {error}", stacklevel=2)
-        return None
 
 
 # -- episodes and worlds -----------------------------------------------------------------------------------------
@@ -375,16 +370,13 @@ class EpisodeStatistics:
         if episode is not None:
             # The level is known beforehand, but not to worlds that start given episodes.
             return {key: self._flat(value)[:, 0].double() for key, value in episode.items() if key != "level"}
-        self._length += 1
-        self._return = self._return + self._mean_reward(following)
-        return {"return": self._return, "length": torch.full_like(self._return, self._length)}
-
-    def _mean_reward(self, following: TensorDictBase) -> Tensor:
-        """Returns the mean reward ``[W]`` over the agents that were present at the start."""
         reward = torch.cat([self._flat(following.get(key)) for key in self._env.reward_keys], -1).double()
         if self._present is None or self._present.shape != reward.shape:
-            return reward.mean(-1)
-        return (reward * self._present).sum(-1) / self._present.sum(-1)
+            mean = reward.mean(-1)
+        else:  # over the agents that were present at the start
+            mean = (reward * self._present).sum(-1) / self._present.sum(-1)
+        self._length, self._return = self._length + 1, self._return + mean
+        return {"return": self._return, "length": torch.full_like(self._return, self._length)}
 
     def _ended(self, following: TensorDictBase) -> Tensor:
         """Returns the worlds that are done: as the world says, otherwise those of which all agents are done."""
