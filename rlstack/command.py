@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -180,7 +180,13 @@ class HydraCommand:
         """
         typed = [*map(word, words), *(override(key, value) for key, value in keys.items())]
         given = {override(key.lstrip("+"), value): to_plain(value) for key, value in keys.items()}
-        with _as_command_line(task.__module__, typed), _without_internals(), ExitStack() as stack:
+        logger, line = logging.getLogger("torchrl"), [task.__module__, *typed]
+        with ExitStack() as stack:
+            for name, argv in (("argv", line), ("orig_argv", [sys.executable, "-m", *line])):
+                stack.callback(setattr, sys, name, getattr(sys, name))
+                setattr(sys, name, argv)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.WARNING)  # none about TorchRL's internals, also if it was imported before
             if quiet:
                 stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
             try:
@@ -209,9 +215,12 @@ class HydraCommand:
 
     @contextmanager
     def _checked(self, cfg: DictConfig) -> Iterator[None]:
-        """Lets files name what the user named, and reports errors of a package's world in one line."""
+        """Refuses ``key={}``, lets files name what the user named, and reports errors of a world in one line."""
         try:
-            _refuse_empty(cfg)
+            for entry in given_overrides():  # {} would be merged into a file's value
+                key, _, value = entry.lstrip("+").partition("=")
+                if "".join(value.split()) == "{}" and (kept := OmegaConf.select(cfg, key)):
+                    raise ConfigError(f"{key}: {{}} changes nothing, it has: {', '.join(map(str, kept))}")
             with granting(resolve(cfg, self._config_name)):  # composed of our files and the user's arguments
                 yield
         except (*USER_ERRORS, RunError):
@@ -221,18 +230,6 @@ class HydraCommand:
 
             with environment_errors(cfg.get("env")):
                 raise
-
-
-@contextmanager
-def _without_internals() -> Iterator[None]:
-    """A context in which TorchRL prints no messages about its internals, also if it was imported before this module."""
-    logger = logging.getLogger("torchrl")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _use_one_thread(cfg: DictConfig) -> None:
@@ -301,7 +298,9 @@ def own_components(arguments: list[str]) -> list[str]:
         key = path.partition(".")[2]
         name = given.get(path)
         if name is None and group in given:
-            name = _in_yaml(group, given[group], key, arguments)
+            with suppress(ConfigError, OSError, UnicodeError):  # reported in full when it is composed
+                options = catalogue.group_options(group, given[group], catalogue.folders(arguments))
+                name = next((entry.value.strip("'\"") for entry in options if entry.key == key), None)
         if name is None or not (is_own(name) if group == "env" else ":" in name):
             continue
         arguments = open_group(group)(arguments)
@@ -316,15 +315,6 @@ def own_components(arguments: list[str]) -> list[str]:
             defaults = completed({"name": name.rpartition(":")[2].lower(), "algorithm": name})
             ConfigStore.instance().store("own", defaults, group="agent")
     return arguments
-
-
-def _in_yaml(group: str, option: str, key: str, arguments: list[str]) -> str | None:
-    """Returns the value of a key in an option of a group, or None if it cannot be read."""
-    try:
-        options = catalogue.group_options(group, option, catalogue.folders(arguments))
-    except (ConfigError, OSError, UnicodeError):  # reported in full when it is composed
-        return None
-    return next((entry.value.strip("'\"") for entry in options if entry.key == key), None)
 
 
 def _parted(arguments: Sequence[str], config_name: str) -> tuple[list[str], list[str]]:
@@ -369,19 +359,6 @@ def _unknown_flag(flag: str, value: str, config_name: str) -> str:
         return f"{flag}: unknown flag, {guess}options have the form key=value, see --help"
     given = "<value>" if not value or value.startswith("-") or "=" in value else value
     return f"{flag}: unknown flag, write {meant}={given}"
-
-
-def _refuse_empty(cfg: DictConfig) -> None:
-    """Refuses ``key={}``, which merged into a file's value would silently change nothing.
-
-    Raises:
-        ConfigError: such an override is given.
-    """
-    for entry in given_overrides():
-        key, _, value = entry.lstrip("+").partition("=")
-        kept = OmegaConf.select(cfg, key) if "".join(value.split()) == "{}" else None
-        if kept:
-            raise ConfigError(f"{key}: {{}} changes nothing, it has: {', '.join(map(str, kept))}")
 
 
 @contextmanager
@@ -429,33 +406,17 @@ def _composed(config_name: str, arguments: Sequence[str], given: Mapping[str, An
 
 
 @contextmanager
-def _as_command_line(module: str, typed: Sequence[str]) -> Iterator[None]:
-    """Sets ``sys.argv`` to that of a command, without changing the caller's lists."""
-    before = sys.argv, sys.orig_argv
-    sys.argv, sys.orig_argv = [module, *typed], [sys.executable, "-m", module, *typed]
-    try:
-        yield
-    finally:
-        sys.argv, sys.orig_argv = before
-
-
-@contextmanager
 def _work_shown(quiet: bool = False) -> Iterator[None]:
     """Shows the progress of long work; Ctrl-C ends it between two steps."""
     from rlstack.training.interrupt import stopping_between_steps
 
-    shown: list[Callable[[Work], None]] = []
+    @functools.cache
+    def display() -> Callable[[Work], None]:
+        from rlstack.training.progress import WorkDisplay  # rich takes a while to import
 
-    def show(work: Work) -> None:
-        if quiet:
-            return
-        if not shown:
-            from rlstack.training.progress import WorkDisplay  # rich takes a while to import
+        return WorkDisplay()
 
-            shown.append(WorkDisplay())
-        shown[0](work)
-
-    with stopping_between_steps(show):
+    with stopping_between_steps(lambda work: None if quiet else display()(work)):
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -143,15 +144,15 @@ def evaluate(
         keys = {**keys, "checkpoint": judged}
     else:
         acting = judged
-    return command.call(lambda cfg: _run(cfg, acting), given, keys, quiet)
+    return command.call(lambda cfg: run(cfg, acting), given, keys, quiet)
 
 
-def run(cfg: DictConfig) -> Evaluation | dict[str, Any]:
-    """Loads the agent, plays the episodes, prints the table and writes everything into one folder."""
-    return _run(cfg)
+def run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
+    """Loads the agent, plays the episodes, prints the table and writes everything into one folder.
 
-
-def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
+    Args:
+        acting: an object that acts, in place of a loaded agent; see :func:`evaluate`.
+    """
     config = build(EvaluateConfig, cfg)
     if config.checkpoint is not None and ":" in config.checkpoint and "algorithm" not in (config.agent or {}):
         from rlstack.agents.foreign import parse
@@ -160,8 +161,10 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
         if kind not in ("rlstack", "zoo"):
             config.checkpoint = None
             config.agent = load_group("agent", "legacy", {**(config.agent or {}), "kind": kind, "path": path})
-    if config.policy not in _TRAINED:
-        _check_player(config, acting)
+    if config.policy not in _TRAINED and any(given is not None for given in (config.checkpoint, config.agent, acting)):
+        raise ConfigError(f"policy: {config.policy!r}, allowed with a checkpoint or an agent: {', '.join(_TRAINED)}")
+    if config.policy not in _TRAINED and config.opponents is not None:
+        raise ConfigError("opponents: a world's own players are compared in a league, see rlstack league")
     foreign = "algorithm" in (config.agent or {})
     if foreign and config.checkpoint is not None:
         raise ConfigError("agent: a checkpoint contains its agent; set single keys of it, such as agent.cvar=0.25")
@@ -386,14 +389,6 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     return Candidate(policy, env, source, Path("runs") / folder / "evaluations", player=" ".join(called) or "agent")
 
 
-def _check_player(config: EvaluateConfig, acting: Any) -> None:
-    if any(given is not None for given in (config.checkpoint, config.agent, acting)):
-        allowed = ", ".join(_TRAINED)
-        raise ConfigError(f"policy: {config.policy!r}, allowed with a checkpoint or an agent: {allowed}")
-    if config.opponents is not None:
-        raise ConfigError("opponents: a world's own players are compared in a league, see rlstack league")
-
-
 def from_world(config: EvaluateConfig) -> Candidate:
     """Returns a player that comes with the world.
 
@@ -438,8 +433,7 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
         return make_folder(Path(config.output), "output")
     if judged.folder is None:
         return None
-    parts = [judged.stem] if judged.stem else []
-    parts += [f"seed{config.seed}"]
+    parts = [*filter(None, [judged.stem]), f"seed{config.seed}"]
     if config.episodes != USUAL_EPISODES and not config.episodes_file:
         parts += [f"{config.episodes}{'games' if config.opponents else 'episodes'}"]
     parts += ["explore"] if config.policy == "explore" else []
@@ -518,8 +512,7 @@ def _short_hash(content: dict[str, Any]) -> str:
 
 def _as_names(text: str) -> list[str]:
     """Splits a text into words that can be part of a folder's name."""
-    kept = "".join(letter if letter.isalnum() or letter in "=.-_" else " " for letter in text.replace("agent.", ""))
-    return kept.split()
+    return re.sub(r"[^\w=.-]", " ", text.replace("agent.", "")).split()
 
 
 command = HydraCommand("evaluate", open_group("agent", "env"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -192,6 +192,7 @@ def evaluate(config: LeagueConfig) -> None:
 
 def run_league(config: LeagueConfig) -> None:
     """Plays the missing games of a tournament, round by round, and shows the ranking."""
+    from rlstack import envs
     from rlstack.play.games import in_turns, pairing, pairs
     from rlstack.play.league import FILE, League
     from rlstack.play.players import named
@@ -206,7 +207,9 @@ def run_league(config: LeagueConfig) -> None:
     else:
         env = config.env or _env_of(players)
         runner = _runner(env, config.device, num_worlds=config.num_worlds)
-        _refuse_replaced(runner.world)
+        replaced = envs.world_hooks(runner.world).evaluation_options
+        for key in sorted(given_keys("env") & replaced.keys()):
+            raise ConfigError(f"env.{key}: a league plays with {replaced[key]}, as evaluations do; leave it out")
         ratings = runner.ratings(config.ratings.system or "elo", config.ratings.options)
         league = League(Path(config.folder), env, ratings)
     names = list(players or league.members)
@@ -279,15 +282,6 @@ def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> Be
     return None if config.save is None else BestGames(runner.world, config.keep, of)
 
 
-def _refuse_replaced(world: str) -> None:
-    """Refuses options on the command line that evaluations, and the games of a league, replace."""
-    from rlstack import envs
-
-    replaced = envs.world_hooks(world).evaluation_options
-    for key in sorted(given_keys("env") & replaced.keys()):
-        raise ConfigError(f"env.{key}: a league plays with {replaced[key]}, as evaluations do; leave it out")
-
-
 def _runner(env: dict[str, Any], device: str, **options: Any) -> GameRunner:
     from rlstack.play.matches import GameRunner
     from rlstack.runs.opponents import without_opponents
@@ -333,22 +327,17 @@ COMMANDS: dict[str, Callable[[LeagueConfig], None]] = {
 
 
 def train_arguments(given: list[str]) -> list[str]:
-    """Replaces the word ``train`` by the league's world, so that its recipes are found."""
-    world = [] if any(entry.startswith("env=") for entry in given) else _group_of(given)
+    """Replaces the word ``train`` by the league's world, if that has a yaml, so that its recipes are found."""
+    world: list[str] = []
+    if not any(entry.startswith("env=") for entry in given):
+        folder = next((entry.partition("=")[2] for entry in reversed(given) if entry.startswith("folder=")), FOLDER)
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):  # reported later
+            name = json.loads((Path(folder) / "league.json").read_text(encoding="utf-8"))["env"]["name"]
+            world = [f"env={name}"] if name in catalogue.names("env", [conf_dir()]) else []
     result: list[str] = []
     for entry in open_group("agent", "env")(given):
         result += world if entry in (TRAIN, f"command={TRAIN}") else [entry]
     return result
-
-
-def _group_of(given: list[str]) -> list[str]:
-    """Returns ``env=<name>`` if the league's world has a yaml; errors of the league are reported later."""
-    folder = next((entry.partition("=")[2] for entry in reversed(given) if entry.startswith("folder=")), FOLDER)
-    try:
-        name = json.loads((Path(folder) / "league.json").read_text(encoding="utf-8"))["env"]["name"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return []
-    return [f"env={name}"] if name in catalogue.names("env", [conf_dir()]) else []
 
 
 def train(cfg: DictConfig) -> League | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -71,7 +71,14 @@ def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
 def run(cfg: DictConfig) -> list[str]:
     """Loads a policy and its world and shows episodes; Ctrl-C ends it without an error, except while recording."""
     config = build(WatchConfig, cfg)
-    _check_output(config)
+    if config.record is not None and Path(config.record).suffix.lower() not in _FILMS:
+        raise ConfigError(f"record: {config.record} must end in {' or '.join(_FILMS)}")
+    if config.record is not None and config.show == "numbers":
+        raise ConfigError("record: a film cannot show numbers; leave out show=numbers")
+    if config.replay is not None and (config.checkpoint or config.env or config.show == "numbers"):
+        raise ConfigError("replay: a recording takes neither checkpoint, env nor show=numbers; leave them out")
+    if config.replay is not None and config.transitions is not None:
+        raise ConfigError("transitions: a replay holds no observations; leave out replay")
     if config.transitions is not None:
         from rlstack.training.recorded import check_target
 
@@ -124,61 +131,38 @@ class NoPicturesError(ConfigError):
     """The world cannot be drawn, so only its numbers can be shown."""
 
 
-def _check_output(config: WatchConfig) -> None:
-    if config.record is not None and Path(config.record).suffix.lower() not in _FILMS:
-        raise ConfigError(f"record: {config.record} must end in {' or '.join(_FILMS)}")
-    if config.record is not None and config.show == "numbers":
-        raise ConfigError("record: a film cannot show numbers; leave out show=numbers")
-    if config.replay is not None and (config.checkpoint or config.env or config.show == "numbers"):
-        raise ConfigError("replay: a recording takes neither checkpoint, env nor show=numbers; leave them out")
-    if config.replay is not None and config.transitions is not None:
-        raise ConfigError("transitions: a replay holds no observations; leave out replay")
-
-
 def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title: str) -> None:
-    """Writes a film, or shows the animations one after another on a screen."""
-    from rlstack.evaluation.playback import HOLD_SECONDS, record, show
-
-    if config.record is not None:
-        record(animations, Path(config.record), config.speed)
-        return
-    shown = [next(animations)]
-    with ExitStack() as stack:
-        screen, is_window = _screen(config, shown[0], title, lambda: shown[-1], stack)
-        hold = math.inf if is_window and config.replay is not None else HOLD_SECONDS
-        for animation in chain([shown[0]], animations):
-            shown[:] = [animation]
-            show(animation, screen, config.speed, hold)
-            if not screen.is_open:
-                return
-
-
-def _screen(
-    config: WatchConfig,
-    animation: EpisodeAnimation,
-    title: str,
-    present: Callable[[], EpisodeAnimation],
-    stack: ExitStack,
-) -> tuple[Window, bool]:
-    """Returns the window or terminal that shows pictures, and True for a window.
+    """Writes a film, or shows the animations one after another in a window or a terminal.
 
     Raises:
         ConfigError: neither is available.
     """
     from rlstack.envs.rendering.window import TkWindow
-    from rlstack.evaluation.playback import TerminalScreen
+    from rlstack.evaluation.playback import HOLD_SECONDS, TerminalScreen, record, show
 
+    if config.record is not None:
+        record(animations, Path(config.record), config.speed)
+        return
+    shown, hold = [next(animations)], HOLD_SECONDS
+    screen: Window | None = None
     display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if config.show == "window" or (config.show == "auto" and display):
-        height, width = animation.draw(animation.span[0]).shape[:2]
+        height, width = shown[0].draw(shown[0].span[0]).shape[:2]
         try:
-            return TkWindow((width, height), title), True
+            screen = TkWindow((width, height), title)
+            hold = HOLD_SECONDS if config.replay is None else math.inf
         except ValueError as error:
             if config.show == "window" or not sys.stdout.isatty():
                 raise ConfigError(f"show: {error}; use show=terminal or record=film.mp4") from None
     elif config.show == "auto" and not sys.stdout.isatty():
         raise ConfigError("show: there is no display and no terminal; use record=film.mp4 or show=numbers")
-    return stack.enter_context(TerminalScreen(sys.stdout, present)), False
+    with ExitStack() as stack:
+        screen = screen or stack.enter_context(TerminalScreen(sys.stdout, lambda: shown[-1]))
+        for animation in chain([shown[0]], animations):
+            shown[:] = [animation]
+            show(animation, screen, config.speed, hold)
+            if not screen.is_open:
+                return
 
 
 def _numbers_of(config: WatchConfig) -> Iterator[int]:
@@ -265,20 +249,32 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     from rlstack import envs
     from rlstack.agents.foreign import load_policy, parse
     from rlstack.agents.interface import Interface, difference
+    from rlstack.evaluation.evaluator import evaluation_world
     from rlstack.runs.loading import load
     from rlstack.runs.opponents import without_opponents
-    from rlstack.runs.worlds import choose_device, chosen_world
+    from rlstack.runs.worlds import choose_device, chosen_world, world_options
 
     device = choose_device(config.device)
     kind, path = (None, "") if config.checkpoint is None else parse(config.checkpoint)
-    _check_policy(config, kind)
+    if kind is None and config.policy in _TRAINED:
+        raise ConfigError("checkpoint: missing; set checkpoint=runs/<run>, policy=random or policy=scripted")
+    if kind is None and config.agent is not None:
+        raise ConfigError(f"agent: policy={config.policy} takes no options")
+    if kind is not None and config.policy not in _TRAINED:
+        guess = did_you_mean(config.policy, _TRAINED)
+        raise ConfigError(f"policy: {config.policy!r}, {guess}allowed with a checkpoint: {', '.join(_TRAINED)}")
+    if kind not in (None, "rlstack") and config.policy == "explore":
+        raise ConfigError("policy: only rlstack's agents can explore; an agent from elsewhere acts in one way")
     loaded = load(path, device, config.which, config.agent) if kind == "rlstack" else None
     group = chosen_world(config.env, None if loaded is None else loaded.config["env"])
     scripted = config.checkpoint is None and config.policy != _RANDOM
     if scripted:
         both = envs.world_hooks(group["name"]).two_sided_options
         group, given = {**without_opponents(group), **both}, [*given, *both]
-    env = _build_world(group, given, device)
+    try:
+        env = evaluation_world(group["name"], world_options(group), 1, device, kept=given, draws=True)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"env: {error}") from None
     policy: ActingPolicy
     if loaded is not None:
         if (fault := difference(loaded.agent.interface, Interface.of(env))) is not None:
@@ -290,29 +286,6 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
         policy = _own_player(env, group["name"], config.policy) if scripted else env.rand_action
     who = config.policy if config.checkpoint is None else config.checkpoint
     return WatchedPolicy(group["name"], env, policy, f"{who} in {group['name']}")
-
-
-def _check_policy(config: WatchConfig, kind: str | None) -> None:
-    if kind is None and config.policy in _TRAINED:
-        raise ConfigError("checkpoint: missing; set checkpoint=runs/<run>, policy=random or policy=scripted")
-    if kind is None and config.agent is not None:
-        raise ConfigError(f"agent: policy={config.policy} takes no options")
-    if kind is not None and config.policy not in _TRAINED:
-        guess = did_you_mean(config.policy, _TRAINED)
-        raise ConfigError(f"policy: {config.policy!r}, {guess}allowed with a checkpoint: {', '.join(_TRAINED)}")
-    if kind not in (None, "rlstack") and config.policy == "explore":
-        raise ConfigError("policy: only rlstack's agents can explore; an agent from elsewhere acts in one way")
-
-
-def _build_world(group: Mapping[str, Any], given: Collection[str], device: Any) -> EnvBase:
-    """Builds one world, with drawing enabled if the world needs to be told and can draw here."""
-    from rlstack.evaluation.evaluator import evaluation_world
-    from rlstack.runs.worlds import world_options
-
-    try:
-        return evaluation_world(group["name"], world_options(group), 1, device, kept=given, draws=True)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"env: {error}") from None
 
 
 def _own_player(env: EnvBase, world: str, name: str) -> ActingPolicy:

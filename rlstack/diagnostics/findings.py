@@ -147,17 +147,16 @@ class VerdictRules:
             return
         now = min((point["batch"] for point in found["sweep"]), key=lambda size: abs(size - found["batch"]))
         better = best_setting(found["sweep"], "batch", "samples_per_second", now)
-        if better is None or better[0]["batch"] < now:
+        if better is None or (many := better[0]["batch"]) < now:
             return
-        many, factor = better[0]["batch"], better[1]
+        factor = better[1]
         option = "minibatch_size" if "minibatch_size" in config else "batch_size"
         text = f"updates of {many:,} learn from {factor:.1f} times as many samples a second as those of {now:,}"
-        options = f"agent.{option}={round(config[option] * many / now)}"
+        options, alike = f"agent.{option}={round(config[option] * many / now)}", ""
         if option == "batch_size":
             options += f" agent.frames_per_update={config['frames_per_update'] * many / now:g}"
-            text += "; with as many samples per frame they are fewer, so compare learning curves"
-        else:
-            text += "; they are fewer, so compare learning curves"
+            alike = "with as many samples per frame "
+        text += f"; {alike}they are fewer, so compare learning curves"
         yield Advice(text, options, self.gain(share, factor), learns_otherwise=True)
 
     def fewer_updates(self) -> Iterator[Advice]:

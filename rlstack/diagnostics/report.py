@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +114,7 @@ def _gpu(found: Found) -> Iterator[str]:
             yield f"  waits in a {what}: {number(count)} at {place}"
 
 
-_TESTS: dict[str, Callable[[Found], Iterator[str]]] = {
-    **{"env": _env, "inference": _inference, "learn": _learn, "collect": _collect, "gpu": _gpu}
-}
+_TESTS = {"env": _env, "inference": _inference, "learn": _learn, "collect": _collect, "gpu": _gpu}
 
 
 def _pairs(found: Found, titles: Mapping[str, str]) -> str:
@@ -138,12 +136,10 @@ def _threads(found: Found) -> Iterator[str]:
 
 
 def _bars(rows: Iterable[tuple[str, str, float, str]]) -> Iterator[str]:
-    cells = [
-        [name, text, f"{share:.1%}", f"{'#' * round(_BAR * share):<{_BAR}}", said] for name, text, share, said in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells)]
+    cells = [(name, text, f"{share:.1%}", "#" * round(_BAR * share), said) for name, text, share, said in rows]
+    a, b, c, *_ = [max(map(len, column)) for column in zip(*cells)]
     for name, text, share, bar, said in cells:
-        yield f"  {name:<{widths[0]}}  {text:>{widths[1]}}  {share:>{widths[2]}}  {bar} {said}".rstrip()
+        yield f"  {name:<{a}}  {text:>{b}}  {share:>{c}}  {bar:<{_BAR}} {said}".rstrip()
 
 
 # -- picture -----------------------------------------------------------------------------------------------------

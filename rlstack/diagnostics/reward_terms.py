@@ -63,18 +63,14 @@ def play_episode(
     Raises:
         ConfigError: the world does not report the terms of its reward.
     """
-    with closing(evaluation_world(world, options, 1, "cpu", seed, kept)) as env:
-        return _played(policy, env, world, seed)
-
-
-def _played(policy: TensorDictModuleBase, env: Any, world: str, seed: int) -> RewardBreakdown:
-    env.set_seed(seed)
-    root = env.reset()
-    names = [name for name in root.get("episode", TensorDict()).keys() if name.startswith(PREFIX)]  # noqa: SIM118
-    if not names:
-        raise ConfigError(f"{world}: does not tell the terms of its reward (episode/{PREFIX}<term>)")
     totals, success = [], None
-    with torch.no_grad(), own_randomness(seed):
+    env: Any = evaluation_world(world, options, 1, "cpu", seed, kept)
+    with closing(env), torch.no_grad(), own_randomness(seed):
+        env.set_seed(seed)
+        root = env.reset()
+        names = [name for name in root.get("episode", TensorDict()).keys() if name.startswith(PREFIX)]  # noqa: SIM118
+        if not names:
+            raise ConfigError(f"{world}: does not tell the terms of its reward (episode/{PREFIX}<term>)")
         for _ in range(hooks_of(env).evaluation_steps or MOST_STEPS):
             following = env.step(policy(root)).get("next")
             episode = following.get("episode")

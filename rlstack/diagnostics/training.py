@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import importlib
 import io
 import math
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +33,8 @@ from rlstack.training.loop import Training
 from rlstack.training.progress import Progress
 
 from .measuring import MeasuredTraining, over_threads, repeat
-from .sections import OTHER, Sections
 
+OTHER = "other"
 PARTS = {
     "simulate": "steps of the worlds",
     "observe": "making observations of their state",
@@ -56,6 +58,80 @@ _PATIENCE = 60.0  # s to wait for the first update
 _NEVER = 2**62  # frames
 _FACTORS = (0.25, 1, 4, 16)  # multiples of the batch size
 _COUNTED_UPDATES = 4  # updates whose operations are counted: some agents skip networks in some updates
+
+
+class Sections(contextlib.ExitStack):
+    """Measures seconds by section; functions are assigned to sections.
+
+    A section's time excludes that of sections inside it; the time outside all sections is ``other``. Leaving the
+    context restores the functions.
+
+    Args:
+        clock: function that returns seconds; one that waits for a GPU waits at every border of a section.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock, self._last = clock, 0.0
+        self._stack, self._closed, self._running = [OTHER], False, False
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.calls: Counter[str] = Counter()
+        self.callback(self.end)
+
+    def begin(self) -> None:
+        """Starts counting from zero."""
+        self.seconds, self.calls = defaultdict(float), Counter()
+        self._running, self._last = True, self._clock()
+
+    def end(self) -> dict[str, float]:
+        """Stops counting; returns seconds by section."""
+        self._account()
+        self._running = False
+        return dict(self.seconds)
+
+    def watch(self, owner: Any, attribute: str, section: str, whole: bool = False) -> None:
+        """Assigns ``owner.attribute``, a function of an object, class or module, to a section.
+
+        Args:
+            whole: whether sections inside it count towards this one.
+        """
+        own, original = vars(owner).get(attribute), getattr(owner, attribute)
+        put: Callable[..., Any]
+        take: Callable[..., Any]
+        if isinstance(owner, type):
+            put, take = functools.partial(setattr, owner), functools.partial(delattr, owner)
+        else:  # bypasses the __setattr__ of worlds and networks
+            put, take = vars(owner).__setitem__, vars(owner).pop
+
+        @functools.wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if not self._running or self._closed:
+                return original(*args, **kwargs)
+            self._account()
+            self._stack.append(section)
+            self._closed = whole
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._closed = False
+                self._account()
+                self._stack.pop()
+                self.calls[section] += 1
+
+        put(attribute, timed)
+        self.callback(lambda: take(attribute) if own is None else put(attribute, own))
+
+    def watch_named(self, name: str, section: str, whole: bool = False) -> None:
+        """Assigns ``package.module:function`` or ``package.module:Class.method`` to a section."""
+        module, _, path = name.partition(":")
+        *owners, attribute = path.split(".")
+        self.watch(functools.reduce(getattr, owners, importlib.import_module(module)), attribute, section, whole)
+
+    def _account(self) -> None:
+        if self._running:
+            now = self._clock()
+            self.seconds[self._stack[-1]] += now - self._last
+            self._last = now
 
 
 class Iteration(NamedTuple):
@@ -331,10 +407,7 @@ def count_products(work: Callable[[], Any]) -> tuple[int, Counter[tuple[int, ...
         sizes[size] += 1
         return 2 * math.prod(size)
 
-    def added(_: Any, a: Sequence[int], b: Sequence[int], *__: Any, **___: Any) -> int:
-        return product(a, b)
-
-    aten = torch.ops.aten
+    aten, added = torch.ops.aten, lambda _, a, b, *more, **options: product(a, b)
     mapping = {aten.mm: product, aten.bmm: product, aten.addmm: added, aten.baddbmm: added}
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         work()

@@ -366,16 +366,13 @@ class EpisodeStatistics:
         if episode is not None:
             # The level is known beforehand, but not to worlds that start given episodes.
             return {key: self._flat(value)[:, 0].double() for key, value in episode.items() if key != "level"}
-        self._length += 1
-        self._return = self._return + self._mean_reward(following)
-        return {"return": self._return, "length": torch.full_like(self._return, self._length)}
-
-    def _mean_reward(self, following: TensorDictBase) -> Tensor:
-        """Returns the mean reward ``[W]`` over the agents that were present at the start."""
         reward = torch.cat([self._flat(following.get(key)) for key in self._env.reward_keys], -1).double()
         if self._present is None or self._present.shape != reward.shape:
-            return reward.mean(-1)
-        return (reward * self._present).sum(-1) / self._present.sum(-1)
+            mean = reward.mean(-1)
+        else:  # over the agents that were present at the start
+            mean = (reward * self._present).sum(-1) / self._present.sum(-1)
+        self._length, self._return = self._length + 1, self._return + mean
+        return {"return": self._return, "length": torch.full_like(self._return, self._length)}
 
     def _ended(self, following: TensorDictBase) -> Tensor:
         """Returns the worlds that are done: as the world says, otherwise those of which all agents are done."""

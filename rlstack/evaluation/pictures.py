@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torchrl.envs import EnvBase
 from rlstack.data.recordings import TransitionRecorder
 from rlstack.envs.keys import GROUP
 from rlstack.envs.recording import EpisodeRecorder, EpisodeRecording
-from rlstack.envs.rendering.canvas import Legend, Picture, captioned
+from rlstack.envs.rendering.canvas import Picture, captioned
 from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_picture
 from rlstack.envs.rendering.rendered import RenderedRecorder, rendered
 from rlstack.envs.world import hooks_of
@@ -77,36 +77,6 @@ def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
 
 
 # -- animations --------------------------------------------------------------------------------------------------
-
-
-class EpisodeAnimation(Protocol):
-    """An animation of an episode that may still be in play; see :class:`rlstack.envs.rendering.films.Animation`."""
-
-    @property
-    def per_second(self) -> float:
-        """Returns the number of units of time in a second."""
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """Returns the first and last time."""
-
-    @property
-    def over(self) -> bool:
-        """Returns True once the episode has ended."""
-
-    @property
-    def caption(self) -> str:
-        """Returns episode, step and statistics so far."""
-
-    @property
-    def legend(self) -> Legend:
-        """Returns the meaning of the symbols in the pictures."""
-
-    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
-        """Draws the picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
-
-    def grow(self) -> None:
-        """Advances the episode by one step."""
 
 
 class LiveEpisode:
@@ -177,22 +147,21 @@ class RecordedAnimation:
         recorder.add()
         (recording,) = recorder.recordings()
         self._animation: Animation = recording.animation()
-        self.legend = recording.legend()
+        self.legend, self.per_second = recording.legend(), self._animation.per_second
         self._drawn_steps = 0
 
     @property
-    def per_second(self) -> float:
-        return self._animation.per_second
-
-    @property
     def over(self) -> bool:
+        """Returns True once the episode has ended."""
         return self._episode.over
 
     @property
     def caption(self) -> str:
+        """Returns episode, step and statistics so far."""
         return self._episode.caption
 
     def grow(self) -> None:
+        """Advances the episode by one step."""
         self._episode.step()
         self._recorder.add()
 
@@ -204,9 +173,11 @@ class RecordedAnimation:
 
     @property
     def span(self) -> tuple[float, float]:
+        """Returns the first and last time."""
         return self._latest().span
 
     def draw(self, time: float, pause: float = 0.0, /) -> Picture:
+        """Draws the picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
         return self._latest().draw(time, pause)
 
 
@@ -222,6 +193,10 @@ class FinishedAnimation:
 
     def grow(self) -> None:
         """Does nothing, as the episode has ended."""
+
+
+EpisodeAnimation: TypeAlias = RecordedAnimation | FinishedAnimation
+"""An animation of an episode that may still be in play; see :class:`rlstack.envs.rendering.films.Animation`."""
 
 
 def animate(episode: LiveEpisode) -> EpisodeAnimation | None:

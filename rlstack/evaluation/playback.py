@@ -146,21 +146,18 @@ class TerminalScreen:
         columns, lines = shutil.get_terminal_size()
         cleared = "" if self._size == (columns, lines) else "\x1b[2J"
         self._size = columns, lines
-        legend = self._legend(columns)
+        line, width = "", 0
+        for sign, words, colour in self._present().legend:
+            width += len(words) + 5
+            if width < columns:
+                line += f"\x1b[{_colour(38, _code(colour, self._deep))}m{sign}{_PLAIN} {words}   "
+        legend = [line] if line else []
         room = max(lines - 1 - len(legend), 1)
         rows, left = blocks(picture, columns, room, self._deep, self._texts)
         self._texts.clear()
         more = textwrap.wrap("   ".join(left), columns - 1)[: room - len(rows)]
         body = "".join(f"{row}{_PLAIN}{_CLEAR}\r\n" for row in (*rows, *more, *legend))
         self._write(f"{cleared}{_HOME}{body}{self._present().caption[: columns - 1]}{_CLEAR}")
-
-    def _legend(self, columns: int) -> list[str]:
-        line, width = "", 0
-        for sign, words, colour in self._present().legend:
-            width += len(words) + 5
-            if width < columns:
-                line += f"\x1b[{_colour(38, _code(colour, self._deep))}m{sign}{_PLAIN} {words}   "
-        return [line] if line else []
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -220,12 +217,8 @@ def _line(top: list[list[int]], bottom: list[list[int]], letters: Mapping[int, t
         if column in letters:
             sign, colour = letters[column]
             wanted_ink = _code(colour, deep)
-        wanted = []
-        if wanted_ink != ink:
-            wanted.append(_colour(38, wanted_ink))
-        if wanted_paper != paper:
-            wanted.append(_colour(48, wanted_paper))
-        if wanted:
+        changes = [(38, wanted_ink, ink), (48, wanted_paper, paper)]
+        if wanted := [_colour(layer, code) for layer, code, before in changes if code != before]:
             parts.append(f"\x1b[{';'.join(wanted)}m")
         ink, paper = wanted_ink, wanted_paper
         parts.append(sign)

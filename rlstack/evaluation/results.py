@@ -134,7 +134,10 @@ class Evaluation:
         values = {name: value[mask] for name, value in self.episodes.items()}
         success = values.pop("success", None)
         returns, discounted = values.pop("return", None), values.pop("discounted_return", None)
-        row: dict[str, float | None] = {} if success is None else _success_rate(success)
+        row: dict[str, float | None] = {}
+        if success is not None:
+            low, high = wilson_interval(int((success > 0).sum()), len(success))
+            row = {"success": float((success > 0).double().mean()), "success_low": low, "success_high": high}
         row["return"] = _mean(returns if discounted is None else discounted)
         for name, value in values.items():
             if name in OF_SUCCESSES and success is not None:
@@ -209,11 +212,6 @@ class Evaluation:
     def save(self, path: str | Path) -> None:
         """Writes :meth:`to_json` to a file, which it replaces atomically; creates missing folders."""
         write_text(path, self.to_json())
-
-
-def _success_rate(success: Tensor) -> dict[str, float | None]:
-    low, high = wilson_interval(int((success > 0).sum()), len(success))
-    return {"success": float((success > 0).double().mean()), "success_low": low, "success_high": high}
 
 
 def _mean(values: Tensor | None) -> float | None:

@@ -34,9 +34,7 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     centre = (rate + z**2 / (2 * n)) / shrink
     half = z * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / shrink
     # At 0 and 1 the bound is exact; rounding would leave 1e-17.
-    low = 0.0 if successes == 0 else centre - half
-    high = 1.0 if successes == n else centre + half
-    return low, high
+    return 0.0 if successes == 0 else centre - half, 1.0 if successes == n else centre + half
 
 
 def iqm(values: ArrayLike) -> float:
@@ -139,11 +137,8 @@ def leader(groups: Mapping[str, Sequence[float]]) -> tuple[str, str, str]:
     p, words = tests[closest]
     if p < LEVEL:
         return first, "best", f"{words} against {closest}"
-    return (
-        first,
-        f"highest {'mean' if max(map(len, groups.values())) > 1 else 'score'}",
-        f"not separated from {closest} ({words})",
-    )
+    title = "highest mean" if max(map(len, groups.values())) > 1 else "highest score"
+    return first, title, f"not separated from {closest} ({words})"
 
 
 def _check_confidence(confidence: float) -> None:

@@ -24,7 +24,9 @@ def print_rows(rows: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
     ``success_low`` and ``success_high`` become one column; missing numbers are shown as ``-``. On a narrow terminal
     the columns move together, and the first one is folded.
     """
-    header, *lines = [_header(rows[0]), *(_cells(row) for row in rows)]
+    names = [name for name in rows[0] if name != _INTERVAL[1]]
+    header = ["95 % CI" if name == _INTERVAL[0] else name for name in names]
+    lines = [[_cell(name, row) for name in names] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *lines)]
     if not stream.isatty():
         for line in (header, *lines):
@@ -53,18 +55,12 @@ def aligned(rows: Sequence[Sequence[str]], indent: int = 0) -> Iterator[str]:
         yield (" " * indent + "  ".join(cell.rjust(width) for cell, width in zip(row, widths))).rstrip()
 
 
-def _header(row: Mapping[str, Any]) -> list[str]:
-    return ["95 % CI" if name == _INTERVAL[0] else name for name in row if name != _INTERVAL[1]]
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    interval = "-" if row.get(_INTERVAL[0]) is None else f"{row[_INTERVAL[0]]:.3f}-{row[_INTERVAL[1]]:.3f}"
-    return [interval if name == _INTERVAL[0] else _cell(name, row[name]) for name in row if name != _INTERVAL[1]]
-
-
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, row: Mapping[str, Any]) -> str:
+    value = row[name]
     if value is None:
         return "-"
+    if name == _INTERVAL[0]:
+        return f"{value:.3f}-{row[_INTERVAL[1]]:.3f}"
     if isinstance(value, float):
         return f"{value:.{_DECIMALS.get(name, 3)}f}"
     return "".join(sign if sign.isprintable() else "?" for sign in str(value))  # a terminal obeys control characters

@@ -124,7 +124,7 @@ def _curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> list[Sec
 
 def _entered(run: StoredRun, stage: int) -> str:
     frames, values = run.curves[_STAGE]
+    inside = frames[values >= stage]
     if values[0] >= stage:
         return "start"
-    inside = frames[values >= stage]
     return f"{int(inside[0]):,}" if len(inside) else "–"

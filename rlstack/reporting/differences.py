@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,17 +60,10 @@ class RunGroup:
 
 
 def grouped(runs: Sequence[StoredRun]) -> list[RunGroup]:
-    """Groups the runs by the options that differ, in the order in which they came."""
-    keys = _varied_keys(runs)
-    found: dict[str, tuple[dict[str, Any], list[StoredRun]]] = {}
-    for run in runs:
-        values = {key: lookup(run.config, key) for key in keys}
-        found.setdefault(repr(values), (values, []))[1].append(run)
-    return [RunGroup(members, values, _label(values, members)) for values, members in found.values()]
+    """Groups the runs by the options that differ, in the order in which they came.
 
-
-def _varied_keys(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns the keys that differ, names first; of keys that always change together, only the first."""
+    Names come first in their values; of keys that always change together, only the first is among them.
+    """
     classes: dict[Row, list[dict[str, Any]]] = {}
     for run in runs:
         kind = tuple(repr(lookup(run.config, key)) for key in NAMES)
@@ -79,9 +73,13 @@ def _varied_keys(runs: Sequence[StoredRun]) -> list[str]:
     keys += dict.fromkeys(key for configs in classes.values() for key in varied(configs) if key not in keys)
     kept: dict[Row, str] = {}
     for key in keys:
-        values = [repr(lookup(run.config, key)) for run in runs]
-        kept.setdefault(tuple(values.index(value) for value in values), key)
-    return list(kept.values())
+        told = [repr(lookup(run.config, key)) for run in runs]
+        kept.setdefault(tuple(map(told.index, told)), key)
+    found: dict[str, tuple[dict[str, Any], list[StoredRun]]] = {}
+    for run in runs:
+        values = {key: lookup(run.config, key) for key in kept.values()}
+        found.setdefault(repr(values), (values, []))[1].append(run)
+    return [RunGroup(members, values, _label(values, members)) for values, members in found.values()]
 
 
 def _label(values: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
@@ -167,13 +165,14 @@ class GroupScore:
     @classmethod
     def of(cls, runs: Sequence[StoredRun], metric: str) -> GroupScore | None:
         """Scores a group; returns None if no run has logged the metric."""
-        having = [run for run in runs if run.last(metric) is not None]
-        values = [value for run in having if (value := run.last(metric)) is not None]
+        values = [value for run in runs if (value := run.last(metric)) is not None]
         if not values:
             return None
-        ends = [having[0].last(f"{metric}_{end}") for end in ("low", "high")]  # Wilson's, as the run has logged them
-        wilson = None if len(values) > 1 or ends[0] is None or ends[1] is None else (ends[0], ends[1])
-        bounds = bootstrap_interval(values) if len(values) >= LEAST else wilson
+        bounds = bootstrap_interval(values) if len(values) >= LEAST else None
+        if len(values) == 1:  # Wilson's, as the run has logged them
+            (run,) = (run for run in runs if run.last(metric) is not None)
+            low, high = (run.last(f"{metric}_{end}") for end in ("low", "high"))
+            bounds = None if low is None or high is None else (low, high)
         return cls(values, float(np.mean(values)), iqm(values), bounds)
 
 
@@ -246,12 +245,8 @@ class GroupComparison:
         """The groups, in one world those with the highest mean first, and those without a score last."""
         if len(self.worlds) > 1:
             return self.groups
-
-        def key(group: RunGroup) -> tuple[bool, float]:
-            score = self.scores[group.label]
-            return score is None, 0.0 if score is None else -score.mean
-
-        return sorted(self.groups, key=key)
+        means = {label: -math.inf if score is None else score.mean for label, score in self.scores.items()}
+        return sorted(self.groups, key=lambda group: -means[group.label])
 
     @cached_property
     def colours(self) -> dict[str, int | None]:
@@ -294,7 +289,10 @@ def from_default(run: StoredRun, folders: Sequence[Path] = ()) -> tuple[str, dic
         raise ConfigError("the run does not say which agent and world it is of")
     where = [*folders, conf_dir()]
     agents, worlds = (catalogue.names(group, where) for group in ("agent", "env"))
-    envs = [name for name in worlds if _world_of(name, where) == world]
+    envs = []
+    for name in worlds:
+        options = {option.key: option.value.strip("'\"") for option in catalogue.group_options("env", name, where)}
+        envs += [name] if options.get("name") == world else []
     if agent not in agents:
         raise ConfigError(missing_option("agent", str(agent), agents))
     if not envs:
@@ -311,9 +309,3 @@ def from_default(run: StoredRun, folders: Sequence[Path] = ()) -> tuple[str, dic
         pairs = [{key: value for key, value in config.items() if key != "run_dir"} for config in (default, run.config)]
         found.append((" ".join(overrides), varied(pairs)))
     return min(found, key=lambda entry: len(entry[1]))
-
-
-def _world_of(name: str, where: Sequence[Path]) -> str | None:
-    """Returns the name of the world that an option of ``env`` configures."""
-    options = catalogue.group_options("env", name, where)
-    return next((option.value.strip("'\"") for option in options if option.key == "name"), None)

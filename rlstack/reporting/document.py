@@ -75,7 +75,11 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0, folde
         raise ConfigError(f"score: no run has logged {score!r}, {did_you_mean(score, names)}logged: {', '.join(names)}")
     groups = grouped(runs)
     found = GroupComparison.of(groups, score)
-    notes = [(run.name, note) for run in runs for note in (*run.notes, *_failure(run))]
+    notes = []
+    for run in runs:
+        state, why = state_of(run)
+        failure = [f"failed: {why}" if why else "failed"] if state == "failed" else []
+        notes += [(run.name, note) for note in (*run.notes, *failure)]
     sections: list[Section] = []
     if runs:
         shown, missing = films(_filmed(groups, found.metric), films_mb)
@@ -88,12 +92,6 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0, folde
         sections += [provenance.configuration(groups, folders), provenance.environment(runs)]
     sections = [entry for entry in sections if entry.blocks]
     return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(found), sections, notes)
-
-
-def _failure(run: StoredRun) -> list[str]:
-    """Returns a line about the error that ended a run, if one did."""
-    state, why = state_of(run)
-    return [f"failed: {why}" if why else "failed"] if state == "failed" else []
 
 
 def _subtitle(groups: Sequence[RunGroup]) -> str:
@@ -172,11 +170,9 @@ def _filmed(groups: Sequence[RunGroup], metric: str | None) -> list[tuple[str, S
     filmed = [run for run in runs if _files(run)]
     if len(runs) == 1 or len(filmed) < 2 or metric is None:
         return [("", run) for run in filmed[:2]]
-    ranked = sorted(filmed, key=lambda run: -1e300 if (last := run.last(metric)) is None else last)
-    return [
-        (f" of the run with the {end} {metric}", run)
-        for end, run in zip(("highest", "lowest"), (ranked[-1], ranked[0]))
-    ]
+    lowest, *_, highest = sorted(filmed, key=lambda run: -1e300 if (last := run.last(metric)) is None else last)
+    ends = {"highest": highest, "lowest": lowest}
+    return [(f" of the run with the {end} {metric}", run) for end, run in ends.items()]
 
 
 def _files(run: StoredRun) -> list[Path]:

@@ -7,7 +7,7 @@ percentile bootstraps that draw the runs of each group or, of two single runs, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,15 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
         ConfigError: a folder does not exist or holds no runs, a run is on both sides, or a run has not logged the
             metric.
     """
-    groups = [_read(paths, key) for key, paths in (("first", first), ("second", second))]
+    groups: list[list[StoredRun]] = [[], []]
+    for key, paths, group in zip(("first", "second"), (first, second), groups):
+        for path in paths:
+            if not path.is_dir():
+                raise ConfigError(f"{key}: {path} is not a folder")
+            runs, _ = find(path)
+            if not runs:
+                raise ConfigError(f"{key}: {path} holds no runs, neither itself nor below")
+            group += runs
     every = [run for group in groups for run in group]
     if len({run.path.resolve() for run in every}) < len(every):
         raise ConfigError("second: a run is given twice; each may be on one side, once")
@@ -108,23 +116,7 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
             raise ConfigError(f"score: {run.path} has not logged {what}, {told}logged: {', '.join(run.curves)}")
     metric = str(metric)
     names = [",".join(map(str, paths)) for paths in (first, second)]
-    return _improvement(metric, names, groups)
 
-
-def _read(paths: Sequence[Path], key: str) -> list[StoredRun]:
-    found = []
-    for path in paths:
-        if not path.is_dir():
-            raise ConfigError(f"{key}: {path} is not a folder")
-        runs, _ = find(path)
-        if not runs:
-            raise ConfigError(f"{key}: {path} holds no runs, neither itself nor below")
-        found += runs
-    return found
-
-
-def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[StoredRun]]) -> Improvement:
-    every = [run for group in groups for run in group]
     single, worlds, sizes = len(every) == 2, worlds_of(every), [*map(len, groups)]
     sides, values, judged = [], [], set()
     for name, group in zip(names, groups):
@@ -143,8 +135,14 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
     apart = {key: (_value(one), _value(other)) for key, (one, other) in varied(configs).items()}
     if single and every[0].seed != every[1].seed:
         apart["seed"] = (_value(every[0].seed), _value(every[1].seed))
-    notes = [note for key, group in zip(("first", "second"), groups) for note in _pooled(key, group)]
-    if metric.startswith(EVALUATED) and len(worlds) == 1 and (other := _other_options(every)):
+    notes = []
+    for key, group in zip(("first", "second"), groups):
+        if len(pooled := grouped(group)) > 1:
+            labels = "; ".join(f"{one.label} ({one.seeds})" for one in pooled)
+            notes.append(f"{key} pools runs of {len(pooled)} configurations: {labels}")
+    held = [options for run in every if (options := _options(run))]
+    other = sorted({key for options in held for key in options if {one.get(key) for one in held} != {options[key]}})
+    if metric.startswith(EVALUATED) and len(worlds) == 1 and other:
         told = "check that their scores are comparable"
         notes.append(f"the runs were evaluated with different options of the world ({', '.join(other)}); {told}")
     notes += [f"{run.path}: {note}" for run in every for note in (*run.notes, *_missing(run, metric))]
@@ -163,13 +161,6 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
         differences=apart,
         notes=notes,
     )
-
-
-def _pooled(key: str, group: Sequence[StoredRun]) -> list[str]:
-    """Returns a note if the runs of one side differ in more than their seed."""
-    pooled = grouped(group)
-    labels = "; ".join(f"{one.label} ({one.seeds})" for one in pooled)
-    return [f"{key} pools runs of {len(pooled)} configurations: {labels}"] if len(pooled) > 1 else []
 
 
 def _value(value: Any) -> str:
@@ -217,12 +208,6 @@ def _options(run: StoredRun) -> dict[str, str]:
     return {key: repr(options[key]) for key in sorted(options)} if isinstance(options, dict) else {}
 
 
-def _other_options(runs: Iterable[StoredRun]) -> list[str]:
-    """Returns the names of the options with which not all of these runs were evaluated."""
-    held = [options for run in runs if (options := _options(run))]
-    return sorted({key for options in held for key in options if {one.get(key) for one in held} != {options[key]}})
-
-
 def resampled(first: Series, second: Series, paired: bool, count: int = 2000, seed: int = 0) -> tuple[Series, Series]:
     """Computes differences of means and probabilities of improvement for the data and ``count`` bootstrap samples.
 
@@ -240,11 +225,11 @@ def resampled(first: Series, second: Series, paired: bool, count: int = 2000, se
         times = rng.multinomial(size, np.full(size, 1 / size), count)
         return np.concatenate([np.ones((1, size)), times]) / size
 
-    one = drawn(len(first))
-    two = one if paired else drawn(len(second))
+    one = two = drawn(len(first))
     if paired:
         chances = two @ _wins(second, first)
     else:
+        two = drawn(len(second))
         chances = np.einsum("na,nb,ab->n", two, one, _wins(second[:, None], first), optimize=True)
     return two @ second - one @ first, chances.clip(0, 1)
 
@@ -281,8 +266,12 @@ def in_words(found: Improvement) -> list[str]:
     if len(found.worlds) == 1:
         lines.append(f"second - first: {found.difference:+.4g}{_spread(found)}")
     if found.probability is not None:
-        chance = f"{found.probability:.3f}{_within(found.probability_interval)}"
-        lines.append(f"{_pair(found)} with probability {chance}")
+        told = "a run of the second does better than a run of the first"
+        if found.between == "episodes":
+            told = "an episode of the second is better than an episode of the first"
+        if found.paired:
+            told = "the second does better than the first in the same episode"
+        lines.append(f"{told} with probability {found.probability:.3f}{_within(found.probability_interval)}")
     lines.append(f"verdict: {verdict(found)}")
     if found.differences:
         lines += ["", "configurations differ in:"]
@@ -311,14 +300,6 @@ def verdict(found: Improvement) -> str:
     if low <= 0 <= high:
         return f"{'no difference' if low == high else 'not separated'} in these episodes; {few}"
     return f"the {'second' if low > 0 else 'first'} run did better in these episodes; {few}"
-
-
-def _pair(found: Improvement) -> str:
-    if found.between == "runs":
-        return "a run of the second does better than a run of the first"
-    if found.paired:
-        return "the second does better than the first in the same episode"
-    return "an episode of the second is better than an episode of the first"
 
 
 def _spread(found: Improvement) -> str:

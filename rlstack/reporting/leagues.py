@@ -56,15 +56,6 @@ def _league(folder: Path) -> list[Block]:
             values = np.array(curves[player])
             lines.append(Line(player, index, *thinned(Curve(np.arange(1.0, len(values) + 1), values))))
         legend = [(line.label, f"c{line.colour}") for line in lines]
-        blocks.append(
-            Panels(
-                [
-                    (
-                        "Rating over a player's games",
-                        chart("rating over games", lines, axes=("games of the player", "rating")),
-                    )
-                ],
-                legend=legend,
-            )
-        )
+        drawn = chart("rating over games", lines, axes=("games of the player", "rating"))
+        blocks.append(Panels([("Rating over a player's games", drawn)], legend=legend))
     return blocks

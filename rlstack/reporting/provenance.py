@@ -88,20 +88,15 @@ def _row_of(run: StoredRun) -> list[str]:
 def _bars(parts: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Markup:
     """Draws a bar for each run with the time of its parts, on one scale."""
     longest = max(sum(part.values()) for part in parts.values()) or 1.0
-    rows = []
+    piece = Markup('<i class="c{}" style="width:{:.3f}%" title="{}: {}"></i>')
+    bar, rows = Markup('<div class="bar"><span>{}</span><div>{}</div><b>{}</b></div>'), []
     for run, part in parts.items():
-        whole = duration(sum(part.values()))
-        pieces = [
-            Markup('<i class="c{}" style="width:{:.3f}%" title="{}: {}"></i>').format(
-                names.index(name) % 8, 100 * seconds / longest, name, duration(seconds)
-            )
+        drawn = Markup("").join(
+            piece.format(names.index(name) % 8, 100 * seconds / longest, name, duration(seconds))
             for name, seconds in part.items()
-        ]
-        rows.append(
-            Markup('<div class="bar"><span>{}</span><div>{}</div><b>{}</b></div>').format(
-                breakable(run) if len(parts) > 1 else "", Markup("").join(pieces), whole
-            )
         )
+        name = breakable(run) if len(parts) > 1 else ""
+        rows.append(bar.format(name, drawn, duration(sum(part.values()))))
     return Markup('<div class="bars">{}</div>').format(Markup("").join(rows))
 
 

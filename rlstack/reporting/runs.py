@@ -203,7 +203,7 @@ def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, C
         at = header.index(FRAMES)
         for cells in rows:
             row = _numbers(cells)
-            if row is not None and len(row) == len(header) and math.isfinite(row[at]):
+            if len(row) == len(header) and math.isfinite(row[at]):
                 numbers.extend(row)
             else:
                 damaged += 1
@@ -250,12 +250,12 @@ def _end_of(path: Path) -> bytes:
             length *= 8
 
 
-def _numbers(cells: list[str]) -> list[float] | None:
-    """Parses a row: an empty cell is NaN, a logged NaN infinite; returns None for a damaged row."""
+def _numbers(cells: list[str]) -> list[float]:
+    """Parses a row: an empty cell is NaN, a logged NaN infinite; a damaged row is empty."""
     try:
         row = [float(cell) if cell else math.nan for cell in cells]
     except ValueError:
-        return None
+        return []
     return [math.inf if cell and math.isnan(value) else value for cell, value in zip(cells, row)]
 
 

@@ -15,8 +15,7 @@ from rlstack.config import ConfigError
 from rlstack.diagnostics.comparison import SCHEMA, changes, lines, read
 from rlstack.diagnostics.gpu import count_events, places_of
 from rlstack.diagnostics.measuring import percentiles
-from rlstack.diagnostics.sections import Sections
-from rlstack.diagnostics.training import count_products
+from rlstack.diagnostics.training import Sections, count_products
 
 
 class Hands:
