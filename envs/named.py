@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+import importlib.util
 import inspect
 import os
 import sys
@@ -65,9 +65,11 @@ def imported(module: str) -> ModuleType:
     Raises:
         ValueError: it cannot be imported; one line says why, and where in the user's code.
     """
-    if not sys.flags.safe_path and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
     try:
+        top, here = module.partition(".")[0], os.getcwd()
+        nowhere = bool(top) and top not in sys.modules and importlib.util.find_spec(top) is None
+        if nowhere and here not in sys.path and not getattr(sys.flags, "safe_path", False):  # new in Python 3.11
+            sys.path.append(here)
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:  # a user's code may raise anything, or end the program
         reason, top = " ".join(str(error).split()), module.partition(".")[0]

@@ -14,7 +14,7 @@ from rlstack.networks.quantile import QuantileNetwork
 
 def train(frames: int = 30_000, start: int = 1000, seed: int = 0) -> list[float]:
     """Trains an agent, and returns the returns of its episodes in their order."""
-    torch.manual_seed(seed)
+    torch.set_num_threads(1), torch.manual_seed(seed)  # more threads slow down such small networks
     env = TransformedEnv(GymEnv("CartPole-v1", categorical_action_encoding=True), Compose(RewardSum(), InitTracker()))
     env.set_seed(seed)
     loss = IQNLoss(QuantileNetwork(torch.nn.Linear(4, 64), 2, [64]), double=True)
@@ -37,5 +37,4 @@ def train(frames: int = 30_000, start: int = 1000, seed: int = 0) -> list[float]
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # more slow down such small networks
     print(f"mean return of the last 20 episodes: {sum(train()[-20:]) / 20:.0f}")

@@ -26,7 +26,7 @@ class Perception(nn.Sequential):
 
 def train(batches: int = 500, worlds: int = 64, steps: int = 32, seed: int = 0) -> list[float]:
     """Trains one policy for all robots, and returns the mean reward of a decision in each batch."""
-    torch.manual_seed(seed)
+    torch.set_num_threads(1), torch.manual_seed(seed)  # more threads slow down such small networks
     env = envs.make("marinenav", num_worlds=worlds)
     env.set_seed(seed)
     normal = [("agents", "loc"), ("agents", "scale")]
@@ -56,6 +56,5 @@ def train(batches: int = 500, worlds: int = 64, steps: int = 32, seed: int = 0) 
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # more slow down such small networks
     rewards = train()
     print(f"mean reward of a decision: {rewards[0]:.2f} at first, {sum(rewards[-10:]) / 10:.2f} at last")

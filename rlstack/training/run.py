@@ -74,7 +74,8 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     plain = {**plain, "notify": None}  # a secret, kept from files and loggers
     conceal(sys.argv, sys.orig_argv)
     check_agent(config.agent, config.total_frames)
-    check_learns(config)
+    if config.resume is None:
+        check_learns(config)
     check_kinds("env", str(config.env.get("name")), config.env)
     config.logger.check_installed()
     if config.init is not None and not os.path.exists(config.init):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.data import Bounded, Categorical, Unbounded
 
 from rlstack import envs
@@ -40,10 +40,14 @@ def test_levels() -> None:
     torch.testing.assert_close(levels(AdaptiveLevel(**ADAPTIVE), tau, interface, observation), expected)
 
 
-class Gamble:
+class Gamble(nn.Module):
     """A stand-in network: action 0 always returns 0; action 1 returns 3 or, in the worst 40 %, -2."""
 
-    def __call__(self, observation: Tensor, tau: Tensor) -> Tensor:
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, observation: Tensor, tau: Tensor) -> Tensor:
         gamble = torch.where(tau < 0.4, -2.0, 3.0)
         return torch.stack((torch.zeros_like(tau), gamble), -1)
 
@@ -69,11 +73,13 @@ def test_near_an_obstacle_it_does_not_gamble(act_levels: str) -> None:
 def test_candidates_are_compared_more_cautiously_near_an_obstacle() -> None:
     agent = small(world(NUMBERS), name="acqn", cvar=ADAPTIVE, candidates=64, num_quantiles=100)
 
-    def quantiles(observation: Tensor, action: Tensor, tau: Tensor) -> Tensor:
+    class Quantiles(nn.Module):
         """A stand-in network: further to the right, returns are higher and more uncertain."""
-        return (action + 1) * torch.where(tau < 0.4, -2.0, 3.0)
 
-    vars(agent.loss)["target_critic_network"] = quantiles
+        def forward(self, observation: Tensor, action: Tensor, tau: Tensor) -> Tensor:
+            return (action + 1) * torch.where(tau < 0.4, -2.0, 3.0)
+
+    vars(agent.loss)["target_critic_network"] = Quantiles()
     observation = torch.zeros(2, 4, 2)
     observation[..., 0] = torch.tensor([1.0, 3.0, 9.0, 100.0])
     action = agent.policy(explore=False)(TensorDict({"observation": observation}, [2, 4]))["action"]
@@ -128,4 +134,5 @@ def test_levels_that_make_no_sense_are_one_line(name: str, cvar: Any, message: s
 @pytest.mark.parametrize("name", ["iqn", "acqn"])
 def test_an_adaptive_level_needs_a_world_that_tells_distances(name: str) -> None:
     with pytest.raises(ConfigError, match=r"agent\.cvar: an adaptive level needs a world that reports the distance"):
-        small(world(DISCRETE if name == "iqn" else NUMBERS, nearest=None), name=name, cvar=ADAPTIVE)
+        more = {} if name == "iqn" else {"candidates": 64}
+        small(world(DISCRETE if name == "iqn" else NUMBERS, nearest=None), name=name, cvar=ADAPTIVE, **more)

@@ -21,7 +21,9 @@ DOUBLE = torch.float64
 
 def agent_and_batch(name: str, discrete: bool, dtype: torch.dtype = DOUBLE, **options: Any) -> tuple[Any, TensorDict]:
     """Returns an agent whose targets differ from its networks, and a flat batch of its own decisions."""
-    off_policy = {} if name in ("ppo", "a2c") else {"n_step": 1, "target_tau": 0.5}
+    off_policy: dict[str, Any] = {} if name in ("ppo", "a2c") else {"n_step": 1}
+    if off_policy and options.get("critic_norm") != "batch":
+        off_policy["target_tau"] = 0.5
     agent = small(plain(discrete, dtype), name=name, gamma=GAMMA, **off_policy, **options)
     for target in agent.targets.values():
         for parameter in target.network.parameters():

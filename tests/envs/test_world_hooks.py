@@ -19,7 +19,7 @@ from tests.agents.small_agents import Detour
 
 ASKED_OF_THE_CLASS = {
     *("evaluation_options", "two_sided_options", "drawing_options", "tie_breaker", "observing", "replay_ending"),
-    *("evaluation_set", "episode_options", "decided_by_episodes", "load_episodes", "load_replay"),
+    *("evaluation_set", "episode_options", "decided_by_episodes", "load_episodes", "load_replay", "replaces"),
 }
 OF_THE_ENV_ITSELF = {"carries_memory", "collect"}
 """Hooks that each env defines for itself: whether it carries recurrent states and collects many steps at once."""

@@ -41,15 +41,6 @@ def test_everyone_acts_for_its_own_sides_and_is_asked_once() -> None:
     assert [len(player.seen) for player in (a, b, c)] == [1, 1, 1]
 
 
-def test_an_agent_of_two_parts_plays_by_its_first_whatever_the_size_of_the_team() -> None:
-    small, large = (envs.make("rocket", num_worlds=2, blue=size, orange=size) for size in (1, 2))
-    agent: Any = make_agent("ppo", small, parameters="split", hidden=[8])
-    player, halves = PolicyPlayer(large, agent.policy(explore=False), "a"), half_worlds(large.reset()["agents"])
-    first = agent.parts[0].policy(explore=False)
-    expected = first.action(halves["observation"])
-    assert torch.equal(player.act(large, halves, torch.arange(len(halves))), expected)
-
-
 def test_an_empty_seat_keeps_the_action_that_is_given() -> None:
     env = Duel(num_worlds=2)
     seats = seats_of(env, [[EMPTY, 0], [EMPTY, 0]], Watching("a", 1))

@@ -158,7 +158,7 @@ def test_a_users_module_with_a_mistake_is_one_line_with_its_place(
     given: str, told: str, code: str, why: str, rlstack_command: Callable[..., Ended], tmp_path: Path
 ) -> None:
     (tmp_path / "broken.py").write_text(code)
-    ended = rlstack_command("train", "total_frames=100", *given.split())
+    ended = rlstack_command("train", "total_frames=100_000", *given.split())
     assert (ended.status, ended.err) == (2, f"error: {told} cannot be imported: {why}\n")
 
 
