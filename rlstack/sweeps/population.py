@@ -1,4 +1,4 @@
-"""The generations of a population and their selection (Population Based Training, Jaderberg et al. 2017).
+"""Population-based training (Jaderberg et al. 2017) on Hydra's launchers: each generation is a batch of runs.
 
 Every decision is written to ``population.json`` before it is carried out, and every step can be repeated, so a
 population continues after its process was killed at any moment.
@@ -6,19 +6,23 @@ population continues after its process was killed at any moment.
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import starmap
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 
-from rlstack.config import ConfigError, Interval, build
+from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.allowed import sign, sign_copy
 
-from .space import Space, check_values, value_of
+from .folder import JOBS
+from .jobs import Compose, Launch, checked, job, reached, show_scores, tell_failures, wait_for
+from .space import Space, assignment, check_values, split, value_of
 from .state import check_settings, read_state, reading, write_state
 
 KIND = "population"
@@ -208,12 +212,74 @@ class Population:
             if not self.generations or any(len(g.members) != theirs["members"] for g in self.generations):
                 raise ValueError("members are missing")
         check_settings(path, KIND, theirs, self.settings)
-        self._check_members(path)
-
-    def _check_members(self, path: Path) -> None:
-        """Checks that members hold only values of the options that vary, since they become command lines."""
         for member in (member for generation in self.generations for member in generation.members):
             values, copied = member.hyperparameters, member.copied_from
             check_values(path, KIND, self.space, values)
             if copied is not None and not 0 <= copied < self.config.members:
                 raise ConfigError(f"{path}: not a population (there is no member {copied} to copy)")
+
+
+# -- on launchers ---------------------------------------------------------------------------------------------------
+
+
+def train_population(options: Mapping[str, Any], arguments: Sequence[str], compose: Compose, launch: Launch) -> None:
+    """Trains a new population, or continues the one in its folder, and prints the result.
+
+    Args:
+        options: options of the sweeper; see :class:`PopulationConfig`.
+        arguments: the command line of a run with ranges for some options.
+        compose: function that composes a run's configuration from overrides.
+        launch: function that runs jobs; see :data:`rlstack.sweeps.jobs.Launch`.
+
+    Raises:
+        ConfigError: options or arguments have a mistake, before any work; or all members fail.
+    """
+    from rlstack.training.loggers import score
+
+    config = build(PopulationConfig, to_plain(options), "hydra.sweeper")
+    space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments])
+    run = checked(compose, space, fixed)
+    population = Population(config, space, run.total_frames, {"arguments": fixed})
+
+    def train(generation: Generation) -> None:
+        number = population.generations.index(generation)
+        print(f"generation {number + 1} of {config.generations}: members train to {generation.until:,} frames")
+        until = "null" if generation.until >= run.total_frames else str(generation.until)
+        jobs = [
+            job(
+                population.run(index),
+                [*fixed, f"seed={run.seed + index}"],
+                [*starmap(assignment, member.hyperparameters.items()), f"until={until}"],
+            )
+            for index, member in enumerate(generation.members)
+            if not reached(population.run(index), generation.until)
+        ]
+        if jobs:
+            for index in range(config.members):
+                wait_for(population.run(index))
+            launch(jobs, number * config.members)
+        tell_failures(population.folder / JOBS)  # a failed member continues as a copy of another
+        for index, member in enumerate(generation.members):
+            if reached(population.run(index), generation.until):
+                value = score(population.run(index), run.objective)
+                member.score = value if math.isfinite(value) else None
+
+    population.evolve(train)
+    show(population)
+
+
+def show(population: Population) -> None:
+    """Prints a table of the members, the one with the best score last, and the paths of the files."""
+    members = population.generations[-1].members
+    order = population.ranked(members)
+    rows = [
+        (
+            {"member": str(index), "score": members[index].score},
+            members[index].hyperparameters,
+            {"ancestors": " < ".join(map(str, population.lineage(index)[1:])) or "-"},
+        )
+        for index in order
+    ]
+    print(f"\npopulation finished: {population.folder}")
+    show_scores(rows, population.run(order[-1]), population.config.direction)
+    print(f"who copied whom, scores and hyperparameters of every generation: {population.folder / FILE}")
