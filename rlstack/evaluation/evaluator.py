@@ -200,8 +200,7 @@ def interface_of(config: Mapping[str, Any]) -> Interface:
 
 def check_fit(agent: Agent, config: Mapping[str, Any]) -> None:
     """Raises a :class:`ConfigError` unless the agent can observe and act in the world of an ``env`` group."""
-    fault = difference(agent.interface, interface_of(config))
-    if fault is not None:
+    if (fault := difference(agent.interface, interface_of(config))) is not None:
         raise ConfigError(f"env={config['name']} does not fit the agent: {fault}")
 
 
@@ -219,10 +218,9 @@ def _build(
     world: str, options: Mapping[str, Any], num_worlds: int, device: torch.device | str, seed: int, draws: bool
 ) -> EnvBase:
     accepted = envs.options_of(world)
-    fixed = dict(zip(OURS, (num_worlds, num_worlds, device, seed, False, 0)))
-    every = {**options, **{key: value for key, value in fixed.items() if key in accepted}}
-    drawing = envs.world_hooks(world).drawing_options if draws else {}
-    if drawing:
+    fixed = zip(OURS, (num_worlds, num_worlds, device, seed, False, 0))
+    every = {**options, **{key: value for key, value in fixed if key in accepted}}
+    if draws and (drawing := envs.world_hooks(world).drawing_options):
         asked = {key: {**value, **(options.get(key) or {})} for key, value in drawing.items()}
         with suppress(Exception), warnings.catch_warnings():  # whatever a constructor says that cannot draw here
             warnings.simplefilter("ignore")

@@ -192,17 +192,13 @@ def _placed(
     letters: dict[int, dict[int, tuple[str, Colour]]] = {}
     left = []
     for index, text in enumerate(texts):
-        if any(
-            text.text == other.text and abs(text.x - other.x) + abs(text.y - other.y) < 4
-            for other in texts[index + 1 :]
-        ):
+        later = texts[index + 1 :]
+        if any(text.text == other.text and abs(text.x - other.x) + abs(text.y - other.y) < 4 for other in later):
             continue  # the shadow of the text that follows
         start = min(max(round(text.x * scale - text.align * len(text.text)), 0), columns - len(text.text))
         taken, row = range(start - 1, start + len(text.text) + 1), int(text.y * scale / 2)
-        free = (
-            near for near in (row, row + 1, row - 1) if 0 <= near < rows and not letters.get(near, {}).keys() & taken
-        )
-        chosen = next(free, None)
+        near = [place for place in (row, row + 1, row - 1) if 0 <= place < rows]
+        chosen = next((place for place in near if not letters.get(place, {}).keys() & taken), None)
         if start < 0 or chosen is None:
             left.append(text.text)
             continue

@@ -110,10 +110,8 @@ class Seats:
         """
         worlds, count = agents.batch_size[:2]
         lead = (2 * worlds, count // 2)
-        if given is None:
-            actions = torch.zeros(*lead, *self._spec.shape, dtype=self._spec.dtype, device=agents.device)
-        else:
-            actions = given.reshape(*lead, *self._spec.shape)
+        shape, dtype = (*lead, *self._spec.shape), self._spec.dtype
+        actions = torch.zeros(shape, dtype=dtype, device=agents.device) if given is None else given.reshape(shape)
         halves = half_worlds(agents.select("observation", "active", MASK, strict=False))
         if self._rows is None:  # players by index with their rows, ascending
             drivers, order = self.assignment.flatten().sort(stable=True)

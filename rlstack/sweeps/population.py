@@ -95,7 +95,8 @@ class Population:
         if (self.folder / FILE).is_file():
             self._read()
         else:
-            self._append([PopulationMember(self._drawn(index)) for index in range(config.members)])
+            draws = [Random(f"{config.seed} member {index}") for index in range(config.members)]
+            self._append([PopulationMember({key: entry.draw(rng) for key, entry in space.items()}) for rng in draws])
 
     def run(self, member: int) -> Path:
         """Returns the folder of a member's run."""
@@ -131,12 +132,8 @@ class Population:
     def ranked(self, members: Sequence[PopulationMember]) -> list[int]:
         """Returns indices from worst to best; failed members come first."""
         sign = 1 if self.config.direction == "maximize" else -1
-
-        def merit(index: int) -> float:
-            score = members[index].score
-            return float("-inf") if score is None else sign * score
-
-        return sorted(range(len(members)), key=merit)
+        merits = [-math.inf if member.score is None else sign * member.score for member in members]
+        return sorted(range(len(members)), key=merits.__getitem__)
 
     def selected(self, members: Sequence[PopulationMember]) -> list[PopulationMember]:
         """Returns the next generation by truncation selection: the worst and failed ones become copies of the best."""
@@ -148,15 +145,11 @@ class Population:
         following = [PopulationMember(dict(member.hyperparameters)) for member in members]
         for index in sorted(failed.union(order[:count])):
             source = rng.choice(best)
-            following[index] = PopulationMember(
-                {
-                    key: self.space[key].draw(rng)
-                    if rng.random() < c.resample
-                    else self.space[key].perturb(value, c.perturb, rng)
-                    for key, value in members[source].hyperparameters.items()
-                },
-                copied_from=source,
-            )
+            values = {}
+            for key, value in members[source].hyperparameters.items():
+                space = self.space[key]
+                values[key] = space.draw(rng) if rng.random() < c.resample else space.perturb(value, c.perturb, rng)
+            following[index] = PopulationMember(values, copied_from=source)
         return following
 
     def lineage(self, member: int) -> list[int]:
@@ -166,10 +159,6 @@ class Population:
             source = generation.members[line[-1]].copied_from
             line += [] if source is None else [source]
         return line
-
-    def _drawn(self, index: int) -> dict[str, Any]:
-        rng = Random(f"{self.config.seed} member {index}")
-        return {key: dimension.draw(rng) for key, dimension in self.space.items()}
 
     def _append(self, members: list[PopulationMember]) -> None:
         turn = len(self.generations) + 1
@@ -272,14 +261,10 @@ def show(population: Population) -> None:
     """Prints a table of the members, the one with the best score last, and the paths of the files."""
     members = population.generations[-1].members
     order = population.ranked(members)
-    rows = [
-        (
-            {"member": str(index), "score": members[index].score},
-            members[index].hyperparameters,
-            {"ancestors": " < ".join(map(str, population.lineage(index)[1:])) or "-"},
-        )
-        for index in order
-    ]
+    rows = []
+    for index in order:
+        member, above = members[index], " < ".join(map(str, population.lineage(index)[1:])) or "-"
+        rows.append(({"member": str(index), "score": member.score}, member.hyperparameters, {"ancestors": above}))
     print(f"\npopulation finished: {population.folder}")
     show_scores(rows, population.run(order[-1]), population.config.direction)
     print(f"who copied whom, scores and hyperparameters of every generation: {population.folder / FILE}")

@@ -134,14 +134,10 @@ class Search:
 
     def ranked(self) -> list[int]:
         """Returns numbers from worst to best; failed trials come first, then pruned ones."""
-        sign = 1 if self.config.direction == "maximize" else -1
-
-        def merit(number: int) -> tuple[int, float]:
-            trial = self.trials[number]
-            order = ("failed", "running", "pruned", "complete").index(trial.state)
-            return order, sign * trial.scores[-1] if trial.scores else -math.inf
-
-        return sorted(range(len(self.trials)), key=merit)
+        sign, states = 1 if self.config.direction == "maximize" else -1, ("failed", "running", "pruned", "complete")
+        scores = [sign * trial.scores[-1] if trial.scores else -math.inf for trial in self.trials]
+        merits = [(states.index(trial.state), score) for trial, score in zip(self.trials, scores)]
+        return sorted(range(len(merits)), key=merits.__getitem__)
 
     def _drawn(self, number: int, known: int) -> dict[str, Any]:
         """Draws hyperparameters with Optuna's tree-structured Parzen estimator (Bergstra et al. 2011)."""
@@ -163,15 +159,9 @@ class Search:
         study = _study(self.config, sampler=TPESampler(seed=seed))
         for trial in self.trials[:known]:
             value = trial.scores[-1] if trial.state == "complete" else None
-            study.add_trial(
-                create_trial(
-                    state=states[trial.state],
-                    value=value,
-                    params=trial.hyperparameters,
-                    distributions=varies,
-                    intermediate_values=dict(enumerate(trial.scores)),
-                )
-            )
+            drawn = {"params": trial.hyperparameters, "distributions": varies}
+            scores = dict(enumerate(trial.scores))
+            study.add_trial(create_trial(state=states[trial.state], value=value, intermediate_values=scores, **drawn))
         params = study.ask(varies).params
         return {key: params[key] for key in self.space}
 
@@ -314,15 +304,11 @@ def pruning(run: str) -> list[Hook]:
 def show(found: Search) -> None:
     """Prints a table of the trials, the one with the best score last, and the paths of the files."""
     order = found.ranked()
-    rows = [
-        (
-            {"trial": str(number), "score": trial.scores[-1] if trial.scores else None},
-            trial.hyperparameters,
-            {"state": trial.state},
-        )
-        for number in order
-        for trial in [found.trials[number]]
-    ]
+    rows = []
+    for number in order:
+        trial = found.trials[number]
+        score = trial.scores[-1] if trial.scores else None
+        rows.append(({"trial": str(number), "score": score}, trial.hyperparameters, {"state": trial.state}))
     print(f"\nsearch finished: {found.folder}")
     show_scores(rows, found.run(order[-1]), found.config.direction)
     print(f"hyperparameters and scores of every trial: {found.folder / FILE}")

@@ -55,10 +55,8 @@ def check_settings(path: Path, kind: str, theirs: Mapping[str, Any], ours: Mappi
     """Raises a :class:`ConfigError` if a file was begun with other settings."""
     for key, value in ours.items():
         if theirs.get(key) != value:
-            raise ConfigError(
-                f"{path.parent} holds a {kind} whose {key} is {theirs.get(key)}, not {value}; "
-                "hydra.sweeper.folder=<another> begins a new one"
-            )
+            told = f"whose {key} is {theirs.get(key)}, not {value}; hydra.sweeper.folder=<another> begins a new one"
+            raise ConfigError(f"{path.parent} holds a {kind} {told}")
 
 
 def _format(kind: str) -> dict[str, Any]:
