@@ -343,7 +343,9 @@ class EpisodeStatistics:
         for name, value in self._statistics(following).items():
             self.values[name] = torch.where(self.running, value, self.values.get(name, value))
         self._find(stepped, step, LEARNED_FROM)
-        self.running = self.running & ~self._ended(following)
+        done = following.get("done", None)  # otherwise a world is done when all its agents are
+        ends = [done] if done is not None else [following.get(key) for key in self._env.done_keys]
+        self.running = self.running & ~torch.cat([self._flat(end) for end in ends], -1).all(-1)
         return int(self.running.sum())
 
     def _find(self, shown: TensorDictBase, step: int, only: frozenset[str]) -> bool:
@@ -371,12 +373,6 @@ class EpisodeStatistics:
             mean = (reward * self._present).sum(-1) / self._present.sum(-1)
         self._length, self._return = self._length + 1, self._return + mean
         return {"return": self._return, "length": torch.full_like(self._return, self._length)}
-
-    def _ended(self, following: TensorDictBase) -> Tensor:
-        """Returns the worlds that are done: as the world says, otherwise those of which all agents are done."""
-        done = following.get("done", None)
-        ends = [done] if done is not None else [following.get(key) for key in self._env.done_keys]
-        return torch.cat([self._flat(end) for end in ends], -1).all(-1)
 
     def _flat(self, value: Tensor) -> Tensor:
         return value.reshape(self._worlds, -1)

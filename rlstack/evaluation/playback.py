@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from PIL import Image
@@ -213,7 +213,7 @@ def _line(top: list[list[int]], bottom: list[list[int]], letters: Mapping[int, t
         if column in letters:
             sign, colour = letters[column]
             wanted_ink = _code(colour, deep)
-        changes = [(38, wanted_ink, ink), (48, wanted_paper, paper)]
+        changes: list[tuple[int, Any, Any]] = [(38, wanted_ink, ink), (48, wanted_paper, paper)]
         if wanted := [_colour(layer, code) for layer, code, before in changes if code != before]:
             parts.append(f"\x1b[{';'.join(wanted)}m")
         ink, paper = wanted_ink, wanted_paper

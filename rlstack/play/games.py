@@ -47,9 +47,7 @@ class GameResult(NamedTuple):
         """Returns the same game with this player as the first."""
         if name == self.first:
             return self
-        return self._replace(
-            first=self.second, second=self.first, points_first=self.points_second, points_second=self.points_first
-        )
+        return GameResult(self.second, self.first, self.points_second, self.points_first, *self[4:])
 
 
 @dataclass(frozen=True)

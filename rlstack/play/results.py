@@ -141,17 +141,10 @@ def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, t
     opponents = []
     for opponent in dict.fromkeys(row["opponent"] for row in rows):
         theirs = [row for row in rows if row["opponent"] == opponent]
-        opponents.append(
-            {
-                "timestamp": now,
-                "timestep": timestep,
-                "opponent": opponent,
-                **WinLossRecord.of(name, games, opponent).as_row(),
-                "elo_before": theirs[0]["elo_before"],
-                "elo_after": theirs[-1]["elo_after"],
-                "elo_change": sum(row["elo_change"] for row in theirs) if ratings.kind == "elo" else end - start,
-            }
-        )
+        change = sum(row["elo_change"] for row in theirs) if ratings.kind == "elo" else end - start
+        rating = {"elo_before": theirs[0]["elo_before"], "elo_after": theirs[-1]["elo_after"], "elo_change": change}
+        record = WinLossRecord.of(name, games, opponent).as_row()
+        opponents.append({"timestamp": now, "timestep": timestep, "opponent": opponent, **record, **rating})
     whole = WinLossRecord.of(name, games).as_row()
     return {
         "player": name,
@@ -180,22 +173,11 @@ def rated(games: Sequence[GameResult], ratings: Ratings) -> list[dict[str, Any]]
         ratings.record([game.scored for game in period])
         for game, (old, expected) in zip(period, before):
             new = ratings.rating(game.first)
-            rows.append(
-                {
-                    "game": len(rows) + 1,
-                    "player": game.first,
-                    "opponent": game.second,
-                    "player_score": game.points_first,
-                    "opponent_score": game.points_second,
-                    "goal_diff": game.points_first - game.points_second,
-                    "result": game.score,
-                    "expected_score": expected,
-                    "elo_before": old,
-                    "elo_after": new,
-                    "elo_change": new - old if len(period) == 1 else None,
-                    "steps": game.steps,
-                }
-            )
+            row: dict[str, Any] = {"game": len(rows) + 1, "player": game.first, "opponent": game.second}
+            row |= {"player_score": game.points_first, "opponent_score": game.points_second}
+            row |= {"goal_diff": game.points_first - game.points_second, "result": game.score}
+            row |= {"expected_score": expected, "elo_before": old, "elo_after": new}
+            rows.append(row | {"elo_change": new - old if len(period) == 1 else None, "steps": game.steps})
     return rows
 
 

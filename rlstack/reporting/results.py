@@ -174,18 +174,18 @@ def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool)
     rows = []
     for run, entry in entries:
         for row in entry.content["opponents"]:
-            counts = [number(_figure(row.get(key))) for key in ("games", "wins", "draws", "losses")]
-            rates = [_figure(row.get(f"decided_win_rate{end}")) for end in ("", "_low", "_high")]
-            told = [win_rate(rates), number(_figure(row.get("elo_after")))]
-            rows.append([run.name, entry.name, str(row.get("opponent", "")), *counts, *told])
+            rating = number(_figure(row.get("elo_after")))
+            rows.append([run.name, entry.name, str(row.get("opponent", "")), *_record(row), rating])
     head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided (95 %)", "rating"]
     return DataTable.of_runs(head, rows, several, 3, caption="Games against opponents.")
 
 
-def win_rate(rates: Sequence[float | None]) -> str:
-    """Formats a rate with its bounds."""
+def _record(row: Mapping[str, Any]) -> list[str]:
+    """Formats games, wins, draws and losses, and the share of wins among decided games with its bounds."""
+    counts = [number(_figure(row.get(key))) for key in ("games", "wins", "draws", "losses")]
+    rates = [_figure(row.get(f"decided_win_rate{end}")) for end in ("", "_low", "_high")]
     known = [rate for rate in rates if rate is not None]
-    return "–" if len(known) < 3 else f"{number(known[0])} ({interval(known[1:])})"
+    return [*counts, "–" if len(known) < 3 else f"{number(known[0])} ({interval(known[1:])})"]
 
 
 def _statistics(levels: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -227,11 +227,9 @@ def _league(folder: Path) -> list[Block]:
     league = League.open(folder)
     rows = []
     for row in standings(league):
-        rates = [row[f"decided_win_rate{end}"] for end in ("", "_low", "_high")]
-        counts = [number(row[key]) for key in ("games", "wins", "draws", "losses")]
         told = [str(row[key] or "–") for key in ("kind", "commander")]
         rated = [number(row["rating"]), number(row.get("deviation"))]
-        rows.append([row["player"], *told, *rated, *counts, win_rate(rates)])
+        rows.append([row["player"], *told, *rated, *_record(row)])
     name = f"{folder.name}: {len(league.members)} players, {len(league.games):,} games, {league.ratings.kind}"
     if not rows:
         return [Paragraphs([f"{name}. It has no players yet."])]

@@ -84,10 +84,8 @@ def sweep_folder(
 def _name(arguments: Sequence[str], defaults: Mapping[str, str | None]) -> str:
     """Returns the agents and worlds as they were typed, or the experiment."""
     given = {key.lstrip("+"): value for key, sign, value in (entry.partition("=") for entry in arguments) if sign}
-    named = {"env": given.get("env.name"), "agent": given.get("agent.algorithm")}
-    agent, world = (
-        given.get(key, defaults[key]) if given.get(key) != "own" else named[key] for key in ("agent", "env")
-    )
+    own = {"agent": given.get("agent.algorithm"), "env": given.get("env.name")}
+    agent, world = (own[key] if given.get(key) == "own" else given.get(key, defaults[key]) for key in own)
     words = [given["experiment"]] if "experiment" in given else [agent, given.get("env.id") or world]
     return re.sub(r"[^\w.-]+", "-", "_".join(map(str, words))).strip("-")[:_LONGEST]
 

@@ -92,8 +92,18 @@ class Population:
         described = {key: str(dimension) for key, dimension in space.items()}
         self.settings = {**settings, **ours, "space": described, "total_frames": total_frames}
         self.generations: list[Generation] = []
-        if (self.folder / FILE).is_file():
-            self._read()
+        if (path := self.folder / FILE).is_file():
+            content = read_state(path, KIND)
+            with reading(path, KIND):
+                theirs: dict[str, Any] = content["settings"]
+                self.generations = [build(Generation, generation) for generation in content["generations"]]
+                if not self.generations or any(len(g.members) != theirs["members"] for g in self.generations):
+                    raise ValueError("members are missing")
+            check_settings(path, KIND, theirs, self.settings)
+            for member in (member for generation in self.generations for member in generation.members):
+                check_values(path, KIND, space, member.hyperparameters)
+                if member.copied_from is not None and not 0 <= member.copied_from < config.members:
+                    raise ConfigError(f"{path}: not a population (there is no member {member.copied_from} to copy)")
         else:
             draws = [Random(f"{config.seed} member {index}") for index in range(config.members)]
             self._append([PopulationMember({key: entry.draw(rng) for key, entry in space.items()}) for rng in draws])
@@ -191,21 +201,6 @@ class Population:
     def _write(self) -> None:
         generations = list(map(asdict, self.generations))
         write_state(self.folder / FILE, KIND, settings=self.settings, generations=generations)
-
-    def _read(self) -> None:
-        path = self.folder / FILE
-        content = read_state(path, KIND)
-        with reading(path, KIND):
-            theirs: dict[str, Any] = content["settings"]
-            self.generations = [build(Generation, generation) for generation in content["generations"]]
-            if not self.generations or any(len(g.members) != theirs["members"] for g in self.generations):
-                raise ValueError("members are missing")
-        check_settings(path, KIND, theirs, self.settings)
-        for member in (member for generation in self.generations for member in generation.members):
-            values, copied = member.hyperparameters, member.copied_from
-            check_values(path, KIND, self.space, values)
-            if copied is not None and not 0 <= copied < self.config.members:
-                raise ConfigError(f"{path}: not a population (there is no member {copied} to copy)")
 
 
 # -- on launchers ---------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ class Search:
         study = _study(self.config, sampler=TPESampler(seed=seed))
         for trial in self.trials[:known]:
             value = trial.scores[-1] if trial.state == "complete" else None
-            drawn = {"params": trial.hyperparameters, "distributions": varies}
+            drawn: dict[str, Any] = {"params": trial.hyperparameters, "distributions": varies}
             scores = dict(enumerate(trial.scores))
             study.add_trial(create_trial(state=states[trial.state], value=value, intermediate_values=scores, **drawn))
         params = study.ask(varies).params
