@@ -329,20 +329,18 @@ def _parted(arguments: Sequence[str], config_name: str) -> tuple[list[str], list
         name, joined, value = entry.partition("=")
         if entry == "--json":
             overrides.append("json=true")
-            continue
-        if not entry.startswith("-"):
-            if value == "null" and name in _OPTIONAL:
-                overrides.append(f"~{name}")  # Hydra's way to choose nothing, or to drop what an experiment has chosen
-                continue
+        elif value == "null" and name in _OPTIONAL:
+            overrides.append(f"~{name}")  # Hydra's way to choose nothing, or to drop what an experiment has chosen
+        elif not entry.startswith("-"):
             if _NO_NAME.fullmatch(value) and (conf_dir() / name).is_dir():
                 raise ConfigError(missing_option(name, value, catalogue.names(name, catalogue.folders())))
             overrides.append(entry)
-            continue
-        if name not in _FLAGS:
+        elif name not in _FLAGS:
             raise ConfigError(_unknown_flag(name, value or "".join(rest[:1]), config_name))
-        flags.append(entry)
-        if _FLAGS[name] and not joined and rest and "=" not in rest[0].removeprefix(os.sep):
-            flags.append(rest.pop(0))
+        else:
+            flags.append(entry)
+            if _FLAGS[name] and not joined and rest and "=" not in rest[0].removeprefix(os.sep):
+                flags.append(rest.pop(0))
     return flags, overrides
 
 

@@ -345,9 +345,8 @@ def train(cfg: DictConfig) -> League | None:
     plain = to_plain(cfg)
     ours = build(LeagueTrainConfig, {key: plain.pop(key) for key in LeagueTrainConfig.__dataclass_fields__})
     if plain["resume"] is not None:
-        raise ConfigError(
-            "resume: 'league train' finds the run to continue by itself; rlstack train resume=<run> resumes one"
-        )
+        told = "'league train' finds the run to continue by itself; rlstack train resume=<run> resumes one"
+        raise ConfigError(f"resume: {told}")
 
     from rlstack.play.commanders import PoolConfig
     from rlstack.play.league import League

@@ -97,7 +97,7 @@ def _ends(callback: Callback, training: Training, metrics: Mapping[str, Any]) ->
 
 def run(cfg: DictConfig) -> float:
     """Trains a new or resumed run and reports on it; returns its score, for sweeps."""
-    from rlstack.sweeps.optuna_search import pruning
+    from rlstack.sweeps.search import pruning
 
     plain = prepared(cfg)
     with runs.begun(plain, pruning(str(plain["resume"] or plain["run_dir"]))) as training:

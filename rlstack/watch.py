@@ -93,16 +93,23 @@ def run(cfg: DictConfig) -> list[str]:
 
 def _show(config: WatchConfig, opened: ExitStack) -> list[str]:
     """Shows the episodes; ``opened`` closes the world."""
+    from rlstack.agents.interface import Interface
+    from rlstack.data.recordings import TransitionRecorder
+    from rlstack.evaluation.pictures import FinishedAnimation
+    from rlstack.play.replays import read_replay
+    from rlstack.training.recorded import write_recorded
+
     told: list[str] = []
     shown: WatchedPolicy | None = None
     try:
         if config.replay is not None:
-            _present(config, iter([_replay(config.replay)]), config.replay)
+            replay = FinishedAnimation(read_replay(Path(config.replay)), Path(config.replay).name)
+            _present(config, iter([replay]), config.replay)
         else:
             shown = find_policy(config, given_keys("env"))
             opened.callback(shown.env.close)
             if config.transitions is not None:
-                shown = shown.recorded()
+                shown = shown._replace(transitions=TransitionRecorder(Interface.of(shown.env).group))
             if config.show == "numbers":
                 _print_numbers(config, shown, told)
             else:
@@ -120,8 +127,9 @@ def _show(config: WatchConfig, opened: ExitStack) -> list[str]:
             raise
     for line in told:
         print(line)
-    if config.transitions is not None and shown is not None:
-        print(f"wrote {shown.write(config.transitions)}")
+    if config.transitions is not None and shown is not None and shown.transitions is not None:
+        interface, made = Interface.of(shown.env), shown.transitions.transitions()
+        print(f"wrote {write_recorded(config.transitions, made, interface, shown.name)}")
     if config.record is not None:
         print(f"wrote {config.record}")
     return told
@@ -201,13 +209,6 @@ def _print_numbers(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -
         told.append(episode.caption)
 
 
-def _replay(path: str) -> EpisodeAnimation:
-    from rlstack.evaluation.pictures import FinishedAnimation
-    from rlstack.play.replays import read_replay
-
-    return FinishedAnimation(read_replay(Path(path)), Path(path).name)
-
-
 # -- who acts ----------------------------------------------------------------------------------------------------
 
 
@@ -219,21 +220,6 @@ class WatchedPolicy(NamedTuple):
     policy: ActingPolicy
     name: str
     transitions: TransitionRecorder | None = None
-
-    def recorded(self) -> WatchedPolicy:
-        """Returns the same with a recorder of its decisions."""
-        from rlstack.agents.interface import Interface
-        from rlstack.data.recordings import TransitionRecorder
-
-        return self._replace(transitions=TransitionRecorder(Interface.of(self.env).group))
-
-    def write(self, target: str) -> str:
-        """Writes the decisions so far, see :func:`rlstack.training.recorded.write_recorded`."""
-        from rlstack.agents.interface import Interface
-        from rlstack.training.recorded import write_recorded
-
-        assert self.transitions is not None
-        return write_recorded(target, self.transitions.transitions(), Interface.of(self.env), self.name)
 
 
 def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPolicy:

@@ -257,6 +257,9 @@ class AgentConfig:
             raise ValueError("symmetry=augment is for agents without a recurrent core, recurrent must be null")
         if self.network_options and not self.network:
             raise ValueError("network_options are those of a network of yours, which agent.network names")
+        part = "batch_size" if hasattr(self, "batch_size") else "minibatch_size"
+        if (size := getattr(self, part, 0)) % self.accumulate:
+            raise ValueError(f"accumulate {self.accumulate} does not divide {part} {size}")
 
 
 # -- on-policy ---------------------------------------------------------------------------------------------------
@@ -339,8 +342,6 @@ class PPOConfig(OnPolicyConfig):
         super().__post_init__()
         if self.value_first and self.shared_layers:
             raise ValueError("value_first needs a value function of its own, shared_layers=0")
-        if self.minibatch_size % self.accumulate:
-            raise ValueError(f"accumulate {self.accumulate} does not divide minibatch_size {self.minibatch_size}")
 
 
 @dataclass
@@ -375,11 +376,6 @@ class PQNConfig(AgentConfig):
     epsilon: Probability = linear(1.0, 0.05, duration=0.2)  # probability of a uniform random action
     rnd: RNDConfig | None = None  # an exploration bonus for novel observations: {coefficient: 1.0}; null: none
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.minibatch_size % self.accumulate:
-            raise ValueError(f"accumulate {self.accumulate} does not divide minibatch_size {self.minibatch_size}")
-
 
 # -- off-policy --------------------------------------------------------------------------------------------------
 
@@ -413,8 +409,6 @@ class OffPolicyConfig(AgentConfig):
             raise ValueError(f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}")
         if self.n_step > self.buffer_size:
             raise ValueError(f"n_step {self.n_step} is more than buffer_size {self.buffer_size} holds")
-        if self.batch_size % self.accumulate:
-            raise ValueError(f"accumulate {self.accumulate} does not divide batch_size {self.batch_size}")
 
 
 @dataclass
@@ -537,36 +531,44 @@ class IQNConfig(ValueBasedConfig):
     #   that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
 
 
-def _check_critics(c: DDPGConfig | SACConfig) -> None:
-    """Raises a ValueError if the normalisation of critics does not fit the other options."""
-    if c.weight_norm and c.critic_norm == "none" and not c.layer_norm:
-        raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
-    if (c.weight_norm or c.critic_norm == "batch") and (isinstance(c.network, str) or "critic" in (c.network or ())):
-        raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
-    if c.critic_norm == "none":
-        return
-    if c.layer_norm:
-        raise ValueError("critic_norm=batch is in the place of layer_norm, give layer_norm=false")
-    if c.join == "gated":
-        raise ValueError("critic_norm=batch needs join=concat")
-    if c.target_every is not None:
-        raise ValueError("critic_norm=batch has no target networks, target_every must be null")
-    if c.target_tau != OffPolicyConfig.target_tau:
-        raise ValueError("critic_norm=batch has no target networks, leave out target_tau")
-
-
 @dataclass
-class DDPGConfig(OffPolicyConfig):
-    """The options of DDPG."""
+class CriticsConfig(OffPolicyConfig):
+    """The options that DDPG, TD3, SAC and TQC share."""
 
     # networks
-    layer_norm: bool = False  # in actor and critics
+    layer_norm: bool = False  # in the critics
     join: Literal["concat", "gated"] = "concat"
     #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
     critic_norm: Literal["none", "batch"] = "none"
     #   batch: batch renormalisation in the critics in the place of target networks (CrossQ, Bhatt et al. 2024)
     weight_norm: bool = False  # keeps the weights of each hidden unit of the critics at norm 1
     squash: Squash = "tanh"  # tanh | arctan
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = isinstance(self.network, str) or "critic" in (self.network or ())
+        if self.weight_norm and self.critic_norm == "none" and not self.layer_norm:
+            raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
+        if (self.weight_norm or self.critic_norm == "batch") and named:
+            raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
+        if self.critic_norm == "none":
+            return
+        if self.layer_norm:
+            raise ValueError("critic_norm=batch is in the place of layer_norm, give layer_norm=false")
+        if self.join == "gated":
+            raise ValueError("critic_norm=batch needs join=concat")
+        if self.target_every is not None:
+            raise ValueError("critic_norm=batch has no target networks, target_every must be null")
+        if self.target_tau != OffPolicyConfig.target_tau:
+            raise ValueError("critic_norm=batch has no target networks, leave out target_tau")
+
+
+@dataclass
+class DDPGConfig(CriticsConfig):
+    """The options of DDPG."""
+
+    # networks
+    layer_norm: bool = False  # in actor and critics
     output_scale: Gain = 1.0  # shrinks the actor's first actions towards zero
     raw_penalty: NonNegative = 0.0
     #   weight of the squared actor output before squashing: a saturated actor stops learning
@@ -584,10 +586,6 @@ class DDPGConfig(OffPolicyConfig):
     epsilon: Probability = 0.0  # probability of a uniform random action
     noise: NoiseScale = 0.1  # std of Gaussian noise on actions in [-1, 1]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_critics(self)
-
 
 @dataclass
 class TD3Config(DDPGConfig):
@@ -602,17 +600,8 @@ class TD3Config(DDPGConfig):
 
 
 @dataclass
-class SACConfig(OffPolicyConfig):
+class SACConfig(CriticsConfig):
     """The options of SAC."""
-
-    # networks
-    layer_norm: bool = False  # in the critics
-    join: Literal["concat", "gated"] = "concat"
-    #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
-    critic_norm: Literal["none", "batch"] = "none"
-    #   batch: batch renormalisation in the critics in the place of target networks (CrossQ, Bhatt et al. 2024)
-    weight_norm: bool = False  # keeps the weights of each hidden unit of the critics at norm 1
-    squash: Squash = "tanh"  # tanh | arctan
 
     # targets
     target_actor: bool = False  # target actions come from a target network of the actor (published)
@@ -642,7 +631,6 @@ class SACConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_critics(self)
         if self.critic_norm == "batch" and self.target_actor:
             raise ValueError("critic_norm=batch has no target networks, target_actor must be false")
 
@@ -831,9 +819,8 @@ class TorchRLConfig(OffPolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data == "replay" and self.value_estimator != "td0":
-            raise ValueError(
-                f"value_estimator={self.value_estimator} needs sequences, data=rollout; with replay give td0"
-            )
+            told = "needs sequences, data=rollout; with replay give td0"
+            raise ValueError(f"value_estimator={self.value_estimator} {told}")
         if self.optimizers and self.lr != TorchRLConfig.lr:
             raise ValueError("lr is for agents without optimizers, whose rates are optimizers.<name>.lr")
         if self.data == "rollout":
@@ -841,9 +828,8 @@ class TorchRLConfig(OffPolicyConfig):
                 if name in WITHOUT_ROLLOUTS and to_plain(getattr(self, name)) != value:
                     raise ValueError(f"{name} is for data=replay, leave it out")
         if self.symmetry == "augment" and self.data == "rollout":
-            raise ValueError(
-                "symmetry=augment is for data=replay here; of own losses, ppo and a2c take it with rollouts"
-            )
+            told = "of own losses, ppo and a2c take it with rollouts"
+            raise ValueError(f"symmetry=augment is for data=replay here; {told}")
 
 
 CONFIGS: dict[str, type[Any]] = {
@@ -886,13 +872,9 @@ def store_options() -> None:
 
 def defaults_of(config: type[Any]) -> dict[str, Any]:
     """Returns the defaults of an agent's options, for those that have one, as plain values for yaml."""
-    found: dict[str, Any] = {}
-    for entry in fields(config):
-        if entry.default_factory is not MISSING:
-            found[entry.name] = _as_yaml(entry.default_factory())
-        elif entry.default is not MISSING:
-            found[entry.name] = _as_yaml(entry.default)
-    return found
+    made = {entry.name: entry.default_factory() for entry in fields(config) if entry.default_factory is not MISSING}
+    values = {entry.name: made.get(entry.name, entry.default) for entry in fields(config)}
+    return {name: _as_yaml(value) for name, value in values.items() if value is not MISSING}
 
 
 def _as_yaml(value: Any) -> Any:

@@ -60,17 +60,15 @@ def unknown_key(key: str, allowed: Iterable[Any], below: Sequence[str] = ()) -> 
     if not siblings:
         return f"{key}: unknown key, nothing is allowed here"
     places = {entry.rpartition(".")[2]: entry for entry in (*reversed(below), *siblings)}
-    return f"{key}: unknown key, {_question([places[guess] for guess in nearest(name, places)])}" + (
-        f"allowed: {', '.join(siblings)}"
-    )
+    guess = _question([places[close] for close in nearest(name, places)])
+    return f"{key}: unknown key, {guess}allowed: {', '.join(siblings)}"
 
 
 def missing_option(group: str, name: str, options: Sequence[str]) -> str:
     """Returns the message for a group option (``agent=nope``) that does not exist."""
     exists = ", ".join(sorted(options)) or "none"
-    library = (
-        {"-v": "gymnasium", "_v": "pettingzoo"}.get(re.sub(r".*([-_]v)\d+", r"\1", name)) if group == "env" else None
-    )
+    version = re.sub(r".*([-_]v)\d+", r"\1", name) if group == "env" else ""
+    library = {"-v": "gymnasium", "_v": "pettingzoo"}.get(version)
     elsewhere = f"; {library}'s environments are env={library} env.id={name}" if library else ""
     return f"{group}: no option {name!r}, {did_you_mean(name, options)}available: {exists}{elsewhere}"
 
@@ -140,7 +138,14 @@ def exit_in_one_line(
     Args:
         explain: returns the line for an error, or None if the error is a bug.
     """
-    _open_streams()
+    # Standard streams that are closed (>&-) are opened to nowhere; the next file would get their numbers.
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
     try:
         yield
         _flush()
@@ -162,17 +167,6 @@ def exit_in_one_line(
             raise
         _show_traceback()
         _exit(f"error: {line}", USER_ERROR_STATUS)
-
-
-def _open_streams() -> None:
-    """Opens standard streams that are closed (``>&-``) to nowhere; the next file would get their numbers."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _flush() -> bool:

@@ -43,7 +43,8 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
     options = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
     if name not in options:
         raise ConfigError(missing_option(group, name, options))
-    root = copy.deepcopy(_composed(f"{group}/{name}", _changed(conf_dir())))
+    times = [path.stat().st_mtime_ns for path in conf_dir().rglob("*.yaml")]
+    root = copy.deepcopy(_composed(f"{group}/{name}", (str(conf_dir()), len(times), max(times, default=0))))
     OmegaConf.set_struct(root, False)
     # A file with "@package _global_" puts its content at the root instead of under its group.
     package = group.replace("/", ".")
@@ -55,14 +56,11 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
 
 @cache
 def _composed(name: str, changed: tuple[str, int, int]) -> DictConfig:
-    """Composes a file once, as this takes a tenth of a second; ``changed`` identifies the state of the folder."""
+    """Composes a file once, as this takes a tenth of a second.
+
+    ``changed`` has the folder of yaml files, their number, and the time of the last change to any of them.
+    """
     return compose_config(name)
-
-
-def _changed(folder: Path) -> tuple[str, int, int]:
-    """Returns a folder of yaml files with their number and the time of the last change to any of them."""
-    times = [path.stat().st_mtime_ns for path in folder.rglob("*.yaml")]
-    return str(folder), len(times), max(times, default=0)
 
 
 def check_kinds(group: str, name: str, values: Mapping[str, Any]) -> None:

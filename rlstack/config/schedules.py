@@ -96,9 +96,8 @@ def make_schedule(
     for value in (config.start, config.end, config.warmup_start if config.warmup else None):
         if value is not None and bounds is not None and value not in bounds:
             raise ConfigError(bounds.refusal(where, value))
-    warmup, duration = (
-        length * total_frames if length <= 1 else float(length) for length in (config.warmup, config.duration or 1.0)
-    )
+    lengths = (config.warmup, config.duration or 1.0)
+    warmup, duration = (length * total_frames if length <= 1 else float(length) for length in lengths)
     duration = math.inf if config.kind == "constant" else duration
     if warmup >= duration:
         raise ConfigError(f"{where}.warmup: {warmup:g} frames leave nothing of the duration, {duration:g} frames")

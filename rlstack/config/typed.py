@@ -151,7 +151,11 @@ def convert(hint: Any, value: Any, key: str) -> Any:
         value = resolve(value, key)
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _bounded(convert(args[0], value, key), args[1:], key)
+        value = convert(args[0], value, key)
+        for interval in args[1:] if isinstance(value, int | float) and not isinstance(value, bool) else ():
+            if isinstance(interval, Interval) and value not in interval:
+                raise ConfigError(interval.refusal(key, value))
+        return value
     if hint is Any:
         return value
     if origin in _UNIONS:
@@ -177,14 +181,6 @@ def convert(hint: Any, value: Any, key: str) -> Any:
         items = [convert(h, item, f"{key}[{i}]") for i, (h, item) in enumerate(zip(hints, value, strict=True))]
         return tuple(items) if origin is tuple else items
     return hint(value) if hint in (int, float) else value
-
-
-def _bounded(value: Any, metadata: tuple[Any, ...], key: str) -> Any:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        for interval in metadata:
-            if isinstance(interval, Interval) and value not in interval:
-                raise ConfigError(interval.refusal(key, value))
-    return value
 
 
 def _one_of(choices: tuple[Any, ...], value: Any, key: str, hint: Any) -> Any:

@@ -99,14 +99,12 @@ class MeasuredTraining:
     @property
     def sweeps(self) -> bool:
         """Returns whether another number of worlds can be built quickly."""
-        slow = self.config.env.get("compiled") or self.processes
-        return self.size_option is not None and not slow
+        return self.size_option is not None and not (self.config.env.get("compiled") or self.processes)
 
     @property
     def observing(self) -> tuple[str, ...]:
         """Returns the world's functions that make observations; none if compiled, as its parts cannot be timed."""
-        compiled = self.config.env.get("compiled")
-        return () if compiled else world_hooks(self.config.env["name"]).observing
+        return () if self.config.env.get("compiled") else world_hooks(self.config.env["name"]).observing
 
 
 def repeat(function: Callable[[], Any], seconds: float, clock: Callable[[], float], warm_up: int = 1) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -60,8 +61,8 @@ class Stepper:
 
 def measure_worlds(measured: MeasuredTraining) -> dict[str, Any]:
     """Measures the configured worlds, a sweep over their number, and one over threads."""
-    env, config = measured.world(), measured.config.env
-    try:
+    config = measured.config.env
+    with closing(measured.world()) as env:
         stepper = Stepper(env)
         found: dict[str, Any] = _point(measured, env, stepper, measured.seconds)
         per_second = found["steps_per_second"]
@@ -74,8 +75,6 @@ def measure_worlds(measured: MeasuredTraining) -> dict[str, Any]:
         if (simulated := stepper.seconds_simulated()) is not None:
             found["real_time_factor"] = simulated * repeats * per_second
         found["threads"] = over_threads(measured, stepper)
-    finally:
-        env.close(raise_if_closed=False)
     return {**found, **_sweep(measured, {name: found[name] for name in _POINT})}
 
 
@@ -96,11 +95,8 @@ def _sweep(measured: MeasuredTraining, present: dict[str, Any]) -> dict[str, Any
         return {"sweep": [present], "sweep_ended": reason}
 
     def point(count: int) -> dict[str, Any]:
-        env = measured.world(count)
-        try:
+        with closing(measured.world(count)) as env:
             return _point(measured, env, Stepper(env), measured.seconds / 3)
-        finally:
-            env.close(raise_if_closed=False)
 
     now, ended = present["num_worlds"], None
     points = [point(count) for count in sorted({1, now // _GROWTH**2, now // _GROWTH} - {0, now})] + [present]
@@ -129,11 +125,8 @@ def measure_inference(measured: MeasuredTraining) -> dict[str, Any]:
 
     A batch has one entry per world; every agent in it makes a decision.
     """
-    env = measured.world()
-    try:
+    with closing(measured.world()) as env:
         root = env.reset()
-    finally:
-        env.close(raise_if_closed=False)
     root = root if root.ndim else root.unsqueeze(0)
     agent, seconds, worlds = measured.agent(env), measured.seconds, len(root)
     group = agent.interface.group

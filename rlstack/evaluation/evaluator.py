@@ -200,8 +200,7 @@ def interface_of(config: Mapping[str, Any]) -> Interface:
 
 def check_fit(agent: Agent, config: Mapping[str, Any]) -> None:
     """Raises a :class:`ConfigError` unless the agent can observe and act in the world of an ``env`` group."""
-    fault = difference(agent.interface, interface_of(config))
-    if fault is not None:
+    if (fault := difference(agent.interface, interface_of(config))) is not None:
         raise ConfigError(f"env={config['name']} does not fit the agent: {fault}")
 
 
@@ -219,10 +218,9 @@ def _build(
     world: str, options: Mapping[str, Any], num_worlds: int, device: torch.device | str, seed: int, draws: bool
 ) -> EnvBase:
     accepted = envs.options_of(world)
-    fixed = dict(zip(OURS, (num_worlds, num_worlds, device, seed, False, 0)))
-    every = {**options, **{key: value for key, value in fixed.items() if key in accepted}}
-    drawing = envs.world_hooks(world).drawing_options if draws else {}
-    if drawing:
+    fixed = zip(OURS, (num_worlds, num_worlds, device, seed, False, 0))
+    every = {**options, **{key: value for key, value in fixed if key in accepted}}
+    if draws and (drawing := envs.world_hooks(world).drawing_options):
         asked = {key: {**value, **(options.get(key) or {})} for key, value in drawing.items()}
         with suppress(Exception), warnings.catch_warnings():  # whatever a constructor says that cannot draw here
             warnings.simplefilter("ignore")
@@ -345,7 +343,9 @@ class EpisodeStatistics:
         for name, value in self._statistics(following).items():
             self.values[name] = torch.where(self.running, value, self.values.get(name, value))
         self._find(stepped, step, LEARNED_FROM)
-        self.running = self.running & ~self._ended(following)
+        done = following.get("done", None)  # otherwise a world is done when all its agents are
+        ends = [done] if done is not None else [following.get(key) for key in self._env.done_keys]
+        self.running = self.running & ~torch.cat([self._flat(end) for end in ends], -1).all(-1)
         return int(self.running.sum())
 
     def _find(self, shown: TensorDictBase, step: int, only: frozenset[str]) -> bool:
@@ -373,12 +373,6 @@ class EpisodeStatistics:
             mean = (reward * self._present).sum(-1) / self._present.sum(-1)
         self._length, self._return = self._length + 1, self._return + mean
         return {"return": self._return, "length": torch.full_like(self._return, self._length)}
-
-    def _ended(self, following: TensorDictBase) -> Tensor:
-        """Returns the worlds that are done: as the world says, otherwise those of which all agents are done."""
-        done = following.get("done", None)
-        ends = [done] if done is not None else [following.get(key) for key in self._env.done_keys]
-        return torch.cat([self._flat(end) for end in ends], -1).all(-1)
 
     def _flat(self, value: Tensor) -> Tensor:
         return value.reshape(self._worlds, -1)

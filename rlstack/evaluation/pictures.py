@@ -67,13 +67,9 @@ def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
     if len(evaluation.recordings) == 1 < len(evaluation.levels):
         return {"first": next(iter(evaluation.recordings))}
     columns = [evaluation.episodes[name] for name in ("success", "return") if name in evaluation.episodes]
-
-    def rank(index: int) -> list[float]:
-        return [float(column[index]) for column in columns]
-
-    recorded = list(reversed(evaluation.recordings))  # levels ascend
-    best, worst = max(recorded, key=rank), min(recorded, key=rank)
-    return {"best": best} if rank(best) == rank(worst) else {"best": best, "worst": worst}
+    ranks = {index: [float(column[index]) for column in columns] for index in reversed(evaluation.recordings)}
+    best, worst = max(ranks, key=ranks.__getitem__), min(ranks, key=ranks.__getitem__)  # levels ascend
+    return {"best": best} if ranks[best] == ranks[worst] else {"best": best, "worst": worst}
 
 
 # -- animations --------------------------------------------------------------------------------------------------
@@ -98,8 +94,7 @@ class LiveEpisode:
         number: int = 1,
         transitions: TransitionRecorder | None = None,
     ) -> None:
-        forget = getattr(policy, "reset", None)
-        if callable(forget):  # foreign policies with a recurrent state
+        if callable(forget := getattr(policy, "reset", None)):  # foreign policies with a recurrent state
             forget()
         drawn = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
         env.set_seed(drawn)

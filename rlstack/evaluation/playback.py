@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from PIL import Image
@@ -192,17 +192,13 @@ def _placed(
     letters: dict[int, dict[int, tuple[str, Colour]]] = {}
     left = []
     for index, text in enumerate(texts):
-        if any(
-            text.text == other.text and abs(text.x - other.x) + abs(text.y - other.y) < 4
-            for other in texts[index + 1 :]
-        ):
+        later = texts[index + 1 :]
+        if any(text.text == other.text and abs(text.x - other.x) + abs(text.y - other.y) < 4 for other in later):
             continue  # the shadow of the text that follows
         start = min(max(round(text.x * scale - text.align * len(text.text)), 0), columns - len(text.text))
         taken, row = range(start - 1, start + len(text.text) + 1), int(text.y * scale / 2)
-        free = (
-            near for near in (row, row + 1, row - 1) if 0 <= near < rows and not letters.get(near, {}).keys() & taken
-        )
-        chosen = next(free, None)
+        near = [place for place in (row, row + 1, row - 1) if 0 <= place < rows]
+        chosen = next((place for place in near if not letters.get(place, {}).keys() & taken), None)
         if start < 0 or chosen is None:
             left.append(text.text)
             continue
@@ -217,7 +213,7 @@ def _line(top: list[list[int]], bottom: list[list[int]], letters: Mapping[int, t
         if column in letters:
             sign, colour = letters[column]
             wanted_ink = _code(colour, deep)
-        changes = [(38, wanted_ink, ink), (48, wanted_paper, paper)]
+        changes: list[tuple[int, Any, Any]] = [(38, wanted_ink, ink), (48, wanted_paper, paper)]
         if wanted := [_colour(layer, code) for layer, code, before in changes if code != before]:
             parts.append(f"\x1b[{';'.join(wanted)}m")
         ink, paper = wanted_ink, wanted_paper

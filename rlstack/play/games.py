@@ -47,9 +47,7 @@ class GameResult(NamedTuple):
         """Returns the same game with this player as the first."""
         if name == self.first:
             return self
-        return self._replace(
-            first=self.second, second=self.first, points_first=self.points_second, points_second=self.points_first
-        )
+        return GameResult(self.second, self.first, self.points_second, self.points_first, *self[4:])
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,8 @@ class WinLossRecord:
     @classmethod
     def of(cls, name: str, games: Iterable[GameResult], opponent: str | None = None) -> WinLossRecord:
         """Returns the record of a player's games, or only of those against one opponent."""
-        seen = [
-            game.seen_by(name) for game in games if name in game[:2] and opponent in (None, game.first, game.second)
-        ]
+        played = (game for game in games if name in game[:2] and opponent in (None, game.first, game.second))
+        seen = [game.seen_by(name) for game in played]
         wins, draws, losses = (sum(game.score == score for game in seen) for score in (1.0, 0.5, 0.0))
         points = (sum(game.points_first for game in seen), sum(game.points_second for game in seen))
         return cls(wins, draws, losses, *points)
@@ -97,10 +94,8 @@ class WinLossRecord:
 
 
 def _rate(name: str, wins: int, games: int) -> dict[str, float | None]:
-    if not games:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    low, high = wilson_interval(wins, games)
-    return {name: wins / games, f"{name}_low": low, f"{name}_high": high}
+    low, high = wilson_interval(wins, games) if games else (None, None)
+    return {name: wins / games if games else None, f"{name}_low": low, f"{name}_high": high}
 
 
 # -- schedules -----------------------------------------------------------------------------------------------------

@@ -191,16 +191,14 @@ class League:
         ours, theirs = signature(self.env), signature(env)
         for key in sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "name", key)):
             if ours.get(key) != theirs.get(key):
-                raise ConfigError(
-                    f"env.{key}: {theirs.get(key)!r}, but the league in {self.folder} plays with {ours.get(key)!r}; "
-                    "choose another folder"
-                )
+                told = f"the league in {self.folder} plays with {ours.get(key)!r}; choose another folder"
+                raise ConfigError(f"env.{key}: {theirs.get(key)!r}, but {told}")
 
     def join(self, name: str, source: Source) -> None:
         """Adds a player unless it is a member; raises a :class:`ConfigError` if another member has this name."""
         known = self.members.get(name)
         if known is None:
-            self.admit(LeagueMember(name, source if isinstance(source, str) else dict(source), _now()))
+            self.admit(LeagueMember(name, source if isinstance(source, str) else dict(source), utc_now()))
         elif known.source != source:
             raise ConfigError(f"players: {name!r} is {known.source!r} in this league; give {source!r} another name")
 
@@ -300,53 +298,42 @@ def _add_candidate(
     text, options = read_source(source)
     own = [RANDOM, *runner.sides.scripted]
     if text in own:
-        raise ConfigError(
-            f"players: {text!r} comes with the world and is not a candidate; "
-            f"pool.players=[{text}] lets candidates meet it"
-        )
+        told = f"pool.players=[{text}] lets candidates meet it"
+        raise ConfigError(f"players: {text!r} comes with the world and is not a candidate; {told}")
     check_source(source, runner.sample)
     kind, path = ("rlstack", text) if text.startswith(PREFIX) else parse(with_kind(text))
     file = checkpoint_file(Path(path), options.get("which", "latest")) if kind == "rlstack" else Path(path)
     if not file.is_file():
-        raise ConfigError(
-            f"players: {text!r} is not a file; a candidate is a run, a checkpoint, or kind:path of a file"
-        )
+        what = "a candidate is a run, a checkpoint, or kind:path of a file"
+        raise ConfigError(f"players: {text!r} is not a file; {what}")
     identified = identity(file)
     if (known := league.member_of(identified)) is not None:
         raise ConfigError(f"players: {file} is in this league already, as {known.name!r}")
     taken = [*league.members, SELF, *own]
-    name = free_name(_checked(name_of(source)), taken) if wanted is None else _checked(wanted)
+    name = name_of(source) if wanted is None else wanted
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"players: {name!r} cannot name a candidate; letters, digits, _ - and . are allowed")
+    name = free_name(name, taken) if wanted is None else name
     if name in taken:
         raise ConfigError(f"players: the name {name!r} is taken in this league; give {source!r} another")
     plain = source if isinstance(source, str) else dict(source)
     meta = {"frames": None, "agent": kind, "note": note}
-    member = LeagueMember(name, plain, _now(), "candidate", identified, meta=meta)
+    member = LeagueMember(name, plain, utc_now(), "candidate", identified, meta=meta)
     if kind == "rlstack":
         member = replace(member, file=f"{PLAYERS}/{name}.pt")
         copies.append(league.folder / PLAYERS / f"{name}.pt")
-        meta |= _copy(file, copies[-1])
+        try:  # the parts of the checkpoint that playing needs
+            state = read_agent(file)
+            config = {**state["config"], "env": without_opponents(state["config"]["env"])}
+            kept = {"frames": state["frames"], "agent": state["agent"], "config": config}
+            copies[-1].parent.mkdir(parents=True, exist_ok=True)
+            write_checkpoint(copies[-1], kept, state["frames"])
+        except (CheckpointError, OSError) as error:
+            raise ConfigError(f"players: {error}") from None
+        meta |= {"frames": state["frames"], "agent": config["agent"]["name"]}
     runner.add(member.played_from(league.folder), name)
     league.admit(member)
     return name
-
-
-def _checked(name: str) -> str:
-    """Returns the name if it is possible for a file."""
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"players: {name!r} cannot name a candidate; letters, digits, _ - and . are allowed")
-    return name
-
-
-def _copy(file: Path, copy: Path) -> dict[str, Any]:
-    """Writes the parts of a checkpoint that playing needs; returns the member's ``meta``."""
-    try:
-        state = read_agent(file)
-        config = {**state["config"], "env": without_opponents(state["config"]["env"])}
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        write_checkpoint(copy, {"frames": state["frames"], "agent": state["agent"], "config": config}, state["frames"])
-    except (CheckpointError, OSError) as error:
-        raise ConfigError(f"players: {error}") from None
-    return {"frames": state["frames"], "agent": config["agent"]["name"]}
 
 
 def identity(file: Path) -> str:
@@ -358,7 +345,7 @@ def identity(file: Path) -> str:
     return f"{file.stem}:{facts.st_size}:{facts.st_mtime_ns}"
 
 
-def _now() -> str:
+def utc_now() -> str:
     """Returns the time in UTC as ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 

@@ -169,7 +169,16 @@ class _Round:
             if self._best is not None:
                 for world, game in zip(over.tolist(), self._game[over].tolist()):
                     self._best.finish(world, game, self._result(game))
-            root = self._next_games(over, following, root)
+            self._game[over] += self._worlds
+            cut = over[~following.get("done").reshape(self._worlds)[over]]
+            if len(cut):  # the worlds whose games were cut short
+                mask = torch.zeros(self._worlds, 1, dtype=torch.bool, device=over.device)
+                mask[cut] = True
+                root = self._env.reset(root.set("_reset", mask))
+            plays_on = self._game[over] < len(self._pairs)
+            seated = torch.full((len(over), 2), EMPTY, device=over.device)
+            seated[plays_on] = self._pairs[self._game[over[plays_on]]]
+            self._seats.seat(over, seated)
             if self._best is not None:
                 self._best.restarted()
         return [self._result(game) for game in range(len(self._pairs))]
@@ -199,17 +208,3 @@ class _Round:
             self._results[self._game[over]] = rows[over]
         self._steps[done | late] = 0
         return over
-
-    def _next_games(self, over: Tensor, following: Any, root: Any) -> Any:
-        """Assigns the players of the next games; resets the worlds whose games were cut short."""
-        self._game[over] += self._worlds
-        cut = over[~following.get("done").reshape(self._worlds)[over]]
-        if len(cut):
-            mask = torch.zeros(self._worlds, 1, dtype=torch.bool, device=over.device)
-            mask[cut] = True
-            root = self._env.reset(root.set("_reset", mask))
-        plays_on = self._game[over] < len(self._pairs)
-        seated = torch.full((len(over), 2), EMPTY, device=over.device)
-        seated[plays_on] = self._pairs[self._game[over[plays_on]]]
-        self._seats.seat(over, seated)
-        return root

@@ -220,10 +220,9 @@ def check_source(source: Source, env: EnvBase, more: Sequence[str] = ()) -> None
     except ConfigError as error:
         if ":" in text and not Path(text).exists():
             raise ConfigError(f"opponent {error}") from None
-        raise ConfigError(
-            f"opponent {text!r} is unknown, {did_you_mean(text, own)}allowed: {', '.join(own)}, a run directory, a "
-            f"checkpoint, or kind:path with one of the kinds {', '.join(KINDS)}"
-        ) from None
+        others = f"a run directory, a checkpoint, or kind:path with one of the kinds {', '.join(KINDS)}"
+        known = f"{did_you_mean(text, own)}allowed: {', '.join(own)}, {others}"
+        raise ConfigError(f"opponent {text!r} is unknown, {known}") from None
 
 
 def read_source(source: Source) -> tuple[str, dict[str, Any]]:
@@ -232,9 +231,8 @@ def read_source(source: Source) -> tuple[str, dict[str, Any]]:
         return source, {}
     if isinstance(source, Mapping) and isinstance(source.get("player"), str) and source["player"]:
         return source["player"], {str(key): value for key, value in source.items() if key != "player"}
-    raise ConfigError(
-        f"opponent {source!r}: give a name, a path or kind:path, or {{player: kind:path, <option>: <value>}}"
-    )
+    forms = "a name, a path or kind:path, or {player: kind:path, <option>: <value>}"
+    raise ConfigError(f"opponent {source!r}: give {forms}")
 
 
 def with_kind(source: str) -> str:

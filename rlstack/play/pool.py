@@ -296,7 +296,11 @@ class Pool:
         entry = Opponent(name, f"{name}.pt", frames)
         self._join(entry)
         self.ratings.set(name, self.ratings.rating(LEARNER))
-        self._prune()
+        snapshots = [entry for entry in self.entries if entry.name.startswith(_PREFIX)]
+        if self.keep is not None and len(snapshots) > self.keep:
+            worst = min(snapshots[:-1] or snapshots, key=lambda entry: self.ratings.rating(entry.name))
+            self.entries.remove(worst)  # its file stays: a run resumed from an earlier checkpoint may need it
+            self._loaded.pop(worst.name, None)
         self.write_index()
         return entry
 
@@ -307,15 +311,6 @@ class Pool:
     def _join(self, entry: Opponent) -> None:
         self.entries.append(entry)
         self.ratings.add(entry.name)
-
-    def _prune(self) -> None:
-        """Drops a surplus snapshot. Its file stays, since a run resumed from an earlier checkpoint may need it."""
-        snapshots = [entry for entry in self.entries if entry.name.startswith(_PREFIX)]
-        if self.keep is None or len(snapshots) <= self.keep:
-            return
-        worst = min(snapshots[:-1] or snapshots, key=lambda entry: self.ratings.rating(entry.name))
-        self.entries.remove(worst)
-        self._loaded.pop(worst.name, None)
 
     # -- state ---------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -293,10 +294,7 @@ def new_volatility(phi: float, sigma: float, v: float, delta: float, tau: float)
     if delta**2 > phi**2 + v:
         high = math.log(delta**2 - phi**2 - v)
     else:
-        steps = 1
-        while f(a - steps * tau) < 0:
-            steps += 1
-        high = a - steps * tau
+        high = next(high for steps in count(1) if not f(high := a - steps * tau) < 0)
     f_low, f_high = f(low), f(high)
     while abs(high - low) > EPSILON:
         middle = low + (low - high) * f_low / (f_high - f_low)

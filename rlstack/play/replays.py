@@ -69,8 +69,8 @@ class BestGames:
         lead = seen.points_first - seen.points_second if self.of else abs(seen.points_first - seen.points_second)
         if lead > 0:
             recording = recording.named((game.first, game.second), f"game {number + 1}")
-            self.games.append(RecordedGame(lead, number, game.steps, recording))
-            self.games = sorted(self.games, key=lambda kept: (-kept.lead, kept.steps))[: self.most]
+            games = [*self.games, RecordedGame(lead, number, game.steps, recording)]
+            self.games = sorted(games, key=lambda kept: (-kept.lead, kept.steps))[: self.most]
 
     def restarted(self) -> None:
         """Records the restart of worlds whose games had ended."""
@@ -86,10 +86,8 @@ class BestGames:
             path = folder / f"best_{place}{envs.world_hooks(self.world).replay_ending}"
             kept.recording.save_replay(path)
             written.append(path)
-            if kept.recording.has_page:
-                written.append(_shown(kept.recording, path.with_suffix(".html")))
-            if video:
-                written.append(_shown(kept.recording, path.with_suffix(".mp4")))
+            endings = [".html"] * kept.recording.has_page + [".mp4"] * video
+            written += [_shown(kept.recording, path.with_suffix(ending)) for ending in endings]
         return written
 
 

@@ -6,7 +6,6 @@ import csv
 import io
 import math
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,17 +18,12 @@ from rlstack.evaluation.table import print_rows
 from rlstack.runs.manifest import seal, unseal
 
 from .games import GameResult, WinLossRecord, in_turns, pairing, pairs
-from .league import League
+from .league import League, utc_now
 from .matches import GameRunner
 from .ratings import Elo, Ratings, fit_elo
 from .replays import BestGames
 
 _COUNTS = ("games", "wins", "draws", "losses")
-_RATES = {
-    "decided_win_rate": "success",
-    "decided_win_rate_low": "success_low",
-    "decided_win_rate_high": "success_high",
-}
 
 
 def print_results(rows: Sequence[Mapping[str, Any]], who: str) -> None:
@@ -44,7 +38,7 @@ def print_results(rows: Sequence[Mapping[str, Any]], who: str) -> None:
         ratings = {key: row.get(key) for key in ("rating", "deviation", "fitted_elo")}
         line |= {key: f"{value:.0f}" for key, value in ratings.items() if value is not None}
         line |= {key: row[key] for key in _COUNTS}
-        line |= {new: row[old] for old, new in _RATES.items()}
+        line |= {f"success{end}": row[f"decided_win_rate{end}"] for end in ("", "_low", "_high")}
         goals = {key: f"{row[key]:g}" for key in ("goals_for", "goals_against") if who == "opponent"}
         shown.append(line | goals | {"goal_diff": f"{row['goal_diff']:+g}"})
     print_rows(shown, sys.stdout)
@@ -143,22 +137,14 @@ def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, t
     """
     start = ratings.rating(name)
     rows = rated([game.seen_by(name) for game in games], ratings)
-    end = ratings.rating(name)
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    end, now = ratings.rating(name), utc_now()
     opponents = []
     for opponent in dict.fromkeys(row["opponent"] for row in rows):
         theirs = [row for row in rows if row["opponent"] == opponent]
-        opponents.append(
-            {
-                "timestamp": now,
-                "timestep": timestep,
-                "opponent": opponent,
-                **WinLossRecord.of(name, games, opponent).as_row(),
-                "elo_before": theirs[0]["elo_before"],
-                "elo_after": theirs[-1]["elo_after"],
-                "elo_change": sum(row["elo_change"] for row in theirs) if ratings.kind == "elo" else end - start,
-            }
-        )
+        change = sum(row["elo_change"] for row in theirs) if ratings.kind == "elo" else end - start
+        rating = {"elo_before": theirs[0]["elo_before"], "elo_after": theirs[-1]["elo_after"], "elo_change": change}
+        record = WinLossRecord.of(name, games, opponent).as_row()
+        opponents.append({"timestamp": now, "timestep": timestep, "opponent": opponent, **record, **rating})
     whole = WinLossRecord.of(name, games).as_row()
     return {
         "player": name,
@@ -168,7 +154,7 @@ def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, t
         "elo_history": [{"game": row["game"], "opponent": row["opponent"], "elo": row["elo_after"]} for row in rows],
         "elo_ratings": {each: ratings.rating(each) for each in ratings.names()},
         "initial_elo": start,
-        "final_elo": ratings.rating(name),
+        "final_elo": end,
         "game_by_game": rows,
     }
 
@@ -187,22 +173,11 @@ def rated(games: Sequence[GameResult], ratings: Ratings) -> list[dict[str, Any]]
         ratings.record([game.scored for game in period])
         for game, (old, expected) in zip(period, before):
             new = ratings.rating(game.first)
-            rows.append(
-                {
-                    "game": len(rows) + 1,
-                    "player": game.first,
-                    "opponent": game.second,
-                    "player_score": game.points_first,
-                    "opponent_score": game.points_second,
-                    "goal_diff": game.points_first - game.points_second,
-                    "result": game.score,
-                    "expected_score": expected,
-                    "elo_before": old,
-                    "elo_after": new,
-                    "elo_change": new - old if len(period) == 1 else None,
-                    "steps": game.steps,
-                }
-            )
+            row: dict[str, Any] = {"game": len(rows) + 1, "player": game.first, "opponent": game.second}
+            row |= {"player_score": game.points_first, "opponent_score": game.points_second}
+            row |= {"goal_diff": game.points_first - game.points_second, "result": game.score}
+            row |= {"expected_score": expected, "elo_before": old, "elo_after": new}
+            rows.append(row | {"elo_change": new - old if len(period) == 1 else None, "steps": game.steps})
     return rows
 
 
@@ -281,11 +256,11 @@ def show_members(league: League) -> None:
     rows = standings(league)
     shown = []
     for row in rows:
-        numbers = [row["rating"], row.get("deviation"), league.ratings.conservative(row["player"])]
-        rating, deviation, conservative = (None if number is None else f"{number:.0f}" for number in numbers)
         line = {"rank": row["rank"], "name": row["player"], "kind": row["kind"], "commander": row["commander"]}
-        line |= {"rating": rating, "deviation": deviation, "conservative": conservative, "games": row["games"]}
-        shown.append(line)
+        numbers = row | {"conservative": league.ratings.conservative(row["player"])}
+        for key in ("rating", "deviation", "conservative"):
+            line[key] = None if numbers.get(key) is None else f"{numbers[key]:.0f}"
+        shown.append(line | {"games": row["games"]})
     if shown:
         print_rows(shown, sys.stdout)
     counted = {kind: sum(row["kind"] == kind for row in rows) for kind in ("commander", "candidate", "player")}

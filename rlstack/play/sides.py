@@ -34,7 +34,12 @@ def sides_of(env: EnvBase) -> Sides:
     name = type(env if type(hooks) is WorldHooks else hooks.innermost).__name__
     sides = hooks.sides()
     if sides is None:
-        known = ", ".join(_two_sided())
+        found = []
+        for world in envs.names():
+            with suppress(ValueError):  # an installed package may be broken
+                if (other := envs.world_hooks(world)).sides is not WorldHooks.sides:
+                    found.append(other.__name__)
+        known = ", ".join(found)
         raise ConfigError(f"{name} does not have two sides that play against each other; known: {known}")
     if GROUP not in env.observation_spec.keys():  # noqa: SIM118
         raise ConfigError(f"{name} has no agents under {GROUP!r}, but two sides need at least one each")
@@ -42,16 +47,6 @@ def sides_of(env: EnvBase) -> Sides:
     if agents % 2:
         raise ConfigError(f"{name} has {agents} agents, but two sides need an even number")
     return sides
-
-
-def _two_sided() -> list[str]:
-    """Returns the class names of two-sided worlds."""
-    found = []
-    for world in envs.names():
-        with suppress(ValueError):  # an installed package may be broken
-            if (hooks := envs.world_hooks(world)).sides is not WorldHooks.sides:
-                found.append(hooks.__name__)
-    return found
 
 
 def half_worlds(agents: TensorDictBase) -> TensorDictBase:
@@ -115,21 +110,15 @@ class Seats:
         """
         worlds, count = agents.batch_size[:2]
         lead = (2 * worlds, count // 2)
-        if given is None:
-            actions = torch.zeros(*lead, *self._spec.shape, dtype=self._spec.dtype, device=agents.device)
-        else:
-            actions = given.reshape(*lead, *self._spec.shape)
+        shape, dtype = (*lead, *self._spec.shape), self._spec.dtype
+        actions = torch.zeros(shape, dtype=dtype, device=agents.device) if given is None else given.reshape(shape)
         halves = half_worlds(agents.select("observation", "active", MASK, strict=False))
-        for index, rows in self._seated():
-            chosen = self.players[index].act(self._env, halves, rows).to(actions.dtype)
-            actions = chosen if len(rows) == len(actions) else actions.index_copy(0, rows, chosen)
-        return actions.reshape(worlds, count, *self._spec.shape)
-
-    def _seated(self) -> list[tuple[int, Tensor]]:
-        """Returns players by index with their rows, ascending."""
-        if self._rows is None:
+        if self._rows is None:  # players by index with their rows, ascending
             drivers, order = self.assignment.flatten().sort(stable=True)
             present, counts = drivers.unique_consecutive(return_counts=True)
             groups = order.split(counts.tolist())
             self._rows = [(index, rows) for index, rows in zip(present.tolist(), groups) if index != EMPTY]
-        return self._rows
+        for index, rows in self._rows:
+            chosen = self.players[index].act(self._env, halves, rows).to(actions.dtype)
+            actions = chosen if len(rows) == len(actions) else actions.index_copy(0, rows, chosen)
+        return actions.reshape(worlds, count, *self._spec.shape)

@@ -104,9 +104,8 @@ class Versus(Wrapper):
     def __init__(self, inner: World, config: OpponentsConfig) -> None:
         super().__init__(inner)
         self.config, self._sides = config, sides_of(inner)
-        self.pool = Pool(
-            config.players, config.pool, config.loaded, config.memory, self._sides.anchors, keep=config.keep
-        )
+        anchors = self._sides.anchors
+        self.pool = Pool(config.players, config.pool, config.loaded, config.memory, anchors, keep=config.keep)
         self.pool.check(inner)
         self._sampler = make_sampler(config.sampler)
         self._agents = inner.observation_spec[GROUP].shape[1] // 2
@@ -230,10 +229,8 @@ class Versus(Wrapper):
         names = list(dict.fromkeys(wanted))
         known = dict(zip(self._names, self._seats.players))
         players = [known.get(name) or self.pool.player(name, self.inner, names) for name in names]
-        number = torch.tensor(
-            [names.index(name) if name in names else EMPTY for name in self._names] + [EMPTY], device=self.device
-        )
-        self._seats.renumber(players, number)
+        number = [*(names.index(name) if name in names else EMPTY for name in self._names), EMPTY]
+        self._seats.renumber(players, torch.tensor(number, device=self.device))
         self._names = names
 
     # -- stepping ------------------------------------------------------------------------------------------------
@@ -246,19 +243,13 @@ class Versus(Wrapper):
             action = self._seats.act(everyone, given.reshape(self.num_worlds, 2 * self._agents, *chosen.shape[2:]))
         agents = TensorDict({"action": action}, everyone.batch_size, self.device)
         following = self.inner._advance(TensorDict({GROUP: agents}, self.batch_size, self.device))
-        self._learn_results(following)
+        if len(over := following.get("done").reshape(self.num_worlds).nonzero()[:, 0]):
+            points = self._sides.score(following)[over].double()
+            difference = (points[:, 0] - points[:, 1]) * (1 - 2 * (self._own[over] % 2))
+            scores = (0.5 + 0.5 * difference.sign()).tolist()
+            rivals = self._seats.assignment[over].amax(-1).tolist()  # the other seat is empty, -1
+            self.pool.record([(self._names[index], score) for index, score in zip(rivals, scores)])
         return self._shown(following)
-
-    def _learn_results(self, following: TensorDictBase) -> None:
-        over = following.get("done").reshape(self.num_worlds).nonzero()[:, 0]
-        if not len(over):
-            return
-        points = self._sides.score(following)[over].double()
-        own = self._own[over] % 2
-        difference = (points[:, 0] - points[:, 1]) * (1 - 2 * own)
-        scores = (0.5 + 0.5 * difference.sign()).tolist()
-        rivals = self._seats.assignment[over].amax(-1).tolist()  # the other seat is empty, -1
-        self.pool.record([(self._names[index], score) for index, score in zip(rivals, scores)])
 
     def _shown(self, entries: TensorDictBase) -> TensorDict:
         """Returns the entries of the inner world from the view of the learning side."""
@@ -300,7 +291,6 @@ class Versus(Wrapper):
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def _state_to_save(self) -> dict[str, Any]:
-        players = [player.state_dict() for player in self._seats.players]
         return super()._state_to_save() | {
             "pool": self.pool.state_dict(),
             "names": list(self._names),
@@ -308,7 +298,7 @@ class Versus(Wrapper):
             "shares": self._shares,
             "episodes": self._episodes,
             "assignment": self._seats.assignment.clone(),
-            "players": players,
+            "players": [player.state_dict() for player in self._seats.players],
             "own": self._own,
             "returns": self._returns,
             "stage": {"met": self._met, "guests": list(self._guests), "snapshot_wanted": self.snapshot_wanted},
@@ -352,7 +342,7 @@ class ScriptedPolicy(TensorDictModuleBase):
         super().__init__()
         self.in_keys, self.out_keys = [(GROUP, "observation")], [(GROUP, "action")]
         self._env: Any = env
-        self._world = _whole(env)
+        self._world: Any = env.inner if isinstance(env, Versus) else env  # both sides are agents
         self._player = ScriptedPlayer(self._world, name)
 
     @torch.no_grad()
@@ -376,8 +366,3 @@ def own_policy(env: EnvBase, name: str) -> TensorDictModuleBase | None:
         interface = Interface.of(env)
         return TensorDictModule(player, [interface.key("observation")], [interface.key("action")])
     return ScriptedPolicy(env, name) if name in own_players(env) else None
-
-
-def _whole(env: EnvBase) -> Any:
-    """Returns the world with both sides as agents."""
-    return env.inner if isinstance(env, Versus) else env

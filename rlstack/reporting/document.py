@@ -18,9 +18,8 @@ from rlstack.envs.whole_files import replacing
 from . import curves, provenance
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, number, shorter
 from .differences import GroupComparison, RunGroup, grouped
-from .leagues import leagues
 from .listing import state_of
-from .results import results
+from .results import leagues, results
 from .runs import CPU_SECONDS, SECONDS, StoredRun, find
 
 _PARTS = Path(__file__).with_name("page")

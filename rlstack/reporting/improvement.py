@@ -95,8 +95,8 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
             metric.
     """
     groups: list[list[StoredRun]] = [[], []]
-    for key, paths, group in zip(("first", "second"), (first, second), groups):
-        for path in paths:
+    for key, folders, group in zip(("first", "second"), (first, second), groups):
+        for path in folders:
             if not path.is_dir():
                 raise ConfigError(f"{key}: {path} is not a folder")
             runs, _ = find(path)
@@ -115,8 +115,7 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
             told = did_you_mean(metric, run.curves) if metric else ""
             raise ConfigError(f"score: {run.path} has not logged {what}, {told}logged: {', '.join(run.curves)}")
     metric = str(metric)
-    names = [",".join(map(str, paths)) for paths in (first, second)]
-
+    names = [",".join(map(str, folders)) for folders in (first, second)]
     single, worlds, sizes = len(every) == 2, worlds_of(every), [*map(len, groups)]
     sides, values, judged = [], [], set()
     for name, group in zip(names, groups):

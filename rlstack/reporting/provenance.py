@@ -136,18 +136,15 @@ def _against_default(group: RunGroup, several: bool, folders: Sequence[Path]) ->
         title = f"{group.label}: {len(rows)} keys differ from their defaults"
         yield DataTable(["key", "default", "this run"], rows, 3, caption, title if several or len(rows) > 40 else None)
     except ConfigError as error:
-        yield Paragraphs([f"{group.label}: no differences from the defaults are shown, {_reason(run, str(error))}"])
+        lines = [entry["command"] for entry in run.environment if isinstance(entry.get("command"), list)]
+        flags = next((found for line in lines if (found := catalogue.folder_flags([*map(str, line)]))), "")
+        why = f"they cannot be composed ({error})."
+        if flags:
+            command = f"rlstack report {shlex.quote(str(run.path))}{flags}"
+            why = f"the run used your own yaml files; {command} shows them."
+        yield Paragraphs([f"{group.label}: no differences from the defaults are shown, since {why}"])
     text = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)
     yield Code(f"The whole configuration of {run.name}", text)
-
-
-def _reason(run: StoredRun, error: str) -> str:
-    """Returns why no default could be composed, and the flag of the run's command that would help."""
-    lines = [entry["command"] for entry in run.environment if isinstance(entry.get("command"), list)]
-    flags = next((found for line in lines if (found := catalogue.folder_flags([*map(str, line)]))), "")
-    if not flags:
-        return f"since they cannot be composed ({error})."
-    return f"since the run used your own yaml files; rlstack report {shlex.quote(str(run.path))}{flags} shows them."
 
 
 def _short(value: Any) -> str:

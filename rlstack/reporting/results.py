@@ -1,21 +1,25 @@
-"""Shows the results: final scores and evaluations by group and by run."""
+"""Shows the results: final scores and evaluations by group and by run, and leagues beside the runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup, escape
 
+from rlstack.config import ConfigError
 from rlstack.evaluation.statistics import LEAST, bootstrap_interval, iqm
 
 from .blocks import Block, DataTable, Drawing, Panels, Paragraphs, Section, duration, interval, number
-from .charts import parallel
+from .charts import Line, chart, parallel, thinned
 from .curves import FIRST, SINGLE, other_rewards, panels
 from .differences import GroupComparison, RunGroup, returns_of, written
-from .runs import CPU_SECONDS, StoredEvaluation, StoredRun
+from .runs import CPU_SECONDS, Curve, StoredEvaluation, StoredRun
 
+_CURVES, _CROSSED = 8, 20
+"""Numbers of best players of a league whose curves are drawn, and who are in the cross table."""
 _HIDDEN = ("level", "episodes", "success_low", "success_high")
 
 
@@ -170,18 +174,18 @@ def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool)
     rows = []
     for run, entry in entries:
         for row in entry.content["opponents"]:
-            counts = [number(_figure(row.get(key))) for key in ("games", "wins", "draws", "losses")]
-            rates = [_figure(row.get(f"decided_win_rate{end}")) for end in ("", "_low", "_high")]
-            told = [win_rate(rates), number(_figure(row.get("elo_after")))]
-            rows.append([run.name, entry.name, str(row.get("opponent", "")), *counts, *told])
+            rating = number(_figure(row.get("elo_after")))
+            rows.append([run.name, entry.name, str(row.get("opponent", "")), *_record(row), rating])
     head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided (95 %)", "rating"]
     return DataTable.of_runs(head, rows, several, 3, caption="Games against opponents.")
 
 
-def win_rate(rates: Sequence[float | None]) -> str:
-    """Formats a rate with its bounds."""
+def _record(row: Mapping[str, Any]) -> list[str]:
+    """Formats games, wins, draws and losses, and the share of wins among decided games with its bounds."""
+    counts = [number(_figure(row.get(key))) for key in ("games", "wins", "draws", "losses")]
+    rates = [_figure(row.get(f"decided_win_rate{end}")) for end in ("", "_low", "_high")]
     known = [rate for rate in rates if rate is not None]
-    return "–" if len(known) < 3 else f"{number(known[0])} ({interval(known[1:])})"
+    return [*counts, "–" if len(known) < 3 else f"{number(known[0])} ({interval(known[1:])})"]
 
 
 def _statistics(levels: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -199,3 +203,48 @@ def _cell(values: Mapping[str, Any], name: str) -> str:
 
 def _figure(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+# -- leagues -----------------------------------------------------------------------------------------------------
+
+
+def leagues(folders: list[Path], notes: list[tuple[str, str]]) -> list[Section]:
+    """Returns a section with all leagues, or no section without leagues. One that cannot be read gets a note."""
+    blocks: list[Block] = []
+    for folder in folders:
+        try:
+            blocks += _league(folder)
+        except ConfigError as error:
+            notes.append((folder.name, str(error)))
+    return [Section("League", blocks)] if blocks else []
+
+
+def _league(folder: Path) -> list[Block]:
+    # Imported here, since players and worlds import torch, which takes seconds.
+    from rlstack.play.league import League
+    from rlstack.play.results import cross_table, rating_curves, standings
+
+    league = League.open(folder)
+    rows = []
+    for row in standings(league):
+        told = [str(row[key] or "–") for key in ("kind", "commander")]
+        rated = [number(row["rating"]), number(row.get("deviation"))]
+        rows.append([row["player"], *told, *rated, *_record(row)])
+    name = f"{folder.name}: {len(league.members)} players, {len(league.games):,} games, {league.ratings.kind}"
+    if not rows:
+        return [Paragraphs([f"{name}. It has no players yet."])]
+    head = ["player", "kind", "commander", "rating", "deviation", "games", "won", "drawn", "lost", "of decided (95 %)"]
+    blocks: list[Block] = [DataTable(head, rows, 3, name)]
+    if league.games:
+        names = [row[0] for row in rows if row[5] != "0"]
+        cross = cross_table(league.games, names[:_CROSSED])
+        caption = "Wins, draws and losses of the row against the column."
+        blocks.append(DataTable(list(cross[0]), [list(row.values()) for row in cross], caption=caption))
+        curves, lines = rating_curves(league), []
+        for index, player in enumerate(names[:_CURVES]):
+            values = np.array(curves[player])
+            lines.append(Line(player, index, *thinned(Curve(np.arange(1.0, len(values) + 1), values))))
+        legend = [(line.label, f"c{line.colour}") for line in lines]
+        drawn = chart("rating over games", lines, axes=("games of the player", "rating"))
+        blocks.append(Panels([("Rating over a player's games", drawn)], legend=legend))
+    return blocks

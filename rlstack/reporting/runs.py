@@ -157,8 +157,7 @@ def find(folder: Path, whole: bool = True) -> tuple[list[StoredRun], list[Path]]
         top, seen = folder.resolve(), set[Path]()
         for path, folders, files in os.walk(folder, followlinks=True):
             work.reach(len(runs))
-            here = Path(path)
-            place = here.resolve()
+            here, place = Path(path), Path(path).resolve()
             known = here.is_symlink() and (place.is_relative_to(top) or top.is_relative_to(place))
             if place in seen or known:  # found elsewhere, or above: a loop
                 folders.clear()
@@ -167,7 +166,7 @@ def find(folder: Path, whole: bool = True) -> tuple[list[StoredRun], list[Path]]
             if _LEAGUE in files:
                 leagues.append(here)
             if METRICS_FILE in files or (_CONFIG in files and "total_frames" in _config(here, [])):
-                name = folder.resolve().name if here == folder else here.relative_to(folder).as_posix()
+                name = top.name if here == folder else here.relative_to(folder).as_posix()
                 runs.append(StoredRun.read(here, name, whole))
                 folders.clear()  # runs are not searched for further runs
             folders[:] = [name for name in folders if not name.startswith(".")]

@@ -75,25 +75,19 @@ def sweep_folder(
         try:
             yield [*arguments, f"{KEY}='{folder}'"], folder
         finally:
-            _remove_without_runs(folder)
+            if {path.name for path in folder.iterdir()} <= _OF_SWEEPERS:
+                shutil.rmtree(folder)
+                with suppress(OSError):
+                    folder.parent.rmdir()
 
 
 def _name(arguments: Sequence[str], defaults: Mapping[str, str | None]) -> str:
     """Returns the agents and worlds as they were typed, or the experiment."""
     given = {key.lstrip("+"): value for key, sign, value in (entry.partition("=") for entry in arguments) if sign}
-    named = {"env": given.get("env.name"), "agent": given.get("agent.algorithm")}
-    agent, world = (
-        given.get(key, defaults[key]) if given.get(key) != "own" else named[key] for key in ("agent", "env")
-    )
+    own = {"agent": given.get("agent.algorithm"), "env": given.get("env.name")}
+    agent, world = (own[key] if given.get(key) == "own" else given.get(key, defaults[key]) for key in own)
     words = [given["experiment"]] if "experiment" in given else [agent, given.get("env.id") or world]
     return re.sub(r"[^\w.-]+", "-", "_".join(map(str, words))).strip("-")[:_LONGEST]
-
-
-def _remove_without_runs(folder: Path) -> None:
-    if {path.name for path in folder.iterdir()} <= _OF_SWEEPERS:
-        shutil.rmtree(folder)
-        with suppress(OSError):
-            folder.parent.rmdir()
 
 
 # -- the results of its jobs -------------------------------------------------------------------------------------
@@ -142,14 +136,10 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
     keys = dict.fromkeys(key for given in options for key in given)
     varied = [key for key in keys if len({given.get(key) for given in options}) > 1]
     _show_configurations(results, [{key: given.get(key) for key in varied if key != "seed"} for given in options])
-    rows: list[Mapping[str, Any]] = [
-        {
-            **{key: given.get(key) for key in varied},
-            "score": result.get("score"),
-            "run": result.get("run") or f"failed: {result.get('error', 'no reason known')}",
-        }
-        for given, result in zip(options, results)
-    ]
+    rows: list[Mapping[str, Any]] = []
+    for given, result in zip(options, results):
+        run = result.get("run") or f"failed: {result.get('error', 'no reason known')}"
+        rows.append({**{key: given.get(key) for key in varied}, "score": result.get("score"), "run": run})
     print("\nthe runs of this sweep")
     print_rows(rows, sys.stdout)
     if any(folder in Path(result.get("run", "")).parents for result in results):

@@ -102,10 +102,8 @@ def show_scores(
     """
     from rlstack.evaluation.table import print_rows
 
-    def shown(value: Any) -> str:
-        return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-    print_rows([{**a, **{key: shown(value) for key, value in b.items()}, **c} for a, b, c in rows], sys.stdout)
+    told = [{key: f"{x:.3g}" if isinstance(x, float) else str(x) for key, x in values.items()} for _, values, _ in rows]
+    print_rows([{**before, **values, **after} for (before, _, after), values in zip(rows, told)], sys.stdout)
     end = "highest" if direction == "maximize" else "lowest"
-    told = shlex.quote(override("checkpoint", first))
-    print(f"evaluate the run with the {end} score, of a single seed: rlstack evaluate {told}")
+    best = shlex.quote(override("checkpoint", first))
+    print(f"evaluate the run with the {end} score, of a single seed: rlstack evaluate {best}")

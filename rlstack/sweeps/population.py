@@ -1,4 +1,4 @@
-"""The generations of a population and their selection (Population Based Training, Jaderberg et al. 2017).
+"""Population-based training (Jaderberg et al. 2017) on Hydra's launchers: each generation is a batch of runs.
 
 Every decision is written to ``population.json`` before it is carried out, and every step can be repeated, so a
 population continues after its process was killed at any moment.
@@ -6,19 +6,23 @@ population continues after its process was killed at any moment.
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import starmap
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 
-from rlstack.config import ConfigError, Interval, build
+from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.allowed import sign, sign_copy
 
-from .space import Space, check_values, value_of
+from .folder import JOBS
+from .jobs import Compose, Launch, checked, job, reached, show_scores, tell_failures, wait_for
+from .space import Space, assignment, check_values, split, value_of
 from .state import check_settings, read_state, reading, write_state
 
 KIND = "population"
@@ -88,10 +92,21 @@ class Population:
         described = {key: str(dimension) for key, dimension in space.items()}
         self.settings = {**settings, **ours, "space": described, "total_frames": total_frames}
         self.generations: list[Generation] = []
-        if (self.folder / FILE).is_file():
-            self._read()
+        if (path := self.folder / FILE).is_file():
+            content = read_state(path, KIND)
+            with reading(path, KIND):
+                theirs: dict[str, Any] = content["settings"]
+                self.generations = [build(Generation, generation) for generation in content["generations"]]
+                if not self.generations or any(len(g.members) != theirs["members"] for g in self.generations):
+                    raise ValueError("members are missing")
+            check_settings(path, KIND, theirs, self.settings)
+            for member in (member for generation in self.generations for member in generation.members):
+                check_values(path, KIND, space, member.hyperparameters)
+                if member.copied_from is not None and not 0 <= member.copied_from < config.members:
+                    raise ConfigError(f"{path}: not a population (there is no member {member.copied_from} to copy)")
         else:
-            self._append([PopulationMember(self._drawn(index)) for index in range(config.members)])
+            draws = [Random(f"{config.seed} member {index}") for index in range(config.members)]
+            self._append([PopulationMember({key: entry.draw(rng) for key, entry in space.items()}) for rng in draws])
 
     def run(self, member: int) -> Path:
         """Returns the folder of a member's run."""
@@ -127,12 +142,8 @@ class Population:
     def ranked(self, members: Sequence[PopulationMember]) -> list[int]:
         """Returns indices from worst to best; failed members come first."""
         sign = 1 if self.config.direction == "maximize" else -1
-
-        def merit(index: int) -> float:
-            score = members[index].score
-            return float("-inf") if score is None else sign * score
-
-        return sorted(range(len(members)), key=merit)
+        merits = [-math.inf if member.score is None else sign * member.score for member in members]
+        return sorted(range(len(members)), key=merits.__getitem__)
 
     def selected(self, members: Sequence[PopulationMember]) -> list[PopulationMember]:
         """Returns the next generation by truncation selection: the worst and failed ones become copies of the best."""
@@ -144,15 +155,11 @@ class Population:
         following = [PopulationMember(dict(member.hyperparameters)) for member in members]
         for index in sorted(failed.union(order[:count])):
             source = rng.choice(best)
-            following[index] = PopulationMember(
-                {
-                    key: self.space[key].draw(rng)
-                    if rng.random() < c.resample
-                    else self.space[key].perturb(value, c.perturb, rng)
-                    for key, value in members[source].hyperparameters.items()
-                },
-                copied_from=source,
-            )
+            values = {}
+            for key, value in members[source].hyperparameters.items():
+                space = self.space[key]
+                values[key] = space.draw(rng) if rng.random() < c.resample else space.perturb(value, c.perturb, rng)
+            following[index] = PopulationMember(values, copied_from=source)
         return following
 
     def lineage(self, member: int) -> list[int]:
@@ -162,10 +169,6 @@ class Population:
             source = generation.members[line[-1]].copied_from
             line += [] if source is None else [source]
         return line
-
-    def _drawn(self, index: int) -> dict[str, Any]:
-        rng = Random(f"{self.config.seed} member {index}")
-        return {key: dimension.draw(rng) for key, dimension in self.space.items()}
 
     def _append(self, members: list[PopulationMember]) -> None:
         turn = len(self.generations) + 1
@@ -199,21 +202,64 @@ class Population:
         generations = list(map(asdict, self.generations))
         write_state(self.folder / FILE, KIND, settings=self.settings, generations=generations)
 
-    def _read(self) -> None:
-        path = self.folder / FILE
-        content = read_state(path, KIND)
-        with reading(path, KIND):
-            theirs: dict[str, Any] = content["settings"]
-            self.generations = [build(Generation, generation) for generation in content["generations"]]
-            if not self.generations or any(len(g.members) != theirs["members"] for g in self.generations):
-                raise ValueError("members are missing")
-        check_settings(path, KIND, theirs, self.settings)
-        self._check_members(path)
 
-    def _check_members(self, path: Path) -> None:
-        """Checks that members hold only values of the options that vary, since they become command lines."""
-        for member in (member for generation in self.generations for member in generation.members):
-            values, copied = member.hyperparameters, member.copied_from
-            check_values(path, KIND, self.space, values)
-            if copied is not None and not 0 <= copied < self.config.members:
-                raise ConfigError(f"{path}: not a population (there is no member {copied} to copy)")
+# -- on launchers ---------------------------------------------------------------------------------------------------
+
+
+def train_population(options: Mapping[str, Any], arguments: Sequence[str], compose: Compose, launch: Launch) -> None:
+    """Trains a new population, or continues the one in its folder, and prints the result.
+
+    Args:
+        options: options of the sweeper; see :class:`PopulationConfig`.
+        arguments: the command line of a run with ranges for some options.
+        compose: function that composes a run's configuration from overrides.
+        launch: function that runs jobs; see :data:`rlstack.sweeps.jobs.Launch`.
+
+    Raises:
+        ConfigError: options or arguments have a mistake, before any work; or all members fail.
+    """
+    from rlstack.training.loggers import score
+
+    config = build(PopulationConfig, to_plain(options), "hydra.sweeper")
+    space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments])
+    run = checked(compose, space, fixed)
+    population = Population(config, space, run.total_frames, {"arguments": fixed})
+
+    def train(generation: Generation) -> None:
+        number = population.generations.index(generation)
+        print(f"generation {number + 1} of {config.generations}: members train to {generation.until:,} frames")
+        until = "null" if generation.until >= run.total_frames else str(generation.until)
+        jobs = [
+            job(
+                population.run(index),
+                [*fixed, f"seed={run.seed + index}"],
+                [*starmap(assignment, member.hyperparameters.items()), f"until={until}"],
+            )
+            for index, member in enumerate(generation.members)
+            if not reached(population.run(index), generation.until)
+        ]
+        if jobs:
+            for index in range(config.members):
+                wait_for(population.run(index))
+            launch(jobs, number * config.members)
+        tell_failures(population.folder / JOBS)  # a failed member continues as a copy of another
+        for index, member in enumerate(generation.members):
+            if reached(population.run(index), generation.until):
+                value = score(population.run(index), run.objective)
+                member.score = value if math.isfinite(value) else None
+
+    population.evolve(train)
+    show(population)
+
+
+def show(population: Population) -> None:
+    """Prints a table of the members, the one with the best score last, and the paths of the files."""
+    members = population.generations[-1].members
+    order = population.ranked(members)
+    rows = []
+    for index in order:
+        member, above = members[index], " < ".join(map(str, population.lineage(index)[1:])) or "-"
+        rows.append(({"member": str(index), "score": member.score}, member.hyperparameters, {"ancestors": above}))
+    print(f"\npopulation finished: {population.folder}")
+    show_scores(rows, population.run(order[-1]), population.config.direction)
+    print(f"who copied whom, scores and hyperparameters of every generation: {population.folder / FILE}")

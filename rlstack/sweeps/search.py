@@ -1,4 +1,4 @@
-"""The trials of a search with Optuna: how each is drawn, and when one is pruned.
+"""Searches with Optuna on Hydra's launchers: each batch of trials is a batch of runs.
 
 Sampler and pruner have no state: each trial is drawn by a sampler that is seeded by the search and the trial's number,
 and knows the trials in ``search.json`` that had finished before its batch. So a search that stops and continues, or is
@@ -8,16 +8,29 @@ killed, makes the same trials as an uninterrupted one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from itertools import starmap
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rlstack.config import ConfigError, Interval, build
+from hydra.core.hydra_config import HydraConfig
 
-from .space import RangeDimension, Space, check_values
+from rlstack.config import ConfigError, Interval, build, to_plain
+from rlstack.envs.extras import needs
+from rlstack.training.hooks import Hook
+
+from .folder import JOBS, in_sweep
+from .jobs import Compose, Launch, checked, job, reached, show_scores, tell_failures, wait_for
+from .space import RangeDimension, Space, assignment, check_values, split
 from .state import check_settings, read_state, reading, write_state
+
+if TYPE_CHECKING:
+    from rlstack.evaluation.results import Evaluation
+    from rlstack.training.config import ObjectiveConfig
+    from rlstack.training.loop import Training
 
 KIND = "search"
 FILE = "search.json"
@@ -121,14 +134,10 @@ class Search:
 
     def ranked(self) -> list[int]:
         """Returns numbers from worst to best; failed trials come first, then pruned ones."""
-        sign = 1 if self.config.direction == "maximize" else -1
-
-        def merit(number: int) -> tuple[int, float]:
-            trial = self.trials[number]
-            order = ("failed", "running", "pruned", "complete").index(trial.state)
-            return order, sign * trial.scores[-1] if trial.scores else -math.inf
-
-        return sorted(range(len(self.trials)), key=merit)
+        sign, states = 1 if self.config.direction == "maximize" else -1, ("failed", "running", "pruned", "complete")
+        scores = [sign * trial.scores[-1] if trial.scores else -math.inf for trial in self.trials]
+        merits = [(states.index(trial.state), score) for trial, score in zip(self.trials, scores)]
+        return sorted(range(len(merits)), key=merits.__getitem__)
 
     def _drawn(self, number: int, known: int) -> dict[str, Any]:
         """Draws hyperparameters with Optuna's tree-structured Parzen estimator (Bergstra et al. 2011)."""
@@ -150,15 +159,9 @@ class Search:
         study = _study(self.config, sampler=TPESampler(seed=seed))
         for trial in self.trials[:known]:
             value = trial.scores[-1] if trial.state == "complete" else None
-            study.add_trial(
-                create_trial(
-                    state=states[trial.state],
-                    value=value,
-                    params=trial.hyperparameters,
-                    distributions=varies,
-                    intermediate_values=dict(enumerate(trial.scores)),
-                )
-            )
+            drawn: dict[str, Any] = {"params": trial.hyperparameters, "distributions": varies}
+            scores = dict(enumerate(trial.scores))
+            study.add_trial(create_trial(state=states[trial.state], value=value, intermediate_values=scores, **drawn))
         params = study.ask(varies).params
         return {key: params[key] for key in self.space}
 
@@ -211,3 +214,102 @@ def _study(config: SearchConfig, **parts: Any) -> Any:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna.create_study(direction=config.direction, **parts)
+
+
+# -- on launchers ---------------------------------------------------------------------------------------------------
+
+
+def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compose, launch: Launch) -> None:
+    """Runs the trials of a search, or continues the one in its folder, and prints the result.
+
+    Args:
+        options: options of the sweeper; see :class:`SearchConfig`.
+        arguments: the command line of a run with ranges for some options.
+        compose: function that composes a run's configuration from overrides.
+        launch: function that runs jobs; see :data:`rlstack.sweeps.jobs.Launch`.
+
+    Raises:
+        ConfigError: options or arguments have a mistake or Optuna is missing, before any work; or all trials fail.
+    """
+    if find_spec("optuna") is None:
+        raise ConfigError(f"hydra/sweeper=search {needs('sweep')}")
+    config = build(SearchConfig, to_plain(options), "hydra.sweeper")
+    space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments], may_vary=("",))
+    run = checked(compose, space, fixed)
+    found = Search(config, space, {"arguments": fixed})
+    while numbers := found.batch():
+        left = [number for number in numbers if not _finished(found, number, run.objective)]
+        jobs = [
+            job(found.run(number), [*fixed, *starmap(assignment, found.trials[number].hyperparameters.items())])
+            for number in left
+        ]
+        if jobs:
+            print(f"trials {numbers[0] + 1} to {numbers[-1] + 1} of {config.n_trials}", flush=True)
+            for number in left:
+                wait_for(found.run(number))
+            launch(jobs, left[0])
+        tell_failures(found.folder / JOBS)
+        for number in left:
+            _finished(found, number, run.objective)
+        found.keep()
+    show(found)
+
+
+def _finished(found: Search, number: int, objective: ObjectiveConfig) -> bool:
+    """Decides the state of a trial by its run; returns False if it has yet to run or to continue."""
+    from rlstack.runs.run_directory import RunDirectory
+    from rlstack.training.loggers import METRICS_FILE, scores
+
+    run = found.run(number)
+    if not (run / METRICS_FILE).is_file() or not (run / "config.yaml").is_file():
+        found.finish(number, complete=False, scores=[])
+    else:
+        try:
+            history = scores(run, objective)
+        except ConfigError:  # the run was killed before its first evaluation
+            history = []
+        found.finish(number, reached(run, RunDirectory.open(run).read_config()["total_frames"]), history)
+    return found.trials[number].state != "failed"
+
+
+class Pruning(Hook):
+    """Ends the run of a trial that falls behind those before it.
+
+    Args:
+        config: configuration of the search.
+        number: number of the trial.
+    """
+
+    def __init__(self, config: SearchConfig, number: int) -> None:
+        self._config, trials = config, read_trials(Path(config.folder))
+        self._before = trials[: trials[number].known]
+
+    def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
+        from rlstack.training.loggers import scores
+
+        found = [score for score in scores(training.run.path, training.config.objective) if math.isfinite(score)]
+        if falls_behind(self._config, self._before, found):
+            training.event(f"pruned at {training.frames:,} frames: it falls behind the trials before it")
+            training.finish()
+
+
+def pruning(run: str) -> list[Hook]:
+    """Returns the hooks of a run, given by its folder, if it is a trial of a search."""
+    sweeper: Any = to_plain(HydraConfig.get().sweeper) if in_sweep() else {}
+    if not str(sweeper.pop("_target_", "")).endswith(".SearchSweeper"):
+        return []
+    return [Pruning(build(SearchConfig, sweeper, "hydra.sweeper"), int(Path(run).name.removeprefix("trial_")))]
+
+
+def show(found: Search) -> None:
+    """Prints a table of the trials, the one with the best score last, and the paths of the files."""
+    order = found.ranked()
+    rows = []
+    for number in order:
+        trial = found.trials[number]
+        score = trial.scores[-1] if trial.scores else None
+        rows.append(({"trial": str(number), "score": score}, trial.hyperparameters, {"state": trial.state}))
+    print(f"\nsearch finished: {found.folder}")
+    show_scores(rows, found.run(order[-1]), found.config.direction)
+    print(f"hyperparameters and scores of every trial: {found.folder / FILE}")
+    print("for more trials, repeat the command with a higher hydra.sweeper.n_trials")

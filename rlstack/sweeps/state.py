@@ -23,7 +23,7 @@ def write_state(path: Path, kind: str, **content: Any) -> None:
     """
     with writing(path), sealed(path.parent, path.name):
         sign(path.parent, links_in(path.parent))
-        write_json(path, {**_format(kind), **content})
+        write_json(path, {"format": f"rlstack-{kind}", "version": 1, **content})
 
 
 def read_state(path: Path, kind: str) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def read_state(path: Path, kind: str) -> dict[str, Any]:
     check_named(links_in(path.parent), path)
     with reading(path, kind):
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if {key: content[key] for key in _format(kind)} != _format(kind):
+        if (content["format"], content["version"]) != (f"rlstack-{kind}", 1):
             raise ValueError("another format")
         return content
 
@@ -55,11 +55,5 @@ def check_settings(path: Path, kind: str, theirs: Mapping[str, Any], ours: Mappi
     """Raises a :class:`ConfigError` if a file was begun with other settings."""
     for key, value in ours.items():
         if theirs.get(key) != value:
-            raise ConfigError(
-                f"{path.parent} holds a {kind} whose {key} is {theirs.get(key)}, not {value}; "
-                "hydra.sweeper.folder=<another> begins a new one"
-            )
-
-
-def _format(kind: str) -> dict[str, Any]:
-    return {"format": f"rlstack-{kind}", "version": 1}
+            told = f"whose {key} is {theirs.get(key)}, not {value}; hydra.sweeper.folder=<another> begins a new one"
+            raise ConfigError(f"{path.parent} holds a {kind} {told}")

@@ -11,8 +11,7 @@ import pytest
 
 import rlstack
 from rlstack.config import ConfigError
-from rlstack.sweeps.optuna_search import Pruning, _finished
-from rlstack.sweeps.search import Search, SearchConfig, SearchTrial, falls_behind
+from rlstack.sweeps.search import Pruning, Search, SearchConfig, SearchTrial, _finished, falls_behind
 from rlstack.sweeps.space import ChoiceDimension, RangeDimension, Space
 from rlstack.training.config import ObjectiveConfig
 

@@ -1,6 +1,6 @@
 """``hydra/sweeper=pbt`` and ``hydra/sweeper=search`` as Hydra wants them.
 
-What they do is in :mod:`rlstack.sweeps.pbt` and :mod:`rlstack.sweeps.optuna_search`.
+What they do is in :mod:`rlstack.sweeps.population` and :mod:`rlstack.sweeps.search`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PopulationSweeper(LaunchingSweeper):
 
     def search(self, options: Mapping[str, Any], arguments: list[str], compose: Compose, launch: Launch) -> None:
         """Trains the population of a command line."""
-        from rlstack.sweeps.pbt import train_population
+        from rlstack.sweeps.population import train_population
 
         train_population(options, arguments, compose, launch)
 
@@ -58,6 +58,6 @@ class SearchSweeper(LaunchingSweeper):
 
     def search(self, options: Mapping[str, Any], arguments: list[str], compose: Compose, launch: Launch) -> None:
         """Makes the trials of a command line."""
-        from rlstack.sweeps.optuna_search import search
+        from rlstack.sweeps.search import search
 
         search(options, arguments, compose, launch)
