@@ -207,7 +207,7 @@ def test_candidates(line: str, expected: list[str]) -> None:
 def test_words_of_commands_are_the_commands_own() -> None:
     from rlstack import convert, league
 
-    assert set(help._WORDS["league"]) == set(league.COMMANDS)
+    assert set(help._WORDS["league"]) == {*league.COMMANDS, league.TRAIN}
     assert set(help._WORDS["convert"]) == set(convert.CONVERTED)
 
 

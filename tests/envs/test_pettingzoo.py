@@ -412,7 +412,7 @@ def test_each_environment_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"id": f"{__name__}:Nobody"}, "has no 'Nobody'; it has"),
         (
             {"id": "gymnasium.envs.classic_control:CartPoleEnv"},
-            "for environments of gymnasium, use env=gymnasium env.id=gymnasium.envs",
+            "environments of gymnasium, use env=gymnasium env.id=",
         ),
         ({}, "id: missing, such as"),
         ({"id": "nowhere/nothing_v0"}, "id: nowhere/nothing_v0 cannot be imported: No module named"),
