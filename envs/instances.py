@@ -20,7 +20,7 @@ def check_instances(count: int, most: int | None) -> None:
     if most is not None and most < 1:
         raise ValueError(f"max_instances: {most} is not a positive number")
     if most is not None and count > most:
-        raise ValueError(f"num_envs: {count} are more than max_instances={most} allows at once")
+        raise ValueError(f"num_envs: max_instances={most} allows no more than {most}")
 
 
 def completed(made: list[Any], make: Callable[[], Any], count: int) -> list[Any]:

@@ -46,14 +46,15 @@ def lacks(thing: Any, name: str) -> str:
     public = [key for key in getattr(thing, "__dict__", ()) if not key.startswith("_")]
     close = difflib.get_close_matches(name, public, n=1)
     meant = f"; did you mean {close[0]!r}?" if close else ""
-    return f"there is no {name!r} in it, but {', '.join(public) or 'nothing'}{meant}"
+    owner = getattr(thing, "__name__", type(thing).__name__)
+    return f"{owner} has no {name!r}{'; it has ' if public else ''}{', '.join(public)}{meant}"
 
 
 def belongs_to(made: type, world: str, id: str) -> str:
     """Returns a phrase that names the world for a class of another library than that of ``world``, or ``""``."""
     libraries = [base.__module__.partition(".")[0] for base in made.__mro__]
     others = [name for name in libraries if name in ("gymnasium", "pettingzoo", "torchrl") and name != world]
-    return f"; it is one of env={others[0]} env.id={id}" if others else ""
+    return f"; for environments of {others[0]}, use env={others[0]} env.id={id}" if others else ""
 
 
 def imported(module: str) -> ModuleType:

@@ -207,7 +207,9 @@ def _placed(
 
 
 def _line(top: list[list[int]], bottom: list[list[int]], letters: Mapping[int, tuple[str, Colour]], deep: bool) -> str:
-    parts, ink, paper = [], None, None
+    parts: list[str] = []
+    ink: list[int] | None = None
+    paper: list[int] | None = None
     for column, (upper, lower) in enumerate(zip(top, bottom)):
         sign, wanted_ink, wanted_paper = _HALF_BLOCK, upper, lower
         if column in letters:

@@ -248,7 +248,7 @@ def show_ranking(league: League, plots: bool) -> None:
     if plots and league.games:
         curves = rating_curves(league)
         save_curves(league.folder / "elo.png", curves, {name: anchors[name] for name in anchors.keys() & curves.keys()})
-    print(f"{len(league.games)} games in {league.rounds} rounds, in {league.folder}")
+    print(f"{len(league.games)} games in {league.rounds} round{'s' * (league.rounds != 1)}, in {league.folder}")
 
 
 def show_members(league: League) -> None:

@@ -232,11 +232,11 @@ def test_loading_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for path, message in {
         "strangers_policy": "not of the form 'package.module:attribute'",
         "strangers_policy:": "not of the form",
-        "strangers_policy:agents": "there is no 'agents' in it, but Agents, Computed, computed",
+        "strangers_policy:agents": "has no 'agents'; it has Agents, Computed, computed",
         "no_such_module:x": "no_such_module:x cannot be imported: No module named 'no_such_module'",
         "strangers_mistake:x": "OSError: no licence",
         "strangers_end:x": r"strangers_end:x cannot be imported: SystemExit: 3 \(strangers_end.py, line 1\)",
-        "math:pi.x": "there is no 'x' in it, but nothing",
+        "math:pi.x": "float has no 'x'",
         "strangers_policy:computed.it": r"it cannot be had \(ZeroDivisionError: division by zero\)",
     }.items():
         with pytest.raises(ConfigError, match=message):

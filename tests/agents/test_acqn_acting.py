@@ -160,7 +160,7 @@ def test_an_agent_restored_from_memory_shares_nothing() -> None:
             {"algorithm": "rlstack.agents.base:Agent"},
             "base:Agent has no Config, a dataclass of its options",
         ),
-        ({"algorithm": "rlstack.agents.acqn:Nothing"}, "there is no 'Nothing' in it, but .*ACQN"),
+        ({"algorithm": "rlstack.agents.acqn:Nothing"}, "has no 'Nothing'; it has .*ACQN"),
     ],
 )
 def test_mistakes_in_the_configuration_are_one_line(overrides: dict[str, Any], message: str) -> None:

@@ -371,7 +371,7 @@ MISTAKES = {
     f"{HERE}:Unused": "no gradient reaches value.weight, value.bias; leave out, or freeze",
     f"{HERE}:Lazy": "no gradient reaches value.weight, value.bias; leave out, or freeze",
     f"{HERE}:an_instance": f"is an object of Linear; {WANTED}",
-    f"{HERE}:nothing": "there is no 'nothing' in it",
+    f"{HERE}:nothing": "has no 'nothing'",
     "no_such_module:Net": "no_such_module:Net cannot be imported: No module",
     "Net": "not of the form 'package.module:attribute'",
 }

@@ -263,11 +263,14 @@ def test_every_command_takes_it(rlstack_command: Callable[..., Ended]) -> None:
     [
         ({"id": None}, r"id: give package\.module:Class, or package\.module:function with the annotation"),
         ({"id": "CartPole-v1"}, "'CartPole-v1' may be one of env=gymnasium"),
-        ({"id": "gymnasium.envs.classic_control:CartPoleEnv"}, "makes no .*EnvBase .*it is one of env=gymnasium"),
+        (
+            {"id": "gymnasium.envs.classic_control:CartPoleEnv"},
+            "makes no .*EnvBase .*environments of gymnasium",
+        ),
         ({"id": f"{TOYS}:unannotated"}, "makes no .*EnvBase by its own account; allowed: .*'-> EnvBase'"),
         ({"id": "subprocess:call"}, r"subprocess:call makes no torchrl\.envs\.EnvBase by its own account"),
         ({"id": f"{TOYS}:liar"}, "has made a int, not a torchrl.envs.EnvBase"),
-        ({"id": f"{TOYS}:Nothing"}, "there is no 'Nothing' in it, but .*Counter"),
+        ({"id": f"{TOYS}:Nothing"}, "has no 'Nothing'; it has .*Counter"),
         ({"id": ".relative:Env"}, "cannot be imported: .* relative import"),
         ({"id": "no_such_module:Env"}, "cannot be imported: No module named 'no_such_module'"),
         ({"kwargs": {"end": 3}}, "cannot be made with kwargs {'end': 3}: .*unexpected keyword argument"),
@@ -304,5 +307,5 @@ def test_a_step_before_the_first_reset() -> None:
 
 
 def test_gymnasium_points_to_this_door() -> None:
-    with pytest.raises(ValueError, match="it is one of env=torchrl"):
+    with pytest.raises(ValueError, match=r"for environments of \w+, use env=torchrl"):
         envs.make("gymnasium", id=f"{TOYS}:Counter")

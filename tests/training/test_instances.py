@@ -68,7 +68,7 @@ def test_a_simulator_of_which_one_can_live(tmp_path: Path) -> None:
             "1 of 1 licences are in use .*; evaluations play in environments of their own, .*max_instances",
         ),
         (["num_envs=2"], "1 of 1 licences are in use .*; 1 of 2 environments were made: .*env.num_envs.*max_instances"),
-        (["num_envs=2", "max_instances=1"], "num_envs: 2 are more than max_instances=1 allows at once"),
+        (["num_envs=2", "max_instances=1"], "num_envs: max_instances=1 allows no more than 1"),
         (["num_envs=1", "max_instances=0"], "max_instances: 0 is not a positive number"),
     ],
 )
