@@ -13,8 +13,8 @@ RATIO = 100
 """Greatest ratio of content to size on disk for larger archives."""
 
 
-def check_regular(path: str | Path) -> None:
-    """Refuses devices and pipes, which may be endless or never answer.
+def check_regular(path: str | Path) -> Path:
+    """Returns the path, unless it is that of a device or a pipe, which may be endless or never answer.
 
     Raises:
         OSError: the file does not exist, or is not a regular file.
@@ -22,6 +22,7 @@ def check_regular(path: str | Path) -> None:
     mode = Path(path).stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder raises an error anyway
         raise OSError(errno.EINVAL, "not an ordinary file", str(path))
+    return Path(path)
 
 
 def check_archive(path: str | Path) -> None:

@@ -322,8 +322,7 @@ def load_replay(path: str | Path) -> EchelonRecording:
         ValueError: the file is missing, damaged, of another version, or its parts do not fit each other.
     """
     try:
-        check_regular(path)
-        text = Path(path).read_text(encoding="utf-8")
+        text = check_regular(path).read_text(encoding="utf-8")
         document = json.loads(text, parse_constant=_no_constant)
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged, or no JSON"

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from rlstack.config.errors import ConfigError
+from rlstack.envs.bounded_files import check_regular
 
 _BYTES, _DEPTH = 2**18, 100
 """Limits, many times what the configuration of any run needs."""
@@ -21,7 +22,7 @@ def read_text(path: Path) -> str:
         ConfigError: the file is too large or nested too deeply, or has aliases, which no configuration of a run has.
         OSError, UnicodeDecodeError, yaml.YAMLError: the file cannot be read.
     """
-    if (size := path.stat().st_size) > _BYTES:
+    if (size := check_regular(path).stat().st_size) > _BYTES:
         raise ConfigError(f"{size:,} bytes are more than the {_BYTES:,} that a configuration may have")
     text, depth = path.read_text(encoding="utf-8"), 0
     for event in yaml.parse(text, Loader=_LOADER):

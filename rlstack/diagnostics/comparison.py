@@ -25,8 +25,7 @@ def read(path: str | Path) -> dict[str, Any]:
         ConfigError: the file does not exist, or is of another kind or version.
     """
     try:
-        check_regular(path)
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(check_regular(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "it is not JSON"
         raise ConfigError(f"compare: {path} cannot be read ({reason})") from None

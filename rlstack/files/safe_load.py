@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rlstack.config.errors import ConfigError
-from rlstack.envs.bounded_files import check_archive
+from rlstack.envs.bounded_files import check_archive, check_regular
 
 REFUSED = "refused, it holds objects that are not plain data"
 
@@ -101,7 +101,7 @@ def read_json_object(path: str | Path) -> dict[str, Any]:
         ConfigError: the file does not exist, is not JSON, or holds another value than an object.
     """
     try:
-        content = load_json(Path(path).read_bytes())
+        content = load_json(check_regular(path).read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({reason(error)})") from None
     except ValueError as error:

@@ -19,6 +19,7 @@ import yaml
 from numpy.typing import NDArray
 
 from rlstack.config import bounded_yaml
+from rlstack.envs.bounded_files import check_regular
 from rlstack.envs.working import working
 from rlstack.runs.manifest import MANIFEST, changed
 from rlstack.training.environment import ENVIRONMENT
@@ -185,7 +186,7 @@ def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, C
         whole: False reads the last rows, at least those since the last evaluation.
     """
     try:
-        text = (path.read_bytes() if whole else _end_of(path)).decode(errors="replace")
+        text = (check_regular(path).read_bytes() if whole else _end_of(path)).decode(errors="replace")
     except OSError as error:
         notes.append(f"{path.name} cannot be read ({error.strerror})")
         return {}
@@ -229,7 +230,7 @@ def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, C
 
 def _end_of(path: Path) -> bytes:
     """Returns the header of a table and its last rows, at least those since the last evaluation."""
-    with path.open("rb") as file:
+    with check_regular(path).open("rb") as file:
         header = file.readline()
         columns = [column for column, name in enumerate(header.split(b",")) if name.startswith(EVALUATED.encode())]
 
@@ -289,7 +290,7 @@ def _json(path: Path, notes: list[str]) -> Any:
     """Reads a file of rows; returns None and adds a note if it is damaged."""
     rows = {"results.json": "opponents", ENVIRONMENT: None}.get(path.name, "levels")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(check_regular(path).read_text(encoding="utf-8"))
         table = content if rows is None else content[rows]
         sound = isinstance(table, list) and table and all(isinstance(row, dict) for row in table)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

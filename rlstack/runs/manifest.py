@@ -17,6 +17,7 @@ from typing import Any
 
 from rlstack.config import ConfigError
 from rlstack.config.allowed import SIGNED
+from rlstack.envs.bounded_files import check_regular
 from rlstack.envs.whole_files import write_json
 
 MANIFEST = "manifest.json"
@@ -83,9 +84,11 @@ def check(path: Path) -> None:
 
 def _content(folder: Path) -> bytes | None:
     try:
-        return (folder / MANIFEST).read_bytes()
+        return check_regular(folder / MANIFEST).read_bytes()
     except FileNotFoundError:
         return None
+    except OSError:
+        return b""
 
 
 def _files(folder: Path) -> Iterator[str]:

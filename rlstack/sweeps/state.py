@@ -11,6 +11,7 @@ from typing import Any
 from rlstack.config import ConfigError
 from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.config.errors import writing
+from rlstack.envs.bounded_files import check_regular
 from rlstack.envs.whole_files import write_json
 from rlstack.runs.manifest import check, sealed
 
@@ -36,7 +37,7 @@ def read_state(path: Path, kind: str) -> dict[str, Any]:
     check(path)
     check_named(links_in(path.parent), path)
     with reading(path, kind):
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(check_regular(path).read_text(encoding="utf-8"))
         if (content["format"], content["version"]) != (f"rlstack-{kind}", 1):
             raise ValueError("another format")
         return content

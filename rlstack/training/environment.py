@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlstack.config.errors import RunError
+from rlstack.envs.bounded_files import check_regular
 from rlstack.envs.whole_files import write_json
 from rlstack.runs.versions import versions
 
@@ -48,7 +49,7 @@ def end_recorded(run: Path) -> Iterator[None]:
 
 def _entries(run: Path) -> list[Any]:
     try:
-        found = json.loads((run / ENVIRONMENT).read_text(encoding="utf-8"))
+        found = json.loads(check_regular(run / ENVIRONMENT).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return []
     return found if isinstance(found, list) else []

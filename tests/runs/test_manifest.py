@@ -76,6 +76,15 @@ def test_a_report_names_damage(tmp_path: Path) -> None:
     assert second.startswith("metrics.csv was changed or damaged after the run ended")
 
 
+@pytest.mark.parametrize("name", [MANIFEST, "metrics.csv", "environment.json", "evaluations/000000000200.json"])
+def test_reading_a_run_never_waits_for_a_pipe(name: str, tmp_path: Path) -> None:
+    run = made(tmp_path)
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    for whole in (True, False):
+        assert StoredRun.read(run, "run", whole).config
+
+
 def league(folder: Path) -> tuple[Path, Callable[[], Any]]:
     made = League(folder, {"name": "rocket"}, rating_system("elo"))
     made.rounds = 10

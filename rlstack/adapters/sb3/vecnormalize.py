@@ -115,8 +115,7 @@ def load_vecnormalize(path: str | Path) -> VecNormalize:
         ConfigError: no such file, not such a file, or a pickle that names anything else; it says what.
     """
     try:
-        check_regular(path)
-        content = Path(path).read_bytes()
+        content = check_regular(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     try:

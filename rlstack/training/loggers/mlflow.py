@@ -43,7 +43,7 @@ class MlflowSink:
         given = config.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
         self._client = MlflowClient(given or f"sqlite:///{directory.resolve() / DATABASE}")
         self._metric, id_file = Metric, directory / RUN_ID_FILE
-        if id_file.exists():
+        if id_file.is_file():
             self._run = id_file.read_text(encoding="utf-8").strip()
             with suppress(MlflowException):  # the run is unknown to another server
                 self._client.update_run(self._run, "RUNNING")

@@ -10,6 +10,7 @@ from typing import ClassVar, TextIO
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
+from rlstack.envs.bounded_files import check_regular
 from rlstack.envs.whole_files import naming, open_to_append, replacing
 
 from ..config import ObjectiveConfig
@@ -68,7 +69,7 @@ class CsvSink:
     def _read(self) -> tuple[list[str], list[list[str]]]:
         """Returns header and rows, without one that was cut off; another file raises an error and stays unchanged."""
         try:
-            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+            text = check_regular(self.path).read_text(encoding="utf-8") if self.path.exists() else ""
             header, *rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines())) or [[FRAMES]]
             if header[:1] != [FRAMES]:
                 raise ValueError(f"its first column is not {FRAMES}")
@@ -92,7 +93,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     Raises:
         OSError: the file does not exist.
     """
-    text = path.read_text(encoding="utf-8")
+    text = check_regular(path).read_text(encoding="utf-8")
     rows = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
     return [{name: float(cell) for name, cell in row.items() if cell} for row in rows]
 

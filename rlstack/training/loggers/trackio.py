@@ -32,7 +32,7 @@ class TrackioSink:
         import trackio  # slow to import, and optional
 
         name_file = directory / RUN_NAME_FILE
-        if not name_file.exists():  # a unique name, since another folder may have the same one
+        if not name_file.is_file():  # a unique name, since another folder may have the same one
             write_text(name_file, f"{directory.name}-{uuid.uuid4().hex[:8]}\n")
         with redirect_stdout(io.StringIO()):
             self._run = trackio.init(

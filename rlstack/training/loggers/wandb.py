@@ -47,7 +47,7 @@ def _start_wandb(directory: Path, config: LoggerConfig, run_config: dict[str, An
     if hasattr(wandb.Settings(), "finish_timeout"):
         times["finish_timeout"] = 10 * config.wandb_timeout
     options: dict[str, Any] = {
-        "id": id_file.read_text(encoding="utf-8").strip() if id_file.exists() else None,
+        "id": id_file.read_text(encoding="utf-8").strip() if id_file.is_file() else None,
         "dir": str(directory),
         "project": config.wandb_project,
         "entity": config.wandb_entity,
