@@ -141,8 +141,11 @@ class HydraCommand:
                 with self._checked(cfg):
                     return task(cfg)
 
-        command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self._config_name)(job)
-        return self._typed_for_hydra()(command)
+        @self._typed_for_hydra()
+        def command() -> Any:  # made when it is called, since hydra.main sets Hydra's version for the whole process
+            return hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self._config_name)(job)()
+
+        return command
 
     @contextmanager
     def _typed_for_hydra(self) -> Iterator[None]:
