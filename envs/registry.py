@@ -83,14 +83,6 @@ def evaluation_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _EVALUATED[name](value) if name in _EVALUATED else value for name, value in options.items()}
 
 
-def _with_brought(world: EnvBase, options: dict[str, Any]) -> EnvBase:
-    for name, value in options.items():
-        if value is not None:
-            module, _, attribute = _BROUGHT[name].partition(":")
-            world = getattr(importlib.import_module(module), attribute)(world, value)
-    return world
-
-
 def _installed() -> dict[str, str]:
     """Returns names and targets from the entry points of installed packages."""
     return {entry.name: entry.value.partition("[")[0].strip() for entry in metadata.entry_points(group=ENTRY_POINTS)}
@@ -179,4 +171,9 @@ def make(name: str, **options: Any) -> EnvBase:
     around = {key: value for key, value in options.items() if key in _WRAPPING and key not in own}
     world = world_class(name)(**{key: options[key] for key in options if key not in around})
     brought = {key: around.pop(key) for key in _BROUGHT if key in around}
-    return _with_brought(wrapped(world, **around), brought)
+    world = wrapped(world, **around)
+    for name, value in brought.items():
+        if value is not None:
+            module, _, attribute = _BROUGHT[name].partition(":")
+            world = getattr(importlib.import_module(module), attribute)(world, value)
+    return world

@@ -217,7 +217,6 @@ class Observations:
 
     Attributes:
         leaves: the arrays of an observation.
-        misfit: says what of an observation does not fit the space, see :func:`misfit_of`.
         plain: whether an observation is a single array that ``arrays[0][row] = observation`` encodes.
 
     Raises:
@@ -231,7 +230,6 @@ class Observations:
         if taken := sorted(_RESERVED & {part for leaf in self.leaves for part in leaf.key}):
             told = f"observation space: the key {taken[0]!r} means something else to TorchRL; rename it"
             raise ValueError(f"{told} (none may be one of {', '.join(sorted(_RESERVED))})")
-        self.misfit = misfit_of(space)
         self._only = self.leaves[0] if self.leaves[0].path == () else None
         self.plain = self._only is not None and self._only.encode is copy_value
 

@@ -485,11 +485,17 @@ class World(WorldHooks, EnvBase):
 
     def _restart_seeded(self, seed: int | Sequence[int]) -> None:
         """Begins new episodes in all worlds from a seed, or in each from its own."""
-        if np.ndim(seed) == 0:
+        if np.ndim(seed):
+            seeds = [int(own) for own in seed]  # type: ignore[union-attr]
+            if len(seeds) != self.num_worlds or min(seeds) < 0:
+                raise ValueError(f"seed: {len(seeds)} seeds for {self.num_worlds} worlds; give a number >= 0 for each")
+            self._restart_each(seeds)
+        else:
             self._set_seed(int(seed))  # type: ignore[arg-type]
             self._restart(None)
-            return
-        seeds = self._one_for_each(seed)  # type: ignore[arg-type]
+
+    def _restart_each(self, seeds: list[int]) -> None:
+        """Begins a new episode in each world from its own seed."""
         self._restart(None)
         for world, own in enumerate(seeds):
             self._set_seed(own)
@@ -500,12 +506,6 @@ class World(WorldHooks, EnvBase):
     def _go_on_from(self, seeds: Sequence[int]) -> None:
         """Makes later random numbers depend on the seeds of all worlds."""
         self._set_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
-
-    def _one_for_each(self, seed: Sequence[int]) -> list[int]:
-        seeds = [int(own) for own in seed]
-        if len(seeds) != self.num_worlds or min(seeds) < 0:
-            raise ValueError(f"seed: {len(seeds)} seeds for {self.num_worlds} worlds; give a number >= 0 for each")
-        return seeds
 
     def _begin_anew(self, ended: Tensor) -> bool:
         """Restarts worlds ``[W]`` bool; returns False if there are none. Does not read the mask on a GPU."""

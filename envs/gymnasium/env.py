@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -140,11 +139,8 @@ class Gymnasium(World):
     def _restart(self, worlds: Tensor | None) -> None:
         self._restart_rows(list(range(self.num_worlds)) if worlds is None else worlds.tolist())
 
-    def _restart_seeded(self, seed: int | Sequence[int]) -> None:
-        if np.ndim(seed) == 0:
-            super()._restart_seeded(seed)
-            return
-        self._seeds = dict(enumerate(self._one_for_each(seed)))  # type: ignore[arg-type]
+    def _restart_each(self, seeds: list[int]) -> None:
+        self._seeds = dict(enumerate(seeds))
         self._restart(None)
 
     def _restart_rows(self, rows: list[int]) -> None:

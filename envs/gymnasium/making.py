@@ -93,7 +93,12 @@ class Recipe:
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise ValueError(f"id: {missing_package(self.id, error)}") from error
         except gymnasium.error.UnregisteredEnv as error:
-            raise ValueError(f"id: {_not_registered(self.id)}") from error
+            _, _, name = self.id.rpartition(":")
+            known = {entry.lower(): entry for entry in gymnasium.registry}
+            close = [known[entry] for entry in difflib.get_close_matches(name.lower(), known, n=3)]
+            hint = f", did you mean {' or '.join(close)}?" if close else ""
+            forms = "a registered name, package.module:Name-v0 where the module registers it, or package.module:Class"
+            raise ValueError(f"id: unknown environment {self.id!r}{hint} (allowed: {forms})") from error
         except Exception as error:  # of a constructor, which may be the user's
             told = f"{_line(error)}{place_in_users_code(error)}"
             raise ValueError(f"{self.id} cannot be made with kwargs {self.kwargs}: {told}") from error
@@ -163,15 +168,6 @@ def missing_package(id: str, error: Exception) -> str:
             installed = isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError)
             return f"{id} {needs(extra)}" + (f" ({_line(error)})" if installed else "")
     return f"{id} needs a package that is not installed or cannot be imported: {_line(error)}"
-
-
-def _not_registered(id: str) -> str:
-    _, _, name = id.rpartition(":")
-    known = {entry.lower(): entry for entry in gymnasium.registry}
-    close = [known[entry] for entry in difflib.get_close_matches(name.lower(), known, n=3)]
-    hint = f", did you mean {' or '.join(close)}?" if close else ""
-    forms = "allowed: a registered name, package.module:Name-v0 where the module registers it, or package.module:Class"
-    return f"unknown environment {id!r}{hint} ({forms})"
 
 
 def _line(error: Exception) -> str:

@@ -96,14 +96,8 @@ class SimulatorArrays:
 
     def parts(self) -> list[Array]:
         """All arrays in a fixed order."""
-        return [
-            *self.observations,
-            self.action,
-            self.reward,
-            self.success,
-            self.flags,
-            *([] if self.mask is None else [self.mask]),
-        ]
+        mask = [] if self.mask is None else [self.mask]
+        return [*self.observations, self.action, self.reward, self.success, self.flags, *mask]
 
     @classmethod
     def of_parts(cls, parts: Sequence[Array], leaves: int) -> SimulatorArrays:

@@ -164,11 +164,7 @@ class PettingZoo(World):
         seeds = torch.randint(2**31 - 1, (len(rows),), generator=self.generator, device=self.device).tolist()
         self._begin(rows, seeds)
 
-    def _restart_seeded(self, seed: int | Sequence[int]) -> None:
-        if np.ndim(seed) == 0:
-            super()._restart_seeded(seed)
-            return
-        seeds = self._one_for_each(seed)  # type: ignore[arg-type]
+    def _restart_each(self, seeds: list[int]) -> None:
         self._begin(range(self.num_worlds), seeds)
         self._go_on_from(seeds)
 
@@ -178,7 +174,11 @@ class PettingZoo(World):
         for row, seed in zip(rows, seeds):
             env = self._envs[row]
             observations, infos = self._reset_one(env, seed)
-            self._clear(batch, row)
+            for array in (*batch.observations, batch.active, batch.truncated, batch.reward):
+                array[row] = 0
+            batch.terminated[row] = True
+            if batch.mask is not None:
+                batch.mask[row] = True
             for agent in env.agents:
                 with self._answering("reset", agent):
                     seen = _there(observations.get(agent))
@@ -285,13 +285,6 @@ class PettingZoo(World):
         mask = np.ones((*lead, self._actions.mask_size), bool) if self._masked else None
         flags = np.zeros(lead, bool), np.ones(lead, bool), np.zeros(lead, bool)
         return _Batch(self._observations.arrays(*lead), mask, *flags, np.zeros(lead, self._real))
-
-    def _clear(self, batch: _Batch, row: int) -> None:
-        for array in (*batch.observations, batch.active, batch.truncated, batch.reward):
-            array[row] = 0
-        batch.terminated[row] = True
-        if batch.mask is not None:
-            batch.mask[row] = True
 
     def _show(self, batch: _Batch) -> None:
         self._batch = batch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -304,34 +303,29 @@ class TorchRL(World):
             elif bool(mask.all()):
                 self._roots[index] = env.reset()
             elif bool(mask.any()):
-                self._roots[index] = self._reset_rows(env, old[index], mask)
+                # Resets rows as :meth:`torchrl.envs.EnvBase.maybe_reset` does, even if they have not ended
+                root = old[index]
+                mask = mask.to(env.device or mask.device).reshape(env.batch_size)
+                for key in env.reset_keys:
+                    done = unravel_key((*(key[:-1] if isinstance(key, tuple) else ()), "done"))
+                    shape = env.full_done_spec[done].shape
+                    root.set(key, mask.reshape(*mask.shape, *[1] * (len(shape) - mask.dim())).expand(shape).clone())
+                self._roots[index] = env.reset(root, select_reset_only=True)
         self._ends = self._ends & ~begin
         self._agents_ends = self._agents_ends & ~(begin[:, None] if self._agents else begin)
         self._returns = self._returns.masked_fill(begin, 0.0)
         self._lengths = self._lengths.masked_fill(begin, 0.0)
         self._show(self._roots)
 
-    def _restart_seeded(self, seed: int | Sequence[int]) -> None:
-        if np.ndim(seed) == 0:
-            super()._restart_seeded(seed)
-            return
+    def _restart_each(self, seeds: list[int]) -> None:
         if self._rows > 1:
             raise ValueError(
                 f"seed: the rows of a batch of {self._name()} cannot have seeds of their own; give one seed"
             )
         self._restart(None)
-        for row, own in enumerate(self._one_for_each(seed)):  # type: ignore[arg-type]
+        for row, own in enumerate(seeds):
             self._envs[row].set_seed(own)
             self._restart(torch.tensor([row], device=self.device))
-
-    def _reset_rows(self, env: EnvBase, root: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        """Resets rows as :meth:`torchrl.envs.EnvBase.maybe_reset` does, even if they have not ended."""
-        mask = mask.to(env.device or mask.device).reshape(env.batch_size)
-        for key in env.reset_keys:
-            done = unravel_key((*(key[:-1] if isinstance(key, tuple) else ()), "done"))
-            shape = env.full_done_spec[done].shape
-            root.set(key, mask.reshape(*mask.shape, *[1] * (len(shape) - mask.dim())).expand(shape).clone())
-        return env.reset(root, select_reset_only=True)
 
     # -- observations --------------------------------------------------------------------------------------------
 

@@ -83,7 +83,11 @@ def export_policy(
     if agent.interface.hybrid is not None:
         raise ConfigError(f"export: a program gives one tensor, the agent has {agent.interface.describe_action()}")
     if format == "onnx":
-        _require_onnx()
+        for package in ("onnx", "onnxruntime"):
+            try:
+                importlib.import_module(package)
+            except ImportError:
+                raise ConfigError(f"format=onnx {needs('export')}") from None
     for place in (path, beside(path)):
         if place.is_dir():
             raise ConfigError(f"out: {place} is a folder")
@@ -233,14 +237,6 @@ def _onnx(module: ExportablePolicy) -> tuple[bytes, Program]:
         return outputs if module.memory_size else outputs[0]
 
     return buffer.getvalue(), program
-
-
-def _require_onnx() -> None:
-    for package in ("onnx", "onnxruntime"):
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            raise ConfigError(f"format=onnx {needs('export')}") from None
 
 
 # -- checks ------------------------------------------------------------------------------------------------------

@@ -61,7 +61,15 @@ def foreign_policy(
         ConfigError: the object follows no protocol, fails, or returns something that is not an action of this env.
     """
     interface, who = Interface.of(env), str(getattr(obj, "__qualname__", type(obj).__qualname__))
-    chosen = _choose(obj, protocol, who)
+    names = {"predict": "predict", "act": "act", "callable": "__call__"}
+    offered = [name for name, method in names.items() if hasattr(obj, method) and not inspect.isclass(obj)]
+    if protocol != "auto" and protocol not in names:
+        raise ConfigError(f"protocol: {protocol!r} is unknown, allowed: auto, {', '.join(names)}")
+    if not offered or (protocol != "auto" and protocol not in offered):
+        lacks = "no predict(obs), act(state, eps) or call" if protocol == "auto" else f"no {protocol}"
+        hint = "; it is a class, an instance is needed" if inspect.isclass(obj) else ""
+        raise ConfigError(f"{who} is not a policy: it offers {lacks}{hint}")
+    chosen = offered[0] if protocol == "auto" else protocol
     kinds = ["numpy"]
     if chosen == "callable":
         auto = ["torch"] if isinstance(obj, nn.Module) else ["numpy", "torch"]
@@ -161,18 +169,6 @@ def _question(obj: Any, protocol: str) -> Callable[..., Any]:
     if protocol == "act":
         return lambda observation: obj.act(observation, 0.0)
     return obj.predict if protocol == "predict" else obj
-
-
-def _choose(obj: Any, protocol: str, who: str) -> str:
-    names = {"predict": "predict", "act": "act", "callable": "__call__"}
-    offered = [name for name, method in names.items() if hasattr(obj, method) and not inspect.isclass(obj)]
-    if protocol != "auto" and protocol not in names:
-        raise ConfigError(f"protocol: {protocol!r} is unknown, allowed: auto, {', '.join(names)}")
-    if not offered or (protocol != "auto" and protocol not in offered):
-        lacks = "no predict(obs), act(state, eps) or call" if protocol == "auto" else f"no {protocol}"
-        hint = "; it is a class, an instance is needed" if inspect.isclass(obj) else ""
-        raise ConfigError(f"{who} is not a policy: it offers {lacks}{hint}")
-    return offered[0] if protocol == "auto" else protocol
 
 
 def _parameters(function: Callable[..., Any]) -> set[str]:

@@ -52,7 +52,11 @@ class ACQN(ActorCritic):
         actor_params, critic_params = (list(params.values(True, True)) for params in trained)
         self.actor_optimizer = self.add_optimizer("lr_actor", actor_params, max_grad_norm=c.max_grad_norm_actor)
         self.critic_optimizer = self.add_optimizer("lr_critic", critic_params, max_grad_norm=c.max_grad_norm_critic)
-        self._offsets = _candidate_offsets(c.candidates, size, c.candidate_spread).to(self.device, interface.dtype)
+        # Offsets ``[K, 1, D]``: zero, then fixed quasi-random normal draws, so that greedy acting is deterministic
+        uniform = torch.quasirandom.SobolEngine(size, scramble=True, seed=0).draw(c.candidates)
+        offsets = c.candidate_spread * math.sqrt(2) * torch.erfinv((2 * uniform - 1).clamp(-0.999, 0.999))
+        offsets[0] = 0
+        self._offsets = offsets[:, None].to(self.device, interface.dtype)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -106,11 +110,3 @@ class ACQN(ActorCritic):
         super().take_weights(weights)
         for target in self._followers:
             target.copy()
-
-
-def _candidate_offsets(count: int, size: int, spread: float) -> Tensor:
-    """Offsets ``[K, 1, D]``: zero, then fixed quasi-random normal draws, so that greedy acting is deterministic."""
-    uniform = torch.quasirandom.SobolEngine(size, scramble=True, seed=0).draw(count)
-    offsets = spread * math.sqrt(2) * torch.erfinv((2 * uniform - 1).clamp(-0.999, 0.999))
-    offsets[0] = 0
-    return offsets[:, None]

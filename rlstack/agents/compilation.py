@@ -116,7 +116,12 @@ class _Recording:
     def __call__(self, tensors: list[Tensor], structure: Any) -> Any:
         self._calls += 1
         if self._calls <= _WARM_UP:
-            return self._aside(tensors, structure)
+            stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                results = self._function(*tree_unflatten(tensors, structure))
+            here.wait_stream(stream)
+            return results
         if self.graph is None:
             self._record(tensors, structure)
         else:
@@ -126,14 +131,6 @@ class _Recording:
         # Copies: the next replay writes into the same memory.
         results = [entry.clone() if isinstance(entry, Tensor) else entry for entry in self._outputs]
         return tree_unflatten(results, self._shape)
-
-    def _aside(self, tensors: list[Tensor], structure: Any) -> Any:
-        stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
-        stream.wait_stream(here)
-        with torch.cuda.stream(stream):
-            results = self._function(*tree_unflatten(tensors, structure))
-        here.wait_stream(stream)
-        return results
 
     def _record(self, tensors: list[Tensor], structure: Any) -> None:
         self._inputs = [entry.clone() for entry in tensors]

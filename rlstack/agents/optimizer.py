@@ -172,7 +172,14 @@ class Optimizer:
             value = torch.stack(values).sum()
             info = {name: _join([told[name] for told in infos], shares) for name in info}
         if self.mean is not None:
-            value, info = self._averaged(self.mean, value, info)
+            # Replaces gradients by their means over the processes, and returns the means of loss and scalar reports
+            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+            scalars = {name: told for name, told in info.items() if not told.dim()}
+            means = self.mean([*gradients, value, *scalars.values()])
+            for gradient, averaged in zip(gradients, means):
+                gradient.copy_(averaged)
+            value, *told = means[len(gradients) :]
+            value, info = value, {**info, **dict(zip(scalars, told))}
         norm = self._step(value, info, batch)
         self._clamp()
         return value, norm, info
@@ -187,20 +194,29 @@ class Optimizer:
         """Returns the step of a loss as one graph, made at its first use."""
         if loss not in self._steps:
             name = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
-            self._steps[loss] = compiler(self._compilable_step(loss), f"the update of {self._what} ({name})")
-        return self._steps[loss]
+            # A step, a function of batch and learning rate, that never waits; all parameters have gradients
+            parameters, groups, most, refused = self.parameters, self.groups, self.max_grad_norm, self.refused
+            moments, constants = self.moments(), self._optimizer.param_groups[0]
 
-    def _averaged(
-        self, mean: Callable[[Sequence[Tensor]], list[Tensor]], value: Tensor, info: Info
-    ) -> tuple[Tensor, Info]:
-        """Replaces gradients by their means over the processes, and returns the means of loss and scalar reports."""
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        scalars = {name: told for name, told in info.items() if not told.dim()}
-        means = mean([*gradients, value, *scalars.values()])
-        for gradient, averaged in zip(gradients, means):
-            gradient.copy_(averaged)
-        value, *told = means[len(gradients) :]
-        return value, {**info, **dict(zip(scalars, told))}
+            def step(batch: TensorDictBase, lr: Tensor) -> tuple[Tensor, list[Tensor], Info]:
+                with self.autocast():
+                    value, info = loss(batch)
+                gradients = list(torch.autograd.grad(value, parameters))
+                norms: list[Tensor] = []
+                with torch.no_grad():
+                    first = 0
+                    for group in groups:
+                        part, first = gradients[first : first + len(group)], first + len(group)
+                        norms.append(norm_of(part))
+                        if most is not None:
+                            clip(part, norms[-1], most)
+                    sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
+                    refused.add_((~sound).to(refused.dtype))
+                    descend(parameters, gradients, moments, lr, constants, sound)
+                return value.detach(), norms, dict(info)
+
+            self._steps[loss] = compiler(step, f"the update of {self._what} ({name})")
+        return self._steps[loss]
 
     def _forward(self, loss: Loss, part: TensorDictBase) -> tuple[Tensor, Info]:
         """Computes the loss; a separate function so that :mod:`rlstack.diagnostics` can time it."""
@@ -233,33 +249,6 @@ class Optimizer:
             self._take(None if refused is False else refused)
         largest = self._largest_norm()
         return torch.nan_to_num(largest, nan=0.0, posinf=0.0) if scaled else largest
-
-    def _compilable_step(self, loss: Loss) -> Callable[..., tuple[Tensor, list[Tensor], Info]]:
-        """Returns a step, a function of batch and learning rate, that never waits; all parameters have gradients.
-
-        The step returns the loss, the norms of the groups and the report.
-        """
-        parameters, groups, most, refused = self.parameters, self.groups, self.max_grad_norm, self.refused
-        moments, constants = self.moments(), self._optimizer.param_groups[0]
-
-        def step(batch: TensorDictBase, lr: Tensor) -> tuple[Tensor, list[Tensor], Info]:
-            with self.autocast():
-                value, info = loss(batch)
-            gradients = list(torch.autograd.grad(value, parameters))
-            norms: list[Tensor] = []
-            with torch.no_grad():
-                first = 0
-                for group in groups:
-                    part, first = gradients[first : first + len(group)], first + len(group)
-                    norms.append(norm_of(part))
-                    if most is not None:
-                        clip(part, norms[-1], most)
-                sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
-                refused.add_((~sound).to(refused.dtype))
-                descend(parameters, gradients, moments, lr, constants, sound)
-            return value.detach(), norms, dict(info)
-
-        return step
 
     def _largest_norm(self) -> Tensor:
         return self.norms[0] if len(self.norms) == 1 else torch.stack(self.norms).max()

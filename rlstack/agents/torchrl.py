@@ -233,7 +233,9 @@ class LossParts:
         self.loss = self._loss({name: parts[0] if len(parts) == 1 else parts for name, parts in built.items()})
         agent.add_network("loss", self.loss)
         self._running = [value for name, value in self.loss.state_dict().items() if name.endswith(_RUNNING)]
-        self._targets = self._updater()
+        held = [*(name for name, _ in self.loss.named_buffers()), *(name for name, _ in self.loss.named_children())]
+        delayed = any(name.startswith("target_") for name in held)
+        self._targets = SoftUpdate(self.loss, tau=self.config.target_tau) if delayed else None
         self._add_optimizers()
         self._try_out()
 
@@ -327,11 +329,6 @@ class LossParts:
         except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
             raise ConfigError(f"agent.loss: {c.loss} refuses its options: {_brief(error)}") from error
         return loss
-
-    def _updater(self) -> SoftUpdate | None:
-        held = [*(name for name, _ in self.loss.named_buffers()), *(name for name, _ in self.loss.named_children())]
-        delayed = any(name.startswith("target_") for name in held)
-        return SoftUpdate(self.loss, tau=self.config.target_tau) if delayed else None
 
     def _add_optimizers(self) -> None:
         """Adds one optimiser of all parameters, or one for each that the configuration names."""

@@ -65,9 +65,6 @@ class Windows(WaitingSteps):
         count = max((sequences.shape[1] - self.total) // self.length + 1, 0)
         if self.carry:
             self._waiting = sequences[:, count * self.length :].clone()
-        return self._windows(sequences, count)
-
-    def _windows(self, sequences: TensorDictBase, count: int) -> TensorDict:
         memory = sequences.get("memory")
         entries = sequences.exclude("memory", ("next", "memory")).set("starts", episode_starts(sequences))
         begins = torch.arange(count, device=memory.device) * self.length

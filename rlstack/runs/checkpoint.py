@@ -86,7 +86,8 @@ class CheckpointStore:
         path = self.directory / f"checkpoint_{frames:012d}.pt"
         write_checkpoint(path, content, frames)
         if best:
-            self._keep_as_best(path)
+            with replacing(self.directory / BEST) as (partial,):
+                shutil.copyfile(path, partial)  # no hard link: writing into one file would change the other
         self._rotate(path)
         return path
 
@@ -134,10 +135,6 @@ class CheckpointStore:
             raise UnreadableError(f"{self.directory}: cannot be read ({error.strerror})") from None
         return sorted((self.directory / name for name in names if _NAME.fullmatch(name)), key=_frames_of, reverse=True)
 
-    def _keep_as_best(self, path: Path) -> None:
-        with replacing(self.directory / BEST) as (partial,):
-            shutil.copyfile(path, partial)  # no hard link: writing into one file would change the other
-
     def _rotate(self, newest: Path) -> None:
         others = [path for path in self._newest_first() if path != newest]
         abandoned = [path for path in others if _frames_of(path) > _frames_of(newest)]
@@ -181,7 +178,16 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
-    _verify_records(path)
+    # Compares every record of the zip with its CRC as a stream; torch itself does not
+    with _judged(path, "truncated, corrupted or not a checkpoint"), zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > RATIO * path.stat().st_size:  # torch compresses no tensor
+            raise CheckpointError(f"{path}: not a checkpoint, its records are far larger than the file")
+        if any(entry.external_attr & _FOLDER for entry in entries):  # torch would silently read nothing from it
+            raise CheckpointError(f"{path}: corrupted, a record is marked as a folder")
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise CheckpointError(f"{path}: corrupted, record {damaged!r} does not match its checksum")
     if is_torchscript(path):
         raise CheckpointError(
             f"{path}: a TorchScript program, not a checkpoint; it acts as agent=legacy agent.kind=torchscript"
@@ -208,7 +214,12 @@ def to_saveable(value: Any, where: str = "state") -> Any:
         CheckpointError: an entry cannot be saved; the message names it, such as ``state['agent']['optimizer'][0]``.
     """
     if isinstance(value, Tensor):
-        return _plain_tensor(value, where)
+        if value.layout is not torch.strided or value.is_quantized or value.is_meta:
+            raise CheckpointError(f"{where}: cannot save this tensor, only dense ones with data")
+        # Parameters, buffers and memory-mapped tensors are subclasses, which weights_only would refuse.
+        plain = value.detach().as_subclass(Tensor)
+        is_partial_view = plain.untyped_storage().nbytes() > plain.numel() * plain.element_size()
+        return plain.clone() if is_partial_view else plain
     if isinstance(value, dict):
         for key in value:
             if type(key) not in (str, int):
@@ -277,28 +288,6 @@ def content_digest(state: Any) -> str:
 
     take(state)
     return digest.hexdigest()
-
-
-def _plain_tensor(tensor: Tensor, where: str) -> Tensor:
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise CheckpointError(f"{where}: cannot save this tensor, only dense ones with data")
-    # Parameters, buffers and memory-mapped tensors are subclasses, which weights_only would refuse.
-    plain = tensor.detach().as_subclass(Tensor)
-    is_partial_view = plain.untyped_storage().nbytes() > plain.numel() * plain.element_size()
-    return plain.clone() if is_partial_view else plain
-
-
-def _verify_records(path: Path) -> None:
-    """Compares every record of the zip with its CRC as a stream; torch itself does not."""
-    with _judged(path, "truncated, corrupted or not a checkpoint"), zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-        if sum(entry.file_size for entry in entries) > RATIO * path.stat().st_size:  # torch compresses no tensor
-            raise CheckpointError(f"{path}: not a checkpoint, its records are far larger than the file")
-        if any(entry.external_attr & _FOLDER for entry in entries):  # torch would silently read nothing from it
-            raise CheckpointError(f"{path}: corrupted, a record is marked as a folder")
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise CheckpointError(f"{path}: corrupted, record {damaged!r} does not match its checksum")
 
 
 def _verify_content(path: Path, state: dict[str, Any], digest: Any) -> None:

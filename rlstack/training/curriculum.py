@@ -62,7 +62,12 @@ class Curriculum(Hook):
         self._left_out = [stage.name for stage in config.stages if stage.name not in used]
         config = self.config
         self._rules, self._levels = config.rules(), config.levels
-        _check_levels(self._levels, env)
+        known = hooks_of(env).num_stages
+        for index, level in enumerate(self._levels):
+            if level >= known:
+                raise ConfigError(
+                    f"curriculum.stages[{index}]: {type(env).__name__} has {known} stages, level {level} is none"
+                )
         self._with_opponents = any(stage.opponents is not None for stage in config.stages)
         if self._with_opponents:
             _check_opponents(config, env)
@@ -205,15 +210,6 @@ def _check_opponents(config: CurriculumConfig, env: Any) -> None:
                 raise ConfigError(f"{where}: {name!r} is unknown, {guess}allowed: {', '.join(allowed)}")
 
 
-def _check_levels(levels: list[int], env: EnvBase) -> None:
-    known = hooks_of(env).num_stages
-    for index, level in enumerate(levels):
-        if level >= known:
-            raise ConfigError(
-                f"curriculum.stages[{index}]: {type(env).__name__} has {known} stages, level {level} is none"
-            )
-
-
 def _statistics(metrics: list[str], env: EnvBase) -> list[str]:
     """Returns the names of the world's episode statistics; raises an error if one that a metric needs is missing."""
     spec: Any = env.observation_spec["episode"] if "episode" in env.observation_spec.keys() else {}  # noqa: SIM118
@@ -319,7 +315,13 @@ def save_curriculum(run: Path, names: Sequence[str] = ()) -> Path | None:
     with saved_figure(
         run / PICTURE, f"Curriculum of {run.name}", 2 if below else 1, 1, (8, 2.7), sharex=True
     ) as panels:
-        _draw_stages(panels[0], stages, names)
+        axis = panels[0]
+        points = [(0.0, 0.0), *stages]
+        axis.step(*zip(*points, strict=True), where="post", color=_BLUE, linewidth=1.6)
+        top = max(len(names) - 1, int(max(stage for _, stage in points)))
+        labels = [names[k] if k < len(names) else str(k) for k in range(top + 1)]
+        axis.set_yticks(range(top + 1), labels, parse_math=False)
+        axis.set(ylim=(-0.3, top + 0.3), ylabel="stage")
         if below is not None:
             panels[1].plot(*zip(*curves[below], strict=True), color=_BLUE, linewidth=1.2)
             share = below == SHOWN[0]
@@ -330,15 +332,6 @@ def save_curriculum(run: Path, names: Sequence[str] = ()) -> Path | None:
                 panels[1].axvline(frames, color=_GREY, linewidth=0.6, linestyle=":")
         panels[-1].set_xlabel("frames")
     return run / PICTURE
-
-
-def _draw_stages(axis: Any, stages: Curve, names: Sequence[str]) -> None:
-    points = [(0.0, 0.0), *stages]
-    axis.step(*zip(*points, strict=True), where="post", color=_BLUE, linewidth=1.6)
-    top = max(len(names) - 1, int(max(stage for _, stage in points)))
-    labels = [names[k] if k < len(names) else str(k) for k in range(top + 1)]
-    axis.set_yticks(range(top + 1), labels, parse_math=False)
-    axis.set(ylim=(-0.3, top + 0.3), ylabel="stage")
 
 
 def advances(stages: Curve) -> Curve:

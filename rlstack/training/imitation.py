@@ -26,6 +26,7 @@ from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.optimizer import Info, Optimizer
 from rlstack.agents.recurrent import Recurrent
 from rlstack.config import ConfigError
+from rlstack.config.errors import prefixed
 from rlstack.envs.working import counted, working
 from rlstack.play.versus import ScriptedPolicy, own_policy
 from rlstack.runs.seeding import rng_untouched
@@ -137,12 +138,9 @@ def expert_policy(
     if isinstance(expert, str) and not options and (own := own_policy(env, expert)) is not None:
         return own
     who = str(expert) if isinstance(expert, str | Path) else type(expert).__name__
-    try:
-        with rng_untouched():
-            policy = load_policy(who, env, **(options or {})) if isinstance(expert, str | Path) else expert
-            _try_out(policy, env, interface, who)
-    except ConfigError as error:
-        raise ConfigError(f"imitation.expert: {error}") from None
+    with prefixed("imitation.expert"), rng_untouched():
+        policy = load_policy(who, env, **(options or {})) if isinstance(expert, str | Path) else expert
+        _try_out(policy, env, interface, who)
     return policy
 
 

@@ -44,17 +44,14 @@ def training_world(
     if world["name"] == league.env["name"]:
         world_options(without_opponents(world))
     league.check_world({key: value for key, value in world.items() if key in signed or key in given})
-    return {**world, OPTION: _opponents(league, config, world.get(OPTION) or {})}
-
-
-def _opponents(league: League, config: PoolConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the option ``opponents``: the pool beside the given ones; without either, a random player."""
+    # The option ``opponents``: the pool beside the given ones; without either, a random player
+    given = world.get(OPTION) or {}
     players = [league.source(name) for name in pool(league, config)]
     for source in [*config.players, *(given.get("players") or [])]:
         known = isinstance(source, str) and source in league.members
         players.append(league.source(str(source)) if known else source)
     different = [source for place, source in enumerate(players) if source not in players[:place]]
-    return {"sampler": config.sampler, **USUAL, **given, "players": different or ["random"]}
+    return {**world, OPTION: {"sampler": config.sampler, **USUAL, **given, "players": different or ["random"]}}
 
 
 class OpenRun:

@@ -19,7 +19,7 @@ from rlstack.agents.fit import check_bounds
 from rlstack.agents.foreign import check_new_dataset, minari_arrays, recording_reader, write_minari
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
-from rlstack.config.errors import nearest_path, writing
+from rlstack.config.errors import nearest_path, prefixed, writing
 from rlstack.data.recordings import episode_lengths, save_arrays
 from rlstack.envs.bounded_files import check_archive
 from rlstack.files.safe_load import load_arrays
@@ -70,16 +70,16 @@ def read_recorded(source: str, interface: Interface, n_step: int = 1, gamma: flo
     Raises:
         ConfigError: there is no such source, or it does not fit the world or the agent.
     """
-    try:
+    with prefixed("data"):
         data, ordered = _read(source, interface, n_step, gamma)
-    except ConfigError as error:
-        raise ConfigError(f"data: {error}") from None
     return RecordedTransitions(data, ordered, source, content_digest(data.to_dict()))
 
 
 def _read(source: str, interface: Interface, n_step: int, gamma: float) -> tuple[TensorDict, bool]:
     if source.startswith(MINARI):
-        return _checked(source, minari_arrays(source.removeprefix(MINARI)), interface, transitions=True), True
+        arrays = minari_arrays(source.removeprefix(MINARI))
+        with prefixed(source):
+            return _checked(arrays, interface, transitions=True), True
     path = Path(source)
     if (path / "checkpoints").is_dir() or path.suffix == ".pt":
         return _replay(path, interface, n_step, gamma), False
@@ -111,7 +111,8 @@ def read_file(path: str | Path, interface: Interface, transitions: bool = False)
         raise ConfigError(f"{path} does not exist") from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path} cannot be read as recorded episodes ({error})") from None
-    return _checked(path, arrays, interface, transitions)
+    with prefixed(path):
+        return _checked(arrays, interface, transitions)
 
 
 def check_target(target: str | None) -> None:
@@ -157,9 +158,7 @@ def _replay(path: Path, interface: Interface, n_step: int, gamma: float) -> Tens
     try:
         file = checkpoint_file(path, "latest")
         state = read_agent(file)
-    except CheckpointError as error:
-        raise ConfigError(str(error)) from None
-    except ConfigError as error:
+    except (CheckpointError, ConfigError) as error:
         raise ConfigError(str(error).removeprefix("checkpoint: ")) from None
     theirs = state["config"]["agent"]
     memories = [part.get("replay") for part in (state, *state.get("other_ranks", []))]
@@ -180,20 +179,14 @@ def _replay(path: Path, interface: Interface, n_step: int, gamma: float) -> Tens
         arrays["next/truncated"] = arrays.pop("next/done") & ~arrays["next/terminated"]
     if "action" in arrays:
         arrays["action"] = interface.to_env(torch.from_numpy(arrays["action"])).numpy()
-    return _checked(file, arrays, interface, transitions=True)
+    with prefixed(file):
+        return _checked(arrays, interface, transitions=True)
 
 
 # -- checks ------------------------------------------------------------------------------------------------------
 
 
-def _checked(source: str | Path, arrays: Arrays, interface: Interface, transitions: bool) -> TensorDict:
-    try:
-        return _fitted(arrays, interface, transitions)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from None
-
-
-def _fitted(arrays: Arrays, interface: Interface, transitions: bool) -> TensorDict:
+def _checked(arrays: Arrays, interface: Interface, transitions: bool) -> TensorDict:
     """Returns the arrays ``[N, ...]`` as a batch ``[N]``, checked to fit the world."""
     if isinstance(interface.action, Composite):
         raise ConfigError(f"it holds one array of actions, the world has {interface.describe_action()}")

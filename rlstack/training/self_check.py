@@ -65,9 +65,7 @@ def few_worlds(config: TrainConfig) -> Iterator[EnvBase]:
         usual = {name: entry.default for name, entry in options_of(config.env["name"]).items()}
         size = {**usual, **given}.get("num_envs" if "num_envs" in usual else "num_worlds")
         # Compiling takes half a minute and worker processes take seconds; neither is tried here.
-        chosen: dict[str, Any] = {
-            name: value for name, value in (("compiled", False), ("workers", 0)) if name in config.env
-        }
+        chosen: dict[str, Any] = {key: off for key, off in (("compiled", False), ("workers", 0)) if key in config.env}
         chosen |= {"num_worlds": min(size, FEW)} if isinstance(size, int | float) else {}  # else its own size
         with closing(build_world(config.env, choose_device(config.device), config.seed, **chosen)) as env:
             if isinstance(env, World):
@@ -219,29 +217,23 @@ def check_buildable(config: TrainConfig, env: EnvBase) -> Agent:
     """
     agent = build_agent(config.agent, env, config.total_frames, choose_device(config.device))
     agent.check_learning()
-    _check_rollouts(config, agent, env)
+    steps, core = config.collector.steps_per_batch, getattr(agent.config, "recurrent", None)
+    if isinstance(agent, OnPolicy):
+        if steps * env.batch_size.numel() * agent.interface.agents < agent.LEAST_DECISIONS:
+            raise ConfigError(
+                f"collector.steps_per_batch: a rollout of one decision teaches agent={agent.config.name} nothing; "
+                "give collector.steps_per_batch=128, or more worlds"
+            )
+        if core is not None and core.sequence_length > max(steps, type(core).sequence_length) and not config.debug:
+            raise ConfigError(
+                f"agent.recurrent.sequence_length: {core.sequence_length} steps are more than a rollout's {steps}; "
+                f"give at most {steps}, or collector.steps_per_batch={core.sequence_length}"
+            )
     if config.init is not None and config.resume is None:
         initialise(agent, config.init)
     if config.curriculum is not None:
         Curriculum(config.curriculum, env)
     return agent
-
-
-def _check_rollouts(config: TrainConfig, agent: Agent, env: EnvBase) -> None:
-    """Raises a one-line :class:`ConfigError` if the agent learns from rollouts, and these are too short for it."""
-    steps, core = config.collector.steps_per_batch, getattr(agent.config, "recurrent", None)
-    if not isinstance(agent, OnPolicy):
-        return
-    if steps * env.batch_size.numel() * agent.interface.agents < agent.LEAST_DECISIONS:
-        raise ConfigError(
-            f"collector.steps_per_batch: a rollout of one decision teaches agent={agent.config.name} nothing; "
-            "give collector.steps_per_batch=128, or more worlds"
-        )
-    if core is not None and core.sequence_length > max(steps, type(core).sequence_length) and not config.debug:
-        raise ConfigError(
-            f"agent.recurrent.sequence_length: {core.sequence_length} steps are more than a rollout's {steps}; "
-            f"give at most {steps}, or collector.steps_per_batch={core.sequence_length}"
-        )
 
 
 def check_gradients(enabled: bool) -> AbstractContextManager[None]:

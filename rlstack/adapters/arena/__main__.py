@@ -16,6 +16,7 @@ from typing import Any
 
 from rlstack.adapters.command import Parser, command, composed
 from rlstack.config import ConfigError
+from rlstack.config.errors import prefixed
 from rlstack.training.hooks import Hook
 from rlstack.training.loop import Training
 from rlstack.training.run import train
@@ -60,14 +61,11 @@ class StackFiles(Hook):
         curriculum, record = training.curriculum, self.loaded.training_state
         if curriculum is None or record.get("curriculum_metrics") is None:
             return
-        try:
+        with prefixed(f"--load-model: {self.loaded.where}"):
             entries = {key: record.get(f"curriculum_{name}") for key, name in _RECORD.items()}
-            restored = curriculum_from_published(entries, begun=training.frames)
-        except ConfigError as error:
-            raise ConfigError(f"--load-model: {self.loaded.where}: {error}") from None
-        stages = len(curriculum.config.stages)
-        if restored["stage"] >= stages:
-            raise ConfigError(f"--load-model: {self.loaded.where}: stage {restored['stage']} of {stages}")
+            restored, stages = curriculum_from_published(entries, begun=training.frames), curriculum.config.stages
+            if restored["stage"] >= len(stages):
+                raise ConfigError(f"stage {restored['stage']} of {len(stages)}")
         window, known = restored["episodes"], curriculum.state_dict()["episodes"]["columns"]
         # The stack records only what its rules use.
         window["columns"] = {name: window["columns"].get(name, [0.0] * window["count"]) for name in known}

@@ -117,7 +117,15 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
     data, state, version, variables = _members(path)
     try:
         algorithm = _algorithm(data, state)
-        _check_extractor(data, state)
+        # Refuses what would change the networks' input or output without showing in the weights
+        kwargs = _printed(data.get("policy_kwargs"))
+        extractor = str(kwargs.get("features_extractor_class", ""))
+        weights = [name for name in state if "features_extractor." in name]
+        if weights or not re.search(r"^$|\.(FlattenExtractor|CombinedExtractor)'>$", extractor):
+            found = extractor or weights[0]
+            raise ConfigError(f"only MlpPolicy and MultiInputPolicy of vectors are supported, this has {found}")
+        if data.get("use_sde") or kwargs.get("use_sde"):
+            raise ConfigError("use_sde: state-dependent exploration (gSDE) is not supported")
         activation = _activation(data, algorithm)
         keys, shapes = _observation(data)
         action, *bounds = _action(data)
@@ -241,18 +249,6 @@ def _activation(data: Mapping[str, Any], algorithm: str) -> str:
     if match is None or match[1] not in ACTIVATIONS:
         raise ConfigError(f"activation_fn: {printed} is not supported, allowed: {', '.join(sorted(ACTIVATIONS))}")
     return match[1]
-
-
-def _check_extractor(data: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
-    """Refuses what would change the networks' input or output without showing in the weights."""
-    kwargs = _printed(data.get("policy_kwargs"))
-    extractor = str(kwargs.get("features_extractor_class", ""))
-    weights = [name for name in state if "features_extractor." in name]
-    if weights or not re.search(r"^$|\.(FlattenExtractor|CombinedExtractor)'>$", extractor):
-        found = extractor or weights[0]
-        raise ConfigError(f"only MlpPolicy and MultiInputPolicy of vectors are supported, this has {found}")
-    if data.get("use_sde") or kwargs.get("use_sde"):
-        raise ConfigError("use_sde: state-dependent exploration (gSDE) is not supported")
 
 
 def _hyperparameters(data: Mapping[str, Any]) -> dict[str, Any]:

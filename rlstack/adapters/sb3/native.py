@@ -121,7 +121,14 @@ def sb3_agent(
             if model.recurrent:
                 columns = _fill_memories(agent, model, columns)
             if model.algorithm in _SEPARATE:
-                _fill_actor_critic(agent, model, columns)
+                layers = sb3_layers(model)
+                if model.action == "box":
+                    centre, half = _bounds(agent.interface)
+                    weight, bias = layers["actor"][-1]
+                    layers["actor"][-1] = (weight / half[:, None], (bias - centre) / half)
+                    agent.actor.log_std.copy_(model.network.log_std - half.log())  # type: ignore[operator]
+                _fill(agent.actor, layers["actor"], columns)
+                _fill(agent.critic, layers["critic"], columns)
             elif model.algorithm == "DQN":
                 _fill(agent.network, sb3_layers(model)["q"], columns)
                 _fill(agent.loss.target_network, Weights(model.state).linears("q_net_target.q_net"), columns)
@@ -223,17 +230,6 @@ def _fill(network: nn.Module, layers: Layers, columns: Tensor) -> None:
             weight = wide
         linear.weight.copy_(weight)
         linear.bias.copy_(bias)
-
-
-def _fill_actor_critic(agent: Any, model: SB3Model, columns: Tensor) -> None:
-    layers = sb3_layers(model)
-    if model.action == "box":
-        centre, half = _bounds(agent.interface)
-        weight, bias = layers["actor"][-1]
-        layers["actor"][-1] = (weight / half[:, None], (bias - centre) / half)
-        agent.actor.log_std.copy_(model.network.log_std - half.log())  # type: ignore[operator]
-    _fill(agent.actor, layers["actor"], columns)
-    _fill(agent.critic, layers["critic"], columns)
 
 
 def _fill_memories(agent: Any, model: SB3Model, columns: Tensor) -> Tensor:

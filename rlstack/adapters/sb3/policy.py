@@ -127,22 +127,18 @@ def check_fit(model: SB3Model, interface: Interface) -> None:
             f"the {model.algorithm} model has {count} continuous actions, the env takes {describe_action(interface)}"
         )
     else:
-        _check_bounds(model, interface)
-
-
-def _check_bounds(model: SB3Model, interface: Interface) -> None:
-    """Checks that the env's action bounds are those of the model's training, where these are known and finite."""
-    space = interface.action.space
-    for name, known, offered in (("low", model.low, space.low), ("high", model.high, space.high)):
-        if known is None:
-            continue
-        given = offered.detach().cpu().float().reshape(-1)
-        alike = torch.isclose(known, given, rtol=_PRINTED, atol=_PRINTED) | known.isinf()
-        if not bool(alike.all()):
-            raise ConfigError(
-                f"the {model.algorithm} model was trained with actions whose bounds {name} are {_shown(known)}, the "
-                f"env's are {_shown(given)}; give the env the bounds that it was trained with"
-            )
+        # Checks that the env's action bounds are those of the model's training, where these are known and finite
+        space = interface.action.space
+        for name, bound, offered in (("low", model.low, space.low), ("high", model.high, space.high)):
+            if bound is None:
+                continue
+            given = offered.detach().cpu().float().reshape(-1)
+            alike = torch.isclose(bound, given, rtol=_PRINTED, atol=_PRINTED) | bound.isinf()
+            if not bool(alike.all()):
+                raise ConfigError(
+                    f"the {model.algorithm} model was trained with actions whose bounds {name} are {_shown(bound)}, "
+                    f"the env's are {_shown(given)}; give the env the bounds that it was trained with"
+                )
 
 
 def _shown(values: Tensor) -> str:

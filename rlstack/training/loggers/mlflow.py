@@ -52,7 +52,11 @@ class MlflowSink:
             self._client.create_experiment(config.mlflow_experiment)
         experiment: Any = self._client.get_experiment_by_name(config.mlflow_experiment)
         self._run = str(self._client.create_run(experiment.experiment_id, run_name=directory.name).info.run_id)
-        self._log_parameters(run_config)
+        from mlflow.entities import Param
+
+        values = [Param(_allowed(key), str(value)[:_LONGEST_VALUE]) for key, value in flat(run_config)]
+        for first in range(0, len(values), _MOST_PARAMETERS):
+            self._client.log_batch(self._run, params=values[first : first + _MOST_PARAMETERS])
         write_text(id_file, f"{self._run}\n")
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
@@ -67,13 +71,6 @@ class MlflowSink:
     def close(self, failed: bool = False) -> None:
         """Reports how the run has ended."""
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
-
-    def _log_parameters(self, run_config: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
-
-        values = [Param(_allowed(key), str(value)[:_LONGEST_VALUE]) for key, value in flat(run_config)]
-        for first in range(0, len(values), _MOST_PARAMETERS):
-            self._client.log_batch(self._run, params=values[first : first + _MOST_PARAMETERS])
 
 
 def _allowed(name: str) -> str:
