@@ -34,6 +34,7 @@ from rlstack.training.hooks import Hook
 from rlstack.training.loggers import read_metrics
 from rlstack.training.trained import TrainedRun
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL: dict[str, Any] = {
@@ -112,8 +113,7 @@ def test_what_a_callback_raises_is_raised(tmp_path: Path) -> None:
     def fail(*_: Any) -> None:
         raise LookupError("mine")
 
-    with pytest.raises(LookupError, match="mine"):
-        rlstack.train(on_batch=fail, quiet=True, **SMALL)
+    refused(LookupError, "mine", rlstack.train, on_batch=fail, quiet=True, **SMALL)
 
 
 # -- evaluating ----------------------------------------------------------------------------------------------------
@@ -149,8 +149,7 @@ def test_an_agent_from_elsewhere_is_named_as_a_checkpoint(tmp_path: Path) -> Non
 @pytest.mark.parametrize("env", [gymnasium.make("CartPole-v1"), "cartpole", None], ids=str)
 def test_what_is_no_world_is_told_in_one_line(env: Any) -> None:
     for needs_a_world in (rlstack.make_agent, rlstack.load_policy):
-        with pytest.raises(rlstack.ConfigError, match=r"^env: expected a world as TorchRL has them, such as"):
-            needs_a_world("ppo", env)
+        refused(rlstack.ConfigError, r"^env: expected a world as TorchRL has them, such as", needs_a_world, "ppo", env)
 
 
 def test_a_function_of_observations_is_judged() -> None:
@@ -218,8 +217,7 @@ def test_a_run_stands_for_its_folder(run: TrainedRun) -> None:
     assert rlstack.load(run).path == run.load().path
     for which in (run, run.path, str(run.path)):
         assert [row["score"] for row in rlstack.list_runs(which, quiet=True)] == [run.score]
-        with pytest.raises(rlstack.ConfigError, match="a run is given twice"):
-            rlstack.compare(which, run, quiet=True)
+        refused(rlstack.ConfigError, "a run is given twice", rlstack.compare, which, run, quiet=True)
     assert rlstack.evaluate(checkpoint=run, episodes=2, plots=False, video=False, quiet=True).summary()
     with pytest.raises(rlstack.ConfigError, match="expected words as on the command line, or paths, got int: 3"):
         rlstack.compare(run, 3)  # type: ignore[arg-type]
@@ -332,8 +330,7 @@ def test_what_comes_after_a_mapping_changes_it(later: str, expected: Any) -> Non
 
 
 def test_other_keys_than_those_there_may_be_in_a_mapping_but_not_beside_it() -> None:
-    with pytest.raises(rlstack.ConfigError, match=r"^env.nothing: unknown key"):
-        rlstack.train("env.nothing={a: 1}", quiet=True, **SMALL)
+    refused(rlstack.ConfigError, r"^env.nothing: unknown key", rlstack.train, "env.nothing={a: 1}", quiet=True, **SMALL)
 
 
 def test_groups_of_ones_own_are_found(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rlstack.config import ConfigError
 from rlstack.reporting.runs import StoredRun
 from rlstack.runs.run_directory import RunDirectory
 from tests.damage import Bait
+from tests.refusals import refused
 from tests.test_damaged_files import CASES, FIXTURES
 
 Maker = Callable[[Path, Bait], bytes]
@@ -123,16 +124,14 @@ def test_a_small_zip_of_gigabytes_is_refused_unread(name: str, tmp_path: Path) -
     entry = content.rfind(b"PK\x01\x02")
     content[entry + 24 : entry + 28] = (2**32 - 2).to_bytes(4, "little")  # its stated size
     path.write_bytes(content)
-    with pytest.raises(case.error, match=ZIPS[name]):
-        case.read(path)
+    refused(case.error, ZIPS[name], case.read, path)
 
 
 def test_a_small_gzip_of_gigabytes_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = CASES["marinenav episodes"].make(tmp_path)
     CASES["marinenav episodes"].read(path)
     monkeypatch.setattr("rlstack.envs.marinenav.episodes.MOST", 100)
-    with pytest.raises(ValueError, match="it expands to more than"):
-        CASES["marinenav episodes"].read(path)
+    refused(ValueError, "it expands to more than", CASES["marinenav episodes"].read, path)
 
 
 ENDLESS = [
@@ -158,6 +157,5 @@ DEEP = ["[" * 100_000, "- " * 100_000]
 @pytest.mark.parametrize("text", [BOMB, "a: &a [*a]", "a: &a {<<: *a}", f"a: {'x' * 300_000}", *DEEP])
 def test_yaml_that_expands_or_nests_too_far_is_refused_unbuilt(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"alias|bytes|deeply"):
-        RunDirectory.open(tmp_path).read_config()
+    refused(ConfigError, r"alias|bytes|deeply", RunDirectory.open(tmp_path).read_config)
     assert StoredRun.read(tmp_path, "a").config == {}

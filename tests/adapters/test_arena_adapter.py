@@ -34,6 +34,7 @@ from rlstack.training.stages import CurriculumConfig
 from tests.adapters.small_worlds import Noise
 from tests.agents.arena_recordings import Recording
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 from tests.training.test_curriculum import Stages, episodes
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/arena_training"
@@ -265,9 +266,7 @@ def test_damaged_files_are_one_line(kind: str, message: str, model: Path, capsys
     ],
 )
 def test_what_does_not_fit(arguments: dict[str, Any], env: Any, message: str, model: Path) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        arena_agent(model, env, **arguments)
-    assert "\n" not in str(caught.value)
+    refused(ConfigError, message, arena_agent, model, env, **arguments)
 
 
 def test_statistics_that_are_none(model: Path) -> None:
@@ -279,8 +278,7 @@ def test_statistics_that_are_none(model: Path) -> None:
         (json.dumps(statistics() | {"obs_var": [math.nan] * 32}), "obs_var must be a list of 32 numbers, all finite"),
     ):
         file.write_text(text)
-        with pytest.raises(ConfigError, match=message):
-            arena_policy(model, game())
+        refused(ConfigError, message, arena_policy, model, game())
     file.unlink()
     with pytest.raises(ConfigError, match="no statistics beside it; set normalization=<file>, or normalization=none"):
         arena_policy(model, game())
@@ -417,8 +415,7 @@ def test_the_style_is_that_of_the_actions(actions: int, style: int | None, tmp_p
     if style is not None:
         assert style_of(tmp_path / "x.pt") == style
         return
-    with pytest.raises(ConfigError, match="it chooses one of 7 actions, as no style of the game; set env"):
-        style_of(tmp_path / "x.pt")
+    refused(ConfigError, "it chooses one of 7 actions, as no style of the game; set env", style_of, tmp_path / "x.pt")
 
 
 @pytest.mark.usefixtures("anywhere")
@@ -448,5 +445,4 @@ def test_the_curriculum_goes_along(tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("anywhere")
 def test_mistakes_of_a_command(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        command("convert", convert, *positional(words))
+    refused(ConfigError, message, command, "convert", convert, *positional(words))

@@ -26,6 +26,7 @@ from rlstack.export import run
 from rlstack.runs.checkpoint import write_checkpoint
 from tests.agents.small_agents import CASES, Decisions, Detour, plain, small
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 FORMATS = ("torchscript", "onnx")
 DICT = Composite({"b": Bounded(-2.0, 2.0, shape=(3,)), "a": Unbounded((2, 2)), "n": Categorical(5, shape=())})
@@ -192,13 +193,10 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match="format: 'pickle' is unknown, allowed: torchscript, onnx"):
         export_policy(agent, tmp_path / "x", "pickle")
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"out: .* cannot be written"):
-        export_policy(agent, tmp_path / "file/x")
-    with pytest.raises(ConfigError, match=r"out: .* is a folder"):
-        export_policy(agent, tmp_path)
+    refused(ConfigError, r"out: .* cannot be written", export_policy, agent, tmp_path / "file/x")
+    refused(ConfigError, r"out: .* is a folder", export_policy, agent, tmp_path)
     foreign = rlstack.make_agent("legacy", plain(True), kind="callable", path="tests.adapters.test_export:first")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="Legacy cannot be exported"):
-        export_policy(foreign, tmp_path / "x")
+    refused(ConfigError, "Legacy cannot be exported", export_policy, foreign, tmp_path / "x")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigError, match="format=onnx needs the extra 'export': pip install "):
         export_policy(agent, tmp_path / "x", "onnx")
@@ -251,8 +249,7 @@ def test_the_command(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> No
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "input self: float32 ['batch', 7]" and lines[-1] == f"wrote {path} and {path}.json"
     assert json.loads(beside(path).read_text())["frames"] == 7
-    with pytest.raises(ConfigError, match="checkpoint: missing"):
-        command()
+    refused(ConfigError, "checkpoint: missing", command)
 
 
 @pytest.mark.slow

@@ -13,12 +13,15 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlstack.adapters.interleaved import InterleavedReplay
+from tests.exhaustive import recordings
+from tests.refusals import refused
 
 CPU = torch.device("cpu")
 TOLERANCE = {"rtol": 0, "atol": 1e-9}
 
 
-def check(path: Path) -> None:
+@recordings("losses/public_Rainbow_memory.npz", "golden/marinenav/losses/*_Rainbow_memory.npz")
+def test_recorded_memories(path: Path) -> None:
     with np.load(path) as file:
         data = dict(file.items())
     memory = InterleavedReplay(int(data["capacity"]), len(data["sample_idx"]), CPU)
@@ -34,7 +37,12 @@ def check(path: Path) -> None:
 
     memory.update_priority(index, torch.from_numpy(data["loss_given"]))
     np.testing.assert_allclose(float(memory.max_priority), data["max_priority"], **TOLERANCE)
-    check_total(memory, float(data["total_priority"]))
+    # The recorded total is that of a binary tree in float32, which is coarser than ours.
+    recorded, sums = float(data["total_priority"]), memory._tree.values.numpy().astype(np.float32)
+    assert float(memory._tree.total) == pytest.approx(recorded, rel=len(sums).bit_length() * 2.0**-24)
+    while len(sums) > 1:
+        sums = sums[::2] + sums[1::2]
+    assert sums[0] == pytest.approx(recorded, abs=1e-9)
 
     following = memory.following(torch.from_numpy(data["idx"]))
     np.testing.assert_allclose(following["reward"][:, 0].numpy(), data["nstep_return"], **TOLERANCE)
@@ -52,27 +60,6 @@ def check(path: Path) -> None:
     np.testing.assert_array_equal(~sample["next", "terminated"][:, 0].numpy(), data["sample_nonterminal"] > 0)
     np.testing.assert_array_equal(sample["observation", "self"].numpy(), data["self_state"][drawn])
     np.testing.assert_array_equal(sample["action"].numpy(), data["action"][drawn])
-
-
-def check_total(memory: InterleavedReplay, recorded: float) -> None:
-    """The recorded total is that of a binary tree in float32, which is coarser than ours."""
-    sums = memory._tree.values.numpy().astype(np.float32)
-    assert float(memory._tree.total) == pytest.approx(recorded, rel=len(sums).bit_length() * 2.0**-24)
-    while len(sums) > 1:
-        sums = sums[::2] + sums[1::2]
-    assert sums[0] == pytest.approx(recorded, abs=1e-9)
-
-
-def test_recorded_memory(fixtures_dir: Path) -> None:
-    check(fixtures_dir / "losses/public_Rainbow_memory.npz")
-
-
-@pytest.mark.shared
-def test_all_recorded_memories(shared_dir: Path) -> None:
-    paths = sorted((shared_dir / "golden/marinenav/losses").glob("*_Rainbow_memory.npz"))
-    assert paths
-    for path in paths:
-        check(path)
 
 
 def sequences(rows: int, time: int, seed: int = 0) -> TensorDict:
@@ -145,12 +132,10 @@ def test_draws_keep_away_from_the_write_position() -> None:
 def test_the_first_records_that_can_be_drawn() -> None:
     memory = InterleavedReplay(40, 4, CPU)
     for n in range(4):
-        with pytest.raises(ValueError, match=f"{n} records are too few"):
-            memory.sample()
+        refused(ValueError, f"{n} records are too few", memory.sample)
         memory.append(torch.zeros(1), torch.tensor([n]), 0.0, False)
     assert memory.sample()["index"].tolist() == [0, 0, 0, 0]
-    with pytest.raises(ValueError, match="no returns over 3"):
-        InterleavedReplay(4, 4, CPU)
+    refused(ValueError, "no returns over 3", InterleavedReplay, 4, 4, CPU)
 
 
 def test_newest_records_with_a_segment_of_their_own() -> None:
@@ -200,7 +185,5 @@ def test_goes_on_exactly_after_a_checkpoint() -> None:
             each.extend_interleaved(sequences(5, 3, seed=10 + step))
         runs.append((torch.stack(samples), each.state_dict()))
     assert (runs[0][0] == runs[1][0]).all() and same(runs[0][1], runs[1][1])
-    with pytest.raises(ValueError, match="capacity 60 does not fit"):
-        InterleavedReplay(61, 8, CPU).load_state_dict(memory.state_dict())
-    with pytest.raises(ValueError, match="records, starts, tree missing"):
-        other.load_state_dict({"max_priority": 1})
+    refused(ValueError, "capacity 60 does not fit", InterleavedReplay(61, 8, CPU).load_state_dict, memory.state_dict())
+    refused(ValueError, "records, starts, tree missing", other.load_state_dict, {"max_priority": 1})

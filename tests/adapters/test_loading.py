@@ -16,6 +16,7 @@ from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.config import ConfigError
 from rlstack.runs.checkpoint import write_checkpoint
 from tests.adapters.small_worlds import Noise, box
+from tests.refusals import refused
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
@@ -77,8 +78,7 @@ def test_a_checkpoint_of_ours(prefix: str, tmp_path: Path) -> None:
     loaded = load_policy(f"{prefix}{tmp_path / 'ours.pt'}", env)(td)["agents", "action"]
     assert torch.equal(ours, loaded)
     other = envs.make("marinenav", num_worlds=1, continuous_actions=False)
-    with pytest.raises(ConfigError, match="does not fit the env: action is Categorical"):
-        load_policy(str(tmp_path / "ours.pt"), other)
+    refused(ConfigError, "does not fit the env: action is Categorical", load_policy, str(tmp_path / "ours.pt"), other)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,7 @@ def test_a_checkpoint_of_ours(prefix: str, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(source: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        load_policy(source, Noise(), **options)
-    assert "\n" not in str(caught.value)
+    refused(ConfigError, message, load_policy, source, Noise(), **options)
 
 
 def test_only_the_first_colon_counts() -> None:

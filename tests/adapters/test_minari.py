@@ -16,6 +16,7 @@ from rlstack.config import ConfigError
 from rlstack.data.recordings import save_arrays, trajectories
 from rlstack.envs.keys import GROUP
 from rlstack.training.recorded import RecordedTransitions, read_recorded, write_recorded
+from tests.refusals import refused
 
 minari: Any = pytest.importorskip("minari")
 
@@ -87,13 +88,9 @@ def test_what_cannot_be_read_or_written_is_told_in_one_line(vessels: tuple[Any, 
     data, interface = vessels
     with pytest.raises(ConfigError, match=r"^data: minari:toys/none-v0 cannot be read \(.*minari list local"):
         read_recorded("minari:toys/none-v0", interface)
-    with pytest.raises(ConfigError, match="is not the name of a dataset"):
-        write_recorded("minari:half", data, interface)
+    refused(ConfigError, "is not the name of a dataset", write_recorded, "minari:half", data, interface)
     write_recorded(f"minari:{NAME}", data, interface)
-    with pytest.raises(ConfigError, match="is there already"):
-        write_recorded(f"minari:{NAME}", data, interface)
-    with pytest.raises(ConfigError, match=r"neither a file episodes.npz nor minari:"):
-        write_recorded("episodes.csv", data, interface)
+    refused(ConfigError, "is there already", write_recorded, f"minari:{NAME}", data, interface)
+    refused(ConfigError, r"neither a file episodes.npz nor minari:", write_recorded, "episodes.csv", data, interface)
     data["observation", "self"][1] += 1
-    with pytest.raises(ConfigError, match="these are single transitions"):
-        write_recorded("minari:toys/other-v0", data, interface)
+    refused(ConfigError, "these are single transitions", write_recorded, "minari:toys/other-v0", data, interface)

@@ -20,6 +20,7 @@ from rlstack.adapters.sb3.networks import FeedForward, RecurrentActorCritic, Squ
 from rlstack.config import ConfigError
 from tests.adapters.damage import damaged
 from tests.adapters.small_worlds import Noise, box
+from tests.refusals import refused
 
 TOLERANCE = 1e-6
 """Of float32: eight times its spacing at 1. Larger numbers are rounded in proportion, and in a CPU's own order."""
@@ -219,11 +220,9 @@ def test_unsuitable_files_are_told_in_one_line(tmp_path: Path, change: dict[str,
 
 
 def test_no_file_and_no_zip(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load_sb3(tmp_path / "nothing.zip")
+    refused(ConfigError, "cannot be read", load_sb3, tmp_path / "nothing.zip")
     (tmp_path / "text.zip").write_text("hello")
-    with pytest.raises(ConfigError, match="not a zip file"):
-        load_sb3(tmp_path / "text.zip")
+    refused(ConfigError, "not a zip file", load_sb3, tmp_path / "text.zip")
 
 
 class Bomb:
@@ -248,8 +247,7 @@ def test_nothing_in_the_zip_is_unpickled(tmp_path: Path) -> None:
         torch.save({"action_net.weight": Bomb(trace)}, buffer)
         file.writestr("policy.pth", buffer.getvalue())
         file.writestr("data", "{}")
-    with pytest.raises(ConfigError, match=r"part of the file is broken \(refused, it holds objects that are not plain"):
-        load_sb3(path)
+    refused(ConfigError, r"part of the file is broken \(refused, it holds objects that are not plain", load_sb3, path)
     assert not trace.exists()
 
 
@@ -257,8 +255,7 @@ def test_damaged_parts(tmp_path: Path) -> None:
     for member in ("data", "policy.pth"):
         path = rewritten(tmp_path, PPO, compression=zipfile.ZIP_DEFLATED)
         damaged(path, member)
-        with pytest.raises(ConfigError, match=r"a part of the file is broken \(Error -3 while decompressing"):
-            load_sb3(path)
+        refused(ConfigError, r"a part of the file is broken \(Error -3 while decompressing", load_sb3, path)
 
 
 @pytest.mark.parametrize("variables", [b"nothing", {"log_ent_coef": torch.zeros(2)}, {"ent_coef_tensor": [1]}])

@@ -15,6 +15,7 @@ from torchrl.envs import EnvBase
 from rlstack.adapters.scripted import onnx_policy, torchscript_policy
 from rlstack.config import ConfigError
 from tests.adapters.small_worlds import Noise, box
+from tests.refusals import refused
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning", "ignore::FutureWarning")
 
@@ -143,11 +144,9 @@ def test_a_program_that_fails_later(tmp_path: Path) -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"policy\.pt: a program without a forward"):
         torchscript_policy(saved(NoForward(), tmp_path), Noise())
-    with pytest.raises(ConfigError, match="no such file"):
-        torchscript_policy(tmp_path / "nothing.pt", Noise())
+    refused(ConfigError, "no such file", torchscript_policy, tmp_path / "nothing.pt", Noise())
     (tmp_path / "text.pt").write_text("hello")
-    with pytest.raises(ConfigError, match="not a TorchScript file"):
-        torchscript_policy(tmp_path / "text.pt", Noise())
+    refused(ConfigError, "not a TorchScript file", torchscript_policy, tmp_path / "text.pt", Noise())
 
 
 # -- ONNX ----------------------------------------------------------------------------------------------------------
@@ -197,15 +196,11 @@ def test_onnx_scores(tmp_path: Path) -> None:
 
 def test_onnx_that_does_not_fit(tmp_path: Path) -> None:
     path = graph(tmp_path, {"a": 2, "b": 3})
-    with pytest.raises(ConfigError, match="takes a, b; the env shows a flat observation"):
-        onnx_policy(path, Noise(5, TWO))
-    with pytest.raises(ConfigError, match=r"fails on .*'far': \(2,\)"):
-        onnx_policy(path, Noise({"far": 2, "near": 2}, TWO))
+    refused(ConfigError, "takes a, b; the env shows a flat observation", onnx_policy, path, Noise(5, TWO))
+    refused(ConfigError, r"fails on .*'far': \(2,\)", onnx_policy, path, Noise({"far": 2, "near": 2}, TWO))
     path.write_text("hello")
-    with pytest.raises(ConfigError, match="not an ONNX file"):
-        onnx_policy(path, Noise(5, TWO))
-    with pytest.raises(ConfigError, match="no such file"):
-        onnx_policy(tmp_path / "nothing.onnx", Noise(5, TWO))
+    refused(ConfigError, "not an ONNX file", onnx_policy, path, Noise(5, TWO))
+    refused(ConfigError, "no such file", onnx_policy, tmp_path / "nothing.onnx", Noise(5, TWO))
 
 
 def test_onnx_without_its_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,11 +16,14 @@ import torch
 
 from rlstack.adapters.sb3.vecnormalize import VecNormalize, load_vecnormalize
 from rlstack.config import ConfigError, build
+from tests.exhaustive import recordings
+from tests.refusals import refused
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"
 
 
-def check(path: Path) -> None:
+@recordings("sb3/*_vecnormalize.pkl", "sb3/*_vecnormalize.pkl")
+def test_recorded_statistics(path: Path) -> None:
     """Reads the expected statistics, and normalises as recorded."""
     statistics = load_vecnormalize(path)
     expected = json.loads(path.with_name(path.stem + "_expected.json").read_text())
@@ -32,19 +35,6 @@ def check(path: Path) -> None:
     ours = statistics.normalise(raw)
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours, norm, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*_vecnormalize.pkl")), ids=lambda path: path.stem)
-def test_recorded_statistics(path: Path) -> None:
-    check(path)
-
-
-@pytest.mark.shared
-def test_all_recorded_statistics(shared_dir: Path) -> None:
-    paths = sorted((shared_dir / "sb3").glob("*_vecnormalize.pkl"))
-    assert paths
-    for path in paths:
-        check(path)
 
 
 def statistics(**changes: Any) -> VecNormalize:
@@ -78,12 +68,10 @@ def test_json_files_are_read_too(tmp_path: Path) -> None:
     ],
 )
 def test_entries_that_do_not_fit(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        statistics(**change)
+    refused(ConfigError, message, statistics, **change)
     with pytest.raises(ConfigError, match="obs_mean: missing"):
         build(VecNormalize, {key: value for key, value in asdict(statistics()).items() if key != "obs_mean"})
-    with pytest.raises(ConfigError, match="those of 2 features, not 3"):
-        statistics().normalise(torch.zeros(1, 3))
+    refused(ConfigError, "those of 2 features, not 3", statistics().normalise, torch.zeros(1, 3))
 
 
 # -- hostile and broken pickles ------------------------------------------------------------------------------------
@@ -116,8 +104,7 @@ def test_a_pickle_that_names_anything_else_is_refused(tmp_path: Path, protocol: 
 def test_allowed_modules_are_no_way_around(tmp_path: Path, name: str) -> None:
     path = tmp_path / "statistics.pkl"
     path.write_bytes(b"c" + name.encode() + b"\n.")
-    with pytest.raises(ConfigError, match="refused"):
-        load_vecnormalize(path)
+    refused(ConfigError, "refused", load_vecnormalize, path)
 
 
 def test_a_pickle_cannot_change_what_stands_in(tmp_path: Path) -> None:
@@ -125,9 +112,8 @@ def test_a_pickle_cannot_change_what_stands_in(tmp_path: Path) -> None:
     path = tmp_path / "statistics.pkl"
     for name in (b"numpy\nndarray", b"numpy.core.multiarray\nscalar", b"_codecs\nencode", b"collections\nOrderedDict"):
         path.write_bytes(b"\x80\x02c" + name + b"\n}X\x05\x00\x00\x00codes}s\x86b.")
-        with pytest.raises(ConfigError, match="not a pickle"):
-            load_vecnormalize(path)
-    check(FIXTURES / "a2c_multi_default_vecnormalize.pkl")
+        refused(ConfigError, "not a pickle", load_vecnormalize, path)
+    test_recorded_statistics(FIXTURES / "a2c_multi_default_vecnormalize.pkl")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +122,5 @@ def test_a_pickle_cannot_change_what_stands_in(tmp_path: Path) -> None:
 def test_other_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "statistics.pkl"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"not a pickle|not the statistics"):
-        load_vecnormalize(path)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load_vecnormalize(tmp_path / "nothing.pkl")
+    refused(ConfigError, r"not a pickle|not the statistics", load_vecnormalize, path)
+    refused(ConfigError, "cannot be read", load_vecnormalize, tmp_path / "nothing.pkl")

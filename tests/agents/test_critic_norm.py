@@ -17,6 +17,7 @@ from rlstack.losses import TD3Loss
 from rlstack.networks.renormalized import BatchRenorm, running_statistics
 from tests.agents.small_agents import Detour, copies, equal, plain, small
 from tests.agents.test_learning import learner
+from tests.refusals import refused
 
 AGENTS = ("ddpg", "td3", "sac")
 NORM = {"critic_norm": "batch"}
@@ -151,16 +152,12 @@ def test_weights_of_hidden_units_keep_their_norm(name: str, options: dict[str, A
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason) as error:
-        small(plain(False), name="sac", **{**NORM, **options})
-    assert "\n" not in str(error.value)
+    refused(ConfigError, reason, small, plain(False), name="sac", **{**NORM, **options})
 
 
 def test_who_has_no_such_critics() -> None:
-    with pytest.raises(ConfigError, match="for critics of continuous actions"):
-        small(plain(True), name="sac", **NORM)
-    with pytest.raises(ConfigError, match="critic_norm is for ddpg, td3 and sac"):
-        make_agent("tqc", plain(False), **NORM)
+    refused(ConfigError, "for critics of continuous actions", small, plain(True), name="sac", **NORM)
+    refused(ConfigError, "critic_norm is for ddpg, td3 and sac", make_agent, "tqc", plain(False), **NORM)
 
 
 def test_a_batch_without_finite_statistics_leaves_the_running_ones() -> None:

@@ -17,6 +17,7 @@ from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, conf_dir
 from rlstack.data.flatten import flatten_agents
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 
 class Shape:
@@ -106,12 +107,10 @@ def test_own_agents_by_name_and_by_path() -> None:
     assert agent_class("acqn") is agent_class("rlstack.agents.acqn:ACQN") is ACQN
     register("mine", "rlstack.agents.acqn:ACQN")
     assert agent_class("mine") is ACQN
-    with pytest.raises(ValueError, match="not of the form"):
-        register("mine", "rlstack.agents.acqn.ACQN")
+    refused(ValueError, "not of the form", register, "mine", "rlstack.agents.acqn.ACQN")
     with pytest.raises(ConfigError, match=r"agent\.algorithm: missing, one of ppo, a2c, .*acqn"):
         build_agent({}, envs.make("marinenav", num_worlds=1), 100)
-    with pytest.raises(ConfigError, match="agent: no option 'nope'"):
-        make_agent("nope", envs.make("marinenav", num_worlds=1))
+    refused(ConfigError, "agent: no option 'nope'", make_agent, "nope", envs.make("marinenav", num_worlds=1))
 
 
 def test_an_observation_no_encoder_fits_is_a_config_error() -> None:
@@ -127,8 +126,7 @@ def test_agents_without_replay_say_so() -> None:
 
     agent = object.__new__(Forgetful)
     assert agent.replay_state() is None
-    with pytest.raises(ConfigError, match="Forgetful has no replay buffer"):
-        agent.load_replay_state({})
+    refused(ConfigError, "Forgetful has no replay buffer", agent.load_replay_state, {})
 
 
 @pytest.mark.parametrize("started", [False, True])

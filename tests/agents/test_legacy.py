@@ -25,6 +25,7 @@ from rlstack.evaluate import run
 from rlstack.evaluation.evaluator import evaluate
 from tests.adapters.small_worlds import Noise
 from tests.agents.small_agents import Decisions
+from tests.refusals import refused
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
@@ -137,9 +138,7 @@ def test_an_interface_stands_in_for_its_env(agents: int | None) -> None:
     ],
 )
 def test_mistakes_are_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        rlstack.make_agent("legacy", Noise(MULTI, 6), **options)
-    assert "\n" not in str(caught.value)
+    refused(ConfigError, message, rlstack.make_agent, "legacy", Noise(MULTI, 6), **options)
 
 
 def test_it_learns_nothing() -> None:
@@ -148,8 +147,7 @@ def test_it_learns_nothing() -> None:
     sequences = rlstack.flatten_agents(env.rollout(2, agent.policy(True)), group=None)
     expected = r"cannot be trained here; convert it: rlstack convert sb3 .*; or imitate it: .*imitation.expert=sb3"
     for learn in (agent.update_once, lambda data: agent.learn(data, 6)):
-        with pytest.raises(ConfigError, match=expected):
-            learn(sequences)
+        refused(ConfigError, expected, learn, sequences)
 
 
 # -- rlstack evaluate ----------------------------------------------------------------------------------
@@ -207,6 +205,4 @@ def short(num_worlds: int = 1) -> EnvBase:
     ],
 )
 def test_evaluation_mistakes_are_one_line(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        command(*overrides)
-    assert "\n" not in str(caught.value)
+    refused(ConfigError, message, command, *overrides)

@@ -17,6 +17,7 @@ from rlstack.config import ConfigError
 from rlstack.config.schedules import make_schedule
 from tests.agents.arena_recordings import Recording, parameters, published_agent, world
 from tests.agents.small_agents import Decisions, plain, small
+from tests.exhaustive import recordings
 
 TOLERANCE = 1e-6
 """Theirs and ours are computed in float32, to eight times its spacing; losses are means of a few thousand terms."""
@@ -25,11 +26,6 @@ TOLERANCE = 1e-6
 @pytest.fixture
 def folder(fixtures_dir: Path) -> Path:
     return fixtures_dir / "arena_training"
-
-
-@pytest.fixture
-def shared_folder(shared_dir: Path) -> Path:
-    return shared_dir / "golden/arena/training"
 
 
 # -- updates -----------------------------------------------------------------------------------------------------
@@ -45,7 +41,9 @@ def updated(recording: Recording, monkeypatch: pytest.MonkeyPatch, **overrides: 
     return agent, metrics
 
 
-def check_update(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@recordings("arena_training/ppo_update_[12].npz", "golden/arena/training/ppo_update_*.npz", least=4)
+def test_recorded_updates(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first recording clips values; the second stops after one of eight epochs."""
     recording = Recording(path)
     agent, metrics = updated(recording, monkeypatch)
     theirs = {name.removeprefix("train/"): value for name, value in recording.text("stats").items()}
@@ -68,21 +66,6 @@ def check_update(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = recording["logits_after"].log_softmax(-1)
     torch.testing.assert_close(distribution.log_probs[0], expected, rtol=TOLERANCE, atol=TOLERANCE)
     torch.testing.assert_close(values, recording["values_after"], rtol=TOLERANCE, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("name", ["ppo_update_1", "ppo_update_2"])
-def test_recorded_updates(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first recording clips values; the second stops after one of eight epochs."""
-    check_update(folder / f"{name}.npz", monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-def test_all_recorded_updates(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = sorted(shared_folder.glob("ppo_update_*.npz"))
-    assert len(paths) >= 4
-    for path in paths:
-        check_update(path, monkeypatch)
 
 
 def test_sizes_are_those_of_the_recording(folder: Path) -> None:
@@ -223,7 +206,8 @@ def test_a_sampling_policy_plays_by_its_probabilities() -> None:
 # -- advantages --------------------------------------------------------------------------------------------------
 
 
-def check_advantages(path: Path) -> None:
+@recordings("arena_training/gae_0.npz", "golden/arena/training/gae_*.npz", least=2)
+def test_recorded_advantages(path: Path) -> None:
     """Uses the agent's own rollout, in which an observation is its own value."""
     recording = Recording(path)
     values, done = recording["values"].T[..., None], recording["dones"].T[..., None]
@@ -251,18 +235,6 @@ def check_advantages(path: Path) -> None:
         torch.testing.assert_close(batch[ours].T, recording[theirs], rtol=0, atol=1e-5)
 
 
-def test_recorded_advantages(folder: Path) -> None:
-    check_advantages(folder / "gae_0.npz")
-
-
-@pytest.mark.shared
-def test_all_recorded_advantages(shared_folder: Path) -> None:
-    paths = sorted(shared_folder.glob("gae_*.npz"))
-    assert len(paths) >= 2
-    for path in paths:
-        check_advantages(path)
-
-
 # -- learning rates ----------------------------------------------------------------------------------------------
 
 RUN = 10_000
@@ -281,7 +253,8 @@ def schedule_of(theirs: dict[str, Any]) -> Any:
     return make_schedule(config, RUN)
 
 
-def check_schedules(path: Path) -> None:
+@recordings("arena_training/lr_schedules.json", "golden/arena/training/lr_schedules.json")
+def test_recorded_learning_rates(path: Path) -> None:
     recorded = json.loads(path.read_text())
     assert {entry["type"] for entry in recorded} == {"constant", "linear", "exponential", "cosine"}
     assert any(entry["warmup"] for entry in recorded)
@@ -289,12 +262,3 @@ def check_schedules(path: Path) -> None:
         schedule = schedule_of(entry)
         for remaining, lr in entry["by_progress_remaining"].items():
             assert schedule(round((1 - float(remaining)) * RUN)) == pytest.approx(lr, rel=1e-12, abs=0), entry
-
-
-def test_recorded_learning_rates(folder: Path) -> None:
-    check_schedules(folder / "lr_schedules.json")
-
-
-@pytest.mark.shared
-def test_the_learning_rates_of_the_full_set(shared_folder: Path) -> None:
-    check_schedules(shared_folder / "lr_schedules.json")

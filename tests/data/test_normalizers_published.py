@@ -22,6 +22,7 @@ from rlstack.data.normalizers import (
     statistics_to_json,
 )
 from tests.agents.arena_recordings import Recording
+from tests.exhaustive import recordings
 
 FEATURES, GAMMA = 32, 0.99
 ROUNDING = 1e-5
@@ -35,7 +36,8 @@ def step_of(reward: Tensor, done: Tensor) -> TensorDict:
     return TensorDict({"next": following, "active": torch.ones(lead, dtype=torch.bool)}, lead)
 
 
-def check(path: Path) -> None:
+@recordings("arena_training/normaliser_2env.npz", "golden/arena/training/normaliser_[!1]*env.npz", least=2)
+def test_recorded_statistics(path: Path) -> None:
     """Compares, step by step, the updated statistics and the scaled observations and rewards."""
     recording = Recording(path)
     observations, rewards = ObservationNormalizer(Unbounded((FEATURES,)), True), RewardScaler(GAMMA, True)
@@ -58,19 +60,6 @@ def compare(moments: Any, recording: Recording, kind: str, t: int) -> None:
         torch.testing.assert_close(
             getattr(moments, name).reshape(theirs.shape), theirs, rtol=ROUNDING, atol=1e-7, equal_nan=False
         )
-
-
-def test_recorded_statistics(fixtures_dir: Path) -> None:
-    check(fixtures_dir / "arena_training/normaliser_2env.npz")
-
-
-@pytest.mark.shared
-def test_all_recorded_statistics(shared_dir: Path) -> None:
-    paths = sorted((shared_dir / "golden/arena/training").glob("normaliser_*env.npz"))
-    several = [path for path in paths if path.stem != "normaliser_1env"]  # of one: no numbers
-    assert len(several) >= 2
-    for path in several:
-        check(path)
 
 
 @pytest.mark.parametrize("unbiased", [False, True])

@@ -11,6 +11,7 @@ from tensordict import TensorDict
 
 from rlstack.data import Replay, make_replay
 from rlstack.data.messages import from_file, to_file
+from tests.refusals import refused
 
 CPU = torch.device("cpu")
 
@@ -146,16 +147,13 @@ def test_states_that_do_not_fit() -> None:
     uniform = make_replay(20, 5, CPU)
     uniform.extend(numbered(0, 10))
     for wrong, message in ((uniform.state_dict(), "uniform"), (filled(capacity=30).state_dict(), "capacity 30")):
-        with pytest.raises(ValueError, match=message):
-            filled().load_state_dict(wrong)
+        refused(ValueError, message, filled().load_state_dict, wrong)
 
 
 def test_mistakes_in_its_options() -> None:
     for options in ({"eps": 0.0}, {"alpha": -0.1}):
-        with pytest.raises(ValueError, match="alpha >= 0 and eps > 0"):
-            filled(**options)
-    with pytest.raises(ValueError, match="empty"):
-        prioritized(10, 5, CPU).sample()
+        refused(ValueError, "alpha >= 0 and eps > 0", filled, **options)
+    refused(ValueError, "empty", prioritized(10, 5, CPU).sample)
 
 
 @pytest.mark.filterwarnings("error")

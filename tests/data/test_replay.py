@@ -17,6 +17,7 @@ from rlstack.config import ConfigError
 from rlstack.data import MemmapRows, RangeWriter, Replay, SumTreeSampler, TensorRows, make_replay
 from rlstack.data.messages import from_file, to_file
 from rlstack.runs.checkpoint import to_saveable
+from tests.refusals import refused
 
 CPU = torch.device("cpu")
 
@@ -130,8 +131,7 @@ def state(count: int = 10, capacity: int = 10) -> dict[str, Any]:
 def test_a_state_that_does_not_fit(wrong: dict[str, Any], message: str) -> None:
     replay = make_replay(10, 5, CPU)
     replay.extend(numbered(0, 3))
-    with pytest.raises(ValueError, match=message):
-        replay.load_state_dict(wrong)
+    refused(ValueError, message, replay.load_state_dict, wrong)
     assert held(replay) == [0, 1, 2]
 
 
@@ -148,16 +148,13 @@ def test_transitions_of_another_kind_are_refused() -> None:
         (wide, r"shapes: action \[1\], got \[1, 1\]"),
         (scalar, r"shapes: reward \[1\], got \[\]"),
     ):
-        with pytest.raises(ValueError, match=message):
-            replay.extend(wrong)
+        refused(ValueError, message, replay.extend, wrong)
         assert len(replay) == 3
 
 
 def test_nothing_to_sample() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        make_replay(10, 5, CPU).sample()
-    with pytest.raises(ValueError, match="positive"):
-        make_replay(0, 5, CPU)
+    refused(ValueError, "empty", make_replay(10, 5, CPU).sample)
+    refused(ValueError, "positive", make_replay, 0, 5, CPU)
 
 
 # -- as a part of TorchRL ----------------------------------------------------------------------------------------------
@@ -222,8 +219,7 @@ def test_what_does_not_fit_is_refused() -> None:
         Replay(storage=TensorRows(100), sampler=SumTreeSampler(50), batch_size=8)
     replay = Replay(storage=TensorRows(10))
     replay.extend(numbered(0, 3))
-    with pytest.raises(ConfigError, match="give batch_size"):
-        replay.sample()
+    refused(ConfigError, "give batch_size", replay.sample)
     SumTreeSampler(5).update_priority(torch.zeros(0, dtype=torch.int64), torch.zeros(0))  # of nothing, changes nothing
 
 

@@ -18,6 +18,7 @@ from rlstack import envs
 from rlstack.config import ConfigError
 from rlstack.envs.actions import reader
 from rlstack.training.self_check import check_batch
+from tests.refusals import refused
 
 Pair = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -126,8 +127,7 @@ def test_choices_out_of_range_raise_where_types_are_checked() -> None:
     env.run_type_checks = True
     env.step(root.clone())
     root["agents", "action"][1, 0, 6] = 2
-    with pytest.raises(ValueError, match=r"^Rocket: action: 2 is none of the choices, .* 4, 4, 4, 4, 4, 1, 1, 1$"):
-        env.step(root)
+    refused(ValueError, r"^Rocket: action: 2 is none of the choices, .* 4, 4, 4, 4, 4, 1, 1, 1$", env.step, root)
 
 
 @pytest.mark.parametrize("wrapper", [{"frame_stack": 2}, {"action_repeat": 2}])
@@ -141,14 +141,12 @@ def test_types_are_checked_inside_wrappers(wrapper: dict[str, int]) -> None:
 
 def test_a_missing_action_is_named() -> None:
     env = build("cartpole", {})
-    with pytest.raises(ValueError, match=r"^CartPole: action: missing, the tensordict has no entry 'action'$"):
-        env.step(env.reset())
+    refused(ValueError, r"^CartPole: action: missing, the tensordict has no entry 'action'$", env.step, env.reset())
 
 
 @pytest.mark.parametrize("count", [0, 2.5, "3"])
 def test_a_number_of_worlds_is_whole_and_positive(count: Any) -> None:
-    with pytest.raises(ValueError, match=r"num_worlds: .* is not a positive whole number"):
-        envs.make("cartpole", num_worlds=count)
+    refused(ValueError, r"num_worlds: .* is not a positive whole number", envs.make, "cartpole", num_worlds=count)
 
 
 def test_choices_out_of_range_end_a_run_with_debug() -> None:
@@ -156,8 +154,7 @@ def test_choices_out_of_range_end_a_run_with_debug() -> None:
     batch = env.rollout(4, break_when_any_done=False)
     check_batch(batch, env, 0)
     batch["action"][1, 2] = 2
-    with pytest.raises(ConfigError, match=r"^debug: action is outside its spec in step 2 after frame 12$"):
-        check_batch(batch, env, 12)
+    refused(ConfigError, r"^debug: action is outside its spec in step 2 after frame 12$", check_batch, batch, env, 12)
 
 
 @pytest.mark.parametrize(
@@ -220,10 +217,8 @@ class Walk:
 @pytest.mark.parametrize("repeat", [1, 2])
 def test_the_first_step_comes_after_reset(name: str, options: dict[str, Any], repeat: int) -> None:
     with envs.make(name, action_repeat=repeat, **options) as env:
-        with pytest.raises(RuntimeError, match=r"reset\(\) comes before the first step$"):
-            env.rand_step()
-        with pytest.raises(RuntimeError, match=r"reset\(\) comes before the first step$"):
-            env.step_and_maybe_reset(env.rand_action())
+        refused(RuntimeError, r"reset\(\) comes before the first step$", env.rand_step)
+        refused(RuntimeError, r"reset\(\) comes before the first step$", env.step_and_maybe_reset, env.rand_action())
     assert env.is_closed
 
 
@@ -354,5 +349,4 @@ def test_seeds_decide_what_follows_too() -> None:
 
 @pytest.mark.parametrize(("seeds", "fault"), [([1], "1 seeds for 2 worlds"), ([1, -1], "a number >= 0 for each")])
 def test_seeds_that_do_not_fit(seeds: list[int], fault: str) -> None:
-    with pytest.raises(ValueError, match=fault):
-        build("cartpole", {}, 2).reset(seed=seeds)
+    refused(ValueError, fault, build("cartpole", {}, 2).reset, seed=seeds)

@@ -19,6 +19,7 @@ from rlstack.envs.faces import FACES
 from rlstack.envs.faces.single import SingleWorld
 from rlstack.envs.faces.vector import VectorWorld
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 ARENA, MARINENAV, ROCKET, ECHELON = FACES
 
@@ -112,8 +113,7 @@ def test_pictures_change_as_the_world_moves(name: str) -> None:
     ],
 )
 def test_what_is_impossible_is_refused(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        gymnasium.make(name, **options)
+    refused(ValueError, message, gymnasium.make, name, **options)
 
 
 @pytest.mark.slow
@@ -201,8 +201,7 @@ def test_a_vector_of_tensors_holds_what_one_of_arrays_does() -> None:
     ],
 )
 def test_what_a_vector_cannot_do_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        VectorWorld("arena", 2, **options)
+    refused(ValueError, message, VectorWorld, "arena", 2, **options)
 
 
 def test_a_policy_drives_the_others() -> None:
@@ -251,8 +250,7 @@ def test_robots_leave_when_they_are_done() -> None:
 
 def test_a_world_of_one_agent_is_none_for_pettingzoo() -> None:
     pytest.importorskip("pettingzoo")
-    with pytest.raises(ValueError, match="arena: a world of a single agent"):
-        envs.parallel_env("arena")
+    refused(ValueError, "arena: a world of a single agent", envs.parallel_env, "arena")
 
 
 # --- other libraries learn
@@ -275,8 +273,7 @@ def test_stable_baselines_trains_on_a_vector_of_gymnasium() -> None:
     model = sb3.PPO("MultiInputPolicy", SB3World(vector), n_steps=8, batch_size=32, n_epochs=1, seed=0)
     model.learn(64)
     assert model.num_timesteps == 64 and {info["l"] for info in model.ep_info_buffer} == {6}
-    with pytest.raises(ValueError, match="Stable-Baselines3 needs SAME_STEP"):
-        SB3World(gymnasium.make_vec(MARINENAV, num_envs=4))
+    refused(ValueError, "Stable-Baselines3 needs SAME_STEP", SB3World, gymnasium.make_vec(MARINENAV, num_envs=4))
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, Unbounded
 
 from rlstack.envs.spaces import Actions, Observations, mask_path, split_mask
+from tests.refusals import refused
 
 
 def encoded(space: spaces.Space[Any], value: Any) -> list[list[float]]:
@@ -138,9 +139,7 @@ def test_action_specs() -> None:
     ],
 )
 def test_other_spaces_are_refused(codec: Any, space: spaces.Space[Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as error:
-        codec(space)
-    assert "\n" not in str(error.value)
+    refused(ValueError, message, codec, space)
 
 
 def test_masks() -> None:
@@ -150,8 +149,7 @@ def test_masks() -> None:
     codec.write_mask(array, 0, (np.array([0, 1]), np.array([1, 0, 1])))
     codec.write_mask(array, 1, None)
     assert array.tolist() == [[False, True, True, False, True], [True] * 5]
-    with pytest.raises(ValueError, match=r"mask has 3 entries, action space .* needs 5"):
-        codec.write_mask(array, 0, np.ones(3))
+    refused(ValueError, r"mask has 3 entries, action space .* needs 5", codec.write_mask, array, 0, np.ones(3))
 
 
 def test_a_mask_is_no_observation() -> None:

@@ -29,6 +29,7 @@ from rlstack.evaluation.evaluator import EpisodeSet, as_evaluated, evaluate
 from rlstack.evaluation.pictures import best_and_worst, save_pictures
 from rlstack.runs import loading
 from tests.evaluation.scripted import Scripted, episodes, full_ahead, straight_run
+from tests.refusals import refused
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -112,8 +113,7 @@ def test_the_usual_number_of_episodes_is_that_of_the_configuration() -> None:
 
 
 def test_what_cannot_be_written_or_is_no_choice_is_told_before_the_episodes(run_dir: Path) -> None:
-    with pytest.raises(ConfigError, match="transitions: /proc/none"):
-        command("checkpoint=run", "transitions=/proc/none/x.npz")
+    refused(ConfigError, "transitions: /proc/none", command, "checkpoint=run", "transitions=/proc/none/x.npz")
     with pytest.raises(ConfigError, match=r"which: best is for the folder of a run, .* is one checkpoint"):
         loading.checkpoint_file(Path(__file__), "best")
 
@@ -218,9 +218,7 @@ def test_episodes_that_cannot_be_read_leave_no_folder(content: str, run_dir: Pat
 def test_mistakes_are_one_line(run_dir: Path, tmp_path: Path, overrides: list[str], message: str) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("{")
-    with pytest.raises(ConfigError, match=message) as error:
-        command(*(override.replace("BAD", str(bad)) for override in overrides))
-    assert "\n" not in str(error.value)
+    refused(ConfigError, message, command, *(override.replace("BAD", str(bad)) for override in overrides))
 
 
 @pytest.mark.slow

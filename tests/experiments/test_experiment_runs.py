@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from experiments import against, runs
 from rlstack.runs.run_directory import taken
+from tests.refusals import refused
 
 PPO = ["agent=ppo", "env=cartpole"]
 
@@ -89,8 +90,7 @@ def test_an_option_that_is_newer_than_the_run_does_not_count(commands: list[list
 def test_a_run_that_no_study_began_is_refused(commands: list[list[str]], tmp_path: Path) -> None:
     run = begun(tmp_path)
     runs.settings_file(run).unlink()
-    with pytest.raises(SystemExit, match="was not trained by an experiment; move it away, or name another --folder"):
-        begun(tmp_path)
+    refused(SystemExit, "was not trained by an experiment; move it away, or name another --folder", begun, tmp_path)
 
 
 def test_wrong_overrides_end_a_study_before_anything_is_trained(commands: list[list[str]], tmp_path: Path) -> None:
@@ -123,8 +123,7 @@ def test_a_training_that_fails_ends_the_study_with_its_last_line(
         return SimpleNamespace(returncode=2)
 
     monkeypatch.setattr(runs.subprocess, "run", fail)
-    with pytest.raises(SystemExit, match=r"seed1: training failed \(error: no such world\); see .*seed1\.log"):
-        begun(tmp_path)
+    refused(SystemExit, r"seed1: training failed \(error: no such world\); see .*seed1\.log", begun, tmp_path)
 
 
 def test_where_a_run_was_trained(tmp_path: Path) -> None:
@@ -141,8 +140,7 @@ def test_other_seeds_of_a_result_stay_if_they_are_comparable(tmp_path: Path) -> 
     assert runs.other_seeds(file, [1], 1_000, games=10) == {"0": {"frames": 1_004.0}}
     with pytest.raises(SystemExit, match="holds other seeds with 7 frames, not 1,000; move it away"):
         runs.other_seeds(file, [2], 1_000, games=10)
-    with pytest.raises(SystemExit, match="holds other seeds with 10 games, not 20;"):
-        runs.other_seeds(file, [1], 1_000, games=20)
+    refused(SystemExit, "holds other seeds with 10 games, not 20;", runs.other_seeds, file, [1], 1_000, games=20)
     assert runs.other_seeds(file, [0, 1], 1_000, games=20) == {}
 
 

@@ -22,6 +22,7 @@ from experiments.gpu.machine import mean_percent
 from experiments.gpu.runner import Mismatch, NoDevice, Outcome, Row, Runner, Setting, fails, write
 from experiments.gpu.speed import rates, told
 from rlstack.config import ConfigError
+from tests.refusals import refused
 from tests.stand_in_gpu import stand_in
 
 _ROWS = "tests.experiments.gpu_rows"
@@ -80,14 +81,11 @@ def test_what_no_longer_fits_is_not_run(tmp_path: Path) -> None:
 
 def test_a_device_that_is_not_there_ends_it(tmp_path: Path) -> None:
     runner = Runner(Setting("nowhere", quick=True), 60.0, tmp_path / "log.txt", f"{_ROWS}:machine")
-    with pytest.raises(NoDevice, match="device: 'nowhere' cannot be used"):
-        list(runner.run([row("passes")]))
+    refused(NoDevice, "device: 'nowhere' cannot be used", list, runner.run([row("passes")]))
     runner = Runner(Setting("cpu", quick=True), 60.0, tmp_path / "log.txt", f"{_ROWS}:no_such_function")
-    with pytest.raises(NoDevice, match="no row can run: AttributeError: module"):
-        list(runner.run([row("passes")]))
+    refused(NoDevice, "no row can run: AttributeError: module", list, runner.run([row("passes")]))
     if not torch.cuda.is_available():
-        with pytest.raises(NoDevice, match="device: 'cuda' cannot be used"):
-            machines.machine(Setting("cuda", quick=True))
+        refused(NoDevice, "device: 'cuda' cannot be used", machines.machine, Setting("cuda", quick=True))
 
 
 def test_file_and_table_hold_what_was_found(tmp_path: Path) -> None:
@@ -204,12 +202,10 @@ def test_updates_that_differ_are_measured_by_how_far_they_moved() -> None:
     broken = compare_lessons(ours, replace(ours, last={**last, "critic.weight": torch.tensor([math.nan])}))
     assert broken["parameters"] == math.inf
     assert compare_lessons(ours, replace(ours, metrics=[{"loss": math.nan}]))["losses"] == math.inf
-    with pytest.raises(Mismatch, match="4 updates, on the CPU 5"):
-        compare_lessons(ours, replace(ours, updates=4))
+    refused(Mismatch, "4 updates, on the CPU 5", compare_lessons, ours, replace(ours, updates=4))
     with pytest.raises(Mismatch, match="they begin with other parameters"):
         compare_lessons(ours, replace(ours, first={**first, "actor.weight": torch.ones(2)}))
-    with pytest.raises(Mismatch, match="have moved nothing"):
-        compare_lessons(replace(ours, last=first), ours)
+    refused(Mismatch, "have moved nothing", compare_lessons, replace(ours, last=first), ours)
 
 
 def test_random_numbers_are_drawn_on_the_cpu() -> None:

@@ -14,6 +14,7 @@ from rlstack.losses import ACIQNLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import FlatEncoder, ObjectSetEncoder
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
+from tests.exhaustive import recordings
 from tests.losses.recordings import Recording
 
 pytestmark = pytest.mark.filterwarnings("ignore:No target network updater:UserWarning")
@@ -47,7 +48,9 @@ def flat(params: TensorDict) -> dict[str, Tensor]:
     return {".".join(key) if isinstance(key, tuple) else key: value for key, value in params.items(True, True)}
 
 
-def check(recording: Pair) -> None:
+@recordings("losses/public_AC_IQN.npz", "golden/marinenav/losses/*_AC_IQN.npz")
+def test_recorded_updates(path: Path) -> None:
+    recording = Pair(path)
     loss, batch = recording.loss(), recording.batch()
     original = batch.clone()
     parameters = {name: list(getattr(loss, f"{name}_network_params").values(True, True)) for name in NAMES}
@@ -76,18 +79,6 @@ def check(recording: Pair) -> None:
         for key, value in recording.state("target0", name).items():
             assert torch.equal(kept[key], value)
     assert (batch == original).all()
-
-
-def test_recorded_updates(fixtures_dir: Path) -> None:
-    check(Pair(fixtures_dir / "losses/public_AC_IQN.npz"))
-
-
-@pytest.mark.shared
-def test_all_recorded_updates(shared_dir: Path) -> None:
-    paths = sorted((shared_dir / "golden/marinenav/losses").glob("*_AC_IQN.npz"))
-    assert paths
-    for path in paths:
-        check(Pair(path))
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ from rlstack.losses import (
     TD3Loss,
     TQCLoss,
 )
+from tests.refusals import refused
 
 S, A, N, K = 3, 4, 6, 5
 """Size of an observation, number of choices, size of a batch, number of quantiles or atoms."""
@@ -219,8 +220,7 @@ def test_keys_of_several_agents(made: tuple[Loss, TensorDict]) -> None:
     torch.manual_seed(1)
     assert (loss(moved) == expected).all()
     assert all(key[-2] == "agents" for key in loss.in_keys)
-    with pytest.raises(ValueError, match="not an accepted"):
-        loss.set_keys(nonsense="x")
+    refused(ValueError, "not an accepted", loss.set_keys, nonsense="x")
 
 
 @pytest.mark.parametrize("name", WITH_TARGETS)
@@ -279,8 +279,7 @@ def test_rewards_and_ends_that_would_be_broadcast_are_refused(made: tuple[Loss, 
     loss, data = made
     data = data[:K]  # as many entries as quantiles
     data["next", entry] = data["next", entry].squeeze(-1)
-    with pytest.raises(ValueError, match=rf"{entry} has the shape \[5\], \[\.\.\., 1\] is needed"):
-        loss(data)
+    refused(ValueError, rf"{entry} has the shape \[5\], \[\.\.\., 1\] is needed", loss, data)
 
 
 @pytest.mark.parametrize("kind", [A2CLoss, PPOLoss])
@@ -292,8 +291,7 @@ def test_log_probabilities_that_would_be_broadcast_are_refused(kind: type[PPOLos
     data = batch("ppo")
     wrong = ((Policy(), data.clone().set("action", data["action"].unsqueeze(-1))), (Gaussian(), batch("sac")))
     for actor, given in wrong:
-        with pytest.raises(ValueError, match="log probabilities have the shape"):
-            kind(actor, Net(S, 1))(given)
+        refused(ValueError, "log probabilities have the shape", kind(actor, Net(S, 1)), given)
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn"])
@@ -302,8 +300,7 @@ def test_agents_must_be_in_the_batch(made: tuple[Loss, TensorDict]) -> None:
     agents = torch.stack((data, data), 1)
     agents.batch_size = [N]
     agents["next"].batch_size = [N]
-    with pytest.raises(ValueError, match=r"shape \[6, 2(, 1)?\], .* the batch \[6\]; .*rlstack\.flatten_agents"):
-        loss(agents)
+    refused(ValueError, r"shape \[6, 2(, 1)?\], .* the batch \[6\]; .*rlstack\.flatten_agents", loss, agents)
 
 
 @pytest.mark.parametrize(
@@ -325,8 +322,7 @@ def test_agents_must_be_in_the_batch(made: tuple[Loss, TensorDict]) -> None:
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(make: Callable[[], Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        make()
+    refused(ValueError, reason, make)
 
 
 # -- TorchRL's own modules ---------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from rlstack.league import LeagueConfig, play, positional, rank, run_league
 from rlstack.play.league import League
 from rlstack.play.players import named
 from tests.play.duel import NAME
+from tests.refusals import refused
 
 DEFAULTS: dict[str, Any] = {
     "command": None,
@@ -85,10 +86,8 @@ def test_another_world_is_refused(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "league.json").read_text())
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "league.json").write_text(json.dumps({**content, "schema_version": 9}))
-    with pytest.raises(ConfigError, match="schema_version 9, this program reads versions 1 and 2"):
-        rank(config(tmp_path))
-    with pytest.raises(ConfigError, match="holds no league"):
-        rank(config(tmp_path / "nothing"))
+    refused(ConfigError, "schema_version 9, this program reads versions 1 and 2", rank, config(tmp_path))
+    refused(ConfigError, "holds no league", rank, config(tmp_path / "nothing"))
 
 
 def test_play_leaves_its_results_beside_the_league(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,10 +102,7 @@ def test_play_leaves_its_results_beside_the_league(tmp_path: Path, capsys: pytes
 
 def test_wrong_commands_are_refused(tmp_path: Path) -> None:
     assert positional(["seed=1", "run", "env=rocket"]) == ["seed=1", "command=run", "env=rocket"]
-    with pytest.raises(ConfigError, match="play needs at least two"):
-        play(config(tmp_path, players=["high"]))
-    with pytest.raises(ConfigError, match="at least two are needed"):
-        run_league(config(tmp_path, players=["high"]))
-    with pytest.raises(ConfigError, match="no player names a world"):
-        run_league(config(tmp_path, env=None))
+    refused(ConfigError, "play needs at least two", play, config(tmp_path, players=["high"]))
+    refused(ConfigError, "at least two are needed", run_league, config(tmp_path, players=["high"]))
+    refused(ConfigError, "no player names a world", run_league, config(tmp_path, env=None))
     assert named(["rule", "rule"]) == {"rule": "rule", "rule-2": "rule"}

@@ -20,6 +20,7 @@ from rlstack.play.ratings import rating_system
 from tests.exhaustive import exhaustive
 from tests.play.duel import NAME
 from tests.play.test_league import DEFAULTS
+from tests.refusals import refused
 
 VERSION_1 = {
     "schema_version": 1,
@@ -101,8 +102,7 @@ def test_a_damaged_file_is_one_clear_line_and_is_not_overwritten(fault: str, tmp
         with pytest.raises(ConfigError, match=message) as error:
             command(config(tmp_path, **changes))
         assert "\n" not in str(error.value) and "league.json" in str(error.value)
-    with pytest.raises(ConfigError, match="already holds a league"):
-        init(config(tmp_path, env=world))
+    refused(ConfigError, "already holds a league", init, config(tmp_path, env=world))
     assert path.read_bytes() == before
 
 
@@ -117,24 +117,19 @@ def test_a_league_begins_empty_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert League.open(tmp_path / "elo").ratings.kind == "elo"
     show(config(tmp_path))
     assert "0 commanders, 0 candidates, 0 players; 0 games, glicko2" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="env: missing"):
-        init(config(tmp_path / "other"))
+    refused(ConfigError, "env: missing", init, config(tmp_path / "other"))
     with pytest.raises(ConfigError, match=r"ratings.tauu: unknown key"):
         init(config(tmp_path / "other", env=world, ratings={"system": None, "options": {"tauu": 1}}))
-    with pytest.raises(ConfigError, match="Arena does not have two sides"):
-        init(config(tmp_path / "other", env={"name": "arena"}))
+    refused(ConfigError, "Arena does not have two sides", init, config(tmp_path / "other", env={"name": "arena"}))
     assert not (tmp_path / "other").exists()
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="holds no league"):
-        show(config(tmp_path / "file"))
-    with pytest.raises(ConfigError, match="cannot be written to"):
-        init(config(tmp_path / "file" / "league", env={"name": NAME}))
+    refused(ConfigError, "holds no league", show, config(tmp_path / "file"))
+    refused(ConfigError, "cannot be written to", init, config(tmp_path / "file" / "league", env={"name": NAME}))
     (tmp_path / "league.json").mkdir()
-    with pytest.raises(ConfigError, match="cannot be read"):
-        show(config(tmp_path))
+    refused(ConfigError, "cannot be read", show, config(tmp_path))
 
 
 def test_worlds_differ_by_what_decides_games(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rlstack.play.matches import GameRunner
 from rlstack.play.ratings import Elo, Glicko2
 from rlstack.play.results import challenge_report, cross_table, rated, rating_curves, save_curves, standings, write_csv
 from tests.play.duel import NAME, Watching, constant_run
+from tests.refusals import refused
 
 
 def arena(num_worlds: int = 4, **options: int) -> GameRunner:
@@ -86,10 +87,8 @@ def test_games_are_played_under_the_options_of_evaluations_except_those_to_keep(
 
 
 def test_who_does_not_play_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'x' is not a player here; known: high, low"):
-        arena().play([("high", "x")])
-    with pytest.raises(ConfigError, match="does not have two sides"):
-        GameRunner("marinenav", {})
+    refused(ConfigError, "'x' is not a player here; known: high, low", arena().play, [("high", "x")])
+    refused(ConfigError, "does not have two sides", GameRunner, "marinenav", {})
     assert arena().play([]) == []
 
 
@@ -97,8 +96,7 @@ def test_only_the_worlds_own_players_have_their_names(tmp_path: Path) -> None:
     runner = GameRunner(NAME, {"length": 2})
     run = constant_run(tmp_path / "low", 2)
     for source, name in ((str(run), None), (str(run), "random"), ("high", "low")):
-        with pytest.raises(ConfigError, match=r"players: '(low|random)' is a player of the world itself"):
-            runner.add(source, name)
+        refused(ConfigError, r"players: '(low|random)' is a player of the world itself", runner.add, source, name)
     assert runner.add("low") == "low" and runner.add(str(run), "mine") == "mine"
 
 
@@ -145,8 +143,7 @@ def test_schedules_are_fair() -> None:
         ("", "none, at least two"),
         ("aa", "not all different"),
     ):
-        with pytest.raises(ConfigError, match=message):
-            pairs(list(names))
+        refused(ConfigError, message, pairs, list(names))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from rlstack.play.league import League
 from rlstack.play.matches import GameRunner
 from rlstack.play.replays import BestGames, play_back
 from tests.play.test_league import config
+from tests.refusals import refused
 
 SHORT = {"max_seconds": 0.3, "blue": 1, "orange": 2}
 
@@ -188,13 +189,10 @@ def _into_goal(draws: Any) -> Any:
 
 
 def test_what_cannot_be_saved_or_played_back_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="save: 'arena' has no replays; worlds that have them: echelon, rocket"):
-        BestGames("arena", 1)
+    refused(ConfigError, "save: 'arena' has no replays; worlds that have them: echelon, rocket", BestGames, "arena", 1)
     (tmp_path / "bad.npz").write_bytes(b"PK")
     (tmp_path / "bad.json").write_bytes(b"{")
     faults = [("bad.npz", r"damaged, or no \.npz"), ("bad.json", "damaged, or no JSON"), ("none.npz", "No such file")]
     for name, message in faults:
         path = tmp_path / name
-        with pytest.raises(ConfigError, match=f"replay: .*{message}") as error:
-            play_back(path)
-        assert "\n" not in str(error.value)
+        refused(ConfigError, f"replay: .*{message}", play_back, path)

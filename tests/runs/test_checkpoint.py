@@ -17,6 +17,7 @@ from torch import nn
 
 from rlstack.envs.whole_files import leftovers
 from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, UnreadableError, read_checkpoint
+from tests.refusals import refused
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -142,8 +143,7 @@ def test_files_of_other_names_are_never_removed(tmp_path: Path) -> None:
 def test_other_types_are_refused_before_anything_is_written(
     tmp_path: Path, state: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=message):
-        CheckpointStore(tmp_path / "new").save(state, 0)
+    refused(CheckpointError, message, CheckpointStore(tmp_path / "new").save, state, 0)
     assert not (tmp_path / "new").exists()
 
 
@@ -156,8 +156,7 @@ def test_a_failing_write_leaves_the_earlier_checkpoint_alone(tmp_path: Path, mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(torch, "save", disk_full)
-    with pytest.raises(OSError, match=r"No space left on device: .*checkpoint_000000000020.pt"):
-        store.save({"x": 2}, 20)
+    refused(OSError, r"No space left on device: .*checkpoint_000000000020.pt", store.save, {"x": 2}, 20)
     assert names(tmp_path) == ["checkpoint_000000000010.pt"]
 
 
@@ -166,8 +165,7 @@ def test_every_truncation_is_detected(tmp_path: Path) -> None:
     content = path.read_bytes()
     for length in [0, 1, 100, len(content) // 2, len(content) - 30, len(content) - 1]:
         path.write_bytes(content[:length])
-        with pytest.raises(CheckpointError, match="truncated, corrupted"):
-            read_checkpoint(path)
+        refused(CheckpointError, "truncated, corrupted", read_checkpoint, path)
 
 
 def test_a_flipped_bit_never_changes_what_is_loaded(tmp_path: Path) -> None:
@@ -186,8 +184,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(tmp_path: Path) -> None:
     assert detected > 50
     weights = content.find(np.arange(6, dtype=np.float32).tobytes())
     path.write_bytes(content[: weights + 5] + b"!" + content[weights + 6 :])
-    with pytest.raises(CheckpointError, match="does not match its checksum"):
-        read_checkpoint(path)
+    refused(CheckpointError, "does not match its checksum", read_checkpoint, path)
 
 
 def test_what_no_checksum_covers_is_checked_too(tmp_path: Path) -> None:
@@ -196,12 +193,10 @@ def test_what_no_checksum_covers_is_checked_too(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[content.find(b"PK\x01\x02", content.find(b"PK\x01\x02") + 1) + 38] ^= 0x10  # of the second record
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="a record is marked as a folder"):
-        read_checkpoint(path)
+    refused(CheckpointError, "a record is marked as a folder", read_checkpoint, path)
     payload = torch.load(CheckpointStore(tmp_path).save(STATE, 1), weights_only=True)
     torch.save({**payload, "state": {**payload["state"], "more": 1}}, path)
-    with pytest.raises(CheckpointError, match="its content does not match its digest"):
-        read_checkpoint(path)
+    refused(CheckpointError, "its content does not match its digest", read_checkpoint, path)
 
 
 def test_files_of_earlier_versions_have_no_digest(tmp_path: Path) -> None:
@@ -248,8 +243,7 @@ def test_what_may_be_intact_is_not_taken_for_damaged(
 
 def test_the_best_is_the_last_resort_and_then_there_is_one_error(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    with pytest.raises(CheckpointError, match="no checkpoint"):
-        store.load()
+    refused(CheckpointError, "no checkpoint", store.load)
     store.save({"x": 1}, 10, best=True)
     path = store.save({"x": 2}, 20)
     (tmp_path / "checkpoint_000000000010.pt").unlink()
@@ -263,27 +257,20 @@ def test_the_best_is_the_last_resort_and_then_there_is_one_error(tmp_path: Path)
 
 def test_not_a_checkpoint_of_ours(tmp_path: Path) -> None:
     path = tmp_path / "other.pt"
-    with pytest.raises(CheckpointError, match="no such checkpoint"):
-        read_checkpoint(path)
-    with pytest.raises(CheckpointError, match=f"{tmp_path}: no checkpoint"):
-        CheckpointStore(tmp_path).load()
+    refused(CheckpointError, "no such checkpoint", read_checkpoint, path)
+    refused(CheckpointError, f"{tmp_path}: no checkpoint", CheckpointStore(tmp_path).load)
     path.write_text("hello")
-    with pytest.raises(CheckpointError, match="not a checkpoint"):
-        read_checkpoint(path)
+    refused(CheckpointError, "not a checkpoint", read_checkpoint, path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "hello")
-    with pytest.raises(CheckpointError, match="not a checkpoint of rlstack"):
-        read_checkpoint(path)
+    refused(CheckpointError, "not a checkpoint of rlstack", read_checkpoint, path)
     torch.save({"weights": torch.zeros(2)}, path)
-    with pytest.raises(CheckpointError, match=r"not a checkpoint of rlstack$"):
-        read_checkpoint(path)
+    refused(CheckpointError, r"not a checkpoint of rlstack$", read_checkpoint, path)
     torch.save({"format": "rlstack-checkpoint", "version": 99, "state": {}}, path)
-    with pytest.raises(CheckpointError, match="format version 99, this program reads version 1"):
-        read_checkpoint(path)
+    refused(CheckpointError, "format version 99, this program reads version 1", read_checkpoint, path)
     for payload in ({}, {"state": [1]}):
         torch.save({"format": "rlstack-checkpoint", "version": 1, **payload}, path)
-        with pytest.raises(CheckpointError, match="it holds no state"):
-            read_checkpoint(path)
+        refused(CheckpointError, "it holds no state", read_checkpoint, path)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -306,8 +293,7 @@ class Malicious:
 def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     target, path = tmp_path / "owned", tmp_path / "bad.pt"
     torch.save({"format": "rlstack-checkpoint", "version": 1, "state": Malicious(target)}, path)
-    with pytest.raises(CheckpointError, match=r"\(refused, it holds objects that are not plain data\)$"):
-        read_checkpoint(path)
+    refused(CheckpointError, r"\(refused, it holds objects that are not plain data\)$", read_checkpoint, path)
     assert not target.exists()
     torch.load(path, weights_only=False)  # the bait works
     assert target.exists()

@@ -17,6 +17,7 @@ from rlstack.config import ConfigError, allowed
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.sweeps.population import Generation, Population, PopulationConfig, PopulationMember
 from rlstack.sweeps.space import RangeDimension, Space
+from tests.refusals import refused
 
 SPACE: Space = {"agent.lr": RangeDimension(0.1, 10.0, log=True, whole=False)}
 FAILS = 99.0
@@ -189,8 +190,7 @@ def test_lineage_follows_the_copies_back(tmp_path: Path) -> None:
 
 
 def test_all_failed_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="generation 1 has failed"):
-        population(tmp_path).evolve(lambda generation: None)
+    refused(ConfigError, "generation 1 has failed", population(tmp_path).evolve, lambda generation: None)
 
 
 @pytest.mark.parametrize(
@@ -198,16 +198,14 @@ def test_all_failed_is_an_error(tmp_path: Path) -> None:
 )
 def test_other_settings_are_refused(changes: dict[str, Any], needle: str, tmp_path: Path) -> None:
     population(tmp_path)
-    with pytest.raises(ConfigError, match=needle):
-        population(tmp_path, **changes)
+    refused(ConfigError, needle, population, tmp_path, **changes)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "rlstack-population", "version": 2}', "{" * 10_000])
 def test_a_damaged_file_is_told_and_left_alone(content: str, tmp_path: Path) -> None:
     path = tmp_path / "population.json"
     path.write_text(content)
-    with pytest.raises(ConfigError, match="not a population"):
-        population(tmp_path)
+    refused(ConfigError, "not a population", population, tmp_path)
     assert path.read_text() == content
 
 
@@ -237,10 +235,8 @@ def test_a_file_gives_members_nothing_but_values_of_what_varies(values: dict[str
     (tmp_path / "manifest.json").unlink()
     content["generations"][0]["members"][2]["hyperparameters"] = values
     file.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="are none of what varies"):
-        population(tmp_path)
+    refused(ConfigError, "are none of what varies", population, tmp_path)
     content["generations"][0]["members"][2] |= {"hyperparameters": {"agent.lr": 1.0}, "copied_from": 77}
     file.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="there is no member 77 to copy"):
-        population(tmp_path)
+    refused(ConfigError, "there is no member 77 to copy", population, tmp_path)
     assert subject.generations

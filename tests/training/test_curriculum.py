@@ -30,6 +30,7 @@ from rlstack.training.loop import Training
 from rlstack.training.self_check import check_buildable, few_worlds
 from rlstack.training.stages import CurriculumConfig, parse_rule
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 from tests.small_run import SMALL_RUN
 
 STATISTICS = ("return", "length", "success", "spawners", "enemies", "damage_dealt", "damage_taken")
@@ -121,8 +122,7 @@ def test_a_published_state_goes_on() -> None:
 )
 def test_a_state_of_something_else(change: dict[str, Any], message: str) -> None:
     entries = curriculum_to_published(curriculum(name="arena").state_dict()) | change
-    with pytest.raises(ConfigError, match=f"not the state of a curriculum: {message}"):
-        curriculum_from_published(entries)
+    refused(ConfigError, f"not the state of a curriculum: {message}", curriculum_from_published, entries)
 
 
 # -- rules -------------------------------------------------------------------------------------------------------
@@ -171,9 +171,7 @@ def test_rules(rule: Any, means: dict[str, float], count: int, holds: bool) -> N
     ],
 )
 def test_rules_that_are_none(rule: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        parse_rule(rule, "rule", window=7)
-    assert "\n" not in str(caught.value)
+    refused(ConfigError, message, parse_rule, rule, "rule", window=7)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +194,7 @@ def test_rules_that_are_none(rule: Any, message: str) -> None:
     ],
 )
 def test_curricula_that_are_none(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        curriculum(**{"stages": [{"name": "a"}], **change})
-    assert "\n" not in str(caught.value)
+    refused(ConfigError, message, curriculum, **{"stages": [{"name": "a"}], **change})
 
 
 def test_means_of_successes_need_one() -> None:
@@ -327,8 +323,7 @@ def test_marinenav_follows(repeats: int) -> None:
         assert torch.equal(env.generator.get_state(), before)
         env.rollout(5, break_when_any_done=False)  # what was under way ends
         assert levels_of(env) == {float(stage)}
-    with pytest.raises(ValueError, match="has no stage 2: it has 2, the first is 0"):
-        env.set_stage(2)
+    refused(ValueError, "has no stage 2: it has 2, the first is 0", env.set_stage, 2)
 
 
 def test_worlds_without_stages_say_so() -> None:

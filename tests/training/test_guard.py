@@ -25,6 +25,7 @@ from rlstack.training import guard
 from rlstack.training.config import TrainConfig
 from rlstack.training.guard import BAD_BATCH
 from rlstack.training.loop import Training
+from tests.refusals import refused
 
 PPO = [
     *("agent=ppo", "env=gymnasium", "env.id=CartPole-v1", "env.num_envs=4", "collector.steps_per_batch=8"),
@@ -100,8 +101,7 @@ def test_the_first_one_is_named_and_causes_come_before_consequences() -> None:
 def test_bad_data_ends_the_run_and_is_left_for_inspection(tmp_path: Path) -> None:
     run = training(tmp_path / "run", "checkpoint.every=32")
     spoil_data(run, {3}, ("next", "reward"))
-    with pytest.raises(RunError, match=r"^not finite: next.reward is nan in world 2, step 5 of the batch, frame 116; "):
-        run.execute()
+    refused(RunError, r"^not finite: next.reward is nan in world 2, step 5 of the batch, frame 116; ", run.execute)
     # three batches of 4 worlds and 8 steps, and five steps of 4 worlds
     assert is_finite(run)
     saved = run.run.checkpoints.latest()
@@ -132,8 +132,7 @@ def test_networks_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
     run.save()
     run.frames = 100
     run.agent.networks["critic"].get_parameter("output.bias").data.fill_(torch.nan)
-    with pytest.raises(RunError, match=r"output.bias of the agent's critic; checkpoints stay as they were"):
-        run.save()
+    refused(RunError, r"output.bias of the agent's critic; checkpoints stay as they were", run.save)
     assert [path.name for path in run.run.checkpoints.directory.iterdir()] == ["checkpoint_000000000000.pt"]
 
 
@@ -153,8 +152,7 @@ def test_what_a_gpu_finds_is_known_later_but_before_anything_is_saved(
     monkeypatch.setattr(guard, "Sum", Late)
     run = training(tmp_path / "run", "checkpoint.every=128", "log_every=1000000")
     spoil_data(run, {5})
-    with pytest.raises(RunError, match=r"next.observation is nan in world 2, step 5 of the batch, frame 180; "):
-        run.execute()
+    refused(RunError, r"next.observation is nan in world 2, step 5 of the batch, frame 180; ", run.execute)
     assert run.frames == 256  # where the next checkpoint was due
     saved = run.run.checkpoints.latest()
     assert saved is not None and read_checkpoint(saved)["frames"] == 128
@@ -182,8 +180,7 @@ def test_skip_leaves_out_and_counts(tmp_path: Path) -> None:
 def test_skip_has_a_limit_of_batches_in_a_row(tmp_path: Path) -> None:
     run = training(tmp_path / "run", "guard.non_finite=skip", "guard.limit=3")
     spoil_data(run, {0, 1, 2, 4, 5, 6, 7})  # three in a row are put up with
-    with pytest.raises(RunError, match=r"so were the 3 batches before \(guard.limit\)"):
-        run.execute()
+    refused(RunError, r"so were the 3 batches before \(guard.limit\)", run.execute)
     assert run.frames == 8 * 32
 
 
@@ -209,8 +206,7 @@ def test_rollback_goes_back_to_the_last_log_line(tmp_path: Path) -> None:
 def test_rollback_has_a_limit(tmp_path: Path) -> None:
     run = training(tmp_path / "run", "guard.non_finite=rollback", "guard.limit=2")
     spoil_data(run, {1, 3, 6})
-    with pytest.raises(RunError, match=r"the agent has gone back 2 times \(guard.limit\)"):
-        run.execute()
+    refused(RunError, r"the agent has gone back 2 times \(guard.limit\)", run.execute)
     assert run.frames == 7 * 32
 
 

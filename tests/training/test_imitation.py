@@ -31,6 +31,7 @@ from rlstack.training.loop import Training
 from tests.adapters.small_worlds import Noise
 from tests.agents.small_agents import CONTINUOUS, DISCRETE, Detour, options_of
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 from tests.small_run import SMALL_RUN
 from tests.test_train_command import train
 
@@ -261,8 +262,7 @@ def test_a_files_mistakes_are_one_line(tmp_path: Path) -> None:
         read_demonstrations(tmp_path / "bad.npz", interface)
     (tmp_path / "text.npz").write_text("no archive")
     for name in ("text.npz", "nowhere.npz"):
-        with pytest.raises(ConfigError, match=name):
-            read_demonstrations(tmp_path / name, interface)
+        refused(ConfigError, name, read_demonstrations, tmp_path / name, interface)
 
 
 def test_an_evaluations_file_gives_the_successes_of_its_best_evaluation(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
 from rlstack.training.self_check import check_batch, few_worlds, self_check
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 from tests.small_run import SMALL_RUN
 
 SMALL = [
@@ -140,8 +141,7 @@ def test_a_corrupted_latest_checkpoint_falls_back_to_the_one_before(finished: Pa
 def test_a_complete_run_says_so(finished: Path) -> None:
     plain = plain_config()
     training = Training(build(TrainConfig, plain), RunDirectory.open(finished, 5), plain)
-    with pytest.raises(ConfigError, match="complete"):
-        training.restore()
+    refused(ConfigError, "complete", training.restore)
 
 
 def test_load_gives_the_trained_agent_back(finished: Path) -> None:
@@ -235,8 +235,7 @@ def test_self_check_prints_a_line_a_check_and_leaves_no_trace(tmp_path: Path, ca
 def test_the_self_check_also_acts_greedily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ACQN, "exploit", lambda self, observation, mask=None: observation["self"][..., :2] * torch.nan)
     run = RunDirectory.create(tmp_path / "run", "test", 1)
-    with pytest.raises(ConfigError, match=r"self-check forward failed: .*actions are not finite"):
-        checked(plain_config(), run)
+    refused(ConfigError, r"self-check forward failed: .*actions are not finite", checked, plain_config(), run)
 
 
 def test_the_self_check_tells_of_an_environment_of_the_older_kind(tmp_path: Path) -> None:
@@ -295,8 +294,7 @@ def test_the_self_check_tells_what_is_wrong_with_a_world(tmp_path: Path, mistake
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = to_plain(compose("train", ["agent=ppo", "env=own", *world, "total_frames=64", "device=cpu"]))
     run = RunDirectory.create(tmp_path / "run", "test", 1)
-    with pytest.raises(ConfigError, match=f"self-check specs failed: .*{told}"):
-        checked(plain, run)
+    refused(ConfigError, f"self-check specs failed: .*{told}", checked, plain, run)
 
 
 @pytest.mark.slow
@@ -317,8 +315,7 @@ def test_a_run_that_stops_half_way_goes_on_as_if_it_had_not(finished: Path, tmp_
 
 
 def test_a_run_directory_is_never_overwritten(finished: Path) -> None:
-    with pytest.raises(ConfigError, match="already holds a run"):
-        RunDirectory.create(finished, "x", 1)
+    refused(ConfigError, "already holds a run", RunDirectory.create, finished, "x", 1)
 
 
 @pytest.mark.slow

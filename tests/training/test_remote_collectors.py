@@ -24,6 +24,7 @@ from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.training.config import TrainConfig
 from rlstack.training.remote import build_worlds, check_collector, start_collector
 from rlstack.training.run import train
+from tests.refusals import refused
 from tests.training.shared_runs import plain_config
 from tests.training.test_distributed import ROOT, rows
 from tests.training.test_every_resume import AGENTS, WORLDS, configured, digests, killed, resumed, training
@@ -46,8 +47,7 @@ RAY = ["collector=ray", "collector.cpus=0.5", "collector.timeout=200"]
 )
 def test_what_workers_cannot_do_is_refused(override: str, needle: str, tmp_path: Path) -> None:
     config = build(TrainConfig, plain_config("ppo", tmp_path, *PROCESSES, override))
-    with pytest.raises(ConfigError, match=needle):
-        check_collector(config)
+    refused(ConfigError, needle, check_collector, config)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,7 @@ def test_who_learns_from_the_present_policy_alone_waits_for_the_workers(
     agent: str, remedy: str, tmp_path: Path
 ) -> None:
     config = build(TrainConfig, plain_config(agent, tmp_path, *APART))
-    with pytest.raises(ConfigError, match=remedy):
-        check_collector(config)
+    refused(ConfigError, remedy, check_collector, config)
 
 
 def test_who_corrects_for_older_policies_need_not_wait(tmp_path: Path) -> None:
@@ -77,8 +76,7 @@ def test_several_workers_need_a_backend(tmp_path: Path) -> None:
 def test_without_ray_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = build(TrainConfig, plain_config("ppo", tmp_path, *RAY))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"^collector\.backend: ray needs the extra 'ray': pip install "):
-        check_collector(config)
+    refused(ConfigError, r"^collector\.backend: ray needs the extra 'ray': pip install ", check_collector, config)
 
 
 # -- what workers act by -------------------------------------------------------------------------------------------
@@ -266,5 +264,4 @@ def test_workers_on_ray_train(tmp_path: Path) -> None:
 def test_a_cluster_that_is_not_there(address: str, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     config = build(TrainConfig, plain_config("ppo", tmp_path, *RAY, f"collector.address={address}"))
-    with pytest.raises(ConfigError, match=f"no Ray cluster can be reached at {address}"):
-        check_collector(config)
+    refused(ConfigError, f"no Ray cluster can be reached at {address}", check_collector, config)

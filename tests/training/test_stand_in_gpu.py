@@ -13,6 +13,7 @@ from experiments.gpu import correctness
 from experiments.gpu.correctness import compare_lessons, compare_worlds, configured, gathered, played, taught
 from experiments.gpu.rows import WORLDS, agents
 from experiments.gpu.runner import Setting
+from tests.refusals import refused
 from tests.stand_in_gpu import DEVICE, stand_in
 
 _TINY = {
@@ -57,12 +58,9 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
             lambda: torch.where(torch.ones(3, dtype=torch.bool), x, 0.0),
             lambda: torch.ones(3)[x.long()],
         ):
-            with pytest.raises(RuntimeError, match="on the CPU"):
-                mixed()
-        with pytest.raises(RuntimeError, match="the generator is not on"):
-            torch.rand(2, device=device, generator=torch.Generator())
-        with pytest.raises(RuntimeError, match="the generator is not on"):
-            torch.rand(2, generator=torch.Generator(device=device))
+            refused(RuntimeError, "on the CPU", mixed)
+        refused(RuntimeError, "the generator is not on", torch.rand, 2, device=device, generator=torch.Generator())
+        refused(RuntimeError, "the generator is not on", torch.rand, 2, generator=torch.Generator(device=device))
         with pytest.raises((RuntimeError, TypeError)):
             x.numpy()
 

@@ -20,6 +20,7 @@ from rlstack import envs
 from rlstack.agents import Agent, make_agent
 from rlstack.training import workers
 from rlstack.training.workers import ATTEMPTS, CollectorFailed, RemoteCollector, WorkerCollector, WorkerPolicy
+from tests.refusals import refused
 
 WORLDS, STEPS, TOTAL = 2, 8, 4
 CPU = torch.device("cpu")
@@ -166,8 +167,7 @@ def test_a_world_that_ends_the_program_leaves_word_of_it(tmp_path: Path, monkeyp
     one = worker(cartpole, learner(), errors=str(tmp_path))
     monkeypatch.setattr(type(one.env), "step_and_maybe_reset", lambda *_: sys.exit(0))
     monkeypatch.setattr(type(one.env), "collect", None)
-    with pytest.raises(SystemExit, match="1"):
-        next(iter(one))
+    refused(SystemExit, "1", next, iter(one))
     left = (tmp_path / "1").read_text()
     assert left.startswith(f"{type(one.env).__name__} called sys.exit(0) in test_workers.py:") and "Traceback" in left
 
@@ -293,8 +293,7 @@ def test_workers_that_die_again_and_again_end_the_run() -> None:
             raise EOFError
 
     remote, started = collector(learner(), trouble=trouble)
-    with pytest.raises(CollectorFailed, match=f"replaced {ATTEMPTS} times in vain: EOFError"):
-        next(iter(remote))
+    refused(CollectorFailed, f"replaced {ATTEMPTS} times in vain: EOFError", next, iter(remote))
     assert len(started) == ATTEMPTS + 1 and not any(one.open for one in started)
 
 
@@ -311,8 +310,7 @@ def test_workers_that_do_not_begin_end_the_run() -> None:
     def trouble() -> None:
         raise RuntimeError("no room")
 
-    with pytest.raises(CollectorFailed, match="workers do not begin: no room"):
-        collector(learner(), trouble=trouble)
+    refused(CollectorFailed, "workers do not begin: no room", collector, learner(), trouble=trouble)
 
 
 def test_a_mistake_in_a_worker_ends_the_run_with_its_traceback() -> None:

@@ -20,6 +20,7 @@ from rlstack.envs.arena.render import DURATION, Effects, happened
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from tests.envs.arena.pictured import ENEMY_AT, SPAWNER_AT, rules_of, shown
+from tests.refusals import refused
 
 
 def play(env: Any, recorder: ArenaRecorder, steps: int, seed: int = 0) -> None:
@@ -77,12 +78,9 @@ def test_a_recording_ends_with_a_reset_or_a_death() -> None:
 
 def test_recorders_of_nothing_and_nobody_are_errors() -> None:
     env = Arena(num_worlds=2)
-    with pytest.raises(ValueError, match=r"worlds: \[2\] are not among the 2 worlds"):
-        ArenaRecorder(env, [1, 2])
-    with pytest.raises(ValueError, match="1 titles for 2 worlds"):
-        ArenaRecorder(env, [0, 1], ["one"])
-    with pytest.raises(ValueError, match="nothing recorded"):
-        ArenaRecorder(env, [0]).recordings()
+    refused(ValueError, r"worlds: \[2\] are not among the 2 worlds", ArenaRecorder, env, [1, 2])
+    refused(ValueError, "1 titles for 2 worlds", ArenaRecorder, env, [0, 1], ["one"])
+    refused(ValueError, "nothing recorded", ArenaRecorder(env, [0]).recordings)
 
 
 def test_every_step_of_a_repeated_action_is_recorded_up_to_the_end() -> None:

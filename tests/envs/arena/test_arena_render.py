@@ -43,6 +43,7 @@ from tests.envs.arena.pictured import (
     shown,
     two_worlds,
 )
+from tests.refusals import refused
 
 SMALL = (320, 256)
 PLACES = [(SHIP_AT, WHITE), (ENEMY_AT, ENEMY), (SPAWNER_AT, SPAWNER), (SHOT_AT, WHITE), (BULLET_AT, BULLET)]
@@ -247,12 +248,9 @@ def test_impossible_pictures_are_one_clear_error(tmp_path: Path) -> None:
         save_animation(recording().animation(), tmp_path / "episode.avi")
     with pytest.raises(ValueError, match="401 x 320 must be even numbers of pixels"):
         save_animation(ArenaAnimation(recording(), (401, 320)), tmp_path / "episode.mp4")
-    with pytest.raises(ValueError, match="100 x 80 is too small, at least 320 x 256"):
-        draw_world(two_worlds(), 1, rules_of(), (100, 80))
-    with pytest.raises(ValueError, match="world: 2 is not among the 2 worlds"):
-        draw_world(two_worlds(), 2, rules_of())
-    with pytest.raises(ValueError, match="needs at least one"):
-        ArenaRecording([], rules_of())
+    refused(ValueError, "100 x 80 is too small, at least 320 x 256", draw_world, two_worlds(), 1, rules_of(), (100, 80))
+    refused(ValueError, "world: 2 is not among the 2 worlds", draw_world, two_worlds(), 2, rules_of())
+    refused(ValueError, "needs at least one", ArenaRecording, [], rules_of())
     assert not list(tmp_path.iterdir())
 
 

@@ -15,6 +15,7 @@ from rlstack.envs.echelon.env import Echelon
 from rlstack.envs.echelon.recording import COLUMNS, EchelonRecorder, moment
 from rlstack.envs.echelon.simulation import EVENTS
 from tests.envs.echelon.episodes import DECISIONS, fight, fought
+from tests.refusals import refused
 
 
 def counted(env: Any, name: str, world: int = 1) -> int:
@@ -141,12 +142,9 @@ def test_between_two_states_things_are_in_between() -> None:
 
 def test_recorders_of_nothing_and_nobody_are_errors() -> None:
     env = Echelon(num_worlds=2, blue=1, red=1, maps=1)
-    with pytest.raises(ValueError, match=r"worlds: \[2\] are not among the 2 worlds"):
-        EchelonRecorder(env, [2])
-    with pytest.raises(ValueError, match="1 titles for 2 worlds"):
-        EchelonRecorder(env, [0, 1], ["one"])
-    with pytest.raises(ValueError, match="nothing recorded"):
-        EchelonRecorder(env, [0]).recordings()
+    refused(ValueError, r"worlds: \[2\] are not among the 2 worlds", EchelonRecorder, env, [2])
+    refused(ValueError, "1 titles for 2 worlds", EchelonRecorder, env, [0, 1], ["one"])
+    refused(ValueError, "nothing recorded", EchelonRecorder(env, [0]).recordings)
     env.reset()
     recorder = EchelonRecorder(env, [1])
     recorder.add()

@@ -16,6 +16,7 @@ from rlstack.envs.marinenav.episodes import make_episode
 from rlstack.envs.marinenav.generator import PUBLISHED_LEVELS
 from tests.envs.marinenav.recorded import act, build, robot
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 CURRICULUM: dict[str, Any] = {
     "timesteps": [0, 300, 600],
@@ -224,9 +225,7 @@ def test_a_world_without_robots_is_no_success() -> None:
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as error:
-        envs.make("marinenav", **options)
-    assert "\n" not in str(error.value)
+    refused(ValueError, message, envs.make, "marinenav", **options)
 
 
 def test_bad_episodes_are_named() -> None:
@@ -243,7 +242,5 @@ def test_bad_episodes_are_named() -> None:
         ([good, wrong], "robots.m must be a list of length 1"),
         ([good, dull], "r_kappa.* -1.0"),
     ):
-        with pytest.raises(ValueError, match=message) as error:
-            env.reset_to(episodes)
-        assert "\n" not in str(error.value)
+        refused(ValueError, message, env.reset_to, episodes)
     assert env.reset_to([good, good])["agents", "active"].sum() == 2

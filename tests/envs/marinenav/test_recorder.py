@@ -13,6 +13,7 @@ from rlstack.envs.marinenav.episodes import make_episode
 from rlstack.envs.marinenav.recording import MarineNavRecorder, MarineNavRecording
 from tests.envs.marinenav.recorded import act, actions_of, assert_close, build, lively_episodes, load, robot, start_of
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 
 @exhaustive("name", ["rollout_04", "rollout_22", "rollout_38"])
@@ -108,8 +109,7 @@ def test_a_recording_may_consist_of_the_start_alone() -> None:
     env = build(1, 1)
     env.reset_to([make_episode([robot((20.0, 20.0))])])
     recorder = MarineNavRecorder(env, [0])
-    with pytest.raises(ValueError, match=r"call add\(\) after the reset"):
-        recorder.recordings()
+    refused(ValueError, r"call add\(\) after the reset", recorder.recordings)
     recorder.add()
     (recording,) = recorder.recordings()
     assert recording.pose.shape == (1, 1, 3) and recording.dt == 0.5
@@ -130,7 +130,5 @@ def test_frames_of_unequal_vessels_have_the_longest_vessel_s_time() -> None:
 
 def test_worlds_that_do_not_exist_are_named() -> None:
     env = build(2, 1)
-    with pytest.raises(ValueError, match=r"worlds: \[2\] are not among the 2 worlds"):
-        MarineNavRecorder(env, [0, 2])
-    with pytest.raises(ValueError, match="1 titles for 2 worlds"):
-        MarineNavRecorder(env, [0, 1], titles=["one"])
+    refused(ValueError, r"worlds: \[2\] are not among the 2 worlds", MarineNavRecorder, env, [0, 2])
+    refused(ValueError, "1 titles for 2 worlds", MarineNavRecorder, env, [0, 1], titles=["one"])

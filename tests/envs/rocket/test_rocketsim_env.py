@@ -21,6 +21,7 @@ from rlstack.envs.rocket.env import Rocket
 from rlstack.envs.rocket.players import rule_controls
 from rlstack.envs.rocket.rocketsim.backend import Simulators
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}
 installed = pytest.mark.skipif(importlib.util.find_spec("RocketSim") is None, reason="needs the extra rocketsim")
@@ -213,8 +214,7 @@ def test_a_worker_that_always_fails_ends_the_run(simulated: Any, monkeypatch: py
             os.kill(pids()[0], signal.SIGKILL)
             root = act(env, root)
     os.kill(pids()[0], signal.SIGKILL)
-    with pytest.raises(RuntimeError, match=r"worker 0 of 1 .* it has failed 4 times in a row"):
-        act(env, root)
+    refused(RuntimeError, r"worker 0 of 1 .* it has failed 4 times in a row", act, env, root)
     assert not pids()
 
 
@@ -224,8 +224,7 @@ def test_bad_meshes_are_told(simulated: Any, tmp_path: Any, monkeypatch: pytest.
     (tmp_path / "soccar/field.cmf").write_bytes(b"\x01\x00")
     monkeypatch.setenv("RS_COLLISION_MESHES", str(tmp_path))
     env = simulated(1)
-    with pytest.raises(RuntimeError, match=r"worker 0 of 1 \(worlds 0 to 0\) cannot begin: "):
-        act(env, env.reset())
+    refused(RuntimeError, r"worker 0 of 1 \(worlds 0 to 0\) cannot begin: ", act, env, env.reset())
 
 
 @pytest.mark.slow
@@ -261,8 +260,7 @@ def test_a_restored_world_begins_new_matches(simulated: Any) -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "RocketSim" else found(name))
-    with pytest.raises(ValueError, match=r"^backend: rocketsim needs the extra 'rocketsim': pip install "):
-        build(1, backend="rocketsim")
+    refused(ValueError, r"^backend: rocketsim needs the extra 'rocketsim': pip install ", build, 1, backend="rocketsim")
 
 
 @pytest.mark.parametrize(
@@ -274,8 +272,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_impossible_options_are_told(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(1, **options)
+    refused(ValueError, message, build, 1, **options)
 
 
 # -- play --------------------------------------------------------------------------------------------------------------
