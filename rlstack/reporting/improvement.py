@@ -121,8 +121,8 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
     for name, group in zip(names, groups):
         drawn = [_episodes(run, metric) for run in group]
         scores = [float(row.mean()) for _, row in drawn]
-        folders = [str(run.path) for run in group]
-        sides.append(ScoredRuns(name, folders, [len(row) for _, row in drawn], scores, float(np.mean(scores))))
+        paths = [str(run.path) for run in group]
+        sides.append(ScoredRuns(name, paths, [len(row) for _, row in drawn], scores, float(np.mean(scores))))
         values.append(drawn[0][1] if single else np.array(scores))
         judged.add(drawn[0][0])
     paired = single and len(judged) == 1 and "" not in judged
