@@ -116,7 +116,7 @@ def world_class(name: str) -> Callable[..., EnvBase]:
         raise ValueError(str(error) if target == name else f"world {name!r}: {error}") from error
     if target == name and not issubclass(made_by(factory), EnvBase):
         hint = belongs_to(made_by(factory), "", name)
-        raise ValueError(f"world {name!r}: neither a class of EnvBase nor a function annotated to return one{hint}")
+        raise ValueError(f"world {name!r}: neither an EnvBase class nor a function annotated to return one{hint}")
     return factory
 
 

@@ -151,7 +151,7 @@ def misfit_of(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> Callable[
             )
             if given is None or (given != list(parts) and set(given) != parts.keys()):
                 came = f"is a {type(value).__name__}" if given is None else f"has the entries {given}"
-                return f"{where} {came}, the space says {type(space).__name__} of {list(parts)}"
+                return f"{where} {came}, but the space says {type(space).__name__} of {list(parts)}"
             return next((told for key, misfit in inside if (told := misfit(value[key]))), "")
 
         return of_parts
@@ -173,14 +173,14 @@ def misfit_of(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> Callable[
             array = np.asarray(None)
         if array.dtype.kind not in kinds or array.shape != shape:
             came = f"{array.dtype} of shape {list(array.shape)}" if array.dtype.kind in "biufc" else f"{value!r:.40}"
-            return f"{where} is {came}, the space says {space.dtype} of shape {list(shape)}"
+            return f"{where} is {came}, but the space says {space.dtype} of shape {list(shape)}"
         if unbounded or (any_byte and array.dtype == np.uint8):
             return ""
         values = array.ravel().tolist()
         if any(map(lt, values, least)) or any(map(gt, values, most)):
             k = next(k for k, value in enumerate(values) if value < least[k] or value > most[k])
             at = f" at {[int(part) for part in np.unravel_index(k, shape)]}" if shape else ""
-            return f"{where} has {values[k]}{at}, the space says {lowest[k]} to {highest[k]}"
+            return f"{where} has {values[k]}{at}, but the space allows {lowest[k]} to {highest[k]}"
         return ""
 
     return of_array

@@ -246,9 +246,9 @@ def test_the_pool_of_a_checkpoint_is_read_with_the_same_care(trap: Path) -> None
 def test_what_the_user_wrote_is_allowed(trap: Path, learner: Any, command: Any) -> None:
     run = strangers_run(trap, {**routes(learner)["world"][0], "env": {"name": "trap:run"}}, learner)
     line = command("evaluate", f"checkpoint={run}", "allow=[trap:run]")
-    assert "neither a class of EnvBase nor a function annotated to return one" in line  # the next check
+    assert "neither an EnvBase class nor a function annotated to return one" in line  # the next check
     assert (trap / "imported").exists()
-    with pytest.raises(ConfigError, match="neither a class of EnvBase"):
+    with pytest.raises(ConfigError, match="neither an EnvBase class"):
         rlstack.load(run, allow=["trap:run"])
     with pytest.raises(ConfigError, match="names 'trap:run'"):
         rlstack.load(run, allow=["trap:other"])

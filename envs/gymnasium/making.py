@@ -20,7 +20,7 @@ Environment = gymnasium.Env[Any, Any]
 
 _INTERFACE = (
     "Gymnasium's reset(seed=, options=) returns (observation, info), its step (observation, reward, terminated, "
-    "truncated, info); shimmy.GymV21CompatibilityV0 makes such of an environment of the older kind"
+    "truncated, info); shimmy.GymV21CompatibilityV0 converts an environment with the old interface"
 )
 _EXTRAS = {
     "gymnasium.envs.box2d": "box2d",
@@ -126,10 +126,10 @@ class Recipe:
         if not attribute.isidentifier() or (factory is None and attribute in gymnasium.registry):
             return None
         if not callable(factory):
-            raise ValueError(f"id: {id}: it has registered no such environment, and {lacks(module, attribute)}")
+            raise ValueError(f"id: {id}: it registers no such environment, and {lacks(module, attribute)}")
         made = made_by(factory)
         if not issubclass(made, gymnasium.Env):
-            wanted = "neither a class of gymnasium.Env nor a function annotated to return one"
+            wanted = "neither a gymnasium.Env class nor a function annotated to return one"
             raise ValueError(f"id: {id} is {wanted}{belongs_to(made, 'gymnasium', id)}")
         return lambda: self._limited(factory(**self.kwargs))
 

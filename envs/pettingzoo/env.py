@@ -360,7 +360,7 @@ def parallel_factory(id: str) -> Callable[..., Any]:
         raise ValueError(f"id: {id!r}: {lacks(module, attribute or 'parallel_env')}") from None
     made = made_by(factory)
     if attribute not in ("", "parallel_env") and not all(callable(getattr(made, name, None)) for name in _METHODS):
-        wanted = "neither a class of parallel environments nor a function annotated to return one"
+        wanted = "neither a parallel-environment class nor a function annotated to return one"
         raise ValueError(f"id: {id!r} is {wanted}{belongs_to(made, 'pettingzoo', id)}")
     return factory
 

@@ -156,7 +156,7 @@ def maker(id: str | None, kwargs: Mapping[str, Any], device: torch.device) -> Ca
     made = made_by(factory)
     if not issubclass(made, EnvBase):
         hint = belongs_to(made, "torchrl", str(id))
-        raise ValueError(f"id: {id} makes no torchrl.envs.EnvBase by its own account{hint}; allowed: {_FORMS}")
+        raise ValueError(f"id: {id} is not annotated to return a torchrl.envs.EnvBase{hint}; allowed: {_FORMS}")
     # TorchRL's metaclass hides the signature of a class.
     accepted = inspect.signature(factory.__init__ if inspect.isclass(factory) else factory).parameters
     arguments = {"device": device, **kwargs} if "device" in accepted else dict(kwargs)

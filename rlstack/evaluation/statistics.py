@@ -114,7 +114,7 @@ def separation(values: Sequence[float], others: Sequence[float]) -> tuple[float,
     p = 1.0 if min(counts) == 1 else permutation_p_value(values, others)
     words = [f"p = {p:.2g}"] if min(counts) > 1 else []
     if min(counts) == 1 or 2 / math.comb(sum(counts), counts[0]) >= LEVEL:
-        words.append(f"{counts[0]} and {counts[1]} seeds cannot reach p < {LEVEL}, but 4 and 4 can")
+        words.append(f"{counts[0]} against {counts[1]} seeds cannot reach p < {LEVEL}; 4 against 4 can")
     return p, "; ".join(words)
 
 

@@ -265,11 +265,11 @@ def in_words(found: Improvement) -> list[str]:
     if len(found.worlds) == 1:
         lines.append(f"second - first: {found.difference:+.4g}{_spread(found)}")
     if found.probability is not None:
-        told = "a run of the second does better than a run of the first"
+        told = "a run of the second scores higher than one of the first"
         if found.between == "episodes":
-            told = "an episode of the second is better than an episode of the first"
+            told = "an episode of the second scores higher than one of the first"
         if found.paired:
-            told = "the second does better than the first in the same episode"
+            told = "in the same episode, the second scores higher than the first"
         lines.append(f"{told} with probability {found.probability:.3f}{_within(found.probability_interval)}")
     lines.append(f"verdict: {verdict(found)}")
     if found.differences:

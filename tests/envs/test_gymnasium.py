@@ -232,11 +232,11 @@ def test_own_environments_outside_of_the_repository(tmp_path: Path, monkeypatch:
         ({"id": "cartpol-v1"}, "id: unknown environment 'cartpol-v1', did you mean CartPole-v1"),
         ({"id": "no_such_module:Some-v0"}, "id: no_such_module:Some-v0 cannot be imported: No module named"),
         ({"id": "no_such_module:Some"}, "id: no_such_module:Some cannot be imported: No module"),
-        ({"id": "math:Some"}, "it has registered no such environment, and has no 'Some'"),
+        ({"id": "math:Some"}, "it registers no such environment, and math has no 'Some'"),
         ({"id": f"{TOYS}:Maskd"}, "has no 'Maskd'; it has .*; did you mean 'Masked'"),
         (
             {"id": "builtins:dict"},
-            "builtins:dict is neither a class of gymnasium.Env nor a function",
+            "builtins:dict is neither a gymnasium.Env class nor a function",
         ),
         ({"id": CARTPOLE, "kwargs": {"colour": 1}}, "CartPole-v1 cannot be made with kwargs {'colour': 1}"),
         ({"id": CARTPOLE, "num_envs": 0}, "num_envs: 0 is not"),

@@ -261,7 +261,7 @@ def test_an_agent_that_waits_for_its_turn_has_not_terminated() -> None:
         ({"reset": ({"late": [1, 1]}, {})}, "reset: agent 'early': it is listed, but has no observation"),
         (
             {"seen": [7.0]},
-            r"step 1 of an episode: agent 'late': the observation does not fit .* shape \[1\], the space",
+            r"step 1 of an episode: agent 'late': the observation does not fit .* shape \[1\], but the space",
         ),
         ({"reward": [0.5], "at": 2}, r"step 2 of an episode: agent 'late': the reward is \[0.5\], it must be a number"),
         ({"over": "no", "at": 2}, "step 2 of an episode: agent 'late': terminated is 'no', it must be True or False"),
@@ -420,7 +420,7 @@ def test_each_environment_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"id": "mpe2.simple_spread_v3"}, "is not one of PettingZoo's own; name others as package.module:parallel_env"),
         ({"id": "pettingzoo.utils.env"}, "has no 'parallel_env'"),
         ({"id": f"{__name__}:March", "kwargs": {"speed": 1}}, "with kwargs .*'speed'"),
-        ({"id": "builtins:dict"}, "neither a class of parallel environments nor a function"),
+        ({"id": "builtins:dict"}, "neither a parallel-environment class nor a function"),
         ({"id": f"{__name__}:March", "num_envs": 0}, "num_envs: 0 is not a positive number"),
         ({"id": f"{__name__}:March", "max_steps": 0}, "max_steps: 0 is not a positive number"),
     ],

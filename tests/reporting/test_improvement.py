@@ -52,7 +52,7 @@ def test_groups_of_seeds_by_their_means(tmp_path: Path) -> None:
     [
         (1, 0.2, "single seeds cannot tell configurations apart, but four of each can"),
         (1, 0.1, "two seeds of one configuration, so neither is better"),
-        (3, 0.2, "not separated (p = 0.1; 3 and 3 seeds cannot reach p < 0.05, but 4 and 4 can)"),
+        (3, 0.2, "not separated (p = 0.1; 3 against 3 seeds cannot reach p < 0.05; 4 against 4 can)"),
         (4, 0.2, "the second is better (p = 0.029)"),
         (4, 0.1, "the second is better (p = 0.029); both sides have the same configuration"),
     ],
@@ -71,7 +71,7 @@ def test_a_single_run_against_several_is_too_few(tmp_path: Path) -> None:
     others = [judged(tmp_path / f"b{n}", [0.5 + n / 10] * 9, n) for n in range(5)]
     found = compare([one], others, "eval/return")
     assert found.probability is None and found.difference_interval is None
-    assert "verdict: not separated (1 and 5 seeds cannot reach p < 0.05, but 4 and 4 can)" in in_words(found)
+    assert "verdict: not separated (1 against 5 seeds cannot reach p < 0.05; 4 against 4 can)" in in_words(found)
 
 
 def test_a_side_of_several_configurations_is_told(tmp_path: Path) -> None:

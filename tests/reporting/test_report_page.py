@@ -141,7 +141,7 @@ def test_groups_are_compared_by_what_differs(tmp_path: Path) -> None:
     assert first < second < third
     html = render(page)
     assert html.count('class="sweep"') == 3 and "Highest mean lr=0.01 3 seeds, not separated" in text
-    assert "p = 0.1; 3 and 3 seeds cannot reach p < 0.05, but 4 and 4 can" in text and "95 %" not in text
+    assert "p = 0.1; 3 against 3 seeds cannot reach p < 0.05; 4 against 4 can" in text and "95 %" not in text
     assert 'class="band"' in html and "eval/success" in html
     assert "lr=0.01" in render(report(tmp_path, score="eval/return"))
 

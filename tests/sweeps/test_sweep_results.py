@@ -31,7 +31,7 @@ def test_configurations_come_first_by_their_mean_and_runs_below(capsys: pytest.C
         *(["0.1", "3", "-22.000"], ["0.5", "1", "-40.000"], ["0.01", "3", "-46.767"])
     ]
     # The highest score of a run, -20.3, is of the configuration with the lowest mean.
-    few = "3 and 1 seeds cannot reach p < 0.05, but 4 and 4 can"
+    few = "3 against 1 seeds cannot reach p < 0.05; 4 against 4 can"
     assert lines[3] == f"highest mean: lr=0.1, not separated from lr=0.5 ({few})"
     assert lines[6].split() == ["lr", "seed", "score", "run"] and lines[7].split()[:3] == ["0.1", "0", "-21.000"]
     assert lines[-1].split(maxsplit=3)[2:] == ["-", "failed: agent.gamma: no"]
@@ -46,7 +46,7 @@ def test_a_single_seed_each_and_different_worlds_have_no_best(capsys: pytest.Cap
     assert "the scores of different worlds (other, toy) do not compare" in capsys.readouterr().out
     show_results([{**entry, "world": "toy"} for entry in results], Path("runs"))
     out = capsys.readouterr().out
-    assert "highest score: env=other, not separated from env=toy (1 and 1 seeds" in out
+    assert "highest score: env=other, not separated from env=toy (1 against 1 seeds" in out
     assert "configurations" not in out and "best" not in out
 
 
