@@ -85,7 +85,8 @@ class RunDirectory:
         Raises:
             ConfigError: the run is complete; see :meth:`refuse_finished`.
         """
-        files = {int(path.stem[11:]): path for path in self.path.glob("checkpoints/checkpoint_*.pt") if _numbered(path)}
+        found = self.path.glob("checkpoints/checkpoint_*.pt")
+        files = {int(path.stem[11:]): path for path in found if path.stem[11:].isdecimal()}
         newest = max(files, default=0)
         if newest < min(total_frames, last_frame):
             return
@@ -135,10 +136,6 @@ class RunDirectory:
             raise ConfigError(f"{self.path / CONFIG}: not a configuration")
         check_named(config, self.path / CONFIG)
         return renewed({str(key): value for key, value in config.items()})
-
-
-def _numbered(path: Path) -> bool:
-    return path.stem[11:].isdecimal()
 
 
 @contextmanager
