@@ -473,15 +473,20 @@ class World(WorldHooks, EnvBase):
         if left is not None:
             hand_on(left, following)
         tensordict.set("next", following)
+        root = self._following_root(following)
+        if left is not None:
+            hand_on(following, root, forget=True)
+        return tensordict, root
+
+    def _following_root(self, following: TensorDict) -> TensorDict:
+        """Restarts the worlds that ended in a step, whose entries under ``"next"`` are given; returns the next root."""
         finished = following.get("done")
         any_ended = self._begin_anew(finished[:, 0])
         root = self._current()
         for key in self.done_keys:
             value = following.get(key)
             root.set(key, value & ~finished.view(-1, *[1] * (value.dim() - 1)) if any_ended else value)
-        if left is not None:
-            hand_on(following, root, forget=True)
-        return tensordict, root
+        return root
 
     def _restart_seeded(self, seed: int | Sequence[int]) -> None:
         """Begins new episodes in all worlds from a seed, or in each from its own."""

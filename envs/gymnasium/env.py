@@ -15,7 +15,7 @@ from torchrl.data import TensorSpec
 
 from ..instances import check_instances, completed
 from ..spaces import Array
-from ..world import Act, World, hand_on
+from ..world import Act, World
 from .batch import STATISTICS, Batch, collect
 from .making import Recipe, missing_package
 from .simulators import Codec, EnvironmentSimulators, LocalSimulators
@@ -224,18 +224,9 @@ class Gymnasium(World):
         """
         return collect(self._batch, self._codec.observations, act, steps, self._take, self._restart_ended)
 
-    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """Makes one step and resets ended environments. If there are none, the next root shares the step's tensors."""
-        left = tensordict.get("next", None)
-        following = self._advance(tensordict)
-        if left is not None:
-            hand_on(left, following)
-        tensordict.set("next", following)
-        batch = self._batch
-        root = batch.root_after_reset() if self._restart_ended() else batch.root_from(following)
-        if left is not None:
-            hand_on(following, root, forget=True)
-        return tensordict, root
+    def _following_root(self, following: TensorDict) -> TensorDict:
+        # Where no environment has ended, the next root shares the step's tensors.
+        return self._batch.root_after_reset() if self._restart_ended() else self._batch.root_from(following)
 
     def _current(self) -> TensorDict:
         return self._batch.root()

@@ -140,7 +140,10 @@ class OnPolicy(FromRollouts):
         self.numbers = hybrid.numbers if hybrid else 0 if self.choices else interface.action.shape[-1]
         outputs = self.numbers + sum(self.choices or ())
         shared = Trunk(self.encoder("actor"), c.hidden[: c.shared_layers], c.activation) if c.shared_layers else None
-        actor, critic = self._make_actor(shared, outputs), self._make_critic(shared)
+        actor = self.own_network("actor", outputs) or StateNetwork(
+            shared or self.encoder("actor"), outputs, c.hidden[c.shared_layers :], c.activation
+        )
+        critic = self._make_critic(shared)
         if c.orthogonal:
             for network, gain in ((actor, c.policy_gain), (critic, c.value_gain)):
                 if isinstance(network, StateNetwork):  # a user's network keeps its initial weights
@@ -160,11 +163,6 @@ class OnPolicy(FromRollouts):
         self.optimizer = self.add_optimizer("lr", parameters, max_grad_norm=c.max_grad_norm, **options)
         if self.numbers:
             self.optimizer.keep_within(self.actor.log_std, *LOG_STD_RANGE)
-
-    def _make_actor(self, shared: nn.Module | None, outputs: int) -> nn.Module:
-        c, own = self.config, self.own_network("actor", outputs)
-        hidden = c.hidden[c.shared_layers :]
-        return own or StateNetwork(shared or self.encoder("actor"), outputs, hidden, c.activation)
 
     def _make_critic(self, shared: nn.Module | None) -> nn.Module:
         """Returns a new critic, one that also sees the other agents if so configured and there are any."""

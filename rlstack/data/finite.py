@@ -38,7 +38,8 @@ def find(batch: TensorDictBase, only: frozenset[str] = LEARNED_FROM) -> Finding 
     Args:
         only: entries to check; all if it is empty.
     """
-    return min((_first(key, value) for key, value in leaves(batch, only) if not _is_finite(value)), default=None)
+    bad = ((key, value) for key, value in leaves(batch, only) if not torch.isfinite(value).all())
+    return min((_first(key, value) for key, value in bad), default=None)
 
 
 def _first(key: tuple[str, ...], value: Tensor) -> Finding:
@@ -50,10 +51,6 @@ def _first(key: tuple[str, ...], value: Tensor) -> Finding:
     agent = int(wrong.nonzero()[0, 0]) if GROUP in key else None
     stage = 2 if key[0] == "next" else int("observation" not in key)
     return Finding(step, stage, ".".join(key), world, agent, float(entry[wrong][0]))
-
-
-def _is_finite(value: Tensor) -> bool:
-    return bool(torch.isfinite(value).all())
 
 
 def leaves(

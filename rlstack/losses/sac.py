@@ -114,11 +114,13 @@ class SACLoss(Loss):
         self.squash: Squash = squash
         self.correction, self.target_actor_acts = correction, target_actor
         self.usual_target = target_entropy is None
-        self.target_entropy = self._target_entropy(action_size) if target_entropy is None else target_entropy
+        if target_entropy is None:
+            if action_size is None:
+                raise ValueError("give target_entropy, or action_size for the usual one")
+            target_entropy = self._usual_entropy(action_size)
+        self.target_entropy = target_entropy
 
-    def _target_entropy(self, action_size: int | None) -> float:
-        if action_size is None:
-            raise ValueError("give target_entropy, or action_size for the usual one")
+    def _usual_entropy(self, action_size: int) -> float:
         return -float(action_size)
 
     # -- actions -------------------------------------------------------------------------------------------------
@@ -223,9 +225,7 @@ class DiscreteSACLoss(SACLoss):
 
     JOINT = False
 
-    def _target_entropy(self, action_size: int | None) -> float:
-        if action_size is None:
-            raise ValueError("give target_entropy, or action_size for the usual one")
+    def _usual_entropy(self, action_size: int) -> float:
         return ENTROPY_SHARE * math.log(action_size)
 
     def log_probabilities(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:

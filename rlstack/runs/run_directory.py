@@ -85,7 +85,8 @@ class RunDirectory:
         Raises:
             ConfigError: the run is complete; see :meth:`refuse_finished`.
         """
-        files = {int(path.stem[11:]): path for path in self.path.glob("checkpoints/checkpoint_*.pt") if _numbered(path)}
+        found = self.path.glob("checkpoints/checkpoint_*.pt")
+        files = {int(path.stem[11:]): path for path in found if path.stem[11:].isdecimal()}
         newest = max(files, default=0)
         if newest < min(total_frames, last_frame):
             return
@@ -137,10 +138,6 @@ class RunDirectory:
         return renewed({str(key): value for key, value in config.items()})
 
 
-def _numbered(path: Path) -> bool:
-    return path.stem[11:].isdecimal()
-
-
 @contextmanager
 def taken(path: Path | str) -> Iterator[None]:
     """A context that locks a folder against training by other processes; the lock ends with the process.
@@ -179,10 +176,8 @@ def is_taken(path: Path | str) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     finally:
         os.close(descriptor)
     return False

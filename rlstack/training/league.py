@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, TextIO
@@ -76,7 +76,9 @@ class OpenRun:
             begun = [path for path in runs if _goes_on(league, path, plain, submit)]
             if named and not begun and (runs[0] / CONFIG).exists():
                 raise ConfigError(f"run_dir: {named} already holds another run, or one at its end; choose another")
-            fresh = runs if named else _free_paths(folder / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}")
+            first = folder / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
+            numbered = chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2)))
+            fresh = runs if named else (path for path in numbered if not path.exists())
             self._stream, self.path = _take(folder, chain(begun, fresh))
 
     @property
@@ -128,14 +130,6 @@ def _essence(plain: Mapping[str, Any]) -> dict[str, Any]:
     imitation = {key: value for key, value in plain["imitation"].items() if key != "only"}
     kept = {key: value for key, value in plain.items() if key not in (*RESUMABLE, "run_dir")}
     return {**kept, "agent": agent, "env": env, "imitation": imitation}
-
-
-def _free_paths(path: Path) -> Iterator[Path]:
-    """Yields the path and the same path with a number, those that are free."""
-    for number in count(1):
-        candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
-        if not candidate.exists():
-            yield candidate
 
 
 def _take(folder: Path, runs: Iterable[Path]) -> tuple[TextIO, Path]:

@@ -108,12 +108,9 @@ def _numbers(values: dict[str, Tensor | float]) -> dict[str, float]:
 
 def count_frames(batch: TensorDictBase, sequences: TensorDictBase, unit: str) -> int:
     """Returns the frames in a batch: decisions of active agents, or steps of worlds (see ``CollectorConfig.count``)."""
-    if unit == "env_steps":
+    if unit == "env_steps" or sequences.get(STAYS, None) is None:  # no agent can leave: every entry counts
         return batch.numel()
-    if sequences.get(STAYS, None) is None:  # no agent can leave: every entry counts
-        return batch.numel()
-    active = sequences.get("active")
-    return int(torch.count_nonzero(active))
+    return int(torch.count_nonzero(sequences.get("active")))
 
 
 class Clock:
