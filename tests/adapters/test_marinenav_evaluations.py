@@ -18,6 +18,7 @@ from rlstack.adapters.marinenav.rollouts import play_episodes
 from rlstack.config import ConfigError
 from tests.envs.marinenav.recorded import actor
 from tests.evaluation.scripted import Scripted, episodes, full_ahead
+from tests.refusals import refused
 
 NAMES = (
     "timesteps",
@@ -249,8 +250,7 @@ def test_actions_that_are_none(tmp_path: Path, actions: list[Any]) -> None:
     ours = Evaluations()
     ours.add(20, [Episode([dataclasses.replace(history(1), action=Listed(actions))], 1.5, False, 2.0, 7.0)])
     ours.save(tmp_path / "file.npz")
-    with pytest.raises(ConfigError, match=r"not a MarineNav evaluations\.npz \(actions of"):
-        read_evaluations(tmp_path / "file.npz")
+    refused(ConfigError, r"not a MarineNav evaluations\.npz \(actions of", read_evaluations, tmp_path / "file.npz")
 
 
 class Listed(list[Any]):
@@ -264,8 +264,7 @@ def test_a_pickle_that_is_no_array_is_refused(tmp_path: Path) -> None:
         content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + pickle.dumps({"a": 1})
         for name in NAMES:
             archive.writestr(f"{name}.npy", content)
-    with pytest.raises(ConfigError, match="where an array is expected"):
-        read_evaluations(tmp_path / "file.npz")
+    refused(ConfigError, "where an array is expected", read_evaluations, tmp_path / "file.npz")
 
 
 def test_files_of_another_kind_end_in_one_line(tmp_path: Path) -> None:
@@ -285,6 +284,4 @@ def test_files_of_another_kind_end_in_one_line(tmp_path: Path) -> None:
         (other, "lacks observations, actions"),
         (short, "not a MarineNav evaluations.npz"),
     ):
-        with pytest.raises(ConfigError, match=message) as caught:
-            read_evaluations(path)
-        assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+        assert refused(ConfigError, message, read_evaluations, path).startswith(str(path))

@@ -34,6 +34,7 @@ from tests.adapters.published_networks import (
     write,
 )
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 
 def inputs_of(td: Any) -> Inputs:
@@ -152,8 +153,7 @@ def test_missing_critics_start_fresh_with_a_warning(tmp_path: Path) -> None:
         agent = published_agent(file, world("DDPG"), 1000, agent_type="ddpg")
     assert len(caught) == 1
     assert torch.equal(network_state(agent, "actor")["output.bias"], network.state_dict()["output_layer.bias"])
-    with pytest.raises(ConfigError, match="AC-IQN or of DDPG; set agent_type"):
-        published_agent(file, world("DDPG"), 1000)
+    refused(ConfigError, "AC-IQN or of DDPG; set agent_type", published_agent, file, world("DDPG"), 1000)
 
 
 @pytest.mark.filterwarnings("error")
@@ -202,7 +202,6 @@ def test_the_type_is_found_out(kind: str, tmp_path: Path) -> None:
 def test_a_directory_of_two_agents_needs_the_type(tmp_path: Path) -> None:
     for kind in ("SAC", "DQN"):
         save_published(native(kind), tmp_path)
-    with pytest.raises(ConfigError, match="several agents; set agent_type"):
-        load_published(tmp_path)
+    refused(ConfigError, "several agents; set agent_type", load_published, tmp_path)
     assert list(load_published(tmp_path, "SAC").arrays) == ["actor", "critic_1", "critic_2"]
     assert list(load_published(tmp_path, "DQN").arrays) == ["network"]

@@ -18,6 +18,7 @@ from rlstack.adapters.protocols import callable_policy, foreign_policy
 from rlstack.config import ConfigError
 from rlstack.envs.named import found
 from tests.adapters.small_worlds import Noise, box
+from tests.refusals import refused
 
 TWO = box((-1, 1), (0, 2))
 
@@ -166,9 +167,7 @@ FAULTS: list[tuple[Any, Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("obj, action, options, message", FAULTS)
 def test_what_does_not_fit_is_told_in_one_line(obj: Any, action: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        foreign_policy(obj, Noise(5, action), **options)
-    assert "\n" not in str(caught.value)
+    refused(ConfigError, message, foreign_policy, obj, Noise(5, action), **options)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +183,7 @@ def test_every_answer_is_checked(answers: list[list[int]], message: str, one_hot
     left = iter(answers)
     env = Noise(5, OneHot(4) if one_hot else 4)
     policy = foreign_policy(lambda _: np.array(next(left)), env, arrays="numpy")
-    with pytest.raises(ConfigError, match=message) as caught:
-        policy(env.reset())
-    assert "\n" not in str(caught.value)
+    refused(ConfigError, message, policy, env.reset())
 
 
 def test_several_choices_are_checked_too() -> None:
@@ -239,6 +236,5 @@ def test_loading_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "math:pi.x": "float has no 'x'",
         "strangers_policy:computed.it": r"it cannot be had \(ZeroDivisionError: division by zero\)",
     }.items():
-        with pytest.raises(ConfigError, match=message):
-            callable_policy(path, Noise(5, 4))
+        refused(ConfigError, message, callable_policy, path, Noise(5, 4))
     sys.modules.pop("strangers_policy", None)

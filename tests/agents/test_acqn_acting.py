@@ -18,6 +18,7 @@ from rlstack.config import ConfigError
 from rlstack.data.messages import from_file, to_file
 from tests.agents.small_agents import Detour, copies, equal, online_parameters, sequences, small, targets
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 # -- how it acts -------------------------------------------------------------------------------------------------------
 
@@ -164,9 +165,7 @@ def test_an_agent_restored_from_memory_shares_nothing() -> None:
     ],
 )
 def test_mistakes_in_the_configuration_are_one_line(overrides: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as error:
-        small(**overrides)
-    assert "\n" not in str(error.value)
+    refused(ConfigError, message, small, **overrides)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +182,7 @@ def test_mistakes_in_the_configuration_are_one_line(overrides: dict[str, Any], m
     ],
 )
 def test_an_env_it_cannot_act_on_is_one_line(env: EnvBase, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as error:
-        small(env)
-    assert "\n" not in str(error.value)
+    refused(ConfigError, message, small, env)
 
 
 def test_of_all_candidates_the_one_with_the_best_worst_half_is_chosen() -> None:

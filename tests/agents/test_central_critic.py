@@ -20,6 +20,7 @@ from tests.agents.recall import Recall
 from tests.agents.signals import Signals
 from tests.agents.small_agents import SMALL, copies, equal
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 NAMES = ("ppo", "a2c")
 A = 3
@@ -338,6 +339,4 @@ def test_other_agents_keep_what_they_kept() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_another_critic_is_refused_in_one_line(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"agent\.critic: .*'own', 'central'") as error:
-        small(Signals(1, 2), name, critic="joint")
-    assert "\n" not in str(error.value)
+    refused(ConfigError, r"agent\.critic: .*'own', 'central'", small, Signals(1, 2), name, critic="joint")

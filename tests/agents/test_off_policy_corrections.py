@@ -19,6 +19,7 @@ from tests.agents.recall import Recall
 from tests.agents.small_agents import Decisions, plain, small
 from tests.agents.test_recurrent_agents import batches, marinenav
 from tests.agents.test_recurrent_agents import small as with_memory
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 
@@ -116,8 +117,7 @@ def test_who_is_not_there_spoils_no_return() -> None:
 
 
 def test_traces_reach_no_further_than_errors() -> None:
-    with pytest.raises(ConfigError, match=r"c_clip 2\.0 is above rho_clip 1\.0"):
-        small(plain(True), name="ppo", c_clip=2.0)
+    refused(ConfigError, r"c_clip 2\.0 is above rho_clip 1\.0", small, plain(True), name="ppo", c_clip=2.0)
 
 
 # -- Retrace -------------------------------------------------------------------------------------------------------
@@ -229,8 +229,7 @@ def test_distributions_learn_returns_that_end_with_the_greedy_actions(name: str)
 def test_what_it_cannot_correct_is_refused(name: str, options: dict[str, Any], reason: str) -> None:
     if name == "rainbow" and "recurrent" in options:
         reason = "recurrent"  # it has no such option
-    with pytest.raises(ConfigError, match=reason):
-        small(plain(True), name=name, **{**RETRACE, **options})
+    refused(ConfigError, reason, small, plain(True), name=name, **{**RETRACE, **options})
 
 
 def test_a_loss_of_another_target_has_no_retrace() -> None:

@@ -22,6 +22,7 @@ from rlstack.runs.loading import initialise
 from tests.agents import own_network
 from tests.agents.small_agents import CASES, REMEMBERING, Decisions, plain, small
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 
 HERE = "tests.agents.test_own_networks"
 NET = "tests.agents.own_network:Net"
@@ -379,9 +380,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_one_line_that_names_the_key(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"^agent.network: .*{MISTAKES[name]}") as caught:
-        mine("dqn", network=name, network_options={})
-    assert "\n" not in str(caught.value)
+    refused(ConfigError, f"^agent.network: .*{MISTAKES[name]}", mine, "dqn", network=name, network_options={})
 
 
 @pytest.mark.parametrize(
@@ -396,8 +395,7 @@ def test_mistakes_are_one_line_that_names_the_key(name: str) -> None:
     ],
 )
 def test_other_mistakes(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        mine(name, **options)
+    refused(ConfigError, message, mine, name, **options)
 
 
 def test_an_agent_that_asks_for_none_says_so() -> None:

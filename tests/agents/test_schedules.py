@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from rlstack.config import ConfigError, Interval
 from rlstack.config.schedules import ScheduleConfig, make_schedule
 from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, plain, small
+from tests.refusals import refused
 
 LINEAR = {"kind": "linear", "start": 1, "end": 0}
 
@@ -79,13 +80,11 @@ def test_accepts_hydra_nodes_and_built_configs_and_can_be_pickled() -> None:
     ],
 )  # fmt: skip
 def test_nonsense_is_named(config: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_schedule(config, 1000, where="agent.lr")
+    refused(ConfigError, message, make_schedule, config, 1000, where="agent.lr")
 
 
 def test_a_run_without_frames() -> None:
-    with pytest.raises(ConfigError, match="total_frames must be above 0"):
-        make_schedule(1.0, 0)
+    refused(ConfigError, "total_frames must be above 0", make_schedule, 1.0, 0)
 
 
 @pytest.mark.parametrize("config", [1.5, {"kind": "linear", "start": 0.5, "end": -0.1}])

@@ -8,6 +8,7 @@ import yaml
 from rlstack import envs
 from rlstack.config import ConfigError, catalogue, load_group
 from rlstack.config.catalogue import Option
+from tests.refusals import refused
 
 YAML = """\
 # A thing: python -m rlstack.train agent=thing
@@ -71,15 +72,13 @@ def test_names_and_headlines(folder: Path) -> None:
     assert catalogue.names("agent", [folder]) == ["mine", "original", "thing", "more/deep"]
     assert catalogue.headline(folder / "agent" / "thing.yaml") == "A thing"
     assert catalogue.headline(folder / "agent" / "more" / "deep.yaml") == "Deep."
-    with pytest.raises(ConfigError, match="agent: no option 'thign', did you mean 'thing'"):
-        catalogue.find("agent", "thign", [folder])
+    refused(ConfigError, "agent: no option 'thign', did you mean 'thing'", catalogue.find, "agent", "thign", [folder])
 
 
 @pytest.mark.parametrize("text", ["a: [1\n", "- 1\n"])
 def test_a_broken_file_is_named(folder: Path, text: str) -> None:
     (folder / "agent" / "thing.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"thing\.yaml"):
-        catalogue.options(folder / "agent" / "thing.yaml")
+    refused(ConfigError, r"thing\.yaml", catalogue.options, folder / "agent" / "thing.yaml")
 
 
 @pytest.mark.parametrize(("group", "name"), [("agent", "ppo"), ("agent", "acqn_published"), ("env", "marinenav")])

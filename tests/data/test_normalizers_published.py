@@ -23,6 +23,7 @@ from rlstack.data.normalizers import (
 )
 from tests.agents.arena_recordings import Recording
 from tests.exhaustive import recordings
+from tests.refusals import refused
 
 FEATURES, GAMMA = 32, 0.99
 ROUNDING = 1e-5
@@ -158,11 +159,9 @@ def test_parts_of_an_observation_are_joined() -> None:
 def test_statistics_of_something_else(change: dict[str, Any], message: str) -> None:
     normalizer, scaler = filled()
     entries = statistics_to_json(normalizer, scaler) | change
-    with pytest.raises(ConfigError, match=f"statistics: {message}"):
-        load_statistics(entries, normalizer, scaler)
+    refused(ConfigError, f"statistics: {message}", load_statistics, entries, normalizer, scaler)
 
 
 def test_object_slots_have_no_json_form() -> None:
     spec = Composite({"objects": Unbounded((4, 3)), "mask": Binary(4, dtype=torch.bool)})
-    with pytest.raises(ConfigError, match="object slots have no JSON form"):
-        statistics_to_json(ObservationNormalizer(spec), None)
+    refused(ConfigError, "object slots have no JSON form", statistics_to_json, ObservationNormalizer(spec), None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from tensordict import TensorDict
 
 from rlstack.data.recordings import TransitionRecorder, continuous, episode_lengths, in_rows, save_arrays
+from tests.refusals import refused
 
 
 def stepped(now: int, done: list[bool], active: list[list[int]], after: list[list[int]]) -> TensorDict:
@@ -62,8 +62,7 @@ def test_what_is_added_later_continues_nothing() -> None:
         recorder.add(stepped(0, [False, False], [[1, 0], [0, 0]], [[1, 0], [0, 0]]), torch.tensor([True, True]))
         recorder.end()
     assert recorder.transitions()["next", "truncated"].all()
-    with pytest.raises(ValueError, match="nothing was recorded"):
-        TransitionRecorder(None).transitions()
+    refused(ValueError, "nothing was recorded", TransitionRecorder(None).transitions)
 
 
 def test_a_file_holds_plain_arrays(tmp_path: Path) -> None:

@@ -347,6 +347,43 @@ def test_seeds_decide_what_follows_too() -> None:
     assert torch.equal(*runs)
 
 
+MATCHES: dict[str, tuple[int, dict[str, Any]]] = {
+    "rocket": (20, {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3, "max_seconds": 1.0}),
+    "echelon": (12, {"maps": 8, "max_steps": 16}),
+}
+"""Decisions after which some matches have ended and begun anew, and options."""
+
+
+def match(name: str, seed: int) -> EnvBase:
+    return envs.make(name, num_worlds=3, seed=seed, **MATCHES[name][1])
+
+
+def rolled(env: EnvBase, steps: int = 12, seed: int = 0) -> TensorDictBase:
+    torch.manual_seed(seed)
+    return env.rollout(steps, break_when_any_done=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MATCHES)
+def test_a_seed_decides_a_whole_match(name: str) -> None:
+    first, second, other = (rolled(match(name, seed)) for seed in (1, 1, 2))
+    assert (first == second).all()
+    assert not torch.equal(first["agents", "observation"], other["agents", "observation"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MATCHES)
+def test_a_saved_match_goes_on_as_it_would_have(name: str) -> None:
+    env, other = match(name, 0), match(name, 7)
+    rolled(env)
+    saved, runs = env.state_dict(), []
+    for one in (env, other):
+        one.load_state_dict(saved)
+        runs.append(rolled(one, MATCHES[name][0], seed=9))
+    assert (runs[0] == runs[1]).all()
+    assert (runs[0]["episode", "length"][:, 0] == 12).all() and runs[0]["next", "done"].any()
+
+
 @pytest.mark.parametrize(("seeds", "fault"), [([1], "1 seeds for 2 worlds"), ([1, -1], "a number >= 0 for each")])
 def test_seeds_that_do_not_fit(seeds: list[int], fault: str) -> None:
     refused(ValueError, fault, build("cartpole", {}, 2).reset, seed=seeds)

@@ -20,6 +20,7 @@ from gymnasium import spaces
 from rlstack.envs.gymnasium import Gymnasium
 from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed
 from tests.envs.gymnasium_toys import TOYS, Answering, rolled
+from tests.refusals import refused
 
 FRAGILE, ANSWERING = f"{TOYS}:Fragile", f"{TOYS}:Answering"
 REASONS = {
@@ -173,14 +174,13 @@ def test_an_observation_that_does_not_fit_its_space_ends_it(
         rolled(env, 1)
         return
     message = f"{ANSWERING}: {call}: the observation does not fit its space: {told}"
-    with pytest.raises(EnvironmentFailed, match=rf"^{re.escape(message)}$"):
-        rolled(env, 1)
+    refused(EnvironmentFailed, rf"^{re.escape(message)}$", rolled, env, 1)
 
 
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ({"observation": np.zeros(5)}, "the observation does not fit its space: it is float64 of shape [5], but the space"),
+        ({"observation": np.zeros(5)}, "the observation does not fit its space: it is float64 of shape [5], but"),
         ({"reward": [0.5]}, "the reward is [0.5], it must be a number"),
         ({"reward": np.ones(1)}, "the reward is array([1.]), it must be a number"),
         ({"reward": None}, "the reward is None, it must be a number"),
@@ -224,8 +224,7 @@ def test_a_space_that_changes_is_named() -> None:
 
     sys.modules[__name__].Growing = Growing  # type: ignore[attr-defined]
     message = r"step 1 .*; its observation_space has changed from Box\(.*\(4,\), float32\) to Box\(.*\(5,\), float32\)$"
-    with pytest.raises(EnvironmentFailed, match=message):
-        rolled(Gymnasium(f"{__name__}:Growing", 1), 1)
+    refused(EnvironmentFailed, message, rolled, Gymnasium(f"{__name__}:Growing", 1), 1)
 
 
 @pytest.mark.parametrize("error", [ValueError("not enough values to unpack"), MemoryError(), OSError(28, "disk full")])

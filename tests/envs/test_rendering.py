@@ -11,6 +11,7 @@ import pytest
 
 from rlstack.envs.rendering.canvas import Canvas, Picture, PictureLayout, captioned, texts_apart, width_of, write
 from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_picture
+from tests.refusals import refused
 
 WHITE = (255, 255, 255)
 
@@ -63,8 +64,7 @@ def test_shapes_are_where_the_world_has_them() -> None:
 
 
 def test_a_picture_in_which_nothing_could_be_read_is_refused() -> None:
-    with pytest.raises(ValueError, match="600 x 400 is too small, at least 640 x 360"):
-        PictureLayout((600, 400))
+    refused(ValueError, "600 x 400 is too small, at least 640 x 360", PictureLayout, (600, 400))
     assert PictureLayout((1280, 720)).points(20) == 20 and PictureLayout((640, 360)).points(20) == 10
 
 
@@ -77,8 +77,7 @@ def test_a_file_holds_the_picture(tmp_path: Path) -> None:
 def test_a_grid_has_rows_of_so_many_and_a_black_rest() -> None:
     tiles = [np.full((2, 3, 3), 50 * (number + 1), np.uint8) for number in range(3)]
     assert in_grid(tiles, 2)[::2, ::3, 0].tolist() == [[50, 100], [150, 0]]
-    with pytest.raises(ValueError, match="at least one picture"):
-        in_grid([], 2)
+    refused(ValueError, "at least one picture", in_grid, [], 2)
 
 
 def test_a_way_brightens_and_leaves_leaps_out() -> None:

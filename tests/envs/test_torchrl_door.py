@@ -18,6 +18,7 @@ from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.worlds import build_world
 from tests.conftest import Ended
 from tests.envs import torchrl_toys
+from tests.refusals import refused
 
 TOYS = torchrl_toys.__name__
 
@@ -283,9 +284,7 @@ def test_every_command_takes_it(rlstack_command: Callable[..., Ended]) -> None:
     ],
 )
 def test_what_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        envs.make("torchrl", **{"id": f"{TOYS}:Counter", **options})
-    assert "\n" not in str(caught.value)
+    refused(ValueError, message, envs.make, "torchrl", **{"id": f"{TOYS}:Counter", **options})
 
 
 def test_each_environment_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,17 +294,14 @@ def test_each_environment_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     env.close()
     env.close()
     assert len(closed) == 3
-    with pytest.raises(ValueError, match="is not shown by Counter"):
-        door(num_envs=2, observation_keys=["speed"])
+    refused(ValueError, "is not shown by Counter", door, num_envs=2, observation_keys=["speed"])
     assert len(closed) == 5
 
 
 def test_a_step_before_the_first_reset() -> None:
     env = door(num_envs=1)
-    with pytest.raises(RuntimeError, match="reset"):
-        env.step(TensorDict({"action": torch.zeros(1, 2)}, [1]))
+    refused(RuntimeError, "reset", env.step, TensorDict({"action": torch.zeros(1, 2)}, [1]))
 
 
 def test_gymnasium_points_to_this_door() -> None:
-    with pytest.raises(ValueError, match=r"for environments of \w+, use env=torchrl"):
-        envs.make("gymnasium", id=f"{TOYS}:Counter")
+    refused(ValueError, r"for environments of \w+, use env=torchrl", envs.make, "gymnasium", id=f"{TOYS}:Counter")

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from rlstack.evaluation.statistics import bootstrap_interval, iqm, leader, permutation_p_value, wilson_interval
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -57,8 +58,7 @@ def test_wilson_covers_the_true_rate_as_often_as_it_says() -> None:
 
 @pytest.mark.parametrize(("successes", "n", "confidence"), [(3, 2, 0.95), (-1, 2, 0.95), (0, 0, 0.95), (1, 2, 1.0)])
 def test_wilson_refuses_impossible_arguments(successes: int, n: int, confidence: float) -> None:
-    with pytest.raises(ValueError, match="got"):
-        wilson_interval(successes, n, confidence)
+    refused(ValueError, "got", wilson_interval, successes, n, confidence)
 
 
 def test_iqm_drops_a_quarter_at_each_end() -> None:
@@ -93,8 +93,7 @@ def test_bootstrap_takes_any_statistic_and_repeats_itself() -> None:
 
 @pytest.mark.parametrize("values", [[], [1.0, float("nan")], np.zeros((2, 2, 2))])
 def test_bootstrap_refuses_what_it_cannot_resample(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="values must be"):
-        bootstrap_interval(values)
+    refused(ValueError, "values must be", bootstrap_interval, values)
 
 
 def test_p_value_is_the_share_of_divisions_that_differ_as_much() -> None:

@@ -14,6 +14,7 @@ from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs import zoo
 from rlstack.runs.worlds import world_options
+from tests.refusals import refused
 
 NAMES = zoo.zoo_names()
 
@@ -49,14 +50,12 @@ def test_an_agent_plays_as_its_card_says(name: str) -> None:
 
 
 def test_names_that_are_none_and_files_that_are_others_are_refused(tmp_path, monkeypatch) -> None:
-    with pytest.raises(ConfigError, match=f"zoo: no option 'nobody', available: {NAMES[0]}"):
-        rlstack.load("zoo:nobody")
+    refused(ConfigError, f"zoo: no option 'nobody', available: {NAMES[0]}", rlstack.load, "zoo:nobody")
     shutil.copytree(zoo.zoo_folder() / NAMES[0], tmp_path / NAMES[0])
     with open(tmp_path / NAMES[0] / zoo.AGENT, "ab") as file:
         file.write(b"more")
     monkeypatch.setattr(zoo, "zoo_folder", lambda: tmp_path)
-    with pytest.raises(ConfigError, match=r"zoo:.* is missing or not the file of its card"):
-        rlstack.load(f"zoo:{NAMES[0]}")
+    refused(ConfigError, r"zoo:.* is missing or not the file of its card", rlstack.load, f"zoo:{NAMES[0]}")
 
 
 def test_an_agent_of_the_zoo_acts_by_its_name() -> None:

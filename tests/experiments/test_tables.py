@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from experiments import tables
+from tests.refusals import refused
 
 
 def test_every_table_is_that_of_its_result_file() -> None:
@@ -26,5 +25,4 @@ def test_a_stale_table_is_named_and_rewritten(tmp_path, monkeypatch, capsys) -> 
 
 
 def test_a_table_nobody_makes_is_refused() -> None:
-    with pytest.raises(KeyError, match="nothing"):
-        tables.rewritten("<!-- table: nothing -->\n<!-- end -->")
+    refused(KeyError, "nothing", tables.rewritten, "<!-- table: nothing -->\n<!-- end -->")

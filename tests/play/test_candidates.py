@@ -14,6 +14,7 @@ from rlstack.play.league import League, add_candidates
 from rlstack.play.matches import GameRunner
 from rlstack.play.ratings import Glicko2
 from tests.play.duel import NAME, constant_run
+from tests.refusals import refused
 
 WORLD = {"name": NAME, "length": 2}
 
@@ -89,8 +90,7 @@ def test_names_are_given_or_found(league: League, arena: GameRunner, tmp_path: P
 def test_all_join_or_none(league: League, arena: GameRunner, tmp_path: Path) -> None:
     fits, foreign = constant_run(tmp_path / "fits", 2), tmp_path / "foreign.pt"
     foreign.write_bytes(b"nothing")
-    with pytest.raises(ConfigError, match=r"foreign\.pt"):
-        add_candidates(league, arena, [(None, str(fits)), (None, str(foreign))])
+    refused(ConfigError, r"foreign\.pt", add_candidates, league, arena, [(None, str(fits)), (None, str(foreign))])
     assert League.open(league.folder).members == {}
     assert not list((league.folder / "players").glob("*.pt"))
     assert add_candidates(league, arena, [(None, str(fits))]) == ["fits"]
@@ -107,8 +107,7 @@ def test_all_join_or_none(league: League, arena: GameRunner, tmp_path: Path) -> 
     ],
 )
 def test_who_is_no_file_is_no_candidate(league: League, arena: GameRunner, source: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        add_candidates(league, arena, [(None, source)])
+    refused(ConfigError, message, add_candidates, league, arena, [(None, source)])
     assert League.open(league.folder).members == {}
 
 

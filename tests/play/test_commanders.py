@@ -27,6 +27,7 @@ from rlstack.play.league import League, LeagueMember
 from rlstack.play.matches import GameRunner
 from rlstack.play.ratings import Elo, Glicko2, Rating, rate, ratings_from
 from tests.play.duel import NAME, Watching
+from tests.refusals import refused
 
 WORLD = {"name": NAME, "length": 2}
 
@@ -119,8 +120,7 @@ def test_rivals_are_drawn_evenly_or_by_strength(tmp_path: Path) -> None:
     assert again[0] > again[1] and again[0] > again[2]
     with pytest.raises(ConfigError, match=r"pool\..*|sampler: no option 'pfps', did you mean 'pfsp'"):
         build(PoolConfig, {"sampler": "pfps"}, "pool")
-    with pytest.raises(ConfigError, match=r"pool.commanders: 0 is outside"):
-        build(PoolConfig, {"commanders": 0}, "pool")
+    refused(ConfigError, r"pool.commanders: 0 is outside", build, PoolConfig, {"commanders": 0}, "pool")
 
 
 def test_players_that_are_always_met_become_members_once(tmp_path: Path) -> None:
@@ -224,7 +224,6 @@ def test_only_candidates_and_commanders_are_evaluated(tmp_path: Path) -> None:
     league = league_of(tmp_path, {"c1": 1600.0})
     league.join("low", "low")
     assert to_evaluate(league, ["c1", "c1"]) == ["c1"]
-    with pytest.raises(ConfigError, match=r"'c2' is not in the league in .*, which has c1, low"):
-        to_evaluate(league, ["c2"])
+    refused(ConfigError, r"'c2' is not in the league in .*, which has c1, low", to_evaluate, league, ["c2"])
     with pytest.raises(ConfigError, match="'low' is not a candidate; 'league add' makes a file a candidate"):
         to_evaluate(league, ["low"])

@@ -15,6 +15,7 @@ from rlstack.config import ConfigError
 from rlstack.play.players import PolicyPlayer, make_player, name_of
 from rlstack.play.sides import EMPTY, Seats, half_worlds, sides_of
 from tests.play.duel import NAME, Counting, CountingItself, Duel, Watching
+from tests.refusals import refused
 
 
 def seats_of(env: Any, assignment: list[list[int]], *players: Any) -> Seats:
@@ -140,16 +141,14 @@ def two_where_time_is_up(observation: Any) -> Any:
     ],
 )
 def test_unknown_players_are_refused_in_one_line(source: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_player(source, Duel())
+    refused(ConfigError, message, make_player, source, Duel())
 
 
 def test_a_checkpoint_of_another_world_is_refused(tmp_path: Path) -> None:
     path = checkpoint(tmp_path)
     shutil.copy(path, tmp_path / "other.pt")
     env: Any = envs.make("rocket", num_worlds=1)
-    with pytest.raises(ConfigError, match=r"other.pt: the agent does not fit the env"):
-        make_player(str(tmp_path / "other.pt"), env)
+    refused(ConfigError, r"other.pt: the agent does not fit the env", make_player, str(tmp_path / "other.pt"), env)
 
 
 def test_worlds_without_sides_are_refused() -> None:

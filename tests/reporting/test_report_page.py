@@ -13,6 +13,7 @@ from rlstack.config import ConfigError
 from rlstack.reporting.blocks import Panels
 from rlstack.reporting.charts import ParallelAxis, labelled, quantity, ticks
 from rlstack.reporting.document import ReportPage, render, report
+from tests.refusals import refused
 from tests.reporting.made_runs import HEADER, config, make_evaluation, make_run, score_rows
 
 VOID = {"meta", "br", "wbr", "img", "link", "input", "hr"}
@@ -217,10 +218,8 @@ def test_curriculum_stages_are_named_and_dated(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_reported_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere is not a folder"):
-        report(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="holds no runs"):
-        report(tmp_path)
+    refused(ConfigError, "nowhere is not a folder", report, tmp_path / "nowhere")
+    refused(ConfigError, "holds no runs", report, tmp_path)
     make_run(tmp_path / "run", config())
     with pytest.raises(ConfigError, match=r"no run has logged 'eval/succes', did you mean 'eval/success'"):
         report(tmp_path, score="eval/succes")

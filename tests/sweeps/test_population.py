@@ -215,13 +215,11 @@ def test_members_are_not_trained_through_links_that_another_user_made(
     folder = tmp_path / "population"
     population(folder)
     (folder / "member_1").symlink_to(tmp_path)
-    with pytest.raises(ConfigError, match=re.escape(f"population.json names '{tmp_path}'")):
-        population(folder)
+    refused(ConfigError, re.escape(f"population.json names '{tmp_path}'"), population, folder)
     allowed.sign(folder, allowed.links_in(folder))
     assert population(folder).generations
     monkeypatch.setattr(allowed, "_key", lambda: b"a stranger's")
-    with pytest.raises(ConfigError, match="only if you allow it"):
-        population(folder)
+    refused(ConfigError, "only if you allow it", population, folder)
 
 
 @pytest.mark.parametrize(

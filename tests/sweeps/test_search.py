@@ -14,6 +14,7 @@ from rlstack.config import ConfigError
 from rlstack.sweeps.search import Pruning, Search, SearchConfig, SearchTrial, _finished, falls_behind
 from rlstack.sweeps.space import ChoiceDimension, RangeDimension, Space
 from rlstack.training.config import ObjectiveConfig
+from tests.refusals import refused
 
 pytest.importorskip("optuna", minversion="4.0")
 
@@ -133,8 +134,7 @@ def test_what_becomes_of_a_trial(tmp_path: Path) -> None:
 def test_a_search_in_which_all_fail_ends_and_can_be_tried_again(tmp_path: Path) -> None:
     subject = search(tmp_path)
     subject.finish(subject.batch()[0], False, [])
-    with pytest.raises(ConfigError, match="every trial so far has failed"):
-        subject.keep()
+    refused(ConfigError, "every trial so far has failed", subject.keep)
     assert search(tmp_path).batch() == [0]
 
 
@@ -164,8 +164,7 @@ def test_a_file_holds_nothing_but_trials(tmp_path: Path, changes: dict[str, Any]
     (tmp_path / "manifest.json").unlink()
     content["trials"][0] |= changes
     file.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=message):
-        search(tmp_path)
+    refused(ConfigError, message, search, tmp_path)
 
 
 def test_a_run_that_falls_behind_ends_early(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from rlstack.training.monitor import is_due
 from rlstack.training.run import train
 from rlstack.training.self_check import check_buildable, few_worlds
 from rlstack.training.summary import describe
+from tests.refusals import refused
 
 PENDULUM = ("agent=sac", "env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=1")
 TOY = ["agent=ppo", "env=cartpole", "env.num_worlds=8", "agent.steps_per_batch=5", "agent.minibatch_size=40"]
@@ -152,8 +153,7 @@ def test_imitation_alone_needs_no_length() -> None:
 
 @pytest.mark.parametrize(("key", "wrong"), [("log_every", 2.5), ("eval.every", 0), ("checkpoint.every", None)])
 def test_what_is_neither_frames_nor_a_share_is_refused(key: str, wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}: "):
-        config("env=marinenav", **{key.replace(".", "__"): wrong})
+    refused(ConfigError, f"^{key}: ", config, "env=marinenav", **{key.replace(".", "__"): wrong})
 
 
 # -- what is said before it begins ---------------------------------------------------------------------------------
@@ -216,8 +216,7 @@ def test_rollouts_that_are_too_short_are_refused(
         if reason is None:
             check_buildable(c, env)
             return
-        with pytest.raises(ConfigError, match=reason):
-            check_buildable(c, env)
+        refused(ConfigError, reason, check_buildable, c, env)
 
 
 # -- a run -----------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
 from rlstack.training.loop import Training
 from rlstack.training.run import train
+from tests.refusals import refused
 from tests.training.test_loggers import logger_config
 
 TINY = [
@@ -253,8 +254,7 @@ def test_an_environment_that_fails_ends_the_run_in_one_line(
 ) -> None:
     """The failure happens in training, after a checkpoint, and in the self-check."""
     ends = ["env.id=tests.envs.gymnasium_toys:Fragile", f"+env.kwargs={{how: {how}, at: {at}}}"]
-    with pytest.raises(RunError, match=rf"^env: tests.*{told}"):
-        train(plain(tmp_path / "run", *ends))
+    refused(RunError, rf"^env: tests.*{told}", train, plain(tmp_path / "run", *ends))
     if frames is None:
         assert not (tmp_path / "run").exists()
     else:
@@ -305,8 +305,7 @@ def test_memory_that_is_full_before_the_first_batch_is_told_too(
         raise MemoryError
 
     monkeypatch.setattr(f"rlstack.training.{place}", full)
-    with pytest.raises(RunError, match=r"^the memory is full; fewer worlds"):
-        train(plain(tmp_path / "run"))
+    refused(RunError, r"^the memory is full; fewer worlds", train, plain(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

@@ -23,6 +23,7 @@ from rlstack.training.hooks import DropBatch, Hook
 from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
 from rlstack.training.run import train
+from tests.refusals import refused
 
 TINY = [
     *("agent=ppo", "env=cartpole", "env.num_worlds=4", "agent.hidden=[4]", "agent.steps_per_batch=8", "agent.epochs=1"),
@@ -194,8 +195,7 @@ class Broken(Hook):
 
 def test_hooks_are_closed_where_one_fails(tmp_path: Path) -> None:
     recorder = Recorder()
-    with pytest.raises(ValueError, match="mine"):
-        training(tmp_path / "run", recorder, Broken()).execute()
+    refused(ValueError, "mine", training(tmp_path / "run", recorder, Broken()).execute)
     assert recorder.seen[-1] == ("close", -1) and ("on_end", 32) not in recorder.seen
 
 
@@ -203,5 +203,4 @@ def test_hooks_are_closed_where_one_fails(tmp_path: Path) -> None:
 def test_a_name_that_a_checkpoint_has_already_is_refused(name: str, tmp_path: Path) -> None:
     hook = Hook()
     hook.name = name
-    with pytest.raises(ValueError, match=f"hooks: the name {name!r} is taken"):
-        training(tmp_path / "run", hook)
+    refused(ValueError, f"hooks: the name {name!r} is taken", training, tmp_path / "run", hook)

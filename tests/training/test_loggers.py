@@ -8,6 +8,7 @@ import torch
 
 from rlstack.config import ConfigError, build
 from rlstack.training.loggers import CsvSink, LoggerConfig, MetricLogger
+from tests.refusals import refused
 
 OPTIONS: dict[str, Any] = {
     "tensorboard": False,
@@ -30,8 +31,7 @@ def table(directory: Path) -> list[list[str]]:
 
 
 def test_config_knows_its_modes() -> None:
-    with pytest.raises(ConfigError, match=r"^logger\.wandb: did you mean 'online'"):
-        logger_config(wandb="onlin")
+    refused(ConfigError, r"^logger\.wandb: did you mean 'online'", logger_config, wandb="onlin")
 
 
 def test_rows_are_on_file_at_once_and_columns_grow(tmp_path: Path) -> None:
@@ -80,8 +80,7 @@ def test_a_row_cut_off_by_a_crash_is_dropped(tmp_path: Path, content: str, kept:
 @pytest.mark.parametrize(("name", "value"), [("a/x", torch.zeros(2)), ("a/x", "high"), ("a/x", None), ("x", 1.0)])
 def test_what_is_no_metric_is_named(tmp_path: Path, name: str, value: Any) -> None:
     with MetricLogger(tmp_path, logger_config()) as logger:
-        with pytest.raises(ValueError, match=f"metric '{name}'"):
-            logger.log(1, {name: value})
+        refused(ValueError, f"metric '{name}'", logger.log, 1, {name: value})
         assert table(tmp_path) == [["frames"]]
 
 

@@ -11,6 +11,7 @@ from rlstack.config.typed import resolve
 from rlstack.training import memory
 from rlstack.training.config import TrainConfig
 from rlstack.training.self_check import few_worlds
+from tests.refusals import refused
 
 CPU = torch.device("cpu")
 
@@ -48,9 +49,7 @@ def sixteen_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_does_not_fit_is_told_in_gigabytes(overrides: list[str], message: str, sixteen_gigabytes: None) -> None:
     expected = rf"not enough memory: the run needs [\d,]+\.\d GB on cpu, where 16\.0 GB are free: .*{message}"
-    with pytest.raises(ConfigError, match=expected) as error:
-        check(*overrides)
-    assert "\n" not in str(error.value)
+    refused(ConfigError, expected, check, *overrides)
 
 
 @pytest.mark.parametrize(

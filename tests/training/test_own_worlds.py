@@ -21,6 +21,7 @@ from rlstack.runs.worlds import build_world, with_defaults
 from rlstack.train import _completed
 from rlstack.training.run import debugged
 from tests.conftest import Ended
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 NAME = f"{__name__}:Harbour"
@@ -66,8 +67,7 @@ def test_all_options_come_from_the_constructor() -> None:
     ],
 )
 def test_mistakes_are_one_line(option: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        with_defaults({"name": NAME, **option})
+    refused(ConfigError, message, with_defaults, {"name": NAME, **option})
 
 
 def test_a_world_of_another_layout_is_shown_its_door() -> None:
@@ -174,8 +174,7 @@ def test_the_working_folder_comes_last(
     monkeypatch.chdir(tmp_path)
     here = {"HERE": os.getcwd()}
     monkeypatch.setattr(sys, "path", [here.get(entry, entry) for entry in path])
-    with pytest.raises(ValueError, match="no_such_module"):
-        imported("no_such_module")
+    refused(ValueError, "no_such_module", imported, "no_such_module")
     assert sys.path == [here.get(entry, entry) for entry in after]
 
 

@@ -15,6 +15,7 @@ from rlstack.envs.marinenav.recording import MarineNavRecording
 from rlstack.envs.marinenav.render import MarineNavAnimation, overview
 from rlstack.envs.rendering.canvas import Picture
 from rlstack.envs.rendering.films import save_animation
+from tests.refusals import refused
 
 BLUE, ORANGE = (tuple(round(255 * c) for c in matplotlib.colors.to_rgb(c)) for c in render.COLOURS[:2])
 
@@ -92,8 +93,7 @@ def test_only_what_moves_changes_between_frames() -> None:
 
 
 def test_a_robot_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(IndexError, match=r"ego must be one of the robots \[0, 1\], got 2"):
-        draw_frame(recording(), 0, ego=2)
+    refused(IndexError, r"ego must be one of the robots \[0, 1\], got 2", draw_frame, recording(), 0, ego=2)
 
 
 def test_an_animation_goes_on_with_a_longer_recording_of_the_same_episode() -> None:
@@ -198,5 +198,4 @@ def test_an_overview_colours_its_title_by_the_outcome() -> None:
     ],
 )
 def test_wrong_shapes_are_named(field: str, value: np.ndarray, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        recording(**{field: value})
+    refused(ValueError, message, recording, **{field: value})
