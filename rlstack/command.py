@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import hydra
-from hydra import compose
+from hydra import compose, version
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
     ConfigCompositionException,
@@ -71,6 +71,8 @@ _FLAGS = {
     **dict.fromkeys(("--config-dir", "-cd", "--experimental-rerun", "--info", "-i"), True),
 }
 """Hydra's own flags, and whether a value follows each."""
+_HYDRA = "1.3"
+"""The version of Hydra whose defaults hold."""
 _OPTIONAL = ("curriculum", "experiment")
 """Groups from which nothing may be chosen, with ``null``."""
 _NO_NAME = re.compile(r"null|true|false|[\[{].*|[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
@@ -141,16 +143,16 @@ class HydraCommand:
                 with self._checked(cfg):
                     return task(cfg)
 
-        @self._typed_for_hydra()
-        def command() -> Any:  # made when it is called, since hydra.main sets Hydra's version for the whole process
-            return hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self._config_name)(job)()
-
-        return command
+        before = version.getbase()
+        command = hydra.main(version_base=_HYDRA, config_path=str(conf_dir()), config_name=self._config_name)(job)
+        version.VersionBase.instance().version_base = before  # hydra.main has set it for the whole process
+        return self._typed_for_hydra()(command)
 
     @contextmanager
     def _typed_for_hydra(self) -> Iterator[None]:
         """Replaces what the user typed by what Hydra reads; shows the results of a sweep at the end."""
         with user_errors(), _all_errors_reach_us():
+            version.setbase(_HYDRA)
             if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
                 print(command_help(self._config_name, sys.argv[1:]))
                 raise SystemExit(0)

@@ -64,7 +64,7 @@ def test_the_overview(arguments: list[str], monkeypatch: pytest.MonkeyPatch, cap
         (["envs", "marinav"], "env: no option 'marinav', did you mean 'marinenav'?"),
         (
             ["envs", "tests.agents.recall:Recal"],
-            "env: tests.agents.recall:Recal: there is no 'Recal' in it, but ",
+            "env: tests.agents.recall:Recal: tests.agents.recall has no 'Recal'; it has ",
         ),
         (["agents", "ppo", "sac"], "ppo sac: one name at most, such as: rlstack agents ppo"),
         (["train", "ppo"], "ppo: expected key=value, did you mean 'agent=ppo'? see --help"),
