@@ -45,6 +45,8 @@ ATTEMPTS = 3
 PATIENCE = 20.0
 """Seconds that TorchRL's collector may take to end; on Ray it may wait for ever if the cluster's processes are gone."""
 
+AHEAD = 4
+"""Greatest number of batches of a worker that wait for those of slower ones."""
 _OWNER = ("collector", "traj_ids")
 """Entry of a batch with the index of its worker; TorchRL's synchronous collector counts frames by it."""
 
@@ -325,15 +327,23 @@ class RemoteCollector:
     # -- requests to workers -------------------------------------------------------------------------------------
 
     def _next(self) -> TensorDictBase:
-        """Returns the next batch of every worker; each row continues that of the previous call."""
+        """Returns the next batch of every worker; each row continues that of the previous call.
+
+        Where a faster worker is :data:`AHEAD` batches ahead, its oldest one is dropped, and all rows begin anew.
+        """
         batches, come = self._batches, self._come  # replaced together with the workers
         self._inner.update_policy_weights_(self._weights())
+        dropped = False
         while not all(come):
             batch = next(batches)
             if batch.ndim == 3:  # from Ray: [workers, W / workers, T]
                 batch = batch.flatten(0, 1)
             for part in batch.chunk(self._workers if self._waits else 1):
-                come[int(part[_OWNER][0, 0])].append(part.exclude("collector"))
+                parts = come[int(part[_OWNER][0, 0])]
+                dropped |= len(parts) == AHEAD  # the queue's greatest length
+                parts.append(part.exclude("collector"))
+        if dropped:
+            self._agent.begin_episodes()
         return torch.cat([parts.popleft() for parts in come])
 
     def _weights(self) -> TensorDict:
@@ -363,7 +373,7 @@ class RemoteCollector:
         policy = WorkerPolicy(copy_on(self._policy, self._device), self._device)
         self._inner = self._within(self._start(policy, self._seed, self._steps, self._sync, self._errors.name))
         torch.set_num_threads(threads)  # TorchRL lowers the number when it starts processes
-        self._come: list[deque[TensorDictBase]] = [deque() for _ in range(self._workers)]
+        self._come: list[deque[TensorDictBase]] = [deque(maxlen=AHEAD) for _ in range(self._workers)]
         self._batches = iter(self._inner)
 
     def _insist(self, task: Callable[[], Any], anew: bool = False) -> Any:

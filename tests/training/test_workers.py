@@ -207,6 +207,26 @@ def test_rows_go_on_where_workers_do_not_wait_for_each_other() -> None:
     assert torch.equal(joined["next", "observation"][:, :-1][goes_on], joined["observation"][:, 1:][goes_on])
 
 
+class Hare(Here):
+    """Workers that do not wait: the first gathers seven batches before the second has one."""
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        self.gathered = [next(self._batches[index]).clone() for index in (*[0] * 7, 1, 1)]
+        yield from self.gathered
+
+
+def test_few_batches_of_a_faster_worker_wait_and_rows_begin_anew_where_some_are_dropped() -> None:
+    agent = learner(normalize_rewards=True)
+    remote, (inner,) = collector(agent, kind=Hare, waits=False)
+    assert agent.reward_scaler is not None
+    agent.reward_scaler.returns = torch.ones(TOTAL, dtype=torch.float64)
+    batches = iter(remote)
+    first, second = next(batches), next(batches)
+    assert not agent.reward_scaler.returns.any()
+    for batch, kept in ((first, 3), (second, 4)):  # of seven, the last four
+        assert torch.equal(batch["observation"][:WORLDS], inner.gathered[kept]["observation"])
+
+
 def test_workers_that_do_not_wait_have_no_state_and_begin_new_episodes() -> None:
     agent = learner(normalize_rewards=True)
     remote, _ = collector(agent, waits=False)
