@@ -78,7 +78,6 @@ AGENTS: dict[str, list[str]] = {
     "iqn own network and memory": ["agent=iqn", *CARTPOLE, OWN, MEMORY],
     "torchrl_ppo own network": ["agent=torchrl_ppo", *CARTPOLE, OWN],
     "ppo_published": ["agent=ppo_published", *ARENA, "agent.hidden=[16, 16, 8]"],
-    "ppo split": ["agent=ppo", *ROCKET, "agent.parameters=split"],
     "acqn_published": ["agent=acqn_published", *MARINENAV, "agent.hidden=[16, 16]"],
     "rainbow_published": ["agent=rainbow_published", *DISCRETE, "agent.steps_per_batch=1"],
     **{f"{name}_published": [f"agent={name}_published", *MARINENAV] for name in ("ddpg", "sac")},
