@@ -9,8 +9,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from .waiting import Turns
-
 
 class EpisodeStart(Protocol):
     """Worlds at the beginning of episodes, with their observations."""
@@ -28,6 +26,10 @@ Made = TypeVar("Made", bound=EpisodeStart)
 class StartPool(Generic[Made]):
     """A pool of unused initial states.
 
+    Where counting the worlds that end is free, :meth:`take` hands out as many as are asked for. Elsewhere
+    :meth:`take_where` assigns them in turn, and begins at the first one again if there are not enough. Every
+    :attr:`EVERY` calls the pool looks how many have been used, and makes new ones if it was more than half.
+
     Args:
         make: function that makes ``n`` of them.
         restored: inverse of :meth:`EpisodeStart.saved`, on a device.
@@ -36,6 +38,8 @@ class StartPool(Generic[Made]):
     Attributes:
         opening: the current initial states; None before the first call.
     """
+
+    EVERY = 64
 
     def __init__(
         self, make: Callable[[int], Made], restored: Callable[[dict[str, Any], Any], Made], size: int = 128
@@ -46,8 +50,8 @@ class StartPool(Generic[Made]):
     def clear(self) -> None:
         """Empties the pool, after a change of rules or seed."""
         self.opening: Made | None = None
-        self._turns = Turns(0, torch.device("cpu"))
-        self._used = 0
+        self._used: int | Tensor = 0
+        self._calls = 0  # of take_where until the pool looks again
 
     @contextmanager
     def one_by_one(self) -> Iterator[None]:
@@ -61,29 +65,54 @@ class StartPool(Generic[Made]):
 
     def take(self, count: int) -> tuple[Made, slice]:
         """Returns initial states, and the slice of ``count`` unused ones among them."""
-        if self.opening is None or self._used + count > len(self.opening):
-            self.opening, self._used = self._make(max(count, self._size)), 0
-        self._used += count
-        return self.opening, slice(self._used - count, self._used)
+        used = int(self._used)
+        if self.opening is None or used + count > len(self.opening):
+            self.opening, used = self._make(max(count, self._size)), 0
+        self._used = used + count
+        return self.opening, slice(used, self._used)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next call of :meth:`take_where` may make new ones."""
+        return self.opening is None or not self._calls
+
+    def make_ready(self, worlds: int, calls: int, device: torch.device | None) -> None:
+        """Makes sure that none are made during the next calls of :meth:`take_where`.
+
+        Args:
+            worlds: number of worlds.
+            calls: number of these calls.
+        """
+        if self.opening is None:
+            self._used = torch.zeros((), dtype=torch.int64, device=device)
+            self.opening = self._make(max(worlds, self._size))
+        elif self._calls >= calls:
+            return
+        elif 2 * int(self._used) > len(self.opening):
+            self.opening = self._make(len(self.opening))
+            self._used = torch.zeros((), dtype=torch.int64, device=device)
+        self._calls = max(self.EVERY, calls)
 
     def take_where(self, ended: Tensor) -> tuple[Made, Tensor]:
-        """Returns initial states, and the index of one for each ended world (``[W]`` bool)."""
-        if self.opening is None or self._turns.over:
-            self.opening = self._make(max(len(ended), self._size))
-            self._turns = Turns(len(self.opening), ended.device)
-        return self.opening, self._turns.places(ended)
+        """Returns initial states, and the index of one for each ended world (``[W]`` bool); arbitrary for the others."""
+        self.make_ready(len(ended), 1, ended.device)
+        assert self.opening is not None
+        self._calls -= 1
+        rank = ended.cumsum(0)
+        places = (self._used + rank - 1) % len(self.opening)
+        self._used = self._used + rank[-1]
+        return self.opening, places
 
     def state_dict(self) -> dict[str, Any]:
         """Returns a nested dict of tensors and numbers."""
-        turns = {} if self._turns.over else {"turns": self._turns.state_dict()}
-        kept = {} if self.opening is None or not (self._used or turns) else self.opening.saved()
-        return {"used": self._used, **turns, **kept}
+        counted = isinstance(self._used, Tensor) or self._used > 0
+        kept = self.opening.saved() if self.opening is not None and counted else {}
+        return {"used": self._used, "calls": self._calls, **kept}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device | None) -> None:
         """Restores :meth:`state_dict`."""
         self.clear()
-        if "turns" in state:
-            self._turns = Turns(0, device or torch.device("cpu"))
-            self._turns.load_state_dict(state["turns"])
-        if state["used"] or "turns" in state:
-            self.opening, self._used = self._restored(state, device), state["used"]
+        used = state["used"]
+        if isinstance(used, Tensor) or used:
+            self.opening = self._restored(state, device)
+            self._used, self._calls = used.to(device) if isinstance(used, Tensor) else used, state.get("calls", 0)

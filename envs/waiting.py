@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,43 +14,6 @@ FREE = {"cpu"}
 def looks_are_free(device: torch.device | None) -> bool:
     """Returns whether branching on data is free. On other devices, worlds compute everything under masks."""
     return device is None or device.type in FREE
-
-
-class Turns:
-    """Assigns prepared initial states to ended worlds in turn, without counting how many have ended.
-
-    Args:
-        size: number of initial states.
-        device: device of the worlds.
-    """
-
-    EVERY = 64
-    """Number of calls after which new initial states are due. If more worlds end before, some begin alike."""
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        self._size, self._calls = size, 0
-        self._next = torch.zeros((), dtype=torch.int64, device=device)
-
-    @property
-    def over(self) -> bool:
-        """Returns whether new initial states are due, as they are at first."""
-        return not self._size or self._calls >= self.EVERY
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns a dict of tensors and numbers."""
-        return {"size": self._size, "calls": self._calls, "next": self._next}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores :meth:`state_dict` on this object's device."""
-        self._size, self._calls, self._next = state["size"], state["calls"], state["next"].to(self._next.device)
-
-    def places(self, ended: Tensor) -> Tensor:
-        """Returns indices ``[W]`` of initial states for ended worlds ``[W]`` bool; arbitrary ones for the others."""
-        self._calls += 1
-        rank = ended.cumsum(0)
-        places = (self._next + rank - 1) % self._size
-        self._next = (self._next + rank[-1]) % self._size
-        return places
 
 
 def put_where(

@@ -525,6 +525,14 @@ class World(WorldHooks, EnvBase):
         """Restarts worlds ``[W]`` bool without reading the mask; returns False if the world does not implement it."""
         return False
 
+    def make_ready(self, steps: int) -> None:
+        """Prepares ``steps`` steps on a GPU: until they are over, no initial states are made.
+
+        A collector that records steps calls it before each batch, since making them cannot be recorded.
+        """
+        if self._pool is not None and not looks_are_free(self.device):
+            self._pool.make_ready(self.num_worlds, steps, self.device)
+
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Restarts finished worlds, as :meth:`torchrl.envs.EnvBase.maybe_reset` does."""
         kept = TensorDict({}, self.batch_size, self.device)  # a restart clears the flags
@@ -602,6 +610,8 @@ class World(WorldHooks, EnvBase):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Returns everything needed to continue exactly here, as a nested dict of tensors and numbers."""
         state = self._state_to_save() if self._begun else {_NEW: True}
+        if not looks_are_free(self.device):  # recorded steps write into the worlds' tensors
+            state = _cloned(state)
         return {"generator": self.generator.get_state(), **state}
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
@@ -668,6 +678,12 @@ def _anew(kind: type[World], given: tuple[Any, ...], options: dict[str, Any], st
     world = kind(*given, **options)
     world.load_state_dict(state)
     return world
+
+
+def _cloned(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _cloned(value) for key, value in state.items()}
+    return state.clone() if isinstance(state, Tensor) else state
 
 
 def check_within(name: str, value: float, low: float, high: float, unit: str = "") -> None:

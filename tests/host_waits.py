@@ -39,23 +39,26 @@ class HostWaits(TorchDispatchMode):
         return sum(self.places.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name
-        asks = name in _ASKING or (name in _INDEXING and any(map(_is_mask, args[1])))
-        if asks and not _in_optimizer():
-            self.places[f"{name} {_line()}"] += 1
+        if asks_the_host(func, args):
+            self.places[f"{func._schema.name} {place()}"] += 1
         return func(*args, **(kwargs or {}))
 
 
-def _in_optimizer() -> bool:
-    """Torch's own optimisers count their steps on the host."""
-    return any("/torch/optim/" in frame.filename for frame in traceback.extract_stack())
+def asks_the_host(func: Any, args: Any) -> bool:
+    """Returns whether an operation would wait for a GPU, or copy from the host's memory."""
+    name = func._schema.name
+    if name not in _ASKING and not (name in _INDEXING and any(map(_is_mask, args[1]))):
+        return False
+    # Torch's own optimisers count their steps on the host.
+    return not any("/torch/optim/" in frame.filename for frame in traceback.extract_stack())
 
 
 def _is_mask(index: Any) -> bool:
     return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
-def _line() -> str:
+def place() -> str:
+    """Returns the innermost lines of this project that are being run."""
     own = [frame for frame in traceback.extract_stack() if frame.filename.startswith(str(_ROOT))]
-    own = [frame for frame in own if Path(frame.filename) != Path(__file__)]
+    own = [frame for frame in own if Path(frame.filename).name not in ("host_waits.py", "rehearsal.py")]
     return " < ".join(f"{Path(frame.filename).relative_to(_ROOT)}:{frame.lineno}" for frame in own[:-4:-1])

@@ -282,11 +282,15 @@ class MarineNav(World):
     def _restart_where(self, ended: Tensor) -> bool:
         if self._episodes is not None:
             return False
-        begun, places = self._prepared().take_where(ended)
+        begun, places = (self._prepared() if self._pool.is_due else self._pool).take_where(ended)
         put_where(ended, self._state.items(), begun.state.items(), places)
         # Not in place, since batches refer to these tensors.
         self._observation = self._observation.apply(lambda old, new: chosen(ended, new, places, old), begun.observation)
         return True
+
+    def make_ready(self, steps: int) -> None:
+        self._prepared()
+        super().make_ready(steps)
 
     def _prepared(self) -> StartPool[MarineNavStart]:
         """Returns the pool of random worlds of the curriculum's current phase."""

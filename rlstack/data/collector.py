@@ -16,6 +16,8 @@ from torchrl.envs.utils import set_exploration_type
 from rlstack.envs.tensordicts import unchecked
 from rlstack.envs.world import World
 
+from .graphs import Recorded
+
 LEAN: dict[str, Any] = {
     # Trajectory ids cost a third of a step; episodes end inside the env, which reports their statistics.
     "track_traj_ids": False,
@@ -31,14 +33,19 @@ class LeanCollector(Collector):
     """A ``Collector`` whose inner loop only acts, steps and stacks.
 
     TorchRL's own loop also handles device changes, hooks, trajectory ids and replay buffers, which costs more than a
-    step of a few small worlds. The batches are the same.
+    step of a few small worlds. The batches are the same. On a GPU the steps of a :class:`~rlstack.envs.world.World` are
+    recorded, all of a batch as one CUDA graph.
+
+    Attributes:
+        lends: whether a recorded batch is lent: the next one is written into the same tensors.
     """
 
     _carrier: TensorDictBase
+    lends = False
 
     def iterator(self) -> Iterator[TensorDictBase]:
-        """Yields batches until ``total_frames``; on a GPU by TorchRL's own loop, in a separate stream."""
-        if self.env.device is None or self.env.device.type != "cpu":
+        """Yields batches until ``total_frames``."""
+        if self.env.device is None:
             yield from super().iterator()
             return
         while self._frames < self.total_frames:
@@ -51,16 +58,27 @@ class LeanCollector(Collector):
     def rollout(self) -> TensorDictBase:
         """Returns a batch ``[*env.batch_size, steps]``."""
         policy: Any = self._wrapped_policy
-        carrier, env = self._carrier, self.env
         with set_exploration_type(self.exploration_type):
             if self._in_one_go:
-                return env.collect(policy.entries, self.frames_per_batch)
-            steps = []
-            for _ in range(self.frames_per_batch):
-                done, carrier = env.step_and_maybe_reset(policy(carrier))
-                steps.append(done)
+                return self.env.collect(policy.entries, self.frames_per_batch)
+            if not isinstance(self.env, World):
+                return self._steps()
+            self.env.make_ready(self.frames_per_batch)
+            batch = self._recorded()
+            return batch if self.lends or not self._recorded.replays else batch.clone()
+
+    def _steps(self) -> TensorDictBase:
+        """Makes the steps of a batch."""
+        carrier, env, policy, steps = self._carrier.copy(), self.env, self._wrapped_policy, []
+        for _ in range(self.frames_per_batch):
+            done, carrier = env.step_and_maybe_reset(policy(carrier))
+            steps.append(done)
         self._carrier = carrier
         return stack_steps(steps, len(env.batch_size))
+
+    @cached_property
+    def _recorded(self) -> Recorded:
+        return Recorded(self._steps, "the steps of the worlds", (self,), self.env.device)
 
     def load_state_dict(self, state_dict: Any, **options: Any) -> None:
         """Restores a state, which has no ``policy_state_dict`` if the policy has none, such as a random one."""

@@ -1,0 +1,388 @@
+"""Functions recorded as CUDA graphs: a replay starts thousands of kernels at once, without Python in between."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torchrl.data import TensorSpec
+
+_WARM_UP = 3  # calls before recording, during which libraries choose their algorithms and everything lazy is made
+_LAYOUTS = 4  # recordings of a function; each takes memory
+_NUMBERS = (int, float, str, bool, type(None), torch.Size, torch.device, torch.dtype)
+
+Place = tuple[Any, Any, Any]
+"""An owner of values (a dict, a list, a tensordict or an object's ``__dict__``), a key in it, and the value there."""
+
+
+class CannotRecord(Exception):
+    """Raised when a function does something that a replay would not repeat; the message says what."""
+
+
+class CudaGraph:
+    """A recording on a GPU.
+
+    Args:
+        generators: the generators that the function draws from, besides the device's default one.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self._generators = [generator for generator in generators if generator.device.type == "cuda"]
+
+    @staticmethod
+    def warm_up(function: Callable[[], Any]) -> Any:
+        """Calls a function on a stream of its own, as it will be recorded."""
+        stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            results = function()
+        here.wait_stream(stream)
+        return results
+
+    def record(self, function: Callable[[], Any]) -> Any:
+        """Records a function, which computes nothing, and returns the tensors that a replay will fill."""
+        stream = torch.cuda.current_stream()
+        drawn = [generator.get_state() for generator in self._generators]
+        try:
+            return self._recorded(function)
+        except BaseException:
+            # Torch stays on the recording's stream, and its generators in the mode of recording until one succeeds.
+            torch.cuda.set_stream(stream)
+            self._recorded(lambda: torch.zeros(1, device="cuda"))
+            for generator, state in zip(self._generators, drawn):
+                generator.set_state(state)
+            raise
+
+    def _recorded(self, function: Callable[[], Any]) -> Any:
+        self._graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            self._graph.register_generator_state(generator)
+        # Other threads, such as those that write a checkpoint, may use the GPU meanwhile.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            return function()
+
+    def replay(self) -> None:
+        """Computes what was recorded, with the present contents of its tensors."""
+        self._graph.replay()
+
+
+GRAPHS: dict[str, Any] = {"cuda": CudaGraph}
+"""How functions are recorded, by the kind of device; tests rehearse it on a CPU."""
+
+
+class Recorded:
+    """A function recorded once for each layout of its arguments, and replayed after that.
+
+    A replay does what a call would have done: it computes with new arguments, draws the next random numbers, and leaves
+    new state in the objects that the function changes. These hold the same tensors before and after; what the function
+    puts in their place is copied into them. Whole numbers that a call changes are counters, which a replay advances by
+    as much. If something else replaces a tensor, such as a loaded checkpoint, its content is taken over.
+
+    The results of a replay are the same tensors each time, as are those of an argument that was given before.
+    Where nothing can be recorded (on a CPU, beyond :data:`_LAYOUTS` layouts, inside another recording, or after a
+    failure, which is told once), the function is called.
+
+    Args:
+        function: takes and returns tensors, or containers of them; no gradient flows through them.
+        what: name of the function in messages.
+        state: the objects that the function changes.
+        device: where it computes.
+        lent: whether arguments are lent: the same tensors at each call, which nobody needs unchanged.
+    """
+
+    _depth = 0  # of calls of recorded functions; those inside another one are part of it
+
+    def __init__(
+        self, function: Callable[..., Any], what: str, state: Sequence[Any], device: torch.device, lent: bool = False
+    ) -> None:
+        self.function, self.what, self.failed, self._lent = function, what, False, lent
+        self._state, self._kind = state, GRAPHS.get(device.type)
+        self._recordings: dict[Any, _Recording] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._kind is None or self.failed or Recorded._depth:
+            return self.function(*arguments)
+        tensors, structure = tree_flatten(arguments)
+        layout = (str(structure), tuple((entry.shape, entry.dtype) for entry in tensors if isinstance(entry, Tensor)))
+        recording = self._recordings.get(layout)
+        if recording is not None and recording.is_stale():
+            del self._recordings[layout]
+            recording = None
+        if recording is None:
+            if len(self._recordings) == _LAYOUTS:
+                return self.function(*arguments)
+            recording = self._recordings[layout] = _Recording(self)
+        Recorded._depth += 1
+        try:
+            return recording(tensors, structure)
+        except (RuntimeError, CannotRecord) as error:  # it waits for the GPU, or changes what a replay cannot
+            if not recording.began_recording:
+                raise
+            self._tell(error)
+        finally:
+            Recorded._depth -= 1
+        return self.function(*arguments)
+
+    @property
+    def replays(self) -> bool:
+        """Whether any results may be overwritten by a later call."""
+        return any(recording.graph is not None for recording in self._recordings.values())
+
+    def _tell(self, error: Exception) -> None:
+        self.failed = True
+        self._recordings.clear()
+        first = error.__context__  # the end of a recording that has failed raises an error of its own
+        error = first if isinstance(first, RuntimeError) else error
+        told, where = (str(error) or type(error).__name__).splitlines()[0], ""
+        if not isinstance(error, CannotRecord):
+            frames = traceback.extract_tb(error.__traceback__)
+            at = next((frame for frame in reversed(frames) if "site-packages" not in frame.filename), frames[-1])
+            where = f" ({Path(at.filename).name}, line {at.lineno}: {at.line})"
+        warnings.warn(f"{self.what} is not recorded as a CUDA graph: {told}{where}", stacklevel=3)
+
+
+class _Recording:
+    """The recording of a function for one layout of arguments."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._of, self._calls = recorded, 0
+        self.graph: Any = None
+        self.began_recording = False
+
+    def __call__(self, tensors: list[Any], structure: Any) -> Any:
+        of = self._of
+
+        def compute(inputs: list[Any]) -> Any:
+            return of.function(*tree_unflatten(inputs, structure))
+
+        self._calls += 1
+        if self._calls < _WARM_UP:
+            return of._kind.warm_up(partial(compute, tensors))
+        if self._calls == _WARM_UP:  # finds out which tensors the function replaces
+            before, _ = _reachable((*of._state, of.function))
+            results = of._kind.warm_up(partial(compute, tensors))
+            self._replaced = [(owner, key) for owner, key, value in before if _now(owner, key) is not value]
+            return results
+        if self.graph is None:
+            self.began_recording = True
+            self._record(tensors, compute)
+            self.began_recording = False
+        else:
+            fresh = [
+                (old, new)
+                for old, new in zip(self._inputs, tensors)
+                if old is not new and isinstance(old, Tensor) and old.data_ptr() != new.data_ptr()
+            ]
+            if fresh:
+                torch._foreach_copy_(*map(list, zip(*fresh)))
+        for owner, key, step in self._counters:
+            owner[key] += step
+        self.graph.replay()
+        return self._results
+
+    def _record(self, tensors: list[Any], compute: Callable[[list[Any]], Any]) -> None:
+        of = self._of
+        self._inputs = tensors if of._lent else [part.clone() if isinstance(part, Tensor) else part for part in tensors]
+        for owner, key in self._replaced:  # nobody else may hold the tensors that replays write into
+            owner[key] = _own(owner[key])
+        before, generators = _reachable((*of._state, of.function))
+        changes = _Changes()
+
+        def compute_and_keep() -> Any:
+            results = compute(self._inputs)
+            for owner, key, value in before:
+                changes.compare(owner, key, value, _now(owner, key), repeats=True)
+            results = changes.apart(results)
+            changes.copy()
+            return results
+
+        graph = of._kind(generators)
+        try:
+            self._results = graph.record(compute_and_keep)
+        finally:
+            for owner, key, value in before:
+                if _now(owner, key) is not value:
+                    owner[key] = value
+        self.graph, self._counters = graph, changes.numbers
+        self._held = [
+            place for place in before if not isinstance(place[2], _NUMBERS) and not isinstance(place[0], TensorDictBase)
+        ]
+
+    def is_stale(self) -> bool:
+        """Takes over what others have put in the place of recorded tensors.
+
+        Returns whether that is impossible, so that the function must be recorded anew.
+        """
+        if self.graph is None:
+            return False
+        moved = [place for place in self._held if _now(*place[:2]) is not place[2]]
+        if not moved:
+            return False
+        changes = _Changes()
+        try:
+            for owner, key, value in moved:
+                changes.compare(owner, key, value, _now(owner, key))
+        except CannotRecord:
+            return True
+        changes.copy()
+        for owner, key, value in moved:
+            owner[key] = value
+        for owner, key, number in changes.numbers:
+            owner[key] = number
+        return False
+
+
+class _Changes:
+    """What differs between the objects that were there and those that are there now.
+
+    Attributes:
+        numbers: places of numbers that differ, with the increase, or with the new number if nothing repeats it.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: list[Place] = []
+        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def compare(self, owner: Any, key: Any, old: Any, new: Any, repeats: bool = False) -> None:
+        """Takes in a place, where ``old`` was and ``new`` is.
+
+        Args:
+            repeats: whether a replay will make the same change.
+
+        Raises:
+            CannotRecord: they are of different kinds, or a number differs that is no counter.
+        """
+        if old is new:
+            return
+        inner = None
+        if isinstance(old, Tensor) and isinstance(new, Tensor):
+            if (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device):
+                self._pairs[id(old)] = (old, new)
+                return
+        elif isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS):
+            if old == new:
+                return
+            counts = type(old) is int and type(new) is int
+            if owner is not None and (counts or not repeats):
+                self.numbers.append((owner, key, new - old if repeats else new))  # type: ignore[operator]
+                return
+        elif type(old) is type(new):
+            inner = _entries(old), _entries(new)
+        if inner is None or inner[0] is None or inner[1] is None:
+            if type(old) is type(new) and inner is not None and (not repeats or old == new):
+                return
+            raise CannotRecord(f"it changes {key!r} from {_brief(old)} to {_brief(new)}")
+        (mine, before), (_, after) = inner  # type: ignore[misc]
+        found = dict(after)
+        if len(before) != len(found) or any(name not in found for name, _ in before):
+            raise CannotRecord(f"it changes the entries of {key!r}")
+        for name, value in before:
+            self.compare(mine, name, value, found[name], repeats)
+
+    def apart(self, results: Any) -> Any:
+        """Returns results with copies of those tensors that :meth:`copy` will overwrite."""
+        tensors, structure = tree_flatten(results)
+        written = {_memory(old) for old, _ in self._pairs.values()}
+        return tree_unflatten(
+            [part.clone() if isinstance(part, Tensor) and _memory(part) in written else part for part in tensors],
+            structure,
+        )
+
+    def copy(self) -> None:
+        """Copies the new contents into the old tensors."""
+        if not self._pairs:
+            return
+        olds, news = map(list, zip(*self._pairs.values()))
+        written = set(map(_memory, olds))
+        with torch.no_grad():
+            torch._foreach_copy_(olds, [new.clone() if _memory(new) in written else new for new in news])
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _brief(value: Any) -> str:
+    return str(list(value.shape)) if isinstance(value, Tensor) else f"{value!r:.40}"
+
+
+def _now(owner: Any, key: Any) -> Any:
+    """Returns what is at a place; None if there is nothing."""
+    if isinstance(owner, list):
+        return owner[key] if key < len(owner) else None
+    return owner.get(key, None)
+
+
+def _own(value: Any) -> Any:
+    """Returns a copy of a value whose tensors share no memory with others."""
+    if isinstance(value, Tensor):
+        return value.detach().clone(memory_format=torch.contiguous_format)
+    if isinstance(value, TensorDictBase):
+        return value.clone()
+    if isinstance(value, tuple):
+        parts = [_own(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, (dict, list)):
+        copied: Any = copy.copy(value)
+        for key in range(len(value)) if isinstance(value, list) else value:
+            copied[key] = _own(value[key])
+        return copied
+    if _entries(value) is None:
+        return value
+    copied = copy.copy(value)
+    vars(copied).update({key: _own(entry) for key, entry in vars(value).items()})
+    return copied
+
+
+def _entries(value: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
+    """Returns the owner of the entries inside a value (None for a tuple's) and these; None if it has none."""
+    if isinstance(value, (TensorDictBase, dict)):
+        return value, list(value.items())
+    if isinstance(value, list):
+        return value, list(enumerate(value))
+    if isinstance(value, tuple) and not isinstance(value, torch.Size):
+        return None, list(enumerate(value))
+    if isinstance(value, (type, types.ModuleType, types.FunctionType, Tensor, TensorSpec)):
+        return None
+    known = type(value).__module__.partition(".")[0] not in ("torch", "torchrl", "tensordict", "omegaconf", "builtins")
+    if not (known or isinstance(value, (nn.Module, torch.optim.Optimizer))):
+        return None
+    inside = getattr(value, "__dict__", None)
+    return None if inside is None else (inside, list(inside.items()))
+
+
+def _reachable(roots: Sequence[Any]) -> tuple[list[Place], list[torch.Generator]]:
+    """Returns every place that can be reached from some objects, and their generators."""
+    places: list[Place] = []
+    generators: list[torch.Generator] = []
+    seen: dict[int, Any] = {}
+    stack: list[Any] = list(roots)
+    while stack:
+        value = stack.pop()
+        if id(value) in seen or isinstance(value, (Tensor, *_NUMBERS)):
+            continue
+        seen[id(value)] = value
+        if isinstance(value, torch.Generator):
+            generators.append(value)
+        elif isinstance(value, types.MethodType):
+            stack += (value.__self__, value.__func__)
+        elif isinstance(value, types.FunctionType):
+            stack += [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+        elif isinstance(value, partial):
+            stack += (value.func, value.args, value.keywords)
+        elif (found := _entries(value)) is not None:
+            owner, entries = found
+            stack += [entry for _, entry in entries]
+            if owner is not None:
+                places += [(owner, key, entry) for key, entry in entries]
+    return places, generators
