@@ -16,6 +16,13 @@ def looks_are_free(device: torch.device | None) -> bool:
     return device is None or device.type in FREE
 
 
+def shuffled(count: int, device: torch.device) -> Tensor:
+    """Returns the numbers from 0 to ``count - 1`` in random order, ``[count]``."""
+    if looks_are_free(device):
+        return torch.randperm(count, device=device)
+    return torch.rand(count, device=device).argsort()  # which a CUDA graph can record
+
+
 def put_where(
     ended: Tensor, values: Iterable[tuple[str, Tensor]], fresh: Iterable[tuple[str, Tensor]], places: Tensor
 ) -> None:

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +19,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from rlstack.config import ConfigError
 from rlstack.config.schedules import make_schedules
 from rlstack.data.flatten import kept
+from rlstack.data.graphs import Recorded
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.waiting import looks_are_free
 from rlstack.losses import Loss
@@ -97,6 +97,11 @@ class Policy(TensorDictModuleBase):
         for key in self.out_keys:
             tensordict.set(key, acted[key if isinstance(key, str) else key[-1]])
         return tensordict
+
+    @property
+    def phase(self) -> Any:
+        """What a recording of the policy depends on beside tensors; see :meth:`Agent.phase`."""
+        return None if self._agent is None else self._agent.phase()
 
     def catch_up(self) -> None:
         """Moves the agent of a copy to the frame and device of the weights that the copy was given."""
@@ -205,7 +210,6 @@ class Agent(ABC):
     Config: ClassVar[type]
     loss: Any
     compiler: Compiler | None = None
-    _live: Mapping[str, Tensor] = MappingProxyType({})
 
     least: Callable[[int], int] = int
     """Returns the minimum of a number (of entries to learn from) over all processes that learn together."""
@@ -215,6 +219,8 @@ class Agent(ABC):
         self.total_frames, self.clock = total_frames, torch.zeros((), dtype=torch.int64, device=device)
         self.updates, self.frames = 0, 0
         self._drawn = torch.empty(0, device=device)
+        self._recorded: dict[str, Recorded] = {}
+        self._live: dict[str, Tensor] = {}
         self.networks: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.targets: dict[str, Target] = {}
@@ -409,12 +415,22 @@ class Agent(ABC):
     # -- compiled code -------------------------------------------------------------------------------------------
 
     def now(self, name: str) -> Any:
-        """Returns the value of a schedule for losses and policies: a number, or for compiled code a 0-d tensor."""
-        return self._live.get(name, self.scheduled[name])
+        """Returns the value of a schedule for losses and policies: a number, or where code is compiled or recorded, a
+        0-d tensor that follows it."""
+        if not self._follows(name):
+            return self.scheduled[name]
+        if name not in self._live:
+            self._live[name] = torch.tensor(self.scheduled[name], dtype=self.interface.dtype, device=self.device)
+        return self._live[name]
 
     def unused(self, name: str) -> bool:
         """Returns True if a schedule is zero, so that what it scales can be skipped; compiled code never skips it."""
-        return name not in self._live and not self.scheduled[name]
+        return not self._follows(name) and not self.scheduled[name]
+
+    def _follows(self, name: str) -> bool:
+        """Returns whether the value of a schedule is a tensor."""
+        plain = self.compiler is None and looks_are_free(self.device)
+        return not plain and not getattr(self.schedules[name], "constant", False)
 
     def compile(self, compiler: Compiler) -> None:
         """Compiles updates, and exploring policies that are made later.
@@ -422,7 +438,7 @@ class Agent(ABC):
         Raises:
             CannotCompile: this agent cannot be compiled, and is left unchanged; the message says why.
         """
-        if compiler.compiles:
+        if compiler.compiles and not compiler.graphs:
             trace_gradients()
         try:
             for optimizer in self.optimizers.values():
@@ -432,11 +448,16 @@ class Agent(ABC):
                 optimizer.run_plainly()
             raise
         self.compiler = compiler
-        self._live = {
-            name: torch.tensor(self.scheduled[name], dtype=self.interface.dtype, device=self.device)
-            for name, schedule in self.schedules.items()
-            if not getattr(schedule, "constant", False)
-        }
+        self.refresh()
+
+    def recorded(self, function: Callable[..., Any], what: str) -> Callable[..., Any]:
+        """Returns a method of this agent, recorded as a CUDA graph if the agent is."""
+        if self.compiler is None or not self.compiler.graphs:
+            return function
+        if what not in self._recorded:
+            told = f"{what} of {self.config.name}"
+            self._recorded[what] = Recorded(function, told, (self,), self.device, lent=True)
+        return self._recorded[what]
 
     def quick(self, choose: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the function by which an exploring policy acts, compiled if the agent is."""
@@ -448,6 +469,10 @@ class Agent(ABC):
             value.fill_(self.scheduled[name])
 
     # -- schedules and state -------------------------------------------------------------------------------------
+
+    def phase(self) -> Any:
+        """Returns what decides how policies act beside tensors and schedules: a recording is made for each."""
+        return None
 
     def set_frames(self, frames: int) -> None:
         """Sets every schedule (learning rates, exploration) to this point of the run."""

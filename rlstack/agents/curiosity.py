@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rlstack.config.agents import RNDConfig
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
+from rlstack.envs.waiting import shuffled
 from rlstack.losses import RNDLoss
 from rlstack.networks.keyed import build_encoder
 from rlstack.networks.values import StateNetwork
@@ -76,6 +77,6 @@ class Curiosity(nn.Module):
             return {}
         metrics: dict[str, Tensor | float] = {"reward/bonus": self.mean_bonus}
         batch = TensorDict({"observation": self.statistics(active)}, [len(active)])
-        for part in batch[torch.randperm(len(batch), device=active.device)[:rows]].split(BATCH):
+        for part in batch[shuffled(len(batch), active.device)[:rows]].split(BATCH):
             metrics["loss/predictor"] = minimize(self.loss.predictor_loss, part)[0]
         return metrics

@@ -113,12 +113,33 @@ class OffPolicy(Agent):
             self._frames_due = 0.0
             return {}
         metrics: dict[str, Tensor | float] = {}
+        update = self.recorded(self._sample_and_update, "the update") if self.samples_here else self._sample_and_update
         while self._frames_due >= c.frames_per_update:
             self._frames_due -= c.frames_per_update
-            metrics |= self.update(self.prepared(self.sample()))  # of the last update that has each
-            self.updates += 1
-            self._update_targets(int(frames - self._frames_due))
+            moves = self._targets_due(int(frames - self._frames_due))
+            metrics |= update(self.updates % self.cycle, moves)  # of the last update that has each
         return metrics
+
+    @property
+    def samples_here(self) -> bool:
+        """Whether the replay buffer lies where the agent learns, so that drawing from it is part of a recording."""
+        return self.replay.direct and self.replay.storage.device == torch.empty(0, device=self.device).device
+
+    @property
+    def cycle(self) -> int:
+        """The number of updates after which the parts that are left out in some of them come round again."""
+        return getattr(self.config, "actor_every", 1)
+
+    def _sample_and_update(self, _turn: int, moves: bool) -> dict[str, Tensor | float]:
+        """Makes an update on a new sample, and moves the targets if they are due."""
+        metrics = self.update(self.prepared(self.sample()))
+        self.updates += 1
+        if moves:
+            self.move_targets()
+        return metrics
+
+    def phase(self) -> bool:
+        return bool(self.frames < self.config.random_frames)
 
     def expected_updates(self) -> float:
         return max(self.total_frames - self.config.learning_starts, 0) / self.config.frames_per_update
@@ -157,7 +178,7 @@ class OffPolicy(Agent):
     def sample(self) -> TensorDictBase:
         """Draws a batch from the replay buffer."""
         if self.prioritized:
-            self.replay.sampler.beta = self.scheduled["importance_exponent"]
+            self.replay.sampler.beta = self.now("importance_exponent")
         return self.replay.sample()
 
     def reprioritize(self, batch: TensorDictBase, info: Info) -> None:
@@ -209,14 +230,14 @@ class OffPolicy(Agent):
             return sequences
         return sequences.copy().set("action", self.interface.from_env(sequences.get("action")))
 
-    def _update_targets(self, frames: int) -> None:
-        """Moves the targets, if they are due, after the update that was due at ``frames``."""
+    def _targets_due(self, frames: int) -> bool:
+        """Returns whether the targets move after the update that is due at ``frames``."""
         every = self.config.target_every
         if every is not None:
             if frames < self._next_target_update:
-                return
+                return False
             self._next_target_update = (frames // every + 1) * every
-        self.move_targets()
+        return True
 
     def move_targets(self) -> None:
         """Moves every target one step towards its network."""

@@ -91,8 +91,22 @@ class FromRollouts(Agent):
         """Returns whether an update on these data is possible."""
         return True
 
+    @property
+    def records_steps(self) -> bool:
+        """Whether single steps are recorded, since a batch differs in size from those before."""
+        return self.compiler is not None and self.compiler.graphs and not self.learns_in_one
+
+    @property
+    def learns_in_one(self) -> bool:
+        """Whether everything that is done with a batch can be recorded as one: its size is known without looking."""
+        return self.interface.group is None
+
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         self.set_frames(frames)
+        study = self.recorded(self._study, "learning from a batch") if self.learns_in_one else self._study
+        return study(sequences)
+
+    def _study(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         metrics = self.update(self.rollout(sequences)) if self.teaches(sequences) else {}
         if self.curiosity is not None:
             seen = self._kept(sequences.get(("next", "observation")), sequences)
@@ -120,8 +134,7 @@ class FromRollouts(Agent):
         return reward + self.curiosity.bonus(sequences, seen)
 
     def compile(self, compiler: Compiler) -> None:
-        super().compile(dataclasses.replace(compiler, varying=True))
-        self.refresh()
+        super().compile(dataclasses.replace(compiler, varying=not compiler.graphs))
 
 
 class OnPolicy(FromRollouts):
@@ -380,11 +393,17 @@ class OnPolicy(FromRollouts):
         return mse_loss(self.actor(observation), action)
 
 
-def nearly_equal(count: int, size: int) -> list[int]:
+def nearly_equal(count: int, size: int, recorded: bool = False) -> list[int]:
     """Splits ``count`` into parts of about ``size``, with no small remainder whose gradient would be mostly noise.
 
     Every part has at least two entries if there are two: a single advantage cannot be normalised.
+
+    Args:
+        recorded: whether steps are recorded, for batches of one size each: the parts have that size, and a smaller
+            remainder, another one in each epoch, is left out.
     """
+    if recorded and count >= size:
+        return [size] * (count // size)
     parts = max(1, min(round(count / size), count // 2))
     least, more = divmod(count, parts)
     return [least + 1] * more + [least] * (parts - more)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -13,6 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config.agents import Precision
+from rlstack.data.graphs import Recorded
 from rlstack.envs.waiting import looks_are_free
 
 from .compilation import CannotCompile, Compiler
@@ -81,14 +83,13 @@ class Optimizer:
         self._device = device.type
         self.refused = torch.zeros((), device=device)
         self.refusal: Refusal | None = None
-        if kind == "adam":
-            self._optimizer: torch.optim.Optimizer = Adam(self.parameters, lr=lr, eps=eps, fused=True)
-        else:
-            self._optimizer = torch.optim.RMSprop(self.parameters, lr=lr, alpha=0.99, eps=eps, foreach=True)
+        self._optimizer: Adam | RMSprop = (Adam if kind == "adam" else RMSprop)(self.parameters, lr=lr, eps=eps)
+        # Where steps are recorded, the learning rate is read from the GPU.
+        self._live_lr = None if looks_are_free(device) else torch.tensor(lr, dtype=torch.float32, device=device)
         self._dtype = _DTYPES.get(precision)
         self._scaler = torch.amp.GradScaler(self._device, enabled=precision == "float16")
         self._compiler: Compiler | None = None
-        self._steps: dict[Loss, Callable[..., tuple[Tensor, list[Tensor], Info]]] = {}
+        self._steps: dict[Loss, Callable[..., Any]] = {}
         self.norms: list[Tensor] = []
         self._bounds: list[tuple[Tensor, float, float]] = []
         self._units: list[Tensor] = []
@@ -107,10 +108,10 @@ class Optimizer:
         self._clamp()
 
     def compile(self, compiler: Compiler, what: str) -> None:
-        """Compiles a step into one graph, with the same results up to rounding.
+        """Compiles a step into one graph, with the same results up to rounding; on a GPU compiles losses, and records.
 
         Args:
-            compiler: compiles or records it.
+            compiler: compiles it.
             what: name of the agent that it trains, for messages.
 
         Raises:
@@ -118,13 +119,14 @@ class Optimizer:
         """
         if self._scaler.is_enabled():
             raise CannotCompile("agent.precision=float16 leaves out steps that overflow")
-        if self.accumulate > 1:
+        if self.accumulate > 1 and not compiler.graphs:
             raise CannotCompile("agent.accumulate sums gradients over several passes")
-        if len({float(step) for step in self.moments()["step"]}) > 1:
+        if not compiler.graphs and len({float(step) for step in self.moments()["step"]}) > 1:
             raise CannotCompile("some of its parameters have been trained for longer than others")
         self._steps.clear()
         self._compiler, self._what = compiler, what
-        self._live_lr = torch.tensor(self.lr, dtype=torch.float64, device=self.parameters[0].device)
+        if not compiler.graphs:
+            self._live_lr = torch.tensor(self.lr, dtype=torch.float64, device=self.parameters[0].device)
 
     def run_plainly(self) -> None:
         """Undoes :meth:`compile`."""
@@ -140,7 +142,7 @@ class Optimizer:
     def lr(self, value: float) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = value
-        if self._compiler is not None:
+        if self._live_lr is not None:
             self._live_lr.fill_(value)
 
     def minimize(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
@@ -152,10 +154,18 @@ class Optimizer:
         Returns the loss, the largest norm of a group's gradient before clipping (0 for a step that is skipped) and the
         report.
         """
-        if self._compiler is not None:
-            value, self.norms, info = self._compiled(self._compiler, loss)(batch, self._live_lr)
-            self._clamp()
-            return value, self._largest_norm(), info
+        if self._compiler is None:
+            return self._minimize(loss, batch)
+        if loss not in self._steps:
+            name = f"the update of {self._what} ({getattr(loss, '__name__', 'loss').strip('_').replace('_', ' ')})"
+            self._steps[loss] = self._recorded(self._compiler, loss, name) if self._compiler.graphs else self._compiled(self._compiler, loss, name)
+        return self._steps[loss](batch)
+
+    def _recorded(self, compiler: Compiler, loss: Loss, name: str) -> Callable[..., Any]:
+        quick: Loss = compiler(loss, name) if compiler.compiles else loss
+        return Recorded(partial(self._minimize, quick), name, (self,), self.refused.device)
+
+    def _minimize(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
         for parameter in self.parameters:
             parameter.grad = None
         parts = [batch] if self.accumulate == 1 else batch.chunk(self.accumulate)
@@ -190,33 +200,37 @@ class Optimizer:
         for weight in self._units:
             torch.nn.functional.normalize(weight.data, dim=-1, out=weight.data)
 
-    def _compiled(self, compiler: Compiler, loss: Loss) -> Callable[..., tuple[Tensor, list[Tensor], Info]]:
-        """Returns the step of a loss as one graph, made at its first use."""
-        if loss not in self._steps:
-            name = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
-            # A step, a function of batch and learning rate, that never waits; all parameters have gradients
-            parameters, groups, most, refused = self.parameters, self.groups, self.max_grad_norm, self.refused
-            moments, constants = self.moments(), self._optimizer.param_groups[0]
+    def _compiled(self, compiler: Compiler, loss: Loss, name: str) -> Callable[..., Any]:
+        """Returns the step of a loss as one graph: a function of a batch that never waits."""
+        # All parameters have gradients.
+        parameters, groups, most, refused = self.parameters, self.groups, self.max_grad_norm, self.refused
+        moments, constants = self.moments(), self._optimizer.param_groups[0]
 
-            def step(batch: TensorDictBase, lr: Tensor) -> tuple[Tensor, list[Tensor], Info]:
-                with self.autocast():
-                    value, info = loss(batch)
-                gradients = list(torch.autograd.grad(value, parameters))
-                norms: list[Tensor] = []
-                with torch.no_grad():
-                    first = 0
-                    for group in groups:
-                        part, first = gradients[first : first + len(group)], first + len(group)
-                        norms.append(norm_of(part))
-                        if most is not None:
-                            clip(part, norms[-1], most)
-                    sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
-                    refused.add_((~sound).to(refused.dtype))
-                    descend(parameters, gradients, moments, lr, constants, sound)
-                return value.detach(), norms, dict(info)
+        def step(batch: TensorDictBase, lr: Tensor) -> tuple[Tensor, list[Tensor], Info]:
+            with self.autocast():
+                value, info = loss(batch)
+            gradients = list(torch.autograd.grad(value, parameters))
+            norms: list[Tensor] = []
+            with torch.no_grad():
+                first = 0
+                for group in groups:
+                    part, first = gradients[first : first + len(group)], first + len(group)
+                    norms.append(norm_of(part))
+                    if most is not None:
+                        clip(part, norms[-1], most)
+                sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
+                refused.add_((~sound).to(refused.dtype))
+                descend(parameters, gradients, moments, lr, constants, sound)
+            return value.detach(), norms, dict(info)
 
-            self._steps[loss] = compiler(step, f"the update of {self._what} ({name})")
-        return self._steps[loss]
+        quick = compiler(step, name)
+
+        def minimize(batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
+            value, self.norms, info = quick(batch, self._live_lr)
+            self._clamp()
+            return value, self._largest_norm(), info
+
+        return minimize
 
     def _forward(self, loss: Loss, part: TensorDictBase) -> tuple[Tensor, Info]:
         """Computes the loss; a separate function so that :mod:`rlstack.diagnostics` can time it."""
@@ -290,14 +304,7 @@ class Optimizer:
 
     def _take(self, refused: Tensor | None) -> None:
         """Makes the step itself, which on a GPU changes nothing where ``refused`` is 1."""
-        if isinstance(self._optimizer, Adam):
-            self._optimizer.quick_step(refused)
-            return
-        if refused is not None:  # without gradients RMSprop leaves parameters as they are
-            for parameter in self.parameters:
-                if parameter.grad is not None:
-                    parameter.grad.masked_fill_(refused > 0, 0.0)
-        self._optimizer.step()
+        self._optimizer.quick_step(self.lr if self._live_lr is None else self._live_lr, refused)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the moments and the loss scale of float16."""
@@ -331,11 +338,15 @@ class Adam(torch.optim.Adam):
     _counts: list[Tensor]
     """The step counts: one tensor shared by all parameters with the same count."""
 
+    def __init__(self, parameters: list[Tensor], lr: float, eps: float) -> None:
+        super().__init__(parameters, lr=lr, eps=eps, fused=True)
+
     @torch.no_grad()
-    def quick_step(self, refused: Tensor | None = None) -> None:
+    def quick_step(self, lr: float | Tensor, refused: Tensor | None = None) -> None:
         """Does what ``step`` does, without sorting the tensors again, which takes as long as a small network's step.
 
         Args:
+            lr: learning rate, that of the parameter groups.
             refused: a tensor on the parameters' device: 1 if nothing is to change, else 0.
         """
         group = self.param_groups[0]
@@ -358,7 +369,7 @@ class Adam(torch.optim.Adam):
             count.add_(1)
         torch._fused_adam_(
             *(parameters, gradients, means, squares, [], steps),
-            lr=group["lr"],
+            lr=lr,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
             weight_decay=0.0,
@@ -379,14 +390,47 @@ class Adam(torch.optim.Adam):
                 state["step"] = state["step"].clone()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the moments in torch's format."""
-        self.count_apart()
-        return super().state_dict()
+        """Returns the moments in torch's format, with a step count for each parameter."""
+        state = super().state_dict()
+        moments = state["state"].items()
+        return {**state, "state": {name: {**own, "step": own["step"].clone()} for name, own in moments}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the moments as new tensors."""
         super().load_state_dict(state_dict)
         self._columns = None
+
+
+class RMSprop(torch.optim.RMSprop):
+    """Torch's RMSprop (Tieleman & Hinton 2012) on parameters of one device and dtype."""
+
+    def __init__(self, parameters: list[Tensor], lr: float, eps: float) -> None:
+        super().__init__(parameters, lr=lr, alpha=0.99, eps=eps, foreach=True)
+
+    @torch.no_grad()
+    def quick_step(self, lr: float | Tensor, refused: Tensor | None = None) -> None:
+        """Does what ``step`` does; see :meth:`Adam.quick_step`."""
+        group = self.param_groups[0]
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in parameters]
+        if refused is not None:
+            for gradient in gradients:
+                gradient.masked_fill_(refused > 0, 0.0)
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"], state["square_avg"] = torch.zeros(()), torch.zeros_like(parameter)
+            state["step"] += 1
+        squares = [self.state[parameter]["square_avg"] for parameter in parameters]
+        torch._foreach_mul_(squares, group["alpha"])
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - group["alpha"])
+        sizes = torch._foreach_sqrt(squares)
+        torch._foreach_add_(sizes, group["eps"])
+        if isinstance(lr, Tensor):
+            torch._foreach_div_(sizes, -lr)
+            torch._foreach_addcdiv_(parameters, gradients, sizes)
+        else:
+            torch._foreach_addcdiv_(parameters, gradients, sizes, value=-lr)
 
 
 def descend(
@@ -429,4 +473,4 @@ def descend(
 
 def _join(values: list[Tensor], shares: list[float]) -> Tensor:
     """Joins the reports of the parts of a batch: concatenates values per entry, averages scalars."""
-    return torch.cat(values) if values[0].dim() else (torch.stack(values) * values[0].new_tensor(shares)).sum()
+    return torch.cat(values) if values[0].dim() else sum(value * share for value, share in zip(values, shares))

@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config.agents import PPOConfig
+from rlstack.envs.waiting import shuffled
 from rlstack.losses import PPOLoss
 
 from .compilation import CannotCompile, Compiler
@@ -64,7 +65,7 @@ class PPO(OnPolicy):
         sizes = self.minibatch_sizes(rows, max(c.minibatch_size // self.row_size, 1))
         found: Info = {}
         for _ in range(c.epochs):
-            minibatches = batch[torch.randperm(len(batch), device=self.device)[:rows]].split(sizes)
+            minibatches = batch[shuffled(len(batch), self.device)[: sum(sizes)]].split(sizes)
             for left, minibatch in zip(reversed(range(len(minibatches))), minibatches):
                 told = left == 0 or self.reports_all
                 objective = self.objective if told else self.plain_objective
@@ -76,6 +77,10 @@ class PPO(OnPolicy):
                 break
         return {name: found[entry] for name, entry in _METRICS.items()}
 
+    @property
+    def learns_in_one(self) -> bool:
+        return super().learns_in_one and self.config.target_kl is None
+
     reports_all = False
     """Whether all minibatches report, not only the last one of an epoch."""
 
@@ -85,7 +90,7 @@ class PPO(OnPolicy):
 
     def minibatch_sizes(self, rows: int, size: int) -> list[int]:
         """Returns the lengths, each about ``size``, of the minibatches that ``rows`` entries are split into."""
-        return nearly_equal(rows, size)
+        return nearly_equal(rows, size, self.records_steps)
 
     @property
     def normalizes_steps(self) -> bool:

@@ -14,6 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rlstack.config.agents import PQNConfig
+from rlstack.envs.waiting import shuffled
 from rlstack.losses import PQNLoss
 from rlstack.networks.values import StateNetwork
 
@@ -81,8 +82,8 @@ class PQN(Choosing, FromRollouts):
         c, rows = self.config, self.least(len(batch))
         metrics: dict[str, Tensor | float] = {}
         for _ in range(c.epochs if rows else 0):
-            order = torch.randperm(len(batch), device=self.device)[:rows]
-            for minibatch in batch[order].split(nearly_equal(rows, c.minibatch_size)):
+            sizes = nearly_equal(rows, c.minibatch_size, self.records_steps)
+            for minibatch in batch[shuffled(len(batch), self.device)[: sum(sizes)]].split(sizes):
                 loss, norm, info = self.optimizer.minimize(self.objective, self.for_step(minibatch))
                 self.updates += 1
                 metrics = {"loss/critic": loss, "grad/critic": norm}

@@ -37,6 +37,5 @@ class TD3(DDPG):
         """Makes a step of the actor, as of the targets, with every ``actor_every``-th step of the critics."""
         return {} if self.updates % self.config.actor_every else super().actor_step(batch)
 
-    def _update_targets(self, frames: int) -> None:
-        if (self.updates - 1) % self.config.actor_every == 0:
-            super()._update_targets(frames)
+    def _targets_due(self, frames: int) -> bool:
+        return self.updates % self.config.actor_every == 0 and super()._targets_due(frames)

@@ -29,6 +29,7 @@ from rlstack.config.agents import RATE, LossNetwork, TorchRLConfig
 from rlstack.config.errors import did_you_mean, unknown_key
 from rlstack.config.schedules import make_schedule
 from rlstack.envs.named import imported
+from rlstack.envs.waiting import shuffled
 from rlstack.losses.advantage import normalized
 from rlstack.networks.distributions import full_precision
 from rlstack.networks.renormalized import renormalized
@@ -134,6 +135,10 @@ class OffPolicyTorchRL(AroundLoss, OffPolicy):
     def move_targets(self) -> None:
         self.parts.move_targets()
 
+    @property
+    def cycle(self) -> int:
+        return math.lcm(*self.parts.every.values())
+
 
 class OnPolicyTorchRL(AroundLoss):
     """An agent with a ``LossModule`` that learns from the data that its present policy has gathered."""
@@ -173,7 +178,7 @@ class OnPolicyTorchRL(AroundLoss):
         metrics: dict[str, Tensor | float] = {}
         least = self.least(len(batch))
         for _ in range(c.epochs if least else 0):
-            order = torch.randperm(len(batch), device=self.device)
+            order = shuffled(len(batch), self.device)
             for rows in order.tensor_split(max(round(least / c.minibatch_size), 1)):
                 metrics, _ = self.parts.step(batch[rows], self.updates)
                 self.updates += 1
@@ -335,10 +340,10 @@ class LossParts:
         agent, c = self.agent, self.config
         trained = dict(self.loss.named_parameters())
         heads = _heads(trained)
-        self._every: dict[str, int] = {}
+        self.every: dict[str, int] = {}
         if not c.optimizers:
             agent.add_optimizer("lr", list(trained.values()), max_grad_norm=c.max_grad_norm, eps=c.optimizer_eps)
-            self._every["lr"] = 1
+            self.every["lr"] = 1
         if c.optimizers:  # which have rates of their own
             del agent.schedules["lr"], agent.scheduled["lr"]
         for name, options in c.optimizers.items():
@@ -352,7 +357,7 @@ class LossParts:
             agent.schedules[where] = make_schedule(options.lr, agent.total_frames, f"agent.optimizers.{name}.lr", RATE)
             agent.scheduled[where] = agent.schedules[where](0)
             agent.add_optimizer(where, found, max_grad_norm=c.max_grad_norm, eps=c.optimizer_eps)
-            self._every[where] = options.every
+            self.every[where] = options.every
         if c.optimizers and trained:
             raise ConfigError(f"agent.optimizers: none trains {', '.join(_heads(trained))}")
 
@@ -481,7 +486,7 @@ class LossParts:
         """Makes one step of every optimiser that is due at an update, on a batch ``[N]``."""
         norms: list[Tensor] = []
         info: Info = {}
-        for name, every in self._every.items():
+        for name, every in self.every.items():
             if update % every == 0:
                 optimizer = self.agent.optimizers[name]
                 _, norm, info = optimizer.minimize(self._told, batch)

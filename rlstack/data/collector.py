@@ -37,11 +37,12 @@ class LeanCollector(Collector):
     recorded, all of a batch as one CUDA graph.
 
     Attributes:
+        records: whether to record steps.
         lends: whether a recorded batch is lent: the next one is written into the same tensors.
     """
 
     _carrier: TensorDictBase
-    lends = False
+    records, lends = True, False
 
     def iterator(self) -> Iterator[TensorDictBase]:
         """Yields batches until ``total_frames``."""
@@ -61,14 +62,15 @@ class LeanCollector(Collector):
         with set_exploration_type(self.exploration_type):
             if self._in_one_go:
                 return self.env.collect(policy.entries, self.frames_per_batch)
-            if not isinstance(self.env, World):
+            if isinstance(self.env, World):
+                self.env.make_ready(self.frames_per_batch)
+            if not (self.records and isinstance(self.env, World)):
                 return self._steps()
-            self.env.make_ready(self.frames_per_batch)
-            batch = self._recorded()
+            batch = self._recorded(getattr(policy, "phase", None))
             return batch if self.lends or not self._recorded.replays else batch.clone()
 
-    def _steps(self) -> TensorDictBase:
-        """Makes the steps of a batch."""
+    def _steps(self, _phase: Any = None) -> TensorDictBase:
+        """Makes the steps of a batch; a policy that acts otherwise in another phase has a recording for each."""
         carrier, env, policy, steps = self._carrier.copy(), self.env, self._wrapped_policy, []
         for _ in range(self.frames_per_batch):
             done, carrier = env.step_and_maybe_reset(policy(carrier))

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torchrl.data import TensorSpec
 
 _WARM_UP = 3  # calls before recording, during which libraries choose their algorithms and everything lazy is made
-_LAYOUTS = 4  # recordings of a function; each takes memory
+_LAYOUTS = 8  # recordings of a function; each takes memory
 _NUMBERS = (int, float, str, bool, type(None), torch.Size, torch.device, torch.dtype)
 
 Place = tuple[Any, Any, Any]
@@ -88,7 +88,7 @@ class Recorded:
     puts in their place is copied into them. Whole numbers that a call changes are counters, which a replay advances by
     as much. If something else replaces a tensor, such as a loaded checkpoint, its content is taken over.
 
-    The results of a replay are the same tensors each time, as are those of an argument that was given before.
+    Arguments that are no tensors are part of the layout. The results of a replay are the same tensors each time.
     Where nothing can be recorded (on a CPU, beyond :data:`_LAYOUTS` layouts, inside another recording, or after a
     failure, which is told once), the function is called.
 
@@ -113,7 +113,8 @@ class Recorded:
         if self._kind is None or self.failed or Recorded._depth:
             return self.function(*arguments)
         tensors, structure = tree_flatten(arguments)
-        layout = (str(structure), tuple((entry.shape, entry.dtype) for entry in tensors if isinstance(entry, Tensor)))
+        parts = ((part.shape, part.dtype) if isinstance(part, Tensor) else part for part in tensors)
+        layout = (str(structure), *parts)
         recording = self._recordings.get(layout)
         if recording is not None and recording.is_stale():
             del self._recordings[layout]
@@ -352,7 +353,7 @@ def _entries(value: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
         return value, list(enumerate(value))
     if isinstance(value, tuple) and not isinstance(value, torch.Size):
         return None, list(enumerate(value))
-    if isinstance(value, (type, types.ModuleType, types.FunctionType, Tensor, TensorSpec)):
+    if isinstance(value, (type, types.ModuleType, types.FunctionType, Tensor, TensorSpec, Recorded)):
         return None
     known = type(value).__module__.partition(".")[0] not in ("torch", "torchrl", "tensordict", "omegaconf", "builtins")
     if not (known or isinstance(value, (nn.Module, torch.optim.Optimizer))):

@@ -24,7 +24,7 @@ from rlstack.config import ConfigError
 from rlstack.data.devices import indexed
 from rlstack.envs.tensordicts import unchecked
 
-from .samplers import SumTreeSampler
+from .samplers import SumTreeSampler, UniformSampler
 
 Leaves = dict[str, Any]
 """Tensors by key, nested as in the tensordict they come from."""
@@ -46,6 +46,14 @@ class Rows(LazyTensorStorage):
 
     sample_device: torch.device
     _known: tuple[Any, Leaves] = (None, {})
+    _filled: Tensor | None = None
+
+    @property
+    def filled(self) -> Tensor:
+        """The length as a tensor (0-d, float64), which recorded code reads on a GPU."""
+        if self._filled is None:
+            self._filled = torch.full((), len(self), dtype=torch.float64, device=self.device)
+        return self._filled
 
     @property
     def leaves(self) -> Leaves:
@@ -87,14 +95,16 @@ class Rows(LazyTensorStorage):
         Raises:
             ConfigError: keys or shapes differ from those of earlier rows.
         """
-        if not (isinstance(cursor, slice) and isinstance(data, TensorDictBase) and self.leaves):
+        if isinstance(cursor, slice) and isinstance(data, TensorDictBase) and self.leaves:
+            _write(self.leaves, data, cursor)
+            if set_cursor:
+                self._set_last_cursor(cursor)
+                self._get_new_len(data, cursor)
+            self._bump_mutation_revision()
+        else:
             super().set(cursor, data, set_cursor=set_cursor)
-            return
-        _write(self.leaves, data, cursor)
-        if set_cursor:
-            self._set_last_cursor(cursor)
-            self._get_new_len(data, cursor)
-        self._bump_mutation_revision()
+        if self._filled is not None:
+            self._filled.fill_(len(self))
 
     def _sent(self, leaves: Leaves, index: Tensor) -> Leaves:
         return {
@@ -234,7 +244,7 @@ class Replay(TensorDictReplayBuffer):
     @property
     def _draws_rows(self) -> bool:
         """Whether the sampler draws positions ``[N]``: others, such as TorchRL's of slices, may not."""
-        return type(self.sampler) in (RandomSampler, SamplerWithoutReplacement) or isinstance(
+        return type(self.sampler) in (RandomSampler, UniformSampler, SamplerWithoutReplacement) or isinstance(
             self.sampler, SumTreeSampler
         )
 
@@ -401,7 +411,7 @@ def make_replay(
     else:
         rows = TensorRows(capacity, device=device if storage_device is None else storage_device, sample_device=device)
     prioritized = sampler == "prioritized"
-    draws = SumTreeSampler(capacity, alpha, eps=eps, device=rows.device) if prioritized else RandomSampler()
+    draws = SumTreeSampler(capacity, alpha, eps=eps, device=rows.device) if prioritized else UniformSampler()
     return Replay(storage=rows, sampler=draws, batch_size=batch_size, steps=steps)
 
 

@@ -8,14 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor
 from torchrl.data import Storage
-from torchrl.data.replay_buffers import Sampler
+from torchrl.data.replay_buffers import RandomSampler, Sampler
 
 from rlstack.config import ConfigError
+from rlstack.envs.waiting import looks_are_free
 from rlstack.envs.whole_files import replacing
 
 from .sum_tree import SumTree
 
 _FILE = "sum_tree.pt"
+
+
+class UniformSampler(RandomSampler):
+    """TorchRL's ``RandomSampler``, which on a GPU reads the number of entries there, so that draws can be recorded."""
+
+    def sample(self, storage: Any, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Draws positions ``[batch_size]`` with replacement."""
+        if looks_are_free(storage.device) or not hasattr(storage, "filled"):
+            return super().sample(storage, batch_size)
+        drawn = torch.rand(batch_size, dtype=torch.float64, device=storage.device, generator=self._rng)
+        return (drawn * storage.filled).long(), {}
 
 
 class SumTreeSampler(Sampler):

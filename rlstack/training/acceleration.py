@@ -18,7 +18,7 @@ import torch
 
 from rlstack import envs
 from rlstack.agents import Agent
-from rlstack.agents.compilation import CannotCompile, Compiler, trace_gradients
+from rlstack.agents.compilation import CannotCompile, Compiler
 from rlstack.runs.worlds import choose_device
 
 from .config import TrainConfig
@@ -87,25 +87,9 @@ class Acceleration:
         try:
             if self._shared:
                 raise CannotCompile("several processes share each step")
-            compiles = compiles and self._traces_gradients()
             agent.compile(Compiler(compiles=compiles, graphs=self._graphs))
         except CannotCompile as error:
             self.notes.append(f"compile: the agent runs as it is, {error}")
-
-    def _traces_gradients(self) -> bool:
-        """Returns whether updates can be compiled; where CUDA graphs are recorded, they are used without compiling.
-
-        Raises:
-            CannotCompile: updates cannot be compiled, and no graph is recorded.
-        """
-        try:
-            trace_gradients()
-        except CannotCompile as error:
-            if not self._graphs:
-                raise
-            self.notes.append(f"compile: the agent's updates are recorded as CUDA graphs alone, {error}")
-            return False
-        return True
 
 
 def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:

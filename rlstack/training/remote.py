@@ -128,7 +128,9 @@ def start_collector(
     if config.data is not None:
         return OfflineCollector.of(config, env)
     if not remote(config):
-        return make_collector(env, agent.policy(explore=True), c.steps_per_batch, policy_device=agent.device)
+        collector: Any = make_collector(env, agent.policy(explore=True), c.steps_per_batch, policy_device=agent.device)
+        collector.lends, collector.records = True, config.cudagraphs is not False
+        return collector
 
     def level() -> int | None:
         return None if curriculum is None else curriculum.level
