@@ -94,7 +94,7 @@ class StartPool(Generic[Made]):
         self._calls = max(self.EVERY, calls)
 
     def take_where(self, ended: Tensor) -> tuple[Made, Tensor]:
-        """Returns initial states, and the index of one for each ended world (``[W]`` bool); arbitrary for the others."""
+        """Returns initial states, and indices ``[W]`` of one for each ended world (``[W]`` bool)."""
         self.make_ready(len(ended), 1, ended.device)
         assert self.opening is not None
         self._calls -= 1

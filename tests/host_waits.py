@@ -60,5 +60,6 @@ def _is_mask(index: Any) -> bool:
 def place() -> str:
     """Returns the innermost lines of this project that are being run."""
     own = [frame for frame in traceback.extract_stack() if frame.filename.startswith(str(_ROOT))]
+    own = [frame for frame in own if "site-packages" not in frame.filename]
     own = [frame for frame in own if Path(frame.filename).name not in ("host_waits.py", "rehearsal.py")]
     return " < ".join(f"{Path(frame.filename).relative_to(_ROOT)}:{frame.lineno}" for frame in own[:-4:-1])

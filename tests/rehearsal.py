@@ -1,4 +1,4 @@
-"""A recording on the CPU that stands in for a CUDA graph: it computes nothing when recorded, and repeats every operation."""
+"""A recording on the CPU that stands in for a CUDA graph: recording computes nothing, a replay every operation."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class Tape(TorchDispatchMode):
         if not any(aliased):
             results = [(number, part) for number, part in enumerate(tree_leaves(found)) if isinstance(part, Tensor)]
             self._made |= {part.untyped_storage().data_ptr() for _, part in results}
-        if results or any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments):
+        if results or any(
+            argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments
+        ):
             self._operations.append((func, args, kwargs, results))
         return found
 

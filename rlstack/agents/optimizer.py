@@ -157,8 +157,9 @@ class Optimizer:
         if self._compiler is None:
             return self._minimize(loss, batch)
         if loss not in self._steps:
-            name = f"the update of {self._what} ({getattr(loss, '__name__', 'loss').strip('_').replace('_', ' ')})"
-            self._steps[loss] = self._recorded(self._compiler, loss, name) if self._compiler.graphs else self._compiled(self._compiler, loss, name)
+            what = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
+            make = self._recorded if self._compiler.graphs else self._compiled
+            self._steps[loss] = make(self._compiler, loss, f"the update of {self._what} ({what})")
         return self._steps[loss](batch)
 
     def _recorded(self, compiler: Compiler, loss: Loss, name: str) -> Callable[..., Any]:

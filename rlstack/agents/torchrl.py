@@ -135,10 +135,6 @@ class OffPolicyTorchRL(AroundLoss, OffPolicy):
     def move_targets(self) -> None:
         self.parts.move_targets()
 
-    @property
-    def cycle(self) -> int:
-        return math.lcm(*self.parts.every.values())
-
 
 class OnPolicyTorchRL(AroundLoss):
     """An agent with a ``LossModule`` that learns from the data that its present policy has gathered."""
@@ -340,10 +336,10 @@ class LossParts:
         agent, c = self.agent, self.config
         trained = dict(self.loss.named_parameters())
         heads = _heads(trained)
-        self.every: dict[str, int] = {}
+        self._every: dict[str, int] = {}
         if not c.optimizers:
             agent.add_optimizer("lr", list(trained.values()), max_grad_norm=c.max_grad_norm, eps=c.optimizer_eps)
-            self.every["lr"] = 1
+            self._every["lr"] = 1
         if c.optimizers:  # which have rates of their own
             del agent.schedules["lr"], agent.scheduled["lr"]
         for name, options in c.optimizers.items():
@@ -357,7 +353,7 @@ class LossParts:
             agent.schedules[where] = make_schedule(options.lr, agent.total_frames, f"agent.optimizers.{name}.lr", RATE)
             agent.scheduled[where] = agent.schedules[where](0)
             agent.add_optimizer(where, found, max_grad_norm=c.max_grad_norm, eps=c.optimizer_eps)
-            self.every[where] = options.every
+            self._every[where] = options.every
         if c.optimizers and trained:
             raise ConfigError(f"agent.optimizers: none trains {', '.join(_heads(trained))}")
 
@@ -486,7 +482,7 @@ class LossParts:
         """Makes one step of every optimiser that is due at an update, on a batch ``[N]``."""
         norms: list[Tensor] = []
         info: Info = {}
-        for name, every in self.every.items():
+        for name, every in self._every.items():
             if update % every == 0:
                 optimizer = self.agent.optimizers[name]
                 _, norm, info = optimizer.minimize(self._told, batch)

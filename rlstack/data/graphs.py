@@ -215,8 +215,12 @@ class _Recording:
                 if _now(owner, key) is not value:
                     owner[key] = value
         self.graph, self._counters = graph, changes.numbers
-        self._held = [
-            place for place in before if not isinstance(place[2], _NUMBERS) and not isinstance(place[0], TensorDictBase)
+        holds: dict[int, bool] = {}
+        watched = [place for place in before if isinstance(place[0], (dict, list)) and _holds_tensors(place[2], holds)]
+        self._held = watched
+        # What is called before every replay, so that looking at hundreds of places takes microseconds.
+        self._looks = [
+            (owner.get if isinstance(owner, dict) else owner.__getitem__, key, value) for owner, key, value in watched
         ]
 
     def is_stale(self) -> bool:
@@ -226,17 +230,17 @@ class _Recording:
         """
         if self.graph is None:
             return False
-        moved = [place for place in self._held if _now(*place[:2]) is not place[2]]
+        moved = [number for number, (get, key, value) in enumerate(self._looks) if get(key) is not value]
         if not moved:
             return False
         changes = _Changes()
         try:
-            for owner, key, value in moved:
+            for owner, key, value in map(self._held.__getitem__, moved):
                 changes.compare(owner, key, value, _now(owner, key))
         except CannotRecord:
             return True
         changes.copy()
-        for owner, key, value in moved:
+        for owner, key, value in map(self._held.__getitem__, moved):
             owner[key] = value
         for owner, key, number in changes.numbers:
             owner[key] = number
@@ -360,6 +364,17 @@ def _entries(value: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
         return None
     inside = getattr(value, "__dict__", None)
     return None if inside is None else (inside, list(inside.items()))
+
+
+def _holds_tensors(value: Any, known: dict[int, bool]) -> bool:
+    """Returns whether a value is a tensor, or has some inside."""
+    if isinstance(value, (Tensor, TensorDictBase)):
+        return True
+    if id(value) not in known:
+        known[id(value)] = False  # for what refers back to it
+        found = None if isinstance(value, _NUMBERS) else _entries(value)
+        known[id(value)] = found is not None and any([_holds_tensors(entry, known) for _, entry in found[1]])
+    return known[id(value)]
 
 
 def _reachable(roots: Sequence[Any]) -> tuple[list[Place], list[torch.Generator]]:

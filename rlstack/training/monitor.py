@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.data.flatten import STAYS
+from rlstack.data.graphs import Recorded
 from rlstack.evaluation.statistics import wilson_interval
 
 from .hooks import Hook
@@ -38,9 +39,10 @@ class Monitor(Hook):
 
     def __init__(self) -> None:
         # Values stay on their device: reading a number from a GPU waits for it.
-        self._sums: dict[str, Tensor | float] = {}
-        self._episodes: Tensor | int = 0
+        self._names: list[str] = []
+        self._sums: Tensor | None = None  # of episodes, and of their statistics by name
         self._learned: dict[str, Tensor | float] = {}
+        self._summed: Recorded | None = None
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
         self.observe(batch, metrics)
@@ -54,11 +56,12 @@ class Monitor(Hook):
         episode = batch.get(EPISODE, None)
         if episode is None:
             return
-        done = batch.get(("next", "done"))[..., 0]
-        self._episodes = self._episodes + done.sum()
-        for name, value in episode.items():
-            going_on = ~done.view(*done.shape, *[1] * (value.dim() - done.dim()))
-            self._sums[name] = self._sums.get(name, 0.0) + value.double().masked_fill(going_on, 0).sum()
+        if self._summed is None:
+            self._summed = Recorded(
+                _summed, "the statistics of episodes", (), batch.get(("next", "done")).device, lent=True
+            )
+        self._names, sums = list(episode.keys()), self._summed(episode, batch.get(("next", "done")))
+        self._sums = sums.clone() if self._sums is None else self._sums.to(sums.device) + sums
 
     def flush(self, everyone: Callable[[Any], list[Any]] = lambda state: [state]) -> dict[str, float]:
         """Returns :meth:`metrics` and resets the statistics.
@@ -66,44 +69,56 @@ class Monitor(Hook):
         Args:
             everyone: gathers the states of all processes that learn together, given this one's.
         """
-        states = everyone(self.state_dict())
-        self._episodes = sum(state["episodes"] for state in states)
-        for name in self._sums:
-            self._sums[name] = sum(state["sums"][name] for state in states)
-        for name in self._learned:
-            self._learned[name] = sum(state["learned"][name] for state in states) / len(states)
-        metrics = self.metrics()
-        self._sums, self._episodes = {}, 0
-        return metrics
+        first, *others = everyone(self.state_dict())
+        for name in first["learned"]:
+            first["learned"][name] += sum(state["learned"][name] for state in others)
+            first["learned"][name] /= len(others) + 1
+        for name in first["sums"]:
+            first["sums"][name] += sum(state["sums"][name] for state in others)
+        first["episodes"] += sum(state["episodes"] for state in others)
+        self._sums = None
+        return _means(first)
 
     def metrics(self) -> dict[str, float]:
         """Returns ``train/<statistic>``, means of the episodes since the last flush, and the learner's metrics."""
-        metrics, sums = _numbers(self._learned), _numbers(self._sums)
-        count = int(self._episodes)
-        if count:
-            metrics["train/episodes"] = float(count)
-            means = {name: total / count for name, total in sums.items() if name not in _BY_THEMSELVES}
-            metrics |= {f"train/{name}": mean for name, mean in means.items()}
-            if "success" in sums:
-                successes = round(sums["success"])
-                metrics["train/success"] = successes / count
-                metrics["train/success_low"], metrics["train/success_high"] = wilson_interval(successes, count)
-            if "level" in sums:
-                metrics["curriculum/level"] = sums["level"] / count
-        return metrics
+        return _means(self.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the statistics accumulated so far."""
-        return {"sums": _numbers(self._sums), "episodes": int(self._episodes), "learned": _numbers(self._learned)}
+        episodes, *sums = [0.0] if self._sums is None else self._sums.tolist()
+        learned = {name: float(value) for name, value in self._learned.items()}
+        return {"sums": dict(zip(self._names, sums)), "episodes": int(episodes), "learned": learned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores :meth:`state_dict`."""
-        self._sums, self._episodes = dict(state["sums"]), state["episodes"]
-        self._learned = dict(state["learned"])
+        self._names, self._learned = list(state["sums"]), dict(state["learned"])
+        numbers = [float(state["episodes"]), *state["sums"].values()]
+        self._sums = torch.tensor(numbers, dtype=torch.float64) if state["sums"] else None
 
 
-def _numbers(values: dict[str, Tensor | float]) -> dict[str, float]:
-    return {name: float(value) for name, value in values.items()}
+def _summed(episode: TensorDictBase, done: Tensor) -> Tensor:
+    """Returns the number of episodes that ended in a batch ``[W, T]``, and the sum of each of their statistics."""
+    ended = done[..., 0]
+    parts = [ended.sum().double()]
+    for value in episode.values():
+        going_on = ~ended.view(*ended.shape, *[1] * (value.dim() - ended.dim()))
+        parts.append(value.double().masked_fill(going_on, 0).sum())
+    return torch.stack(parts)
+
+
+def _means(state: dict[str, Any]) -> dict[str, float]:
+    metrics, sums, count = dict(state["learned"]), state["sums"], state["episodes"]
+    if count:
+        metrics["train/episodes"] = float(count)
+        means = {name: total / count for name, total in sums.items() if name not in _BY_THEMSELVES}
+        metrics |= {f"train/{name}": mean for name, mean in means.items()}
+        if "success" in sums:
+            successes = round(sums["success"])
+            metrics["train/success"] = successes / count
+            metrics["train/success_low"], metrics["train/success_high"] = wilson_interval(successes, count)
+        if "level" in sums:
+            metrics["curriculum/level"] = sums["level"] / count
+    return metrics
 
 
 def count_frames(batch: TensorDictBase, sequences: TensorDictBase, unit: str) -> int:

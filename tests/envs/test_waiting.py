@@ -10,7 +10,8 @@ import torch
 
 from rlstack import envs
 from rlstack.envs import waiting
-from rlstack.envs.waiting import Turns, chosen, put_where
+from rlstack.envs.pool import StartPool
+from rlstack.envs.waiting import chosen, put_where
 from tests.exhaustive import exhaustive
 
 _WORLDS: dict[str, dict[str, Any]] = {
@@ -22,17 +23,42 @@ _WORLDS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_turns_are_taken_one_after_the_other_and_round() -> None:
-    turns = Turns(4, torch.device("cpu"))
-    ended = torch.tensor([False, True, True, False, True])
-    assert turns.places(ended)[ended].tolist() == [0, 1, 2]
-    assert turns.places(ended)[ended].tolist() == [3, 0, 1]
-    assert turns.places(torch.zeros(5, dtype=torch.bool)).shape == (5,)
-    assert turns.places(ended)[ended].tolist() == [2, 3, 0]
-    assert not turns.over
-    for _ in range(Turns.EVERY):
-        turns.places(ended)
-    assert turns.over
+class Numbered:
+    """Initial states that are numbers: how often some have been made before."""
+
+    def __init__(self, count: int, made: int) -> None:
+        self.count, self.made = count, made
+
+    def __len__(self) -> int:
+        return self.count
+
+    def saved(self) -> dict[str, Any]:
+        return {"made": self.made}
+
+
+def test_initial_states_are_taken_in_turn_and_made_anew_when_more_than_half_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(StartPool, "EVERY", 3)
+    made: list[int] = []
+
+    def make(count: int) -> Numbered:
+        made.append(count)
+        return Numbered(count, len(made))
+
+    pool: Any = StartPool(make, lambda saved, device: saved, size=4)
+    ended, none = torch.tensor([False, True, True]), torch.zeros(3, dtype=torch.bool)
+
+    def places(mask: torch.Tensor) -> tuple[int, list[int]]:
+        opening, found = pool.take_where(mask)
+        return opening.made, found[mask].tolist()
+
+    assert [places(ended), places(ended), places(ended)] == [(1, [0, 1]), (1, [2, 3]), (1, [0, 1])]
+    assert [places(ended), places(none), places(none)] == [(2, [0, 1]), (2, []), (2, [])], "six of four were used"
+    assert places(ended) == (2, [2, 3]), "two of four"
+    pool.make_ready(3, calls=5, device=torch.device("cpu"))
+    assert made == [4, 4, 4] and [places(ended)[0] for _ in range(5)] == [3] * 5, "none is made in between"
+    assert places(ended)[0] == 4
 
 
 def test_only_ended_worlds_are_overwritten() -> None:
@@ -70,10 +96,10 @@ def test_worlds_end_and_begin_anew_by_themselves(name: str, monkeypatch: pytest.
 
 
 @exhaustive("name", _WORLDS)
-@pytest.mark.parametrize("every", [Turns.EVERY, 6])  # calls before new initial states are made
+@pytest.mark.parametrize("every", [StartPool.EVERY, 6])  # calls before new initial states are made
 def test_loaded_worlds_go_on_bit_for_bit(name: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "FREE", set())
-    monkeypatch.setattr(Turns, "EVERY", every)
+    monkeypatch.setattr(StartPool, "EVERY", every)
     first, second = (envs.make(name, **_WORLDS[name], seed=3) for _ in range(2))
 
     def goes_on(env: Any, root: Any) -> Any:

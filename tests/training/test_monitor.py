@@ -23,7 +23,7 @@ def test_means_are_those_of_finished_episodes() -> None:
     monitor, nan = Monitor(), float("nan")
     monitor.observe(batch([[True, False], [False, True]], [[3.0, nan], [nan, 5.0]], [[True, True], [False, False]]), {})
     monitor.observe(batch([[False, True]], [[9.0, 1.0]], [[False, True]]), {"loss/critic": torch.tensor(0.25)})
-    assert all(isinstance(value, Tensor) for value in monitor._sums.values()), "read off the device at a flush only"
+    assert isinstance(monitor._sums, Tensor), "read off the device at a flush only"
     resumed = Monitor()
     resumed.load_state_dict(monitor.state_dict())
     for each in (monitor, resumed):

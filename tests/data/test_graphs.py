@@ -1,0 +1,188 @@
+"""Functions recorded as CUDA graphs; on a CPU, a tape of operations stands in for a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rlstack.data import graphs
+from rlstack.data.graphs import CudaGraph, Recorded
+from tests.rehearsal import Tape
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _rehearse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(graphs.GRAPHS, "cpu", Tape)
+
+
+class Pair(NamedTuple):
+    older: Tensor
+    newer: Tensor
+
+
+class Walk:
+    """Changes its state in all the ways that objects do: in place, by replacing tensors, in tuples and by counting."""
+
+    def __init__(self) -> None:
+        self.place, self.pace = torch.zeros(3), torch.ones(3)
+        self.seen, self.shown = Pair(torch.ones(2), torch.ones(2)), TensorDict({"a": torch.zeros(2)}, [2])
+        self.steps, self.generator = 0, torch.Generator().manual_seed(3)
+
+    def step(self, push: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        self.place = 2 * self.place + push + torch.rand(3) + torch.rand(3, generator=self.generator)
+        self.pace.mul_(1.5)
+        self.seen = Pair(self.seen.newer, self.seen.older + 1)
+        self.shown = TensorDict({"a": self.seen.newer * 2}, [2])
+        self.steps += 1
+        return self.place, self.seen.older, self.pace.sum()
+
+
+def _walked(wrap: Callable[[Walk], Any], jump: int = -1) -> tuple[list[Any], Walk]:
+    torch.manual_seed(0)
+    walk, told = Walk(), []
+    step = wrap(walk)
+    for k in range(8):
+        if k == jump:  # as a checkpoint that is loaded
+            walk.place, walk.seen = torch.full((3,), 7.0), Pair(torch.zeros(2), torch.ones(2))
+        told.append([part.clone() for part in step(torch.full((3,), float(k)))])
+    return told, walk
+
+
+@pytest.mark.parametrize("jump", [-1, 2, 6])
+def test_replays_are_calls(jump: int) -> None:
+    wanted, one = _walked(lambda walk: walk.step, jump)
+    found, other = _walked(lambda walk: Recorded(walk.step, "a walk", (walk,), CPU), jump)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    for name in ("place", "pace", "seen", "steps"):
+        torch.testing.assert_close(getattr(other, name), getattr(one, name), rtol=0, atol=0)
+    assert torch.equal(other.shown["a"], one.shown["a"])
+
+
+def test_nobody_elses_tensors_are_overwritten() -> None:
+    walk = Walk()
+    step, kept = Recorded(walk.step, "a walk", (walk,), CPU), []
+    given = torch.ones(3)
+    for _ in range(6):
+        kept.append((walk.place, walk.place.clone()) if not step.replays else (given, torch.ones(3)))
+        step(given)
+    assert step.replays and all(torch.equal(tensor, content) for tensor, content in kept)
+
+
+def test_each_layout_has_its_recording_up_to_a_number() -> None:
+    calls: list[int] = []
+
+    def double(x: Tensor, plus: int) -> Tensor:
+        calls.append(len(x))
+        return 2 * x + plus
+
+    recorded = Recorded(double, "doubling", (), CPU)
+    for size in range(1, 11):
+        for k in range(6):
+            assert recorded(torch.full((size,), float(k)), size % 2).tolist() == [2.0 * k + size % 2] * size
+    assert [calls.count(size) for size in range(1, 11)] == [4] * 8 + [6, 6]
+
+
+def test_what_is_recorded_inside_is_part_of_the_whole() -> None:
+    inner = Recorded(lambda x: x + 1, "one more", (), CPU)
+    outer = Recorded(lambda x: 2 * inner(x), "twice", (), CPU)
+    for k in range(6):
+        assert outer(torch.tensor(float(k))) == 2 * k + 2
+    assert outer.replays and not inner.replays
+
+
+class Odd:
+    """Does what a replay would not repeat."""
+
+    def __init__(self) -> None:
+        self.steps, self.place, self.word = 0, torch.zeros(2), "a"
+
+    def looks(self) -> Tensor:
+        self._go_on()
+        return self.place if float(self.place.sum()) > 0 else -self.place
+
+    def grows(self) -> Tensor:
+        self._go_on()
+        self.place = torch.cat((self.place, self.place[:1]))
+        return self.place
+
+    def renames(self) -> Tensor:
+        self._go_on()
+        self.word += "a"
+        return self.place
+
+    def _go_on(self) -> None:
+        self.steps += 1
+        self.place = self.place + torch.rand(())
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("looks", r"operation not permitted .*_local_scalar_dense tests/data/test_graphs.py:\d+"),
+        ("grows", r"it changes 'place' from \[5\] to \[6\]"),
+        ("renames", "it changes 'word' from 'aaaa' to 'aaaaa'"),
+    ],
+)
+def test_what_cannot_be_recorded_is_told_once_and_goes_on_as_it_was(name: str, told: str) -> None:
+    results = []
+    for wrap in (lambda odd: getattr(odd, name), lambda odd: Recorded(getattr(odd, name), "a look", (odd,), CPU)):
+        torch.manual_seed(0)
+        odd = Odd()
+        step: Any = wrap(odd)
+        results.append([step().clone() for _ in range(3)])
+        with (
+            pytest.warns(UserWarning, match=f"^a look is not recorded as a CUDA graph: {told}")
+            if isinstance(step, Recorded)
+            else nullcontext()
+        ):
+            results[-1].append(step().clone())
+        results[-1] += [step().clone() for _ in range(2)]
+        assert odd.steps == 6
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def test_elsewhere_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(graphs.GRAPHS, "cpu")
+    calls: list[int] = []
+    recorded = Recorded(lambda x: calls.append(1) or x, "nothing", (), CPU)
+    for _ in range(6):
+        recorded(torch.zeros(1))
+    assert len(calls) == 6
+
+
+def test_a_recording_that_fails_on_a_gpu_leaves_stream_and_generators_behind_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state: dict[str, Any] = {"stream": "default", "records": False}
+
+    class Graph:
+        def register_generator_state(self, generator: Any) -> None:
+            pass
+
+    @contextmanager
+    def recording(graph: Graph, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"
+        before, state["stream"], state["records"] = state["stream"], "recording", True
+        yield  # an error leaves both
+        state["stream"], state["records"] = before, False
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: state["stream"])
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: state.__setitem__("stream", stream))
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: None)
+
+    def fails() -> None:
+        raise RuntimeError("operation not permitted")
+
+    with pytest.raises(RuntimeError, match=r"^operation not permitted$"):
+        CudaGraph([]).record(fails)
+    assert state == {"stream": "default", "records": False}
