@@ -30,14 +30,14 @@ def rng_state() -> dict[str, Any]:
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Restores :func:`rng_state`; ignores states of missing GPUs."""
+    """Restores :func:`rng_state`: of as many GPUs as the state and this machine have."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    for gpu, own in zip(range(torch.cuda.device_count()), state["cuda"]):
+        torch.cuda.set_rng_state(own, gpu)
 
 
 @contextmanager
