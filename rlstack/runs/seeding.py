@@ -52,13 +52,15 @@ def rng_untouched() -> Iterator[None]:
 
 @contextmanager
 def surroundings_untouched() -> Iterator[None]:
-    """A context that restores all random generators and torch's number of threads at its end."""
-    threads = torch.get_num_threads()
+    """A context that restores at its end all random generators, torch's number of threads, and its determinism."""
+    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     try:
         with rng_untouched():
             yield
     finally:
         torch.set_num_threads(threads)
+        if mode != torch.get_deterministic_debug_mode():  # setting it imports torch's compiler, which takes a while
+            torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from rlstack.runs.worlds import choose_device, world_options
 from .acceleration import Acceleration
 from .config import TrainConfig, differing, is_resumable
 from .curriculum import Curriculum
+from .determinism import apply
 from .distributed import Ranks
 from .guard import Guard
 from .hardware import Hardware
@@ -100,6 +101,7 @@ class Training:
         self.env = build_worlds(config, worlds_device, self.acceleration.world)
         self.ranks.place(self.env, config.seed)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
+        apply(config.deterministic, self.agent)
         self.acceleration.apply(self.agent)
         self.last_frame = min(config.total_frames, config.until or config.total_frames)
         self.frames = self.previous = 0
