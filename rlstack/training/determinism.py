@@ -48,5 +48,5 @@ def apply(wanted: Wanted, agent: Agent) -> None:
     """
     if (taken := decided(wanted, agent)) is not None:
         torch.use_deterministic_algorithms(taken, warn_only=wanted == "auto")
-        torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads such memory
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nobody reads it
         torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark and not taken

@@ -25,6 +25,7 @@ from rlstack.config import ConfigError
 from rlstack.config.agents import renewed
 from rlstack.config.allowed import check_named, granting
 from rlstack.config.errors import RunError
+from rlstack.envs.bounded_files import check_regular
 from rlstack.envs.working import Work, working
 from rlstack.envs.world import hooks_of
 from rlstack.runs.checkpoint import BEST, CheckpointError, UnreadableError, deciding, read_checkpoint, to_saveable
@@ -170,8 +171,12 @@ def _read(path: Path) -> dict[str, Any]:
     except CheckpointError as error:
         raise RunError(str(error)) from None
     check_named(state, path)
-    if not isinstance(state.get("frames"), int) or not isinstance(state.get("config"), dict):
-        raise RunError(f"{path}: not a checkpoint of a run, it lacks frames or config")
+    config = state.get("config")
+    groups = [
+        config.get(name) if isinstance(config, dict) else None for name in ("agent", "env", "collector", "logger")
+    ]
+    if not isinstance(state.get("frames"), int) or not all(isinstance(group, dict) for group in groups):
+        raise RunError(f"{path}: not a checkpoint of a run, it lacks frames or the configuration")
     return state
 
 
@@ -197,16 +202,16 @@ def _copied(config: dict[str, Any], begins: dict[str, Any] | None, folder: Path,
     plain["logger"] = {**config["logger"], "tensorboard": False, "wandb": "disabled", "mlflow": False, "trackio": False}
     if begins is not None:
         plain["init"] = None
-    if config["agent"].get("replay") is not None:
+    if isinstance(config["agent"].get("replay"), dict):
         plain["agent"] = {**config["agent"], "replay": {**config["agent"]["replay"], "directory": None}}
     opponents = config["env"].get("opponents")
-    if opponents is not None:
-        snapshots = Path(opponents.get("pool") or folder / "opponents")
-        if snapshots.is_dir():
-            shutil.copytree(snapshots, copy / "opponents")
+    if isinstance(opponents, dict):
+        (copy / "opponents").mkdir(parents=True)
+        for snapshot in Path(opponents.get("pool") or folder / "opponents").glob("*.pt"):
+            shutil.copy(check_regular(snapshot), copy / "opponents")
         plain["env"] = {**config["env"], "opponents": {**opponents, "pool": None}}
     run = RunDirectory(copy)
-    run.path.mkdir(exist_ok=True)
+    run.path.mkdir(parents=True, exist_ok=True)
     run.write_config(plain)
     if begins is not None:
         run.checkpoints.save({**begins, "config": plain}, begins["frames"])
