@@ -2,7 +2,7 @@
 
 Commands as functions: :func:`train`, :func:`evaluate`, :func:`watch`, :func:`report`, :func:`compare`,
 :func:`list_runs`, :func:`list_zoo`, :func:`export`, :func:`convert`, :func:`league`, :func:`diagnose`,
-:func:`rewards`, :func:`demo`.
+:func:`rewards`, :func:`demo`, :func:`verify`.
 Parts: :func:`make_collector`, :func:`make_agent`, :func:`flatten_agents`, :func:`load`, :func:`imitate`; worlds come
 from :func:`rlstack.envs.make`.
 """
@@ -38,6 +38,7 @@ __all__ = [
     "report",
     "rewards",
     "train",
+    "verify",
     "watch",
 ]
 
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from .runs.loading import load
     from .train import train
     from .training.imitation import imitate
+    from .verify import verify
     from .watch import watch
 
 
@@ -74,7 +76,7 @@ if sys.argv[:1] == ["-m"] and sys.path[:1] in ([""], [os.getcwd()]):  # a comman
 
 _COMMANDS = {
     *("compare", "convert", "demo", "diagnose", "evaluate", "export", "league", "list_runs", "list_zoo", "report"),
-    *("rewards", "train", "watch"),
+    *("rewards", "train", "verify", "watch"),
 }
 """Modules that can also be called, see :func:`rlstack.command.as_module`."""
 _HOMES = {

@@ -28,6 +28,7 @@ COMMANDS = {
     "zoo": "lists the trained agents that come with rlstack, with their scores",
     "runs": "lists the runs below a folder: state, score, age",
     "compare": "compares two runs, or two groups of seeds, with intervals",
+    "verify": "trains a stretch of a run again, and compares it to the last bit",
     "report": "writes one HTML page about a run or a sweep",
     "league": "plays tournaments, rates players, and trains in leagues",
     "convert": "converts an agent from elsewhere to a native one",

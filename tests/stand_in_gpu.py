@@ -26,6 +26,16 @@ _RESHAPING = (
     "aten::as_strided_",
 )
 
+_UNORDERED = {
+    *("aten::put_", "aten::put", "aten::histc", "aten::kthvalue", "aten::max_unpool2d", "aten::nll_loss2d_forward"),
+    *("aten::grid_sampler_2d_backward", "aten::avg_pool3d_backward", "aten::max_pool2d_with_indices_backward"),
+    *("aten::_adaptive_avg_pool2d_backward", "aten::adaptive_max_pool2d_backward", "aten::_ctc_loss_backward"),
+    *("aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward", "aten::upsample_linear1d_backward"),
+    *("aten::upsample_bilinear2d_backward", "aten::upsample_bicubic2d_backward"),
+}
+"""Operations that have no deterministic algorithm on a GPU (``torch.use_deterministic_algorithms``)."""
+_UNORDERED_IF_FLOATING = ("aten::cumsum", "aten::cumsum_")
+
 _registered = False
 
 
@@ -172,6 +182,9 @@ def _check(
             raise RuntimeError(f"{name}: the generator is not on {target}")
     if not there or name in _COPYING:
         return
+    floating = kwargs.get("dtype", there[0].dtype).is_floating_point
+    if name in _UNORDERED or (name in _UNORDERED_IF_FLOATING and floating) or (name == "aten::median" and args[1:]):
+        raise RuntimeError(f"{name} does not have a deterministic implementation")
     others = [entry for entry in tensors if not isinstance(entry, _Held)]
     if name in _INDEXING and isinstance(args[0], _Held):  # indices may come from the CPU
         others = [entry for entry in others if not any(entry is index for index in args[1])]

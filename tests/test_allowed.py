@@ -186,6 +186,7 @@ COMMANDS = {
     "watch": ["checkpoint=run", "show=numbers", "episodes=1"],
     "export": ["checkpoint=run"],
     "rewards": ["checkpoint=run"],
+    "verify": ["run"],
     "train resume": ["resume=run"],
     "train init": ["init=run", "agent=ppo", "env=cartpole", "env.num_worlds=2", "device=cpu", "run_dir=new"],
     "train expert": ["imitation.expert=run", "agent=ppo", "env=cartpole", "device=cpu", "run_dir=new"],
@@ -199,7 +200,11 @@ COMMANDS = {
     ("name", "route"),
     [
         *((name, "agent") for name in COMMANDS),
-        *((name, route) for name in ("evaluate", "watch", "train resume") for route in ("players", "judges", "world")),
+        *(
+            (name, route)
+            for name in ("evaluate", "watch", "train resume", "verify")
+            for route in ("players", "judges", "world")
+        ),
         *(("train resume", route) for route in ("expert", "snapshots", "server")),
     ],
 )

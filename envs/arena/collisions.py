@@ -63,7 +63,7 @@ def strike(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules) -> 
     health, hits, left = state.target_health, [], []
     for touched in touch.unbind(1):
         struck = touched * (health > 0)
-        hits.append(struck * (struck.cumsum(0) == 1))
+        hits.append(struck * (struck.cumsum(0, dtype=torch.int16) == 1))  # of floats, a GPU has none in a fixed order
         health = torch.sub(health, hits[-1], alpha=rules.shot_damage)
         left.append(health)
     if not hits:

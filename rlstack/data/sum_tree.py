@@ -7,6 +7,9 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+_TILE = 256
 
 
 class SumTree:
@@ -132,11 +135,24 @@ class SumTree:
 def _running_sums(values: Tensor) -> Tensor:
     """Returns running sums along the last dimension that never fall, and rise only at values greater than zero.
 
-    On the CPU terms are added one by one, which guarantees both. A parallel scan adds in a different order for each
-    entry, so that neighbours may differ merely by rounding.
+    On the CPU terms are added one by one, which guarantees both. In parallel they are added in a different order for
+    each entry, so that neighbours may differ merely by rounding.
     """
-    sums = values.cumsum(-1)
-    return sums if values.device.type == "cpu" else _rising_only_at_values(values, sums)
+    return values.cumsum(-1) if values.device.type == "cpu" else _rising_only_at_values(values, _summed(values))
+
+
+def _summed(values: Tensor) -> Tensor:
+    """Returns running sums in an order that is always the same, as products with triangles of ones.
+
+    Torch's ``cumsum`` of floats leaves the order to chance on a GPU.
+    """
+    size = values.shape[-1]
+    ones = values.new_ones(min(size, _TILE), min(size, _TILE)).triu()
+    if size <= _TILE:
+        return (values[..., None, :] @ ones)[..., 0, :]
+    sums = pad(values, (0, -size % _TILE)).unflatten(-1, (-1, _TILE)) @ ones
+    before = pad(_summed(sums[..., -1]), (1, -1))
+    return (sums + before[..., None]).flatten(-2)[..., :size]
 
 
 def _rising_only_at_values(values: Tensor, sums: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ class CheckpointStore:
 
     def latest(self) -> Path | None:
         """Returns the checkpoint with the most frames without opening it; None if there is none."""
-        paths = self._newest_first()
+        paths = self.newest_first()
         return paths[0] if paths else None
 
     @property
@@ -108,7 +108,7 @@ class CheckpointStore:
             CheckpointError: no checkpoint is intact, one that may be intact cannot be read, or a folder has the name
                 of one.
         """
-        candidates = self._newest_first()
+        candidates = self.newest_first()
         best = self.directory / BEST
         if best.is_file():
             if not candidates:
@@ -126,7 +126,8 @@ class CheckpointStore:
         found = f"none of {len(candidates)} checkpoints is sound" if candidates else "no checkpoint"
         raise CheckpointError(f"{self.directory}: {found}")
 
-    def _newest_first(self) -> list[Path]:
+    def newest_first(self) -> list[Path]:
+        """Returns the checkpoints, without the best, from the one with the most frames on, without opening them."""
         try:
             names = os.listdir(self.directory)
         except FileNotFoundError:
@@ -136,7 +137,7 @@ class CheckpointStore:
         return sorted((self.directory / name for name in names if _NAME.fullmatch(name)), key=_frames_of, reverse=True)
 
     def _rotate(self, newest: Path) -> None:
-        others = [path for path in self._newest_first() if path != newest]
+        others = [path for path in self.newest_first() if path != newest]
         abandoned = [path for path in others if _frames_of(path) > _frames_of(newest)]
         earlier = [path for path in others if path not in abandoned]
         for path in abandoned + earlier[self.keep - 1 :]:
@@ -246,7 +247,12 @@ def state_digest(state: dict[str, Any]) -> str:
     Example:
         >>> state_digest(read_checkpoint(Path("runs/a/checkpoints/best.pt")))
     """
-    return content_digest({key: state[key] for key in _DECIDING if key in state})
+    return content_digest(deciding(state))
+
+
+def deciding(state: dict[str, Any]) -> dict[str, Any]:
+    """Returns the entries of a state that :func:`state_digest` covers."""
+    return {key: state[key] for key in _DECIDING if key in state}
 
 
 _DECIDING = (

@@ -30,14 +30,14 @@ def rng_state() -> dict[str, Any]:
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Restores :func:`rng_state`; ignores states of missing GPUs."""
+    """Restores :func:`rng_state`: of as many GPUs as the state and this machine have."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    for gpu, own in zip(range(torch.cuda.device_count()), state["cuda"]):
+        torch.cuda.set_rng_state(own, gpu)
 
 
 @contextmanager
@@ -52,13 +52,15 @@ def rng_untouched() -> Iterator[None]:
 
 @contextmanager
 def surroundings_untouched() -> Iterator[None]:
-    """A context that restores all random generators and torch's number of threads at its end."""
-    threads = torch.get_num_threads()
+    """A context that restores at its end all random generators, torch's number of threads, and its determinism."""
+    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     try:
         with rng_untouched():
             yield
     finally:
         torch.set_num_threads(threads)
+        if mode != torch.get_deterministic_debug_mode():  # setting it imports torch's compiler, which takes a while
+            torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
 
 
 @contextmanager

@@ -42,6 +42,7 @@ RESUMABLE = (
     "collector.address",
     "threads",
     "device",
+    "deterministic",
     "notify",
     "imitation.only",
     "data",
@@ -255,7 +256,8 @@ class ObjectiveConfig:
 class TrainConfig:
     """The configuration of one run. The agent's and the world's own types check ``agent`` and ``env``.
 
-    :mod:`rlstack.training.acceleration` describes ``compile`` and ``cudagraphs``.
+    :mod:`rlstack.training.acceleration` describes ``compile`` and ``cudagraphs``,
+    :mod:`rlstack.training.determinism` ``deterministic``.
     ``init`` names a checkpoint; a new run starts from the networks of its agent. ``data`` names the data that an
     offline run learns from (:mod:`rlstack.training.offline`). Without a ``curriculum`` the world keeps its options.
     ``debug`` is a number of frames, or True for the usual number; see :func:`rlstack.train.debugged`. The run stops at
@@ -284,6 +286,7 @@ class TrainConfig:
     data: str | None = None
     compile: bool | Literal["auto"] = False
     cudagraphs: bool | Literal["auto"] = "auto"
+    deterministic: bool | Literal["auto"] = "auto"
     curriculum: CurriculumConfig | None = None
     until: Count | None = None
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)

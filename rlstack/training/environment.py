@@ -76,6 +76,23 @@ def environment() -> dict[str, Any]:
     }
 
 
+def unlike(run: Path) -> list[str]:
+    """Returns a line for each fact of this process by which numbers may round otherwise than in a run's last start."""
+    entries = [entry for entry in _entries(run) if isinstance(entry, dict)] or [{}]
+    there, here = _facts(entries[-1]), _facts(environment())
+    return [
+        f"{name}: {there[name]!r:.60} in the run, {here.get(name)!r:.60} here, which may round differently"
+        for name in there
+        if there[name] != here.get(name)
+    ]
+
+
+def _facts(entry: dict[str, Any]) -> dict[str, Any]:
+    known = ("system", "processor", "instruction_set", "gpu", "commit")
+    versions = entry.get("versions")
+    return {name: entry[name] for name in known if name in entry} | (versions if isinstance(versions, dict) else {})
+
+
 def commit(folder: Path) -> str | None:
     """Returns the commit of a folder's files, with ``+changes`` if the files differ from it.
 

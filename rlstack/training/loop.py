@@ -34,6 +34,7 @@ from rlstack.runs.worlds import choose_device, world_options
 from .acceleration import Acceleration
 from .config import TrainConfig, differing, is_resumable
 from .curriculum import Curriculum
+from .determinism import apply
 from .distributed import Ranks
 from .guard import Guard
 from .hardware import Hardware
@@ -48,7 +49,7 @@ from .self_check import BatchChecks
 from .self_play import SelfPlay
 from .summary import league_command, resume_command
 
-_OWN_STATE = (
+OWN_STATE = (
     *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
     *("monitor", "curriculum", "imitated", "guard"),
 )
@@ -100,6 +101,7 @@ class Training:
         self.env = build_worlds(config, worlds_device, self.acceleration.world)
         self.ranks.place(self.env, config.seed)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
+        apply(config.deterministic, self.agent)
         self.acceleration.apply(self.agent)
         self.last_frame = min(config.total_frames, config.until or config.total_frames)
         self.frames = self.previous = 0
@@ -126,7 +128,7 @@ class Training:
             EvaluationTime(),
         ]
         self.hooks = [hook for hook in found if hook is not None]
-        names = [*_OWN_STATE, *(hook.name for hook in hooks if hook.name)]
+        names = [*OWN_STATE, *(hook.name for hook in hooks if hook.name)]
         if twice := [name for index, name in enumerate(names) if name in names[:index]]:
             raise ValueError(f"hooks: the name {twice[0]!r} is taken")
 
@@ -373,7 +375,19 @@ class Training:
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def save(self, best: bool = False) -> Any:
-        """Writes a checkpoint of everything that determines how the run continues; returns its path.
+        """Writes a checkpoint of :meth:`state`; returns its path.
+
+        Raises:
+            RunError: the agent's networks are not finite.
+        """
+        if (state := self.state()) is None:
+            return self.run.path
+        if self.frames >= self.config.total_frames:
+            self.digest = state_digest(state)
+        return self.run.checkpoints.save(state, self.frames, best)
+
+    def state(self) -> dict[str, Any] | None:
+        """Returns everything that determines how the run continues, of all ranks; None on all but the first.
 
         Raises:
             RunError: the agent's networks are not finite.
@@ -394,11 +408,7 @@ class Training:
             state["other_ranks_env"] = worlds[1:]
         if self.config.checkpoint.replay and self.config.data is None:
             state["replay"] = self.agent.replay_state()
-        if not self.ranks.join_states(state):
-            return self.run.path
-        if self.frames >= self.config.total_frames:
-            self.digest = state_digest(state)
-        return self.run.checkpoints.save(state, self.frames, best)
+        return state if self.ranks.join_states(state) else None
 
     def restore(self) -> None:
         """Restores the newest intact checkpoint of the run; without one the run starts over, with the same result.

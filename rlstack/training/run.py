@@ -85,6 +85,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         RunDirectory.open(config.resume).check_unfinished(config.total_frames, last_frame)
 
     # Imported only after the configuration has been checked: torch and TorchRL take seconds.
+    from .determinism import prepare
     from .distributed import aside, join, share_of
     from .environment import end_recorded
     from .failures import full_memory_told, told_in_one_line
@@ -93,6 +94,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     from .offline import OfflineData
     from .summary import where_things_are
 
+    prepare(config.deterministic)
     ranks = join()
     own = share_of(config, ranks)
     with aside(ranks) as folder, ExitStack() as stack:
@@ -121,6 +123,7 @@ def _tried(
     from rlstack.envs import world_hooks
 
     from .acceleration import planned
+    from .determinism import explained
     from .memory import check_memory
     from .offline import recorded_for
     from .remote import check_collector
@@ -143,7 +146,8 @@ def _tried(
                 file.unlink(missing_ok=True)
         stack.enter_context(removed_if_empty(directory.path))
         stack.enter_context(check_gradients(bool(config.debug)))
-        print(describe(whole, directory, compiled, ranks.count, recorded and str(recorded)))
+        deterministic = explained(config.deterministic, agent)
+        print(describe(whole, directory, compiled, ranks.count, recorded and str(recorded), deterministic))
         self_check(config, directory, env)
     return directory, recorded
 

@@ -21,7 +21,12 @@ from .config import TrainConfig
 
 
 def describe(
-    config: TrainConfig, run: RunDirectory, compiled: str | None = None, processes: int = 1, data: str | None = None
+    config: TrainConfig,
+    run: RunDirectory,
+    compiled: str | None = None,
+    processes: int = 1,
+    data: str | None = None,
+    deterministic: str | None = None,
 ) -> str:
     """Describes a run in a few lines: agent, world, length, machine and folder.
 
@@ -31,6 +36,7 @@ def describe(
         compiled: description of the compiled parts.
         processes: number of processes that learn together and share worlds, batches and replay buffer.
         data: description of the data of an offline run.
+        deterministic: whether a GPU computes the same bits every time, in words.
     """
     device = choose_device(config.device)
     threads = config.threads or torch.get_num_threads()
@@ -45,6 +51,7 @@ def describe(
         "length": f"{config.total_frames:,} {unit}",
         "device": f"{device} ({hardware})",
         "precision": explained(config.agent, device, config.resume is not None),
+        "deterministic": deterministic,
         **_learning(config.agent),
         "seed": str(config.seed),
         "evaluation": f"every {config.evaluation_every:,}, {config.eval.episodes} episodes per level"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
-from rlstack.data.sum_tree import SumTree, _rising_only_at_values
+from rlstack.data.sum_tree import SumTree, _rising_only_at_values, _summed
 from tests.exhaustive import exhaustive
 
 # Capacities at and around the width of a group (64), and one with wider groups.
@@ -149,6 +149,12 @@ def test_the_state_restores_every_sum(capacity: int) -> None:
 def test_sums_of_a_parallel_scan_are_put_right(sums: list[float], expected: list[float]) -> None:
     values = torch.tensor([[1.0, 0.0, 2.0]])
     assert _rising_only_at_values(values, torch.tensor([sums])).equal(torch.tensor([expected]))
+
+
+@pytest.mark.parametrize("shape", [(1,), (256,), (257,), (3, 64), (2, 600), (70_000,)])
+def test_sums_in_a_fixed_order_are_running_sums(shape: tuple[int, ...]) -> None:
+    values = torch.randint(0, 2**16, shape).double() / 64  # whose sums are exact
+    assert _summed(values).equal(values.cumsum(-1))
 
 
 def test_a_total_above_its_group_does_not_lead_out_of_it() -> None:

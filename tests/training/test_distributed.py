@@ -269,6 +269,7 @@ def test_a_resumed_run_goes_on_exactly_and_only_with_as_many_processes(tmp_path:
         train({**plain_config("stages", tmp_path), "resume": str(run)})
     assert "resuming at" in finished(torchrun("rlstack.train", f"resume={run}"))
     assert rows(run) == metrics
+    assert "equal: " in finished(torchrun("rlstack.verify", str(run)))
     found = newest(run)
     assert found.keys() == straight.keys() and any("other_ranks" in key for key in found)
     for key, value in found.items():

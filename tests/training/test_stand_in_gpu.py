@@ -58,6 +58,8 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
             lambda: torch.ones(3)[x.long()],
         ):
             refused(RuntimeError, "on the CPU", mixed)
+        refused(RuntimeError, "aten::cumsum does not have a deterministic implementation", x.cumsum, 0)
+        assert x.long().cumsum(0).cpu().tolist() == [0, 1, 3]
         refused(RuntimeError, "the generator is not on", torch.rand, 2, device=device, generator=torch.Generator())
         refused(RuntimeError, "the generator is not on", torch.rand, 2, generator=torch.Generator(device=device))
         with pytest.raises((RuntimeError, TypeError)):

@@ -1,0 +1,343 @@
+"""Trains a stretch of a run again and compares it with what the run has saved (``rlstack verify``).
+
+A copy of the run resumes in a temporary folder from one of its checkpoints, or begins from its seed, with the
+configuration in the checkpoint at the end of the stretch; the run's own folder is only read. Evaluations and log lines
+make no difference to how an agent learns, so none is made, and what must agree is what
+:func:`rlstack.runs.checkpoint.state_digest` covers, to the last bit, and the rows of ``metrics.csv``.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlstack.config import ConfigError
+from rlstack.config.agents import renewed
+from rlstack.config.allowed import check_named, granting
+from rlstack.config.errors import RunError
+from rlstack.envs.bounded_files import check_regular
+from rlstack.envs.working import Work, working
+from rlstack.envs.world import hooks_of
+from rlstack.runs.checkpoint import BEST, CheckpointError, UnreadableError, deciding, read_checkpoint, to_saveable
+from rlstack.runs.manifest import MANIFEST, changed
+from rlstack.runs.run_directory import RunDirectory
+
+from .config import differing, is_resumable
+from .environment import unlike
+from .hooks import Hook
+from .loggers import FRAMES, METRICS_FILE, read_metrics
+from .loop import OWN_STATE, Training
+from .run import begun
+
+SEED = 0
+"""Value of ``from`` for the beginning of a run."""
+_OF_THE_MACHINE = ("time/", "system/", "eval/")
+"""Groups of metrics that measure the machine, and evaluations, which are not made again."""
+
+
+@dataclass
+class Verified:
+    """The result of :func:`verify`.
+
+    Attributes:
+        run: folder of the run.
+        start: frames at which the stretch begins; :data:`SEED` for the beginning of the run.
+        end: frames of the checkpoint at its end.
+        rows: number of rows of ``metrics.csv`` in the stretch that agree.
+        differences: lines about everything that differs, the first tensor first, and about damaged files.
+        remarks: lines about what may explain a difference.
+    """
+
+    run: Path
+    start: int
+    end: int
+    rows: int = 0
+    differences: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Returns whether nothing differs and nothing is damaged."""
+        return not self.differences
+
+    def __str__(self) -> str:
+        """Describes the result in lines."""
+        start = f"from {self.start:,}" if self.start else "from the seed"
+        stretch = f"{self.run}, trained again {start} to {self.end:,} frames"
+        if self.equal:
+            return f"equal: {stretch}: the same state to the last bit, and the same metrics (rows: {self.rows})"
+        return "\n  ".join([f"different: {stretch}", *self.differences, *self.remarks])
+
+
+def verify(folder: Path, start: str | int | None, frames: int | None, hooks: Sequence[Hook] = ()) -> Verified:
+    """Trains a stretch of a run again.
+
+    Args:
+        folder: the run's folder.
+        start: the checkpoint to start from: its frames, its file's name, or ``best``; :data:`SEED` for the beginning of
+            the run. None: the last that has a checkpoint to compare with, or the beginning.
+        frames: least number of frames to the checkpoint to compare with; None: the next one.
+        hooks: the hooks of its own that the run had.
+
+    Raises:
+        ConfigError: there is no such run or checkpoint, a file names something that the user has not allowed, or the
+            stretch cannot be repeated exactly.
+        RunError: a checkpoint is damaged.
+    """
+    run = RunDirectory.open(folder)
+    stored = run.read_config()
+    first, last = _stretch(run, start, frames)
+    begins, ends = None if first is None else _read(first), _read(last)
+    config = renewed(ends["config"])
+    _check_repeatable(config, ends, hooks)
+    found = Verified(folder, SEED if begins is None else begins["frames"], ends["frames"])
+    for place in sorted({manifest.parent for manifest in folder.rglob(MANIFEST)}):
+        damaged = (place / name for name in changed(place))
+        found.differences += [f"{path}: changed or damaged after it was written" for path in damaged]
+    for file, other in (("config.yaml", stored), (first, config if begins is None else renewed(begins["config"]))):
+        for key, there, here in differing(other, config):
+            if key != "run_dir" and not is_resumable(key):
+                found.differences.append(f"{key}: {there!r:.60} in {file}, {here!r:.60} in {last}")
+    with (
+        tempfile.TemporaryDirectory(prefix="rlstack-verify-") as temporary,
+        granting([ends["config"], begins]),  # whose names have been checked
+        working("training again", "frames", max(found.end - found.start, 1)) as work,
+        open(os.devnull, "w") as nowhere,
+    ):
+        copy = Path(temporary) / folder.resolve().name
+        plain = _copied(config, begins, folder, copy)
+        again = _Again(found.start, found.end, work)
+        with redirect_stdout(nowhere):
+            _train(plain, [*hooks, again])
+        if again.state is None:  # another rank compares
+            return found
+        entries = list(_differences(deciding(ends), deciding(to_saveable(again.state))))
+        if entries:
+            more = f"; so do {len(entries) - 1} further entries" if entries[1:] else ""
+            found.differences.append(f"{entries[0]}, at {found.end:,} frames{more}")
+        rows = _logged(folder, copy, found)
+        found.differences += rows[:1]
+    found.remarks += [] if found.equal else unlike(folder)
+    return found
+
+
+def _stretch(run: RunDirectory, start: str | int | None, frames: int | None) -> tuple[Path | None, Path]:
+    """Returns the checkpoint to start from, None for the seed, and the one to compare with.
+
+    Raises:
+        ConfigError: there are no such checkpoints.
+    """
+    held = {int(path.stem.rpartition("_")[2]): path for path in reversed(run.checkpoints.newest_first())}
+    if (best := run.checkpoints.directory / BEST).is_file():
+        held.setdefault(_read(best)["frames"], best)
+    numbers = sorted(held)
+    names = {str(number): number for number in numbers} | {path.name: number for number, path in held.items()}
+    names |= {"best": names[BEST]} if BEST in names else {}
+    if start is None:
+        first = max((number for number in numbers if numbers[-1] - number >= (frames or 1)), default=None)
+    elif str(start) == str(SEED):
+        first = None
+    elif (first := names.get(Path(str(start)).name)) is None:
+        raise ConfigError(f"from: {run.path} has no checkpoint {start}; it has: {', '.join(names) or 'none'}, {SEED}")
+    later = [number for number in numbers if first is None or number > first]
+    last = next((number for number in later if number - (first or 0) >= (frames or 0)), None)
+    if last is None:
+        wanted = "" if frames is None else f", {frames:,} frames or more"
+        raise ConfigError(f"from: {run.path} has no later checkpoint{wanted}; it has: {', '.join(names) or 'none'}")
+    return None if first is None else held[first], held[last]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint of a run.
+
+    Raises:
+        ConfigError: it names something that the user has not allowed, or it cannot be read.
+        RunError: it is damaged, or not that of a run.
+    """
+    try:
+        state = read_checkpoint(path)
+    except UnreadableError as error:
+        raise ConfigError(str(error)) from None
+    except CheckpointError as error:
+        raise RunError(str(error)) from None
+    check_named(state, path)
+    config = state.get("config")
+    groups = [
+        config.get(name) if isinstance(config, dict) else None for name in ("agent", "env", "collector", "logger")
+    ]
+    if not isinstance(state.get("frames"), int) or not all(isinstance(group, dict) for group in groups):
+        raise RunError(f"{path}: not a checkpoint of a run, it lacks frames or the configuration")
+    return state
+
+
+def _check_repeatable(config: dict[str, Any], ends: Mapping[str, Any], hooks: Sequence[Hook]) -> None:
+    """Raises a :class:`ConfigError` if a run with this configuration cannot be repeated here."""
+    ranks = 1 + len(ends.get("other_ranks", []))
+    if ranks != int(os.environ.get("WORLD_SIZE", "1")):
+        start = f"torchrun --standalone --nproc_per_node={ranks}" if ranks > 1 else "python"
+        raise ConfigError(f"verify: the run is one of {ranks} processes; start it with {start} -m rlstack.verify")
+    if config["collector"].get("backend") == "multiasync":
+        raise ConfigError("verify: collector.backend=multiasync never repeats, its workers do not wait for the learner")
+    if config["env"].get("max_instances") is not None:
+        raise ConfigError("verify: with env.max_instances evaluations interrupt episodes, which cannot be repeated")
+    own = set(ends) - {*OWN_STATE, "data"} - {hook.name for hook in hooks}
+    if own:
+        names = ", ".join(sorted(own))
+        raise ConfigError(f"verify: the run had hooks of its own ({names}), which rlstack.verify takes as hooks=[...]")
+
+
+def _copied(config: dict[str, Any], begins: dict[str, Any] | None, folder: Path, copy: Path) -> dict[str, Any]:
+    """Makes a copy of the run at the beginning of the stretch; returns its configuration, which keeps to its folder."""
+    plain = {**config, "run_dir": str(copy), "resume": str(copy), "notify": None, "allow": []}
+    plain["logger"] = {**config["logger"], "tensorboard": False, "wandb": "disabled", "mlflow": False, "trackio": False}
+    if begins is not None:
+        plain["init"] = None
+    if isinstance(config["agent"].get("replay"), dict):
+        plain["agent"] = {**config["agent"], "replay": {**config["agent"]["replay"], "directory": None}}
+    opponents = config["env"].get("opponents")
+    if isinstance(opponents, dict):
+        (copy / "opponents").mkdir(parents=True)
+        for snapshot in Path(opponents.get("pool") or folder / "opponents").glob("*.pt"):
+            shutil.copy(check_regular(snapshot), copy / "opponents")
+        plain["env"] = {**config["env"], "opponents": {**opponents, "pool": None}}
+    run = RunDirectory(copy)
+    run.path.mkdir(parents=True, exist_ok=True)
+    run.write_config(plain)
+    if begins is not None:
+        run.checkpoints.save({**begins, "config": plain}, begins["frames"])
+    return plain
+
+
+class _Reached(Exception):
+    """Ends the training at the end of the stretch."""
+
+
+class _Again(Hook):
+    """Keeps the state of a run at a number of frames, and ends it.
+
+    Args:
+        start: frames at which the stretch begins.
+        end: frames at which it ends.
+        work: shows the progress.
+
+    Attributes:
+        state: the state at the end; None on all ranks but the first.
+    """
+
+    def __init__(self, start: int, end: int, work: Work) -> None:
+        self._start, self._end, self._work = start, end, work
+        self.state: dict[str, Any] | None = None
+
+    def on_prepare(self, training: Training) -> None:
+        """Raises a :class:`ConfigError` if the checkpoint lacks what the run continues from."""
+        c = training.config
+        if not training.frames:
+            return
+        if not c.checkpoint.replay and c.data is None and training.agent.replay_state() is not None:
+            raise ConfigError("verify: checkpoint.replay=false, without the replay buffer only from=0 repeats exactly")
+        if not hooks_of(training.env).saves_episodes and c.data is None:
+            raise ConfigError(f"verify: the state of env={c.env['name']} cannot be saved, only from=0 repeats exactly")
+
+    def evaluation_due(self, training: Training) -> bool:
+        return False
+
+    def on_start(self, training: Training) -> None:
+        self._look(training)
+
+    def on_iteration(self, training: Training) -> None:
+        self._work.reach(training.frames - self._start)
+        self._look(training)
+
+    def on_end(self, training: Training) -> None:
+        self._keep(training)
+
+    def _look(self, training: Training) -> None:
+        if training.frames >= self._end:
+            self._keep(training)
+
+    def _keep(self, training: Training) -> None:
+        self.state = training.state()
+        raise _Reached
+
+
+def _train(plain: dict[str, Any], hooks: Sequence[Hook]) -> None:
+    try:
+        with begun(plain, hooks) as training:
+            training.execute()
+    except _Reached:
+        pass
+
+
+def _differences(there: Any, here: Any, path: str = "") -> Iterator[str]:
+    """Yields a line about each entry of the run's state that differs from the one trained again."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in there:
+            where = f"{path}.{name}".lstrip(".")
+            if name not in here:
+                yield f"{where}: missing when trained again"
+            else:
+                yield from _differences(there[name], here[name], where)
+        for name in here.keys() - there.keys():
+            yield f"{path}.{name}".lstrip(".") + ": missing in the run"
+    elif isinstance(there, list | tuple) and isinstance(here, list | tuple):
+        if path == "rng.cuda":  # machines have various numbers of GPUs
+            there, here = there[: len(here)], here[: len(there)]
+        if len(there) != len(here):
+            yield f"{path}: {len(there)} entries in the run, {len(here)} trained again"
+        for index, (one, other) in enumerate(zip(there, here)):
+            yield from _differences(one, other, f"{path}.{index}")
+    elif isinstance(there, Tensor) and isinstance(here, Tensor):
+        yield from _tensors_differ(there, here.cpu(), path)
+    elif type(there) is not type(here) or repr(there) != repr(here):
+        yield f"{path}: {there!r:.60} in the run, {here!r:.60} trained again"
+
+
+def _tensors_differ(there: Tensor, here: Tensor, path: str) -> Iterator[str]:
+    shapes = [f"{value.dtype} {list(value.shape)}" for value in (there, here)]
+    if shapes[0] != shapes[1]:
+        yield f"{path}: {shapes[0]} in the run, {shapes[1]} trained again"
+        return
+    ours, theirs = (value.reshape(-1, 1).contiguous().view(torch.uint8) for value in (here, there))
+    other = (ours != theirs).any(-1)
+    if not other.any():
+        return
+    one, two = (value.flatten()[other].double() for value in (there, here))
+    size, place = (two - one).abs(), other.nonzero()[0].tolist()
+    yield (
+        f"{path} {list(there.shape)}: {len(size):,} of {there.numel():,} numbers differ, by up to {size.max():.3g} "
+        f"(first number {place[0]:,}: {one[0]:.9g} in the run, {two[0]:.9g} trained again)"
+    )
+
+
+def _logged(folder: Path, copy: Path, found: Verified) -> list[str]:
+    """Compares the rows of ``metrics.csv`` in the stretch; returns a line for the first number that differs."""
+    try:
+        there, here = _rows(folder), _rows(copy)
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        return [f"{folder / METRICS_FILE}: cannot be read ({error})"]
+    for frames in sorted(there.keys() & here.keys()):
+        for name in there[frames].keys() & here[frames].keys():
+            one, two = there[frames][name], here[frames][name]
+            if found.start < frames <= found.end and repr(one) != repr(two):
+                return [f"{METRICS_FILE}, {name} at {frames:,} frames: {one!r} in the run, {two!r} trained again"]
+        found.rows += found.start < frames <= found.end
+    return []
+
+
+def _rows(folder: Path) -> dict[int, dict[str, float]]:
+    """Returns the metrics of each frame that do not depend on the machine."""
+    rows: dict[int, dict[str, float]] = {}
+    for row in read_metrics(folder / METRICS_FILE):
+        kept = {name: value for name, value in row.items() if not name.startswith(_OF_THE_MACHINE)}
+        rows.setdefault(int(row[FRAMES]), {}).update(kept)
+    return rows
