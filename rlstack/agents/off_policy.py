@@ -123,7 +123,8 @@ class OffPolicy(Agent):
     @property
     def samples_here(self) -> bool:
         """Whether the replay buffer lies where the agent learns, so that drawing from it is part of a recording."""
-        return self.replay.direct and self.replay.storage.device == torch.empty(0, device=self.device).device
+        here = torch.empty(0, device=self.device).device
+        return getattr(self.replay, "direct", False) and self.replay.storage.device == here
 
     @property
     def cycle(self) -> int:

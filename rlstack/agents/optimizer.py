@@ -290,8 +290,8 @@ class Optimizer:
         numbers = [loss, *([] if self._scaler.is_enabled() else self.norms)]
         if looks_are_free(loss.device):
             return not all(math.isfinite(number.item()) for number in numbers)
-        sound = torch.stack([torch.isfinite(number) for number in numbers]).all()
-        found = (~sound).to(self.refused.dtype)
+        # Zero times a number is zero if the number is finite, and NaN if not.
+        found = torch.stack(numbers).mul_(0).sum().ne(0).to(self.refused.dtype)
         self.refused.add_(found)
         return found
 

@@ -373,7 +373,7 @@ def _holds_tensors(value: Any, known: dict[int, bool]) -> bool:
     if id(value) not in known:
         known[id(value)] = False  # for what refers back to it
         found = None if isinstance(value, _NUMBERS) else _entries(value)
-        known[id(value)] = found is not None and any([_holds_tensors(entry, known) for _, entry in found[1]])
+        known[id(value)] = found is not None and any(_holds_tensors(entry, known) for _, entry in found[1])
     return known[id(value)]
 
 

@@ -184,6 +184,12 @@ class Loss(LossModule):
         value: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
         return value
 
+    def values_of_all(self, critics: Any, tensordict: TensorDictBase, action: Tensor) -> list[Tensor]:
+        """Returns ``Q(s, a) [..., 1]`` of each critic, see :class:`~rlstack.networks.values.Critics`."""
+        if getattr(critics, "batched", False):
+            return critics(required(tensordict, self.tensor_keys.observation), action)
+        return [self.value(critic, tensordict, action) for critic in critics]
+
     def joint_values(
         self, critics: Any, tensordict: TensorDictBase, next_action: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:

@@ -11,6 +11,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, smooth_l1_loss
 
+from rlstack.networks.values import Critics
+
 from .base import Loss, Metrics, frozen, required
 
 _ERRORS = {"mse": mse_loss, "smooth_l1": smooth_l1_loss}
@@ -53,7 +55,7 @@ class DDPGLoss(Loss):
         critics = [critic] if isinstance(critic, nn.Module) else list(critic)
         if len(critics) not in (1, 2):
             raise ValueError(f"one critic or two are needed, got {len(critics)}")
-        self.add_network("critics", nn.ModuleList(critics), target=not joint)
+        self.add_network("critics", Critics(critics), target=not joint)
         self.joint = joint
         self.error, self.raw_penalty = _ERRORS[error], raw_penalty
 
@@ -71,7 +73,7 @@ class DDPGLoss(Loss):
         """Returns the target of ``Q(s, a)``, ``[..., 1]``."""
         following = required(tensordict, "next")
         action = self.target_action(following)
-        values = [self.value(critic, following, action) for critic in self.target_critics]
+        values = self.values_of_all(self.target_critics, following, action)
         return self.bootstrapped(tensordict, _least(values))
 
     def joint_target(self, tensordict: TensorDictBase) -> tuple[Tensor, list[Tensor]]:
@@ -87,7 +89,7 @@ class DDPGLoss(Loss):
             target, values = self.joint_target(tensordict)
         else:
             target, action = self.target_value(tensordict), required(tensordict, self.tensor_keys.action)
-            values = [self.value(critic, tensordict, action) for critic in self.critics]
+            values = self.values_of_all(self.critics, tensordict, action)
         errors, metrics = self.regression(self.error, values, target, tensordict)
         return torch.stack(errors).sum(), metrics
 

@@ -15,6 +15,7 @@ from torch.nn.functional import mse_loss, softplus
 from rlstack.config.agents import Squash
 from rlstack.networks.actors import squashed
 from rlstack.networks.distributions import legal, masked_logits
+from rlstack.networks.values import Critics
 
 from .base import Loss, Metrics, frozen, required
 
@@ -107,7 +108,7 @@ class SACLoss(Loss):
         if alpha <= 0:
             raise ValueError(f"alpha: {alpha:g} is not positive")
         self.add_network("actor", actor, target=target_actor)
-        self.add_network("critics", nn.ModuleList(critics), target=not joint)
+        self.add_network("critics", Critics(critics), target=not joint)
         self.joint = joint
         dtype = next((parameter.dtype for parameter in actor.parameters()), None)
         self.add_network("temperature", Temperature(alpha, dtype))
@@ -155,12 +156,12 @@ class SACLoss(Loss):
     def taken_values(self, tensordict: TensorDictBase) -> list[Tensor]:
         """Returns ``Q(s, a) [..., 1]`` of both critics for the action that was taken."""
         action = required(tensordict, self.tensor_keys.action)
-        return [self.value(critic, tensordict, action) for critic in self.critics]
+        return self.values_of_all(self.critics, tensordict, action)
 
     def soft_value(self, following: TensorDictBase) -> Tensor:
         """Returns ``min Qbar(s', a') - alpha log pi(a' | s') [..., 1]``."""
         action, log_prob = self.action_and_log_prob(following, self.target_actor_acts)
-        least = torch.minimum(*(self.value(critic, following, action) for critic in self.target_critics))
+        least = torch.minimum(*self.values_of_all(self.target_critics, following, action))
         return least - self.temperature() * log_prob
 
     # -- losses --------------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class SACLoss(Loss):
         if self.joint:
             self.critics.eval()
         action, log_prob = self.action_and_log_prob(tensordict)
-        least = torch.minimum(*(self.value(critic, tensordict, action) for critic in self.critics))
+        least = torch.minimum(*self.values_of_all(self.critics, tensordict, action))
         loss = (self.temperature().detach() * log_prob - least).mean()
         return loss, {"entropy": -log_prob.detach().mean()}
 

@@ -43,7 +43,7 @@ class TQCLoss(SACLoss):
 
     def quantiles(self, critics: Any, tensordict: TensorDictBase, action: Tensor) -> list[Tensor]:
         """Returns ``Z(s, a) [..., n]`` of each critic."""
-        return [self.value(critic, tensordict, action) for critic in critics]
+        return self.values_of_all(critics, tensordict, action)
 
     def soft_value(self, following: TensorDictBase) -> Tensor:
         """Returns the quantiles of the next state's value that are kept, ``[..., k]``, in ascending order."""

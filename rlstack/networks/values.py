@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any, Literal
 
 import torch
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rlstack.config.agents import Activation
+from rlstack.envs.waiting import looks_are_free
 
 from .encoders import Layers, Observation, apply_linear, mlp
 
@@ -130,6 +133,75 @@ class ActionValue(nn.Module):
             return apply_linear(self.output, self.trunk.forward(torch.cat((x, action), -1)))
         x = self.trunk[: self._first_layer](x) * self.action_encoder(action)
         return self.output(self.trunk[self._first_layer :](x))
+
+
+class Critics(nn.ModuleList):
+    """Networks of one structure that judge the same; on a GPU all are computed as one batch.
+
+    There the parameters of all lie side by side in memory, so that each layer is one matrix product. This takes
+    networks without buffers that share no parameters; others are computed one by one, as all are on a CPU.
+    """
+
+    _whole: list[Tensor] | None = None
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__(networks)
+        self._lay()
+
+    def _lay(self) -> None:
+        """Lays the parameters of all networks side by side."""
+        self._whole = None
+        parameters = [list(network.parameters()) for network in self]
+        every = [parameter for own in parameters for parameter in own]
+        alike = len({str(network) for network in self}) == 1 and len(set(map(id, every))) == len(every)
+        if len(self) < 2 or not every or not alike or any(True for _ in self.buffers()):
+            return
+        if looks_are_free(every[0].device) or any(isinstance(network, TensorDictModuleBase) for network in self):
+            return
+        self._whole = [torch.stack([parameter.detach() for parameter in same]) for same in zip(*parameters)]
+        for whole, same in zip(self._whole, zip(*parameters)):
+            for parameter, own in zip(same, whole.unbind(0)):
+                parameter.data = own
+
+    @property
+    def batched(self) -> bool:
+        """Whether all are computed as one batch."""
+        return self._whole is not None
+
+    def forward(self, *inputs: Any) -> list[Tensor]:
+        """Returns the output of each network for the same inputs."""
+        if self._whole is None:
+            return [network(*inputs) for network in self]
+        first: Any = self[0]
+        names = [name for name, _ in first.named_parameters()]
+        columns = zip(*(network.parameters() for network in self))
+        stacked = {name: _SideBySide.apply(whole, *own) for name, whole, own in zip(names, self._whole, columns)}
+
+        def one(parameters: dict[str, Tensor]) -> Any:
+            return torch.func.functional_call(first, parameters, inputs)
+
+        return list(torch.vmap(one, randomness="different")(stacked).unbind(0))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Critics:
+        memo[id(self)] = copied = Critics(deepcopy(list(self), memo))
+        return copied.train(self.training)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self._lay()
+        return self
+
+
+class _SideBySide(torch.autograd.Function):
+    """Several parameters as the tensor in which they lie; its gradient is split among them without a copy."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, *_: Tensor) -> Tensor:
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return None, *gradients[0].unbind(0)
 
 
 def orthogonal_(network: StateNetwork, output_gain: float) -> None:

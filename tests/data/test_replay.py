@@ -166,7 +166,7 @@ def test_nothing_to_sample() -> None:
 def test_it_is_torchrls_and_so_are_its_parts(storage: Any, base: type) -> None:
     replay = make_replay(10, 5, storage=storage)
     assert isinstance(replay, ReplayBuffer) and isinstance(replay.storage, base)
-    assert type(replay.sampler) is RandomSampler
+    assert isinstance(replay.sampler, RandomSampler)
     assert replay.extend(numbered(0, 8)).tolist() == list(range(8))
     assert replay.extend(numbered(8, 12)).tolist() == [8, 9, 0, 1]
     assert replay.storage[:]["action"][:, 0].tolist() == [10, 11, *range(2, 10)]
