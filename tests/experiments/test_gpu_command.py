@@ -231,6 +231,11 @@ def test_random_numbers_are_drawn_on_the_cpu() -> None:
     assert torch.equal(found, wanted)
     with DrawnOnCpu(), pytest.raises(RuntimeError, match="a generator on cpu for numbers on meta"):
         torch.rand(2, generator=own, device="meta")
+    with DrawnOnCpu():  # a recurrent layer as a GPU computes it: tagged as drawing, and not on a CPU
+        x, state, weights = (torch.zeros(size, device="meta") for size in ((5, 2, 3), (1, 2, 4), (128,)))
+        lstm = (2, 4, 0, 1, False, 0, True, False, [], None)
+        found = torch.ops.aten._cudnn_rnn(x, [weights], 4, None, state, state, *lstm)[0]
+    assert found.device.type == "meta" and found.shape == (5, 2, 4)
 
 
 def test_rates_are_work_over_time() -> None:
