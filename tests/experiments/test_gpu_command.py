@@ -274,7 +274,7 @@ def test_rates_are_work_over_time() -> None:
 @pytest.mark.parametrize(
     "selected",
     [
-        pytest.param(["only=world cartpole,updates,65536"], id="a few rows"),
+        pytest.param(["only=world cartpole,td3 updates,ppo 8192"], id="a few rows"),
         pytest.param(["minutes=15"], id="all rows", marks=pytest.mark.slow),
     ],
 )
