@@ -119,7 +119,7 @@ def told(found: list[float], unit: str, **more: Any) -> Found:
 
 def _pace(setting: Setting) -> tuple[float, int]:
     """Returns seconds of a repetition and the number of repetitions."""
-    return (0.05, 3) if setting.quick else (1.0, 5)
+    return (0.05, 3) if setting.quick else (0.6, 5)
 
 
 def _require_compiler(setting: Setting, compiles: bool) -> None:
