@@ -218,7 +218,8 @@ class Meter(Hook):
     def __init__(self, device: torch.device, seconds: float, warm_up: int) -> None:
         self._device, self._seconds, self._warm_up = device, seconds, warm_up
         self._clock = DeviceClock("wall", device)
-        self._iterations, self._spent = 0, 0.0
+        self._iterations, self._spent, self._first = 0, 0.0, 0.0
+        self._before, self._frames, self._updates = 0.0, 0, 0
         self._profile: Profile | None = None
         self._parts: list[tuple[Events, int]] = []  # of collecting and of learning, with their steps and updates
         self.rates: list[float] = []
