@@ -84,7 +84,7 @@ bench: $(EXTRAS_STAMP) ## speed of the worlds, and of training beside peers; ARG
 	$(PY) -m experiments.benchmarks.speed $(ARGS)
 	$(PY) -m experiments.benchmarks.peers
 
-gpu: $(STAMP) ## checks and speeds of everything on a GPU, nine minutes; ARGS="output=<folder>"
+gpu: $(STAMP) ## checks and speeds of everything on a GPU, five minutes; ARGS="only=<names>"
 	$(PY) -m experiments.gpu $(ARGS)
 
 wheel: $(STAMP) ## build the source archive, and out of it the wheel, into dist/

@@ -20,6 +20,7 @@ from experiments.arena import learning as arena
 from experiments.benchmarks import data_parallel, equal_ppo, instruction_sets, peers, recurrent, soak, speed, workers
 from experiments.corrections import curves as corrections
 from experiments.echelon import memory
+from experiments.gpu import results as gpu
 from experiments.marinenav import algorithms, benchmark, offline, options, quality
 from experiments.recorded import curves as recorded
 from experiments.reference_scores import scores
@@ -63,6 +64,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "data_parallel": lambda: data_parallel.markdown(_read("benchmarks/results/data_parallel")),
     "workers": lambda: workers.markdown(_read("benchmarks/results/workers")),
     "soak": lambda: soak.markdown(_read("benchmarks/results/soak")),
+    "gpu": lambda: gpu.markdown(HERE / "gpu"),
     "recurrent": lambda: recurrent.markdown(_read("benchmarks/results/recurrent")),
 }
 

@@ -1,12 +1,17 @@
-"""Checks and measures rlstack on a GPU in at most nine minutes.
+"""Checks and measures rlstack on a GPU in at most five minutes.
 
-    python -m experiments.gpu [device=cuda] [quick=false] [output=<folder>] [only=<part of names>] [minutes=9]
+    python -m experiments.gpu [device=cuda] [quick=false] [order=checks] [only=<names>] [skip=<names>] [minutes=5]
+                              [output=<file>]
 
-Checks come first: worlds and updates compared with the CPU's, resuming, waits for the GPU, CUDA graphs and compiled
-code; speeds follow. If a row fails, the others still run; rows that no longer fit into the time are skipped.
-``gpu.json``, the table ``gpu.md`` and ``log.txt``, which has the details of failures, go to ``runs/gpu_<time>``, or to
-``output``. The exit status is 1 if a check failed. ``only=marinenav`` runs the rows whose names contain it. With
-``device=cpu quick=true`` the same code runs on a CPU in a minute.
+Checks run side by side, one on each core: worlds and updates compared with the CPU's, resuming, waits for the GPU, CUDA
+graphs and compiled code. Speeds follow (with ``order=speed`` they come first), one after the other. If a row fails,
+hangs or crashes, the others still run; rows that no longer fit into the time are not run. ``only=sac,speed`` runs the
+rows whose group (``correctness``, ``speed``) or name contains one of these parts, ``skip`` leaves such rows out.
+
+After every row the results are written to ``experiments/gpu/<card>.json``, from which ``python -m experiments.tables``
+makes the README's table, or to ``output``; those of ``quick=true`` and of a CPU to ``runs/gpu.json``. Rows of an
+earlier run stay in the file if machine and commit are the same. ``gpu.log`` beside it has the details of failures. The
+exit status is 1 if a check failed. With ``device=cpu quick=true`` the same code runs on a CPU in a minute or two.
 """
 
 from __future__ import annotations

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -14,8 +17,11 @@ from yaml import YAMLError
 
 from rlstack.config import ConfigError, Interval, build, to_plain
 
-from .runner import Outcome, Row, Runner, Setting, fails, write
+from .results import write
+from .rows import MACHINE
+from .runner import NoDevice, Outcome, Row, Runner, Setting, fails
 
+HERE = Path(__file__).parent
 _MARKS = {"passed": "ok    ", "failed": "FAILED", "left out": "--    ", "not run": "--    "}
 _ENDING = 10.0  # s reserved for a process that hangs and for writing
 
@@ -28,7 +34,9 @@ class Options:
     quick: bool = False
     output: str | None = None
     only: str = ""
-    minutes: Annotated[float, Interval(low=0.5)] = 9.0
+    skip: str = ""
+    order: Literal["checks", "speed"] = "checks"
+    minutes: Annotated[float, Interval(low=0.5)] = 5.0
 
 
 def parsed(given: Sequence[str]) -> Options:
@@ -47,6 +55,26 @@ def parsed(given: Sequence[str]) -> Options:
     return build(Options, plain)
 
 
+def chosen(options: Options, rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows that ``only`` and ``skip`` leave.
+
+    Raises:
+        ConfigError: they leave none, or a part of them is in no row's group or name.
+    """
+    found = list(rows)
+    for option, keeps in (("only", True), ("skip", False)):
+        parts = [part.strip() for part in getattr(options, option).split(",") if part.strip()]
+        named = {part: [row for row in rows if part in f"{row.group} {row.name}"] for part in parts}
+        for part in parts:
+            if not named[part]:
+                raise ConfigError(f"{option}: no row's name contains {part!r}")
+        if parts:
+            found = [row for row in found if any(row in these for these in named.values()) == keeps]
+    if not found:
+        raise ConfigError("only, skip: together they leave no row")
+    return found
+
+
 def run(given: Sequence[str], rows: Sequence[Row]) -> int:
     """Runs the selected rows, prints and writes their results; returns the exit status.
 
@@ -55,32 +83,42 @@ def run(given: Sequence[str], rows: Sequence[Row]) -> int:
         NoDevice: the device cannot be used.
     """
     options, began = parsed(given), time.monotonic()
-    chosen = [row for row in rows if options.only in row.name]
-    if not chosen:
-        raise ConfigError(f"only: no row's name contains {options.only!r}")
-    folder = Path(options.output or f"runs/gpu_{time.strftime('%Y%m%d-%H%M%S')}")
+    rows = chosen(options, rows)
+    rehearsal = options.quick or not options.device.startswith("cuda")
+    folder = Path(options.output).parent if options.output else Path("runs") if rehearsal else HERE
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"output: {folder} cannot be made ({error.strerror})") from None
-    setting = Setting(options.device, options.quick)
-    log = folder / "log.txt"
-    runner = Runner(setting, 60 * options.minutes - _ENDING, log, "experiments.gpu.machine:machine")
-    outcomes: list[Outcome] = []
-    width = max(len(row.name) for row in chosen)
-    for outcome in runner.run(chosen):
-        outcomes.append(outcome)
-        mark = _MARKS[outcome.status]
-        print(f"{mark} {outcome.name:{width}} {outcome.seconds:6.1f} s  {outcome.line}", flush=True)
-        about: dict[str, Any] = {
-            "command": " ".join(["python -m experiments.gpu", *given]),
-            "device": options.device,
-            "quick": options.quick,
-            "seconds": round(time.monotonic() - began, 1),
-            "machine": runner.machine,
-        }
-        write(folder, about, outcomes)  # after each row, so that a killed command leaves its results
-    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in _MARKS}
-    print(", ".join(f"{count} {status}" for status, count in counts.items() if count))
-    print(f"written to {folder}: gpu.json, gpu.md, log.txt")
-    return 1 if fails(outcomes) else 0
+    setting, limit = Setting(options.device, options.quick), 60 * options.minutes - _ENDING
+    with Runner(setting, limit, folder / "gpu.log", "experiments.gpu.machine:prepare") as runner:
+        (machine,) = runner.run([MACHINE])
+        if machine.status != "passed":
+            raise NoDevice(machine.line)
+        print(machine.line, flush=True)
+        path = Path(options.output or folder / ("gpu.json" if rehearsal else name_of(machine.figures["gpu"])))
+        outcomes: dict[str, Outcome] = {}
+
+        def keep(outcome: Outcome) -> None:  # after each row, so that a killed command leaves its results
+            outcomes[outcome.name] = outcome
+            about = {"command": " ".join(["python -m experiments.gpu", *given]), "quick": options.quick}
+            about |= {"seconds": round(time.monotonic() - began, 1), "machine": machine.figures}
+            write(path, about, [outcomes[row.name] for row in rows if row.name in outcomes])
+
+        checks, speeds = ([row for row in rows if row.group == group] for group in ("correctness", "speed"))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        parts, width = [(checks, cores), (speeds, 1)], max(len(row.name) for row in rows)
+        for part, processes in parts if options.order == "checks" else parts[::-1]:
+            for outcome in runner.run(part, processes, keep):
+                mark = _MARKS[outcome.status]
+                print(f"{mark} {outcome.name:{width}} {outcome.seconds:6.1f} s  {outcome.line}", flush=True)
+    counts = Counter(outcome.status for outcome in outcomes.values())
+    told = ", ".join(f"{counts[status]} {status}" for status in _MARKS if counts[status])
+    print(f"{told}, {time.monotonic() - began:.0f} s; written to {path} and gpu.log beside it")
+    return 1 if fails(list(outcomes.values())) else 0
+
+
+def name_of(card: str) -> str:
+    """Returns the name of a card's result file, such as ``h100.json`` for ``NVIDIA H100 80GB HBM3``."""
+    words = re.sub(r"nvidia|geforce|\d+gb|hbm\w+", "", card.lower()).split()
+    return f"{'_'.join(words)}.json"

@@ -9,6 +9,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+_NOT_DRAWN = ("_cudnn_rnn", "miopen_rnn", "attention")
+"""Parts of the names of operations that are tagged as drawing because of their dropout, which nothing here has.
+
+They exist on a GPU alone.
+"""
+
 
 class DrawnOnCpu(TorchDispatchMode):
     """A context in which every random operation runs on the CPU, with its result moved to the requested device.
@@ -23,7 +29,8 @@ class DrawnOnCpu(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if not draws or any(name in func._schema.name for name in _NOT_DRAWN):
             return func(*args, **kwargs)
         given = [entry for entry in (*args, *kwargs.values()) if isinstance(entry, Tensor)]
         asked = kwargs.get("device")

@@ -1,28 +1,30 @@
-"""Describes the machine of a measurement: names, versions, and the utilisation of the GPU."""
+"""Describes the machine of a measurement, and prepares its processes."""
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
-import time
-from types import TracebackType
-from typing import Any
 
 import torch
-from typing_extensions import Self
 
 from rlstack.config import ConfigError
 from rlstack.data.devices import usable_device
 from rlstack.training.acceleration import keep_compiled_code, missing_compiler
 from rlstack.training.environment import environment
-from rlstack.training.hardware import GpuWatch
 
-from .runner import NoDevice, Setting
+from .runner import Found, NoDevice, Setting
 
 
-def machine(setting: Setting) -> dict[str, Any]:
-    """Returns hardware and versions, and prepares this process for rows.
+def prepare(setting: Setting) -> None:
+    """Prepares a process for rows: one thread, the card of the setting, and the folder of compiled code."""
+    torch.set_num_threads(1)
+    keep_compiled_code()
+    if setting.device.startswith("cuda") and torch.cuda.is_available():
+        torch.cuda.set_device(torch.device(setting.device))
+
+
+def machine(setting: Setting) -> Found:
+    """Describes hardware and versions.
 
     Raises:
         NoDevice: the device cannot be used.
@@ -31,40 +33,28 @@ def machine(setting: Setting) -> dict[str, Any]:
         device = usable_device(setting.device, "device", "cpu, cuda, cuda:<k>")
     except ConfigError as error:
         raise NoDevice(str(error)) from None
-    keep_compiled_code()
     found = environment()
     told = {
-        "date": found["started"],
         "gpu": None,
         "processor": found["processor"],
         "cores": found["cores"],
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
         **found["versions"],
         "triton": _version_of("triton"),
         "commit": found["commit"],
-        "not there": ", ".join(_absent(device)) or None,
+        "not there": missing_compiler(device),
     }
-    if device.type != "cuda":
-        return told
-    torch.cuda.set_device(device)
-    properties = torch.cuda.get_device_properties(device)
-    return told | {
-        "gpu": properties.name,
-        "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
-        "capability": f"{properties.major}.{properties.minor}",
-        "driver": _asked("driver_version"),
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-    }
-
-
-def _absent(device: torch.device) -> list[str]:
-    """Returns the optional requirements of rows that are missing here."""
-    found = [missing_compiler(device)]
-    if device.type == "cuda" and importlib.util.find_spec("pynvml") is None:
-        found.append("the package nvidia-ml-py is not installed")
-    return [what for what in found if what]
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        told |= {
+            "gpu": properties.name,
+            "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
+            "capability": f"{properties.major}.{properties.minor}",
+            "driver": _asked("driver_version"),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        }
+    return Found(f"{told['gpu'] or told['processor']}, {told['cores']} cores, torch {told['torch']}", told)
 
 
 def _version_of(package: str) -> str | None:
@@ -86,41 +76,3 @@ def _asked(field: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.splitlines()[0].strip() if answer.strip() else None
-
-
-class Use:
-    """A context after which :attr:`percent` is the GPU's utilisation in per cent; None if it cannot be measured.
-
-    NVML, or ``nvidia-smi`` without its package, is queried five times a second.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.percent: float | None = None
-        self._watch = GpuWatch(device, every=0.1)
-        self._asking: subprocess.Popen[str] | None = None
-        self._tool = device.type == "cuda" and not self._watch.sees_utilisation and shutil.which("nvidia-smi")
-
-    def __enter__(self) -> Self:
-        if self._tool:
-            command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
-            self._asking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            time.sleep(0.3)  # time that nvidia-smi takes to start
-        self._watch.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._watch.stop()
-        if self._asking is not None:
-            self._asking.terminate()
-            answers, _ = self._asking.communicate()
-            self.percent = mean_percent(answers)
-        elif self._watch.sees_utilisation:
-            self.percent = self._watch.read()["gpu_percent"]
-
-
-def mean_percent(answers: str) -> float | None:
-    """Returns the mean of the numbers that ``nvidia-smi`` has printed, one per line; None without any."""
-    numbers = [float(line) for line in answers.split() if line.strip().isdigit()]
-    return sum(numbers) / len(numbers) if numbers else None

@@ -1,22 +1,26 @@
-"""Runs rows one after the other in a separate process, and writes their results."""
+"""Runs rows in other processes, side by side or one after the other."""
 
 from __future__ import annotations
 
 import gc
 import importlib
-import json
 import multiprocessing
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
 from typing import Any, Literal
 
 Status = Literal["passed", "failed", "left out", "not run"]
+Attempt = tuple[Status, str, Mapping[str, Any], bool]
+"""Status, line and figures of a row, and whether its process may be broken."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,14 @@ class Row:
 
     Attributes:
         name: name in the table.
-        group: group of the row; a failed row of ``correctness`` fails the command.
+        group: group of the row; a failed row of ``correctness`` fails the command, and one of ``speed`` runs alone.
         function: ``package.module:function`` of a setting and the arguments, which returns a :class:`Found`.
         arguments: arguments by name.
         limit: time limit in seconds.
     """
 
     name: str
-    group: Literal["correctness", "speed"]
+    group: Literal["correctness", "speed", "machine"]
     function: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     limit: float = 60.0
@@ -89,111 +93,149 @@ class NoDevice(Exception):
 
 
 class Runner:
-    """Runs rows in a worker process that is replaced after a row that may have left it broken.
+    """Runs rows in worker processes, each of which is replaced after a row that may have left it broken.
 
     After a failed assertion on a GPU nothing works in that process, and a row that hangs cannot be stopped otherwise.
-    The worker's output, including tracebacks, goes to a file.
+    The workers' output, including tracebacks, goes to a file.
 
     Args:
         setting: the setting of the rows.
         seconds: time limit for all rows together.
         log: file for the workers' output.
-        machine: ``package.module:function`` that takes the setting and describes the machine.
+        prepare: ``package.module:function`` of the setting that a new worker calls first.
 
     Attributes:
-        machine: description of the machine, empty before the first row.
         end: end of the time limit, by ``time.monotonic``.
     """
 
-    def __init__(self, setting: Setting, seconds: float, log: Path, machine: str) -> None:
-        self.machine: dict[str, Any] = {}
-        self._setting, self._log, self._describe = setting, log, machine
+    def __init__(self, setting: Setting, seconds: float, log: Path, prepare: str | None = None) -> None:
         self.end = time.monotonic() + seconds
-        self._worker: tuple[Any, Connection] | None = None
+        self._log, self._given = log, (setting, prepare, str(log))
+        self._workers: list[_Worker] = []
 
-    def run(self, rows: Sequence[Row]) -> Iterator[Outcome]:
-        """Yields the outcome of each row.
+    def __enter__(self) -> Runner:
+        return self
 
-        Raises:
-            NoDevice: the worker cannot use the device, or has not confirmed within the time limit that it can.
+    def __exit__(self, *error: object) -> None:
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
+
+    def run(
+        self, rows: Sequence[Row], processes: int = 1, over: Callable[[Outcome], None] = lambda outcome: None
+    ) -> Iterator[Outcome]:
+        """Yields the outcome of each row, in their order.
+
+        Args:
+            rows: the rows.
+            processes: number of rows that run side by side. A process that runs alone stays for the next call.
+            over: function of every outcome as soon as there is one.
         """
-        try:
-            for row in rows:
-                began = time.monotonic()
-                outcome = self._outcome(row)
-                seconds = time.monotonic() - began
-                yield Outcome(**{**vars(outcome), "seconds": seconds})
-        finally:
-            self._end_worker()
+        count = max(min(processes, len(rows)), 1)
+        self._workers += [_Worker(self._given) for _ in range(count - len(self._workers))]
+        free: SimpleQueue[_Worker] = SimpleQueue()
+        one_at_a_time = Lock()
+        for worker in self._workers:
+            free.put(worker)
 
-    def _outcome(self, row: Row) -> Outcome:
-        left = self.end - time.monotonic()
+        def one(row: Row) -> Outcome:
+            worker = free.get()
+            try:
+                outcome = self._outcome(worker, row)
+            finally:
+                free.put(worker)
+            with one_at_a_time:
+                over(outcome)
+            return outcome
+
+        with ThreadPoolExecutor(count) as pool:
+            futures = [pool.submit(one, row) for row in rows]
+            try:
+                for future in futures:
+                    yield future.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        if count > 1:
+            self.__exit__()
+
+    def _outcome(self, worker: _Worker, row: Row) -> Outcome:
+        def of(status: Status, line: str, figures: Mapping[str, Any] | None = None) -> Outcome:
+            took = time.monotonic() - began
+            return Outcome(row.name, row.group, status, " ".join(line.split()), took, figures or {})
+
+        began = time.monotonic()
+        left = self.end - began
         if left < row.limit / 4:
-            return _of(row, "not run", f"{max(left, 0):.0f} s were left of the time for all")
+            return of("not run", f"{max(left, 0):.0f} s were left of the time for all")
         try:
-            connection = self._ready()
-            limit = min(row.limit, self.end - time.monotonic())
-            connection.send(row)
-            if connection.poll(max(limit, 0.0)):
-                status, line, figures, broken = connection.recv()
-            elif limit < row.limit:
-                status, line, figures, broken = "not run", "cut short: the time for all was over", {}, True
-            else:
-                status, line, figures, broken = "failed", f"not over after {row.limit:.0f} s", {}, True
+            if not worker.ready(left):
+                worker.end()
+                return of("not run", "cut short: the time for all was over before its process was ready")
+            began = time.monotonic()
+            limit = min(row.limit, self.end - began)
+            told = worker.attempt(row, max(limit, 0.0))
         except (EOFError, OSError):
-            code = self._end_worker()
-            return _of(row, "failed", f"its process died (exit status {code}), see {self._log.name}")
+            return of("failed", f"its process died (exit status {worker.end()}), see {self._log.name}")
+        if told is None:
+            worker.end()
+            if limit < row.limit:
+                return of("not run", "cut short: the time for all was over")
+            return of("failed", f"not over after {row.limit:.0f} s")
+        status, line, figures, broken = told
         if broken:
-            self._end_worker()
-        return _of(row, status, line, figures)
+            worker.end()
+        return of(status, line, figures)
 
-    def _ready(self) -> Connection:
-        """Returns the connection to a worker that waits for a row."""
-        if self._worker is None:
-            context = multiprocessing.get_context("spawn")
-            connection, other = context.Pipe()
-            process = context.Process(target=_serve, args=(other, self._setting, self._describe, str(self._log)))
-            process.start()
-            other.close()
-            self._worker = process, connection
-            if not connection.poll(max(self.end - time.monotonic(), 0.0)):
-                self._end_worker()
-                raise NoDevice("the time for all was over before the device could be used")
-            sound, told = connection.recv()
-            if not sound:
-                raise NoDevice(told)
-            self.machine = self.machine or told
-        return self._worker[1]
 
-    def _end_worker(self) -> int | None:
-        if self._worker is None:
+class _Worker:
+    """A process that runs rows; it is started when it is needed, and again once it has ended."""
+
+    def __init__(self, given: tuple[Setting, str | None, str]) -> None:
+        self._given = given
+        self._running: tuple[Any, Connection] | None = None
+
+    def ready(self, seconds: float) -> bool:
+        """Waits for the process to be ready for a row; returns whether it is, after that many seconds at most."""
+        if self._running is not None:
+            return True
+        context = multiprocessing.get_context("spawn")
+        connection, other = context.Pipe()
+        process = context.Process(target=_serve, args=(other, *self._given))
+        process.start()
+        other.close()
+        self._running = process, connection
+        return connection.poll(seconds) and bool(connection.recv())  # raises EOFError if the process has died
+
+    def attempt(self, row: Row, seconds: float) -> Attempt | None:
+        """Runs a row; returns None if it takes longer."""
+        assert self._running is not None
+        _, connection = self._running
+        connection.send(row)
+        return connection.recv() if connection.poll(seconds) else None
+
+    def end(self) -> int | None:
+        """Ends the process; returns its exit status."""
+        if self._running is None:
             return None
-        process, connection = self._worker
-        self._worker = None
+        process, connection = self._running
+        self._running = None
         connection.close()
         process.join(1.0)  # closing the connection ends a worker that waits for a row
         if process.is_alive():
             process.kill()
-            process.join()
-        return process.exitcode
+            process.join(10.0)  # a driver may hold even a killed process
+        code: int | None = process.exitcode
+        return code
 
 
-def _of(row: Row, status: Status, line: str, figures: Mapping[str, Any] | None = None) -> Outcome:
-    return Outcome(row.name, row.group, status, " ".join(line.split()), figures=figures or {})
-
-
-def _serve(connection: Connection, setting: Setting, machine: str, log: str) -> None:
-    """Runs a worker: describes the machine, then runs rows until the connection closes."""
+def _serve(connection: Connection, setting: Setting, prepare: str | None, log: str) -> None:
+    """Runs a worker: prepares it, then runs rows until the connection closes."""
     with open(log, "ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    try:
-        told = _function(machine)(setting)
-    except Exception as error:
-        traceback.print_exc()
-        connection.send((False, str(error) if isinstance(error, NoDevice) else f"no row can run: {_brief(error)}"))
-        return
-    connection.send((True, told))
+    if prepare is not None:
+        _function(prepare)(setting)
+    connection.send(True)
     while True:
         try:
             row = connection.recv()
@@ -203,14 +245,14 @@ def _serve(connection: Connection, setting: Setting, machine: str, log: str) -> 
         connection.send(attempt(row, setting))
 
 
-def attempt(row: Row, setting: Setting) -> tuple[Status, str, Mapping[str, Any], bool]:
-    """Runs a row in this process; returns status, line, figures, and whether the process may be broken."""
+def attempt(row: Row, setting: Setting) -> Attempt:
+    """Runs a row in this process."""
     try:
         found = _function(row.function)(setting, **row.arguments)
         _settle()
     except LeftOut as reason:
         return "left out", str(reason), {}, False
-    except Mismatch as reason:
+    except (Mismatch, NoDevice) as reason:
         return "failed", str(reason), {}, False
     except Exception as error:
         traceback.print_exc()
@@ -236,34 +278,6 @@ def _function(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found
-
-
-def write(folder: Path, about: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
-    """Writes ``gpu.json`` and ``gpu.md`` into a folder.
-
-    Args:
-        about: the machine and the command.
-    """
-    content = {**about, "rows": [asdict(outcome) for outcome in outcomes]}
-    (folder / "gpu.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    (folder / "gpu.md").write_text(table(about, outcomes), encoding="utf-8")
-
-
-def table(about: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
-    """Returns a Markdown table with the machine and a line for every row."""
-    lines = [f"- {name}: {_cell(value)}" for name, value in about.items() if value is not None]
-    for group in ("correctness", "speed"):
-        lines += ["", f"| {group} | | | s |", "|---|---|---|---|"]
-        for outcome in outcomes:
-            if outcome.group == group:
-                cells = (outcome.name, outcome.status, _cell(outcome.line), f"{outcome.seconds:.1f}")
-                lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(value: Any) -> str:
-    told = ", ".join(f"{name} {entry}" for name, entry in value.items()) if isinstance(value, Mapping) else str(value)
-    return told.replace("|", "\\|")
 
 
 def fails(outcomes: Sequence[Outcome]) -> bool:

@@ -1,28 +1,89 @@
-"""Measures speeds on a device by wall clock: medians of repetitions after a warm-up, and the GPU's utilisation."""
+"""Measures speeds on a device by wall clock after a warm-up, and profiles them: kernels, and the time they take."""
 
 from __future__ import annotations
 
 import statistics
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing, redirect_stdout, suppress
+from io import StringIO
 from typing import Any
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
+from torch.profiler import ProfilerActivity, profile
 from torchrl.data import Bounded, Composite, Unbounded
+from torchrl.envs.utils import RandomPolicy
 
 from rlstack import envs
 from rlstack.agents import make_agent
-from rlstack.agents.compilation import CannotCompile, Compiler
 from rlstack.config import build
-from rlstack.diagnostics.measuring import DeviceClock, MeasuredTraining
-from rlstack.diagnostics.training import timed_run
-from rlstack.diagnostics.worlds import Stepper
+from rlstack.data.collector import make_collector
+from rlstack.diagnostics.measuring import DeviceClock
+from rlstack.evaluation.evaluator import Evaluation
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.acceleration import missing_compiler
 from rlstack.training.config import TrainConfig
+from rlstack.training.hooks import Hook
+from rlstack.training.loop import Training
 
-from .correctness import configured
-from .machine import Use
+from .correctness import configured, quicken
 from .runner import Found, LeftOut, Mismatch, Setting
+
+_STEPS = 16  # steps of worlds in a call
+_UPDATES = 32  # updates in a call
+_WARM_UP = (6, 10.0)  # iterations, and seconds after the first, in which functions are recorded
+_LONG = 3.0  # s of an iteration, above which it is not profiled
+_NEVER = 2**52  # frames
+_SOLVED = 475.0
+_TINY = {"steps_per_batch": 8, "learning_starts": 200, "minibatch_size": 64, "batch_size": 64, "frames_per_update": 100}
+
+Events = list[tuple[str, float]]
+"""Names and seconds of kernels, copies and fills on a GPU; on a CPU, where this is only rehearsed, of operations."""
+
+
+class Profile:
+    """Records what a device computes between :meth:`begin` and :meth:`end`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu, self._clock = device.type == "cuda", DeviceClock("wall", device)
+        self._profile = profile(activities=[ProfilerActivity.CUDA if self._on_gpu else ProfilerActivity.CPU])
+
+    def begin(self) -> Profile:
+        """Waits for the device, and begins."""
+        self._clock()
+        self._profile.start()
+        return self
+
+    def end(self) -> Events:
+        """Waits for the device, and returns what it has computed since then."""
+        self._clock()
+        self._profile.stop()
+        results = self._profile.profiler
+        assert results is not None and results.kineto_results is not None
+        return [
+            (event.name(), event.duration_ns() / 1e9)
+            for event in results.kineto_results.events()  # a hundred times as fast as ``profile.events()``
+            if event.device_type().name == ("CUDA" if self._on_gpu else "CPU") and not event.is_user_annotation()
+        ]
+
+
+def profiled(work: Callable[[], Any], device: torch.device) -> Events:
+    """Returns what a device computes for ``work``."""
+    started = Profile(device).begin()
+    work()
+    return started.end()
+
+
+def summed(events: Events, wall: float, device: torch.device) -> dict[str, Any]:
+    """Returns the ``longest`` five by their total time, and what share of ``wall`` seconds a GPU is ``busy``."""
+    seconds, calls = Counter[str](), Counter(name for name, _ in events)
+    for name, took in events:
+        seconds[name] += took  # type: ignore[assignment]
+    longest = [{"name": name, "calls": calls[name], "ms": 1e3 * took} for name, took in seconds.most_common(5)]
+    busy = {"busy": seconds.total() / wall} if device.type == "cuda" else {}  # on a CPU, operations contain others
+    return {**busy, "longest": longest}
 
 
 def rates(work: Callable[[], float], clock: Callable[[], float], seconds: float, repeats: int) -> list[float]:
@@ -45,74 +106,179 @@ def rates(work: Callable[[], float], clock: Callable[[], float], seconds: float,
     return found
 
 
-def told(found: list[float], unit: str, use: Use | None = None, **more: Any) -> Found:
-    """Returns median and spread of rates."""
+def told(found: list[float], unit: str, **more: Any) -> Found:
+    """Returns median and spread of rates, with what was profiled."""
     middle, low, high = statistics.median(found), min(found), max(found)
-    busy = None if use is None else use.percent
     line = f"{middle:,.0f} {unit} ({low:,.0f} to {high:,.0f}, {len(found)} repetitions)"
-    line += "" if busy is None else f", GPU busy {busy:.0f}% of the time"
+    for name, what in (("kernels_per_step", "a step"), ("kernels_per_update", "an update")):
+        line += f", {more[name]:,.0f} kernels {what}" if more.get(name) else ""
+    line += f", busy {more['busy']:.0%}" if "busy" in more else ""
     figures = {"unit": unit, "median": middle, "least": low, "most": high, "repetitions": len(found)}
-    return Found(line, figures | {"gpu_percent": busy, **more})
+    return Found(line, figures | more)
 
 
 def _pace(setting: Setting) -> tuple[float, int]:
     """Returns seconds of a repetition and the number of repetitions."""
-    return (0.05, 3) if setting.quick else (1.0, 5)
+    return (0.05, 3) if setting.quick else (0.6, 5)
+
+
+def _require_compiler(setting: Setting, compiles: bool) -> None:
+    if compiles and setting.quick:
+        raise LeftOut("quick=true: compiling takes a minute")
+    if compiles and (absent := missing_compiler(torch.device(setting.device))):
+        raise LeftOut(absent)
 
 
 def stepping(
-    setting: Setting, name: str, options: Mapping[str, Any], num_worlds: int, unit: str, each: int = 1
+    setting: Setting, name: str, options: Mapping[str, Any], num_worlds: int, unit: str, each: int, compiles: bool
 ) -> Found:
-    """Measures steps of worlds alone under random actions, including resets.
+    """Measures the collection of steps of worlds alone under random actions, including resets.
 
     Args:
         each: number of units in a step of a world.
     """
-    if options.get("compiled"):
-        if setting.quick:
-            raise LeftOut("quick=true: compiling a world takes a minute")
-        if absent := missing_compiler(torch.device(setting.device)):
-            raise LeftOut(absent)
-    count = 16 if setting.quick else num_worlds
+    _require_compiler(setting, compiles)
+    count, device = 16 if setting.quick else num_worlds, torch.device(setting.device)
     torch.manual_seed(0)
-    env = envs.make(name, num_worlds=count, device=setting.device, seed=0, **options)
-    stepper, clock = Stepper(env), DeviceClock("wall", setting.device)
-    for _ in range(1 if setting.quick else 16):
-        stepper()
-    before = stepper.steps
+    env = envs.make(name, num_worlds=count, device=setting.device, seed=0, compiled=compiles, **options)
+    batches = iter(make_collector(env, RandomPolicy(env.full_action_spec), _STEPS))
+    for _ in range(1 if setting.quick else _WARM_UP[0]):
+        next(batches)
 
     def advance() -> float:
-        first = stepper.steps
-        stepper()
-        return float((stepper.steps - first) * count * each)
+        next(batches)
+        return float(_STEPS * count * each)
 
-    with Use(torch.device(setting.device)) as use:
-        found = rates(advance, clock, *_pace(setting))
-    return told(found, unit, use, num_worlds=count, steps=stepper.steps - before)
+    found = rates(advance, DeviceClock("wall", device), *_pace(setting))
+    events = profiled(lambda: next(batches), device)
+    wall = _STEPS * count * each / statistics.median(found)
+    return told(found, unit, kernels_per_step=len(events) / _STEPS, **summed(events, wall, device), num_worlds=count)
 
 
-def training(setting: Setting, overrides: list[str], unit: str) -> Found:
-    """Measures the training loop with its shipped configuration in frames per second, without evaluations."""
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def training(setting: Setting, overrides: list[str], compiles: bool) -> Found:
+    """Measures the training loop in frames per second from the middle of its schedules, without evaluations."""
+    _require_compiler(setting, compiles)
     device = torch.device(setting.device)
-    small = [f"env.num_worlds={8 if 'env=cartpole' not in overrides else 64}"] if setting.quick else []
-    tiny = {
-        "steps_per_batch": 8,
-        "learning_starts": 200,
-        "minibatch_size": 64,
-        "batch_size": 64,
-        "frames_per_update": 100,
-    }
-    raw = configured(*overrides, *small, f"device={setting.device}", small=tiny if setting.quick else None)
-    compiles = raw["compile"] is True
-    if compiles and (absent := missing_compiler(device)):
-        raise LeftOut(absent)
-    seconds, _ = _pace(setting)
-    measured = MeasuredTraining(build(TrainConfig, raw), raw, device, DeviceClock("wall", device), 5 * seconds)
-    use = Use(device)
-    with timed_run(measured, around=use) as trained:
-        pass
-    found = [one.frames / one.seconds for one in trained.iterations[1:] or trained.iterations]
-    return told(_merged(found), unit, use, num_worlds=raw["env"]["num_worlds"], precision=raw["agent"]["precision"])
+    raw = configured(*overrides, f"compile={compiles}", f"device={device}", small=_TINY if setting.quick else None)
+    if setting.quick:
+        raw["env"]["num_worlds"] = 8
+    raw["checkpoint"]["every"] = _NEVER
+    meter = Meter(device, _pace(setting)[0] * 5, 1 if setting.quick else _WARM_UP[0])
+    _execute(raw, meter)
+    found = _merged(meter.rates)
+    sizes = {"num_worlds": raw["env"]["num_worlds"], "precision": raw["agent"]["precision"]}
+    return told(found, "frames/s", **meter.kernels(statistics.median(found)), **sizes)
+
+
+def solving(setting: Setting, overrides: list[str]) -> Found:
+    """Measures the time that a shipped recipe takes from its first batch to an evaluation that solves CartPole."""
+    device = torch.device(setting.device)
+    raw = configured(*overrides, f"device={device}", "eval.episodes=100")
+    if setting.quick:
+        raw |= {"total_frames": 40_000}
+    watch = StopWatch(device)
+    _execute(raw, watch, whole=True)
+    learnt, judged = watch.learnt - watch.first, watch.judged - watch.first
+    line = f"return {watch.score:.0f} {judged:.2f} s after the first batch, {judged - learnt:.2f} s of them evaluation"
+    if watch.score < _SOLVED and not setting.quick:
+        raise Mismatch(f"{line}; solved is {_SOLVED:.0f}")
+    figures = {"unit": "s", "median": judged, "least": judged, "most": judged, "repetitions": 1}
+    return Found(line, figures | {"return": watch.score, "learning_s": learnt, "frames": raw["total_frames"]})
+
+
+def _execute(raw: dict[str, Any], hook: Hook, whole: bool = False) -> None:
+    """Runs a training in a temporary folder: the whole one, or from the middle until the hook ends it."""
+    with (
+        tempfile.TemporaryDirectory(prefix="rlstack-gpu-", ignore_cleanup_errors=True) as folder,
+        closing(Training(build(TrainConfig, raw), RunDirectory(folder), raw, hooks=[hook])) as trained,
+        redirect_stdout(StringIO()),
+        suppress(_Over),
+    ):
+        if not whole:
+            late = max(int(raw["agent"].get(name) or 0) for name in ("learning_starts", "random_frames"))
+            trained.frames, trained.last_frame = max(trained.config.total_frames // 2, late), _NEVER
+            trained.agent.set_frames(trained.frames)
+        trained.execute()
+
+
+class _Over(Exception):
+    """Ends a run."""
+
+
+class Meter(Hook):
+    """Measures iterations of a run for some seconds after a warm-up, profiles another one, and ends the run.
+
+    Attributes:
+        rates: frames per second of each iteration.
+    """
+
+    def __init__(self, device: torch.device, seconds: float, warm_up: int) -> None:
+        self._device, self._seconds, self._warm_up = device, seconds, warm_up
+        self._clock = DeviceClock("wall", device)
+        self._iterations, self._spent, self._first = 0, 0.0, 0.0
+        self._before, self._frames, self._updates = 0.0, 0, 0
+        self._profile: Profile | None = None
+        self._parts: list[tuple[Events, int]] = []  # of collecting and of learning, with their steps and updates
+        self.rates: list[float] = []
+
+    def evaluation_due(self, training: Training) -> bool:
+        return False
+
+    def on_iteration(self, training: Training) -> None:
+        if not training.agent.updates:
+            return
+        now, self._iterations = self._clock(), self._iterations + 1
+        if self._iterations == 1:
+            self._first = now
+        elif self._iterations > self._warm_up or now - self._first > _WARM_UP[1]:
+            took = now - self._before
+            self.rates.append((training.frames - self._frames) / took)
+            self._spent += took
+            if self._spent >= self._seconds:
+                if took > _LONG:
+                    raise _Over
+                self._profile = Profile(self._device).begin()
+        self._before, self._frames, self._updates = self._clock(), training.frames, training.agent.updates
+
+    def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
+        if self._profile is not None:
+            self._parts.append((self._profile.end(), batch.shape[-1]))
+            self._profile = Profile(self._device).begin()
+
+    def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
+        if self._profile is not None:
+            self._parts.append((self._profile.end(), training.agent.updates - self._updates))
+            self._frames = training.frames - self._frames
+            raise _Over
+
+    def kernels(self, rate: float) -> dict[str, Any]:
+        """Returns kernels per step and per update, and :func:`summed` at a rate in frames per second."""
+        if not self._parts:
+            return {}
+        (collected, steps), (learnt, updates) = self._parts
+        each = {"kernels_per_step": len(collected) / steps, "kernels_per_update": len(learnt) / max(updates, 1)}
+        return each | summed([*collected, *learnt], self._frames / rate, self._device)
+
+
+class StopWatch(Hook):
+    """Reads the clock when a run has learnt from its ``first`` and last batch (``learnt``) and was ``judged``."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._clock, self.first = DeviceClock("wall", device), 0.0
+
+    def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
+        if not self.first:
+            self.first = self._clock()
+
+    def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
+        self.judged, self.score = self._clock(), evaluation.summary()["eval/return"]
+
+    def evaluation_due(self, training: Training) -> None:
+        if training.frames >= training.last_frame:
+            self.learnt = self._clock()
 
 
 def _merged(found: list[float], most: int = 20) -> list[float]:
@@ -120,6 +286,9 @@ def _merged(found: list[float], most: int = 20) -> list[float]:
     size = -(-len(found) // most)
     parts = [found[first : first + size] for first in range(0, len(found), size)]
     return [statistics.harmonic_mean(part) for part in parts]
+
+
+# -- updates -------------------------------------------------------------------------------------------------------
 
 
 class _Shapes:
@@ -131,45 +300,32 @@ class _Shapes:
         self.full_action_spec = Composite({"action": Bounded(-1.0, 1.0, shape=(6,), device=device)})
 
 
-def updating(setting: Setting, name: str, how: str = "eager") -> Found:
-    """Measures updates per second with batches of 256 and networks of 256 x 256, including sampling and targets.
-
-    Args:
-        how: ``eager``, ``graphs`` or ``compiled`` (with graphs).
-    """
+def updating(setting: Setting, name: str, compiles: bool) -> Found:
+    """Measures updates per second with batches of 256 and networks of 256 x 256, including sampling and targets."""
+    _require_compiler(setting, compiles)
     device = torch.device(setting.device)
-    if how == "graphs" and device.type != "cuda":
-        raise LeftOut("a CPU records no CUDA graphs")
-    if how == "compiled":
-        if setting.quick:
-            raise LeftOut("quick=true: compiling an update takes half a minute")
-        if absent := missing_compiler(device):
-            raise LeftOut(absent)
     torch.manual_seed(0)
     shapes: Any = _Shapes(setting.device)
     size = {"hidden": [256, 256], "batch_size": 256, "buffer_size": 100_000, "precision": "float32"}
-    agent: Any = make_agent(name, shapes, 1_000_000, device, **size, learning_starts=0, random_frames=0)
-    rows = 2048 if setting.quick else 65_536
-    agent.remember(made_up(rows, device))
-    if how != "eager":
-        try:
-            agent.compile(Compiler(compiles=how == "compiled", graphs=device.type == "cuda"))
-        except CannotCompile as reason:
-            raise LeftOut(str(reason)) from None
+    pace = {"frames_per_update": 1, "learning_starts": 0, "random_frames": 0}
+    agent: Any = make_agent(name, shapes, 1_000_000, device, **size, **pace)
+    agent.remember(made_up(2048 if setting.quick else 65_536, device))
+    quicken(agent, device, compiles)
+    fresh, seen, metrics = made_up(_UPDATES, device), 0, {}
 
     def update() -> float:
-        agent.update(agent.prepared(agent.sample()))
-        agent.updates += 1
-        agent.move_targets()
-        return 1.0
+        nonlocal seen, metrics
+        seen += _UPDATES
+        metrics = agent.learn(fresh, seen)
+        return float(_UPDATES)
 
-    for _ in range(10):
-        update()
-    with Use(device) as use:
-        found = rates(update, DeviceClock("wall", device), *_pace(setting))
-    if float(agent.optimizers[next(iter(agent.optimizers))].refused):
-        raise Mismatch("updates were refused: a loss or gradient is not finite")
-    return told(found, "updates/s", use, batch=256, hidden=[256, 256])
+    update()
+    found = rates(update, DeviceClock("wall", device), *_pace(setting))
+    if agent.updates != seen or not all(torch.as_tensor(value).isfinite().all() for value in metrics.values()):
+        raise Mismatch(f"{agent.updates:,} of {seen:,} updates were made, or the last one's metrics are not finite")
+    events = profiled(update, device)
+    shares = summed(events, _UPDATES / statistics.median(found), device)
+    return told(found, "updates/s", kernels_per_update=len(events) / _UPDATES, **shares, batch=256, hidden=[256, 256])
 
 
 def made_up(rows: int, device: torch.device) -> TensorDict:

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
-from experiments.gpu.runner import Found, LeftOut, Mismatch, NoDevice, Setting
+from experiments.gpu.runner import Found, LeftOut, Mismatch, Setting
 
 _seen: list[str] = []
-
-
-def machine(setting: Setting) -> dict[str, Any]:
-    if setting.device == "nowhere":
-        raise NoDevice("device: 'nowhere' cannot be used")
-    return {"gpu": "none", "process": os.getpid()}
 
 
 def passes(setting: Setting, name: str = "") -> Found:
@@ -32,6 +25,18 @@ def lacks(setting: Setting) -> Found:
 
 def poisons(setting: Setting) -> Found:
     raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be reported later")
+
+
+def waits(setting: Setting, until: str) -> Found:
+    while not os.path.exists(until):
+        time.sleep(0.01)
+    time.sleep(0.5)
+    return Found("")
+
+
+def makes(setting: Setting, path: str) -> Found:
+    with open(path, "w"):
+        return Found("")
 
 
 def hangs(setting: Setting) -> Found:

@@ -15,12 +15,12 @@ import torch
 from experiments.gpu import __main__ as command_line
 from experiments.gpu import machine as machines
 from experiments.gpu import rows as gpu_rows
-from experiments.gpu.command import parsed
+from experiments.gpu.command import chosen, name_of, parsed, run
 from experiments.gpu.correctness import Lessons, compare_lessons, compare_worlds
 from experiments.gpu.draws import DrawnOnCpu
-from experiments.gpu.machine import mean_percent
-from experiments.gpu.runner import Mismatch, NoDevice, Outcome, Row, Runner, Setting, fails, write
-from experiments.gpu.speed import rates, told
+from experiments.gpu.results import markdown, write
+from experiments.gpu.runner import Mismatch, NoDevice, Outcome, Row, Runner, Setting, fails
+from experiments.gpu.speed import rates, summed, told
 from rlstack.config import ConfigError
 from tests.refusals import refused
 from tests.stand_in_gpu import stand_in
@@ -30,6 +30,10 @@ _ROWS = "tests.experiments.gpu_rows"
 
 def row(function: str, name: str = "", group: Any = "correctness", limit: float = 60.0, **arguments: Any) -> Row:
     return Row(name or function, group, f"{_ROWS}:{function}", arguments, limit)
+
+
+def runner_of(folder: Path, device: str = "cpu") -> Runner:
+    return Runner(Setting(device, quick=True), 300.0, folder / "log.txt")
 
 
 def test_rows_go_on_after_every_kind_of_failure(tmp_path: Path) -> None:
@@ -44,8 +48,8 @@ def test_rows_go_on_after_every_kind_of_failure(tmp_path: Path) -> None:
         row("hangs", limit=0.2),
         row("passes", "last", group="speed"),
     ]
-    runner = Runner(Setting("cpu", quick=True), 300.0, tmp_path / "log.txt", f"{_ROWS}:machine")
-    outcomes = list(runner.run(rows))
+    with runner_of(tmp_path) as runner:
+        outcomes = list(runner.run(rows))
     found = {outcome.name: (outcome.status, outcome.line) for outcome in outcomes}
     assert found == {
         "first": ("passed", "1 in this process"),
@@ -58,21 +62,27 @@ def test_rows_go_on_after_every_kind_of_failure(tmp_path: Path) -> None:
         "hangs": ("failed", "not over after 0 s"),
         "last": ("passed", "1 in this process"),
     }
-    assert runner.machine["gpu"] == "none" and outcomes[0].figures["quick"] is True
+    assert outcomes[0].figures["quick"] is True
     log = (tmp_path / "log.txt").read_text()
     assert "last words" in log and "device-side assert" in log and "--- hangs" in log
     assert fails(outcomes)
 
 
+def test_rows_run_side_by_side_and_are_told_in_their_order(tmp_path: Path) -> None:
+    rows = [row("waits", "slow", until=str(tmp_path / "made")), row("makes", "quick", path=str(tmp_path / "made"))]
+    over: list[str] = []
+    with runner_of(tmp_path) as runner:  # the first waits for the second
+        outcomes = list(runner.run([*rows, row("dies"), row("passes")], 3, lambda outcome: over.append(outcome.name)))
+    assert [outcome.name for outcome in outcomes] == ["slow", "quick", "dies", "passes"]
+    assert [outcome.status for outcome in outcomes] == ["passed", "passed", "failed", "passed"]
+    assert sorted(over) == ["dies", "passes", "quick", "slow"] and over.index("quick") < over.index("slow")
+
+
 def test_what_no_longer_fits_is_not_run(tmp_path: Path) -> None:
-    runner = Runner(Setting("cpu", quick=True), 300.0, tmp_path / "log.txt", f"{_ROWS}:machine")
-    outcomes = []
-    for outcome in runner.run(
-        [row("passes"), row("passes", "long", limit=2000.0), row("hangs", limit=2.5), row("passes")]
-    ):
-        outcomes.append(outcome)
-        if outcome.name == "long":
-            runner.end = time.monotonic() + 2.0
+    with runner_of(tmp_path) as runner:
+        outcomes = list(runner.run([row("passes"), row("passes", "long", limit=2000.0)]))
+        runner.end = time.monotonic() + 2.0
+        outcomes += runner.run([row("hangs", limit=2.5), row("passes")])
     assert [outcome.status for outcome in outcomes] == ["passed", "not run", "not run", "not run"]
     assert outcomes[1].line.endswith("s were left of the time for all")
     assert outcomes[2].line == "cut short: the time for all was over"
@@ -80,38 +90,39 @@ def test_what_no_longer_fits_is_not_run(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there_ends_it(tmp_path: Path) -> None:
-    runner = Runner(Setting("nowhere", quick=True), 60.0, tmp_path / "log.txt", f"{_ROWS}:machine")
-    refused(NoDevice, "device: 'nowhere' cannot be used", list, runner.run([row("passes")]))
-    runner = Runner(Setting("cpu", quick=True), 60.0, tmp_path / "log.txt", f"{_ROWS}:no_such_function")
-    refused(NoDevice, "no row can run: AttributeError: module", list, runner.run([row("passes")]))
+    with Runner(Setting("cpu", quick=True), 60.0, tmp_path / "log.txt", f"{_ROWS}:no_such_function") as runner:
+        (found,) = runner.run([row("passes")])
+    assert found.status == "failed" and found.line.startswith("its process died")
     if not torch.cuda.is_available():
         refused(NoDevice, "device: 'cuda' cannot be used", machines.machine, Setting("cuda", quick=True))
+    given = ["device=nowhere", f"output={tmp_path / 'x.json'}"]
+    refused(NoDevice, "device: 'nowhere'", run, given, [row("passes")])
 
 
-def test_file_and_table_hold_what_was_found(tmp_path: Path) -> None:
-    outcomes = [
+def test_the_file_of_a_card_keeps_what_was_measured_there_before(tmp_path: Path) -> None:
+    machine = {"gpu": "NVIDIA H100 80GB HBM3", "torch": "2.13.0", "torchrl": "0.14.1", "commit": "1234567890abcdef"}
+    about = {"quick": False, "machine": machine}
+    figures = {"unit": "steps/s", "median": 12_345.6, "least": 12_000.0, "most": 13_000.0, "repetitions": 5}
+    profile = {"kernels_per_step": 49.0, "busy": 0.963, "longest": [{"name": "gemm|x", "calls": 2, "ms": 1.0}]}
+    first = [
         Outcome("world a", "correctness", "failed", "0.3 | 0.5", 1.25),
-        Outcome("a alone", "speed", "passed", "12 steps/s", 2.0, {"median": 12.0}),
+        Outcome("a alone", "speed", "passed", "12 steps/s", 2.0, {**figures, "median": 1.0}),
+        Outcome("b alone", "speed", "failed", "not over after 45 s", 45.0),
     ]
-    write(tmp_path, {"device": "cuda", "machine": {"gpu": "H", "torch": "2.13.0"}, "commit": None}, outcomes)
-    content = json.loads((tmp_path / "gpu.json").read_text())
-    assert content["machine"] == {"gpu": "H", "torch": "2.13.0"}
-    assert content["rows"][1] == {
-        **{"name": "a alone", "group": "speed", "status": "passed", "line": "12 steps/s", "seconds": 2.0},
-        "figures": {"median": 12.0},
-    }
-    assert (tmp_path / "gpu.md").read_text().splitlines() == [
-        "- device: cuda",
-        "- machine: gpu H, torch 2.13.0",
+    path = tmp_path / "h100.json"
+    write(path, about, first)
+    assert markdown(tmp_path / "empty") == ""
+    write(path, about, [Outcome("a alone", "speed", "passed", "", 2.0, figures | profile)])
+    assert markdown(tmp_path).splitlines() == [
+        f"{machine['gpu']}, torch 2.13.0, torchrl 0.14.1, commit 1234567890: 0 of 1 checks passed; failed: world a.",
         "",
-        "| correctness | | | s |",
-        "|---|---|---|---|",
-        "| world a | failed | 0.3 \\| 0.5 | 1.2 |",
-        "",
-        "| speed | | | s |",
-        "|---|---|---|---|",
-        "| a alone | passed | 12 steps/s | 2.0 |",
+        "| row | median (least to most) | kernels a step | kernels an update | card busy | longest kernel |",
+        "|---|---|---|---|---|---|",
+        "| a alone | 12,346 steps/s (12,000 to 13,000) | 49 |  | 96% | gemm\\|x |",
     ]
+    write(path, {**about, "machine": {**machine, "commit": "another"}}, first[:1])
+    assert [entry["name"] for entry in json.loads(path.read_text())["rows"]] == ["world a"]
+    assert name_of(machine["gpu"]) == "h100.json" and name_of("NVIDIA GeForce RTX 4090") == "rtx_4090.json"
 
 
 @pytest.mark.parametrize(
@@ -121,13 +132,15 @@ def test_file_and_table_hold_what_was_found(tmp_path: Path) -> None:
         (["quik=true"], "quik: unknown key, did you mean 'quick'"),
         (["quick=perhaps"], "quick: expected true or false"),
         (["minutes=0"], "minutes: 0"),
-        (["only=nothing of the kind"], "only: no row's name contains"),
+        (["only=sac,nothing of the kind"], "only: no row's name contains 'nothing of the kind'"),
+        (["skip=correctness,speed"], "only, skip: together they leave no row"),
+        (["order=random"], "order: expected one of 'checks', 'speed', got 'random'"),
     ],
 )
 def test_mistakes_are_told_in_one_line(
     given: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert command_line.main([*given, f"output={tmp_path / 'out'}"]) == 2
+    assert command_line.main([*given, f"output={tmp_path / 'out.json'}"]) == 2
     told = capsys.readouterr().err
     assert message in told and told.startswith("error: ") and len(told.splitlines()) == 1
 
@@ -144,9 +157,12 @@ def test_missing_packages_are_told_in_one_line(
 
 def test_options_have_the_form_of_the_other_commands() -> None:
     assert (parsed(["device=cpu", "quick=true"]).device, parsed(["device=cpu", "quick=true"]).quick) == ("cpu", True)
-    assert (parsed([]).device, parsed([]).minutes) == ("cuda", 9.0)
+    assert (parsed([]).device, parsed([]).minutes) == ("cuda", 5.0)
     with pytest.raises(ConfigError):
         parsed(["minutes=nan"])
+    rows = [row("passes", "sac updates", "speed"), row("passes", "td3 updates", "speed"), row("passes", "update sac")]
+    assert [one.name for one in chosen(parsed(["only=speed", "skip=td3"]), rows)] == ["sac updates"]
+    assert [one.name for one in chosen(parsed(["only=td3 u,date sac"]), rows)] == ["td3 updates", "update sac"]
 
 
 def test_every_agent_and_world_has_its_rows() -> None:
@@ -158,8 +174,7 @@ def test_every_agent_and_world_has_its_rows() -> None:
     not_worlds = {"gymnasium", "pettingzoo", "torchrl", "own", "marinenav_published"}
     worlds = {path.stem for path in (folder / "env").glob("*.yaml")} - not_worlds
     assert {f"world {name}" for name in worlds} <= set(names)
-    groups = [entry.group for entry in gpu_rows.all_rows() if "compiled" not in entry.name]
-    assert groups == sorted(groups), "checks come first"
+    assert not any("," in name for name in names), "only= separates parts of names by commas"
 
 
 # -- what is compared ----------------------------------------------------------------------------------------------
@@ -231,6 +246,11 @@ def test_random_numbers_are_drawn_on_the_cpu() -> None:
     assert torch.equal(found, wanted)
     with DrawnOnCpu(), pytest.raises(RuntimeError, match="a generator on cpu for numbers on meta"):
         torch.rand(2, generator=own, device="meta")
+    with DrawnOnCpu():  # a recurrent layer as a GPU computes it: tagged as drawing, and not on a CPU
+        x, state, weights = (torch.zeros(size, device="meta") for size in ((5, 2, 3), (1, 2, 4), (128,)))
+        lstm = (2, 4, 0, 1, False, 0, True, False, [], None)
+        found = torch.ops.aten._cudnn_rnn(x, [weights], 4, None, state, state, *lstm)[0]
+    assert found.device.type == "meta" and found.shape == (5, 2, 4)
 
 
 def test_rates_are_work_over_time() -> None:
@@ -244,17 +264,30 @@ def test_rates_are_work_over_time() -> None:
     assert rates(work, lambda: now, seconds=1.0, repeats=3) == [40.0] * 3
     found = told([30.0, 50.0, 40.0], "steps/s")
     assert found.line == "40 steps/s (30 to 50, 3 repetitions)"
-    assert {"median": 40.0, "least": 30.0, "most": 50.0, "gpu_percent": None}.items() <= found.figures.items()
-    assert mean_percent("30\n50\n[N/A]\n") == 40.0 and mean_percent("") is None
+    assert {"median": 40.0, "least": 30.0, "most": 50.0}.items() <= found.figures.items()
+    kernels = [("gemm", 0.25), ("add", 0.5), ("gemm", 0.5), *((name, 0.0625) for name in "abcd")]
+    shares = summed(kernels, 3.0, torch.device("cuda"))
+    assert shares["busy"] == 0.5 and len(shares["longest"]) == 5
+    assert shares["longest"][0] == {"name": "gemm", "calls": 2, "ms": 750.0}
 
 
-@pytest.mark.slow
-def test_the_whole_command_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line.main(["device=cpu", "quick=true", f"output={tmp_path}"]) == 0, capsys.readouterr().out
-    content = json.loads((tmp_path / "gpu.json").read_text())
+@pytest.mark.parametrize(
+    "selected",
+    [
+        pytest.param(["only=world cartpole,td3 updates,ppo 8192"], id="a few rows"),
+        pytest.param(["minutes=15"], id="all rows", marks=pytest.mark.slow),
+    ],
+)
+def test_the_command_on_a_cpu(selected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, path = ["device=cpu", "quick=true", *selected], tmp_path / "cpu.json"
+    assert command_line.main([*given, f"output={path}"]) == 0, capsys.readouterr().out
+    content = json.loads(path.read_text())
     status = {entry["name"]: entry["status"] for entry in content["rows"]}
-    assert set(status) == {entry.name for entry in gpu_rows.all_rows()}
+    assert list(status) == [entry.name for entry in chosen(parsed(given), gpu_rows.all_rows())]
     absent = {name for name, found in status.items() if found == "left out"}
     assert all("compiled" in name or "CUDA graphs" in name for name in absent)
     assert {status[name] for name in status.keys() - absent} == {"passed"}
     assert content["machine"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    measured = [entry["figures"] for entry in content["rows"] if entry["group"] == "speed" and entry["figures"]]
+    assert all(found["median"] > 0 for found in measured)
+    assert any(found.get("kernels_per_update", 0) > 100 for found in measured)

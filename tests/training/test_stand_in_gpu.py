@@ -16,10 +16,10 @@ from experiments.gpu.runner import Setting
 from tests.refusals import refused
 from tests.stand_in_gpu import DEVICE, stand_in
 
-_TINY = {
-    **{"steps_per_batch": 4, "minibatch_size": 16, "epochs": 1, "batch_size": 8, "buffer_size": 100, "hidden": "[8,8]"},
+_TINY: dict[str, Any] = {
+    **{"steps_per_batch": 4, "minibatch_size": 16, "epochs": 1, "batch_size": 8, "buffer_size": 100, "hidden": [8, 8]},
     **{"learning_starts": 8, "random_frames": 0, "frames_per_update": 10, "candidates": 2, "precision": "float32"},
-    **{"self_features": 4, "object_features": "[4]"},
+    **{"self_features": 4, "object_features": [4]},
 }
 _AGENTS = {name: overrides for name, overrides in agents().items() if "memory" not in name}
 """A GPU computes a memory in one operation, which no CPU has."""
@@ -72,7 +72,7 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
 )
 def test_worlds_step_where_they_are(name: str) -> None:
     options: dict[str, Any] = {**WORLDS[name], "num_worlds": 2}
-    options |= {"max_steps": 3} if "max_steps" in options else {"max_seconds": 0.2}
+    options |= {"max_steps": 3} if "max_steps" in options else {}
     with stand_in():
         ours, theirs = (played(device, name, options, 4) for device in ("cpu", DEVICE))
     assert compare_worlds(ours, theirs, 1e-6) == (1.0, pytest.approx(0.0, abs=1e-6))
@@ -82,8 +82,9 @@ def test_worlds_step_where_they_are(name: str) -> None:
     "name", [pytest.param(name, marks=() if name in _FEW else pytest.mark.slow) for name in _AGENTS]
 )
 def test_agents_learn_where_they_are(name: str) -> None:
-    hidden = {"hidden": "[8,8,8]"} if name == "ppo_published" else {}
-    plain = configured(*_AGENTS[name], "env.num_worlds=2", small={**_TINY, **hidden})
+    hidden = {"hidden": [8, 8, 8]} if name == "ppo_published" else {}
+    plain = configured(*_AGENTS[name], small={**_TINY, **hidden})
+    plain["env"]["num_worlds"] = 2
     batches = gathered(plain, steps=8)
     with stand_in(), correctness.as_on_a_gpu():
         ours, theirs = (taught(plain, device, batches) for device in ("cpu", DEVICE))

@@ -1,0 +1,60 @@
+"""The result file of a card, and the rows of the README that are made from such files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .runner import Outcome
+
+_COLUMNS = ("row", "median (least to most)", "kernels a step", "kernels an update", "card busy", "longest kernel")
+
+
+def write(path: Path, about: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
+    """Writes results; rows of an earlier run with the same sizes, commit and machine stay unless they ran again.
+
+    Args:
+        about: the command, its sizes and the machine.
+    """
+    rows = {outcome.name: asdict(outcome) for outcome in outcomes}
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if all(before[name] == about[name] for name in ("quick", "machine")):
+            rows = {row["name"]: row for row in before["rows"]} | rows
+    unfinished = path.with_suffix(".new")
+    unfinished.write_text(json.dumps({**about, "rows": list(rows.values())}, indent=1) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
+def markdown(folder: Path) -> str:
+    """Returns for every card with a result file in a folder what was measured: checks in a line, speeds in a table."""
+    cards = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return "\n".join(_of_card(content) for content in cards if content["machine"]["gpu"] and not content["quick"])
+
+
+def _of_card(content: Mapping[str, Any]) -> str:
+    machine, rows = content["machine"], content["rows"]
+    about = [machine["gpu"], f"torch {machine['torch']}", f"torchrl {machine['torchrl']}"]
+    about += [f"commit {machine['commit'][:10]}"] if machine["commit"] else []
+    checks = [row for row in rows if row["group"] == "correctness" and row["status"] in ("passed", "failed")]
+    failed = [row["name"] for row in checks if row["status"] == "failed"]
+    told = f"{len(checks) - len(failed)} of {len(checks)} checks passed"
+    told += f"; failed: {', '.join(failed)}" if failed else ""
+    lines = [f"{', '.join(about)}: {told}.", "", f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
+    lines += [_line(row) for row in rows if row["group"] == "speed" and row["status"] == "passed"]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    found = row["figures"]
+    digits = 0 if found["median"] >= 100 else 2
+    median, least, most = (f"{found[name]:,.{digits}f}" for name in ("median", "least", "most"))
+    spread = f" ({least} to {most})" if found["repetitions"] > 1 else ""
+    kernels = [f"{found[name]:,.0f}" if name in found else "" for name in ("kernels_per_step", "kernels_per_update")]
+    busy = f"{found['busy']:.0%}" if "busy" in found else ""
+    longest = found["longest"][0]["name"][:60].replace("|", "\\|") if "longest" in found else ""
+    cells = (row["name"], f"{median} {found['unit']}{spread}", *kernels, busy, longest)
+    return f"| {' | '.join(cells)} |"
