@@ -260,6 +260,7 @@ def timed_run(
     ):
         # Schedules keep the length of the original run; only its end moves.
         training.agent, training.frames = measured.agent(training.env), measured.halfway
+        training.acceleration.apply(training.agent)
         if sections is not None and watch is not None:
             watch(sections, training)
         silent = contextlib.redirect_stdout(io.StringIO())
@@ -371,7 +372,7 @@ def _watch_updates(sections: Sections, training: Training) -> None:
     sections.watch_named("rlstack.agents.optimizer:clip", "clip")
     sections.watch(Optimizer, "_step", "optimiser")
     own = {"remember": "memory", "rollout": "advantages", "sample": "sample", "prepared": "sample"}
-    for name, section in {**own, "_update_targets": "targets"}.items():
+    for name, section in {**own, "move_targets": "targets"}.items():
         if hasattr(agent, name):
             sections.watch(agent, name, section)
 

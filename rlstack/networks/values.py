@@ -175,7 +175,11 @@ class Critics(nn.ModuleList):
         first: Any = self[0]
         names = [name for name, _ in first.named_parameters()]
         columns = zip(*(network.parameters() for network in self))
-        stacked = {name: _SideBySide.apply(whole, *own) for name, whole, own in zip(names, self._whole, columns)}
+        trained = torch.is_grad_enabled() and next(first.parameters()).requires_grad
+        stacked = {
+            name: _SideBySide.apply(whole, *own) if trained else whole
+            for name, whole, own in zip(names, self._whole, columns)
+        }
 
         def one(parameters: dict[str, Tensor]) -> Any:
             return torch.func.functional_call(first, parameters, inputs)

@@ -19,6 +19,7 @@ import torch
 from rlstack import envs
 from rlstack.agents import Agent
 from rlstack.agents.compilation import CannotCompile, Compiler
+from rlstack.data.graphs import GRAPHS
 from rlstack.runs.worlds import choose_device
 
 from .config import TrainConfig
@@ -48,9 +49,9 @@ class Acceleration:
         self.notes: list[str] = []
         self._compile, self._device, self._shared = config.compile, device, shared
         worlds = worlds or device
-        if config.cudagraphs is True and device.type != "cuda":
+        if config.cudagraphs is True and device.type not in GRAPHS:
             self.notes.append(f"cudagraphs: the device is {device}, nothing is recorded")
-        self._graphs = device.type == "cuda" and config.cudagraphs is not False
+        self._graphs = device.type in GRAPHS and config.cudagraphs is not False
         self.world: dict[str, bool] = {}
         known = "compiled" in envs.options_of(config.env["name"]) and config.env.get("backend", "torch") == "torch"
         if known and (config.env.get("compiled") or self._wanted(worlds)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ from hydra.core.global_hydra import GlobalHydra
 from rlstack.config import build, conf_dir, to_plain
 from rlstack.config.agents import WITHOUT_ROLLOUTS
 from rlstack.config.allowed import granting
-from rlstack.envs import waiting
 from rlstack.evaluation.results import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint, state_digest
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
 from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, YAMLS
+from tests.rehearsal import rehearsing
 
 RUN = [
     *("total_frames=400", "log_every=100", "eval.every=1000", "eval.episodes=1", "checkpoint.every=130"),
@@ -148,22 +149,26 @@ def resumed(folder: Path, plain: dict[str, Any]) -> Training:
 QUICK = ("ppo", "acqn", "rainbow", "dqn recurrent", "dqn own network")
 
 
-MASKED = ("dqn own network", "sac", "ppo_published", "rocket", "echelon")
-"""One in every world, which are also run as on a GPU, where worlds restart without reading which have ended."""
+RECORDED = ("dqn own network", "ppo own network", "acqn", "sac", "rainbow", "ppo_published", "rocket", "echelon")
+"""Some in every world, which are also run as on a GPU, where steps and updates are recorded."""
 
 
 @pytest.mark.parametrize(
-    ("case", "free"),
+    ("case", "records"),
     [
-        *[pytest.param(case, True, marks=[] if case in QUICK else [pytest.mark.slow]) for case in (*AGENTS, *WORLDS)],
-        *[pytest.param(case, False, marks=[] if case in QUICK else [pytest.mark.slow]) for case in MASKED],
+        *[pytest.param(case, False, marks=[] if case in QUICK else [pytest.mark.slow]) for case in (*AGENTS, *WORLDS)],
+        *[pytest.param(case, True, marks=[] if "own" in case else [pytest.mark.slow]) for case in RECORDED],
     ],
 )
 def test_killed_and_resumed_is_the_same_run(
-    case: str, free: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, records: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "FREE", {"cpu"} if free else set())
     plain = configured(*{**AGENTS, **WORLDS}[case])
+    with rehearsing(monkeypatch) if records else nullcontext():
+        _check_resumed(plain, tmp_path)
+
+
+def _check_resumed(plain: dict[str, Any], tmp_path: Path) -> None:
     straight = training(tmp_path / "straight", plain)
     straight.execute()
     wanted = digests(tmp_path / "straight")
