@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .maps import cell, look_up
+from .maps import cell, look_up, within
 from .rewards import Hold
 from .rules import MAP
 from .sensors import Pairs, clear_between, measure, of_enemies, recallable
@@ -250,7 +250,7 @@ def _grid(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) ->
     ahead, left = steps.repeat_interleave(GRID).view(-1, 1, 1, 1), steps.repeat(GRID).view(-1, 1, 1, 1)
     x = state.position[0, :teams] + ahead * cos - left * sin
     y = state.position[1, :teams] + ahead * sin + left * cos
-    high = look_up(tables.maps.walk, cell(x, y, state.base, tables.side), cos)
+    high = look_up(tables.maps.walk, cell(*within(torch.stack((x, y)), tables.side).int(), state.base, tables.side))
     high = ((high - state.position[2, :teams]) / 4).clamp(-2.0, 2.0)
     return torch.where((x < 0) | (x >= tables.side) | (y < 0) | (y >= tables.side), 2.0, high)
 
@@ -260,7 +260,7 @@ def _navigation(state: State, tables: Tables, held: Hold, cos: Tensor, sin: Tens
     teams = len(cos)
     x, y, z = state.position[:, :teams].unbind(0)
     here = cell(x, y, state.base, tables.side)
-    flow = look_up(tables.maps.flow, here, cos).long()
+    flow = look_up(tables.maps.flow, here).int()
     way = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
     eyes = torch.stack((x, y, z + tables.height / 2))
     goal = torch.stack((state.zone[0], state.zone[1], torch.ones_like(state.zone[0])))[:, None, None]
@@ -268,6 +268,6 @@ def _navigation(state: State, tables: Tables, held: Hold, cos: Tensor, sin: Tens
     middle = _turned(tables.side / 2 - x, tables.side / 2 - y, cos, sin)
     lame = state.fallen[:teams].to(cos.dtype) + 0.5 * (state.legs[:teams] <= 0)
     edge = (held.distance[:teams] - state.zone[2]) / MAP
-    ground = look_up(tables.maps.kind, here, cos) / 4
+    ground = look_up(tables.maps.kind, here) / 4
     rows = [*_turned(way[0], way[1], cos, sin), edge, seen.to(cos.dtype), *(part / MAP for part in middle)]
-    return torch.stack([*rows, z / rules.CEILING, ground, lame])
+    return torch.stack([*rows, z / rules.CEILING, ground.to(z.dtype), lame])

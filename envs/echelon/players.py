@@ -19,7 +19,7 @@ from . import rules
 from .actions import chosen_for
 from .maps import cell, look_up
 from .rules import SLOTS, TEAMS
-from .sensors import painted_by_own
+from .sensors import by_mech, painted_by_own
 from .simulation import EVENTS
 from .state import State, draws
 from .tables import Tables
@@ -101,7 +101,7 @@ def _view(state: State, tables: Tables, team: int) -> BotView:
     mine = (target[:, None] == torch.arange(tables.mechs, device=target.device)[:, None]).to(apart.dtype)
     to = (away[:2] * mine).sum(2)
     error = torch.atan2(to[1], to[0]) - state.yaw[team]
-    marked = painted_by_own(state, tables)[team].to(apart.dtype)
+    marked = by_mech(painted_by_own(state, tables))[team].to(apart.dtype)
     zone = state.zone[:2, None] - own[:2]
     reach = zone.square().sum(0).sqrt()
     return BotView(
@@ -123,7 +123,7 @@ def _view(state: State, tables: Tables, team: int) -> BotView:
 def _way(state: State, tables: Tables, team: int, goal: Tensor, straight: Tensor) -> Tensor:
     """Returns the unit vector towards the bot's goal, along the flow or ``straight``, ``[2, n, W]``."""
     own = state.position[:, team]
-    flow = look_up(tables.maps.flow, cell(own[0], own[1], state.base, tables.side), own).long()
+    flow = look_up(tables.maps.flow, cell(*own[:2].int(), state.base, tables.side)).int()
     steps = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
     direct = goal / goal.square().sum(0).sqrt().clamp_min(1.0e-6)
     return torch.where(straight | (flow == 0), direct, steps)
