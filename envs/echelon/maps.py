@@ -362,12 +362,12 @@ def _turned_flow(flow: Tensor) -> Tensor:
 # -- reading layers ------------------------------------------------------------------------------------------------
 
 
-_WITHIN = 1.0e-3  # least distance of a place from the map's edge
+_WITHIN = 1 - 2.0**-23  # the greatest place in a map, as a share of its side
 
 
 def within(planar: Tensor, side: int) -> Tensor:
     """Moves places ``[2, ...]`` outside a map to its edge."""
-    return planar.clamp(0.0, side - _WITHIN)
+    return planar.clamp(0.0, side * _WITHIN)
 
 
 def cell(x: Tensor, y: Tensor, base: Tensor, side: int) -> Tensor:

@@ -118,7 +118,7 @@ def look(state: State, tables: Tables, partial: bool, smoke: bool = True) -> Sta
     if not partial:
         return state
     visible = contacts(state, tables, _both_ways(unclouded))
-    now = recallable(state)[:, :, None].expand(-1, -1, tables.mechs, -1, -1)
+    now = rows_of(state).flip(1)[:, :, None].expand(-1, -1, tables.mechs, -1, -1)
     memory = torch.where(visible, now, state.memory)
     return state.replace(memory=memory, ago=torch.where(visible, 0.0, state.ago + 1))
 
@@ -127,10 +127,10 @@ def _both_ways(blue_to_red: Tensor) -> Tensor:
     return torch.stack((blue_to_red, blue_to_red.transpose(0, 1)))
 
 
-def recallable(state: State) -> Tensor:
-    """Returns the remembered rows of every mech's enemies, ``[12, 2, n, W]``."""
-    own = torch.stack((state.yaw, state.hp, state.heat, state.stability, state.fallen.to(state.hp.dtype), state.legs))
-    return torch.cat((state.position, state.velocity, own)).flip(1)
+def rows_of(state: State) -> Tensor:
+    """Returns what others see and remember of every mech, ``[12, 2, n, W]``."""
+    own = torch.stack((state.yaw, state.hp, state.heat, state.stability, state.fallen, state.legs))
+    return torch.cat((state.position, state.velocity, own))
 
 
 def sensor_quality(state: State, tables: Tables) -> tuple[Tensor, Tensor]:

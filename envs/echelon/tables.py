@@ -90,6 +90,13 @@ class Tables:
     hazards: Tensor  # [2, 1, 1, 1] kinds of ground: water, lava
     samples: Tensor  # [K, 1, 1, 1] places along a line of sight, -1 to 1
     grid: Tensor  # [2, 81, 1, 1, 1] places of an observed grid, ahead and to the left
+    # of the other mechs that each observes: its team without itself, then its enemies; o = 2n - 1
+    others: Tensor  # [2, n * o] among the mechs of both teams
+    higher_than: Tensor  # [n, o, 1] how much higher their centres are, on the same ground
+    fitness: Tensor  # [3, 1, n, o, 1] factors of hp, heat and stability
+    other_classes: Tensor  # [4, n, o, 1] see classes
+    contact_scale: Tensor  # [24, 1, 1, 1, 1]
+    clock_scale: Tensor  # [CLOCKS, 1, 1] of observed clocks
     cloud_fading: Tensor  # [4, 1, 1, 1, 1] change of a cloud in a sub-step
     cloud_life: Tensor  # 0-dim
     shell_life: Tensor  # 0-dim
@@ -165,10 +172,22 @@ def make_tables(maps: Maps, sizes: tuple[int, int], dtype: torch.dtype, device: 
         halves=real((0.5, 1.0)),
         hazards=torch.tensor((WATER, LAVA), dtype=torch.uint8, device=device).view(2, 1, 1, 1),
         samples=real(middles, -1, 1, 1, 1),
-        grid=real([[float(place // GRID), float(place % GRID)] for place in range(GRID**2)], -1, 2)
-        .T.sub(GRID // 2)
-        .mul(2)[:, :, None, None, None],
+        grid=real(
+            [
+                [2.0 * (place // GRID - GRID // 2) for place in range(GRID**2)],
+                [2.0 * (place % GRID - GRID // 2) for place in range(GRID**2)],
+            ],
+            2,
+            -1,
+            1,
+            1,
+            1,
+        ),
         never=real([1.0e6]).squeeze(),
+        **_other_tables(packs, real, index),
+        clock_scale=real(
+            [1 / 12, 1 / 100, 1 / 80, 1 / 20, 1.0, 1 / rules.SUPPRESSED_TICKS, 1 / rules.AMS_TICKS, 1.0], -1, 1, 1
+        ),
         cloud_fading=real([0.0, 0.0, 0.0, 1.0], 4, 1, 1, 1, 1),
         cloud_life=real([rules.CLOUD_TICKS]).squeeze(),
         shell_life=real([rules.SHELL_TICKS]).squeeze(),
@@ -188,6 +207,26 @@ _BY_SLOT = ("height", "speed", "yaw_rate", "jet", "hp", "leg_hp", "heat_cap", "t
 def taken(size: int) -> list[int]:
     """Returns the slots that a team of a given size fills."""
     return [SLOTS * (place // SLOTS) + rules.FILLED[place % SLOTS] for place in range(size)]
+
+
+def _other_tables(packs: int, real: Callable[..., Tensor], index: Callable[[list[int]], Tensor]) -> dict[str, Tensor]:
+    mechs, pack, kinds = packs * SLOTS, PACK * packs, PACK_CLASSES * packs
+    slots = [[*(other for other in range(mechs) if other != own), *range(mechs)] for own in range(mechs)]
+    teams = [[team] * (mechs - 1) + [1 - team] * mechs for team in range(2)]
+    fitness = [(1 / chassis.hp, 1 / chassis.heat_cap, 1 / rules.STABILITY) for chassis in pack]
+
+    def by_other(value: Callable[[int], float]) -> list[list[float]]:
+        return [[value(slot) for slot in row] for row in slots]
+
+    lifts = [[(pack[slot].height - pack[own].height) / 2 for slot in row] for own, row in enumerate(slots)]
+    classes = [by_other(lambda slot, kind=kind: float(kinds[slot] == kind)) for kind in range(4)]  # type: ignore[misc]
+    return {
+        "others": torch.stack([index([t * mechs + s for row in slots for t, s in zip(team, row)]) for team in teams]),
+        "higher_than": real(lifts, mechs, -1, 1),
+        "fitness": real([by_other(lambda slot, k=k: fitness[slot][k]) for k in range(3)], 3, 1, mechs, -1, 1),  # type: ignore[misc]
+        "other_classes": real(classes, 4, mechs, -1, 1),
+        "contact_scale": real([1 / MAP] * 3 + [0.1] * 3 + [1.0] * 15 + [4 / math.pi, -0.1, 1.0], -1, 1, 1, 1, 1),
+    }
 
 
 def _mount_tables(packs: int, real: Callable[..., Tensor], index: Callable[[list[int]], Tensor]) -> dict[str, Tensor]:
