@@ -185,7 +185,8 @@ def conclude(
     match: EchelonMatch, started: State, state: State, tally: Tally, tables: Tables, options: EchelonOptions
 ) -> tuple[EchelonMatch, EchelonOutcome]:
     """Computes score, ends, rewards, sums and observations after the sub-steps of a decision."""
-    before, now = hold(started, tables), hold(state, tables)
+    now = hold(state, tables)
+    before = (now.away + state.position[:2] - started.position[:2]).square().sum(0).sqrt()
     moved = (state.position - started.position).square().sum(0).sqrt()
     score = state.score + now.tick * DECISION
     state = watch(_hurt(state, started, tally), moved, now.inside, tables)
@@ -251,7 +252,7 @@ def statistics(match: EchelonMatch, tables: Tables) -> list[Tensor]:
     size = tables.present[0].sum()
     terms = match.terms[:, 0].sum(1) / size
     left = state.hp.clamp_min(0.0).sum(1)
-    results = [(match.winner == result).to(left.dtype) for result in (1, -1, 0)]
+    results = (match.winner == tables.results).to(left.dtype)
     rows = [terms.sum(0), state.steps, state.steps * DECISION, *results, left[0] - left[1]]
     counted = torch.cat((match.events, match.damage[None])).sum(2)
     return [*rows, *state.score, *counted.flatten(0, 1), *terms]

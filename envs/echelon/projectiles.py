@@ -44,12 +44,12 @@ def launch(state: State, volley: Volley, tables: Tables, pairs: Pairs) -> State:
     way = torch.where(chosen.any(3), way, mechs[3:])
     velocity = way * (tables.launcher_speed / length(way))
     life = tables.launcher_life.expand_as(velocity[0])
-    new = torch.cat((mechs[:3], velocity, torch.stack((life, (chosen * tables.slots).sum(3)))))
+    new = torch.cat((mechs[:3], velocity, life[None], (chosen * tables.slots).sum(3)[None]))
     old = state.shots.unflatten(2, (packs, SHOTS))
     shifted = torch.cat((new, old), 3).index_select(3, tables.shot_source)
     shots = torch.where(fired.index_select(2, tables.shot_launcher), shifted, old).flatten(2, 3)
     screens = state.screened.unflatten(1, (packs, 2))
-    fresh = torch.cat((torch.zeros_like(screens[:, :, :1]), screens[:, :, :1]), 2)
+    fresh = torch.cat((tables.none.expand_as(screens[:, :, :1]), screens[:, :, :1]), 2)
     screened = torch.where(fired[:, :, :1, None], fresh, screens).flatten(1, 2)
     return state.replace(shots=shots, screened=screened)
 
@@ -86,7 +86,7 @@ class Everywhere:
     """All places of shots: their numbers are ``[..., 2, S, W]``."""
 
     def __init__(self, tables: Tables) -> None:
-        self._packs, self._missile = tables.packs, tables.shot_missile
+        self._packs, self._missile, self._none = tables.packs, tables.shot_missile, tables.none
 
     def of_shots(self, values: Tensor) -> Tensor:
         """Maps ``[..., 2, S, W]`` by shot."""
@@ -127,7 +127,7 @@ class Everywhere:
     def by_owner(self, values: Tensor) -> Tensor:
         """Sums for each shooter, ``[..., 2, n, W]``."""
         owners = values.unflatten(-2, (self._packs, 3, 3)).sum(-2)
-        return torch.cat((owners, torch.zeros_like(owners[..., :2, :])), -2).flatten(-3, -2)
+        return torch.cat((owners, self._none.expand_as(owners[..., :2, :])), -2).flatten(-3, -2)
 
     def put(self, shots: Tensor, new: Tensor) -> Tensor:
         """Returns all shots with new numbers ``[8, ...]``."""
@@ -143,6 +143,7 @@ class Listed:
     def __init__(self, tables: Tables, places: Tensor, worlds: int) -> None:
         shots = tables.packs * SHOTS
         self._place, self._worlds, self._mechs, self._packs = places, worlds, tables.mechs, tables.packs
+        self._kind = tables.slots.dtype
         self._world, row = places % worlds, places // worlds
         team, self._slot = row // shots, row % shots
         self._owner = self._at(team * tables.mechs + tables.shot_owner.index_select(0, self._slot))
@@ -190,6 +191,7 @@ class Listed:
         columns, rows = math.prod(shape) * self._worlds, math.prod(values.shape[:-1])
         # In one dimension, since otherwise the CPU adds column by column.
         flat = torch.arange(0, rows * columns, columns, device=index.device)[:, None] + index
+        values = values.to(self._kind)
         found = values.new_zeros(rows * columns).index_add(0, flat.flatten(), values.flatten())
         return found.view(*values.shape[:-1], *shape, self._worlds)
 
@@ -271,9 +273,8 @@ def _intercept(
     fresh, lucky = at.of_missiles(screened == 0), at.of_missiles((luck < rules.AMS_CHANCE).movedim(2, 0))
     tries = (rel2[::SLOTS] <= rules.AMS_RANGE**2) & at.of_teams(ready) & fresh & (shots.live & shots.missile)
     caught = tries & lucky
-    kind = rel2.dtype
-    screened = (screened + at.by_missile(tries.to(kind))).movedim(0, 2)
-    counted = at.by_team(caught.to(kind)).flip(1).transpose(0, 1)
+    screened = (screened + at.by_missile(tries)).movedim(0, 2)
+    counted = at.by_team(caught).flip(1).transpose(0, 1)
     ams.add_(counted > 0, alpha=rules.AMS_TICKS)
     spread = (counted[:, :, None] * tables.heavy[:SLOTS]).flatten(1, 2)
     return state.replace(screened=screened), shots.live > caught.any(0), spread
@@ -296,7 +297,7 @@ def _direct(
     along = (rel * shots.step[:, None]).sum(0)
     length2 = shots.step.square().sum(0).clamp_min(1.0e-9)
     when = (along / length2).clamp(0.0, 1.0)
-    apart2 = torch.addcmul(rel2, when, torch.addcmul(2 * along, when, length2, value=-1), value=-1)
+    apart2 = torch.addcmul(rel2, when, torch.addcmul(along, when, length2, value=-0.5), value=-2)
     hit = (apart2 <= at.of_slots(tables.reach2)) & (when <= blocked) & (foes.alive & shots.live)
     score = torch.where(hit, when + at.of_slots(tables.lower), tables.never)
     first = score.amin(0)
@@ -325,7 +326,6 @@ def _hits(
     body = torch.addcmul(torch.sub(raw, legs, alpha=0.5), splash, ~direct)
     hurt, mates_hurt = at.by_owner(torch.stack((body, own))).permute(0, 2, 3, 1, 4)
     effects = at.by_team(torch.stack((legs, blow * shots.shock, direct * shots.suppression))).transpose(1, 2)
-    effects = torch.cat((effects[:2], effects[2:].clamp_max(rules.SUPPRESSED_TICKS)))
     return Hits(hurt, mates_hurt, effects)
 
 

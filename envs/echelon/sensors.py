@@ -75,7 +75,7 @@ def measure(state: State, tables: Tables) -> Pairs:
     """Computes the relative positions of all enemies."""
     yaw = state.yaw
     rows = yaw.cos(), yaw.sin(), tables.none.expand_as(yaw), state.painter, state.clocks[:, rules.PAINTED]
-    mechs = torch.cat((centres(state, tables), torch.stack(rows)))
+    mechs = torch.cat((centres(state, tables), *(row[None] for row in rows)))
     alive = state.alive
     foes, there = mechs.flip(1), alive.flip(0)
     away = foes[:3, :, None] - mechs[:3, :, :, None]

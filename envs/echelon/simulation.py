@@ -60,14 +60,14 @@ def command(state: State, orders: Tensor, tables: Tables) -> Commands:
 # -- motion --------------------------------------------------------------------------------------------------------
 
 
-def move(state: State, commands: Commands, tables: Tables, pairs: Pairs, wet: Tensor) -> State:
+def move(state: State, commands: Commands, tables: Tables, pairs: Pairs, wet: Tensor, stands: Tensor) -> State:
     """Moves mechs by a sub-step. Positive strafe goes to the left, along (-sin, cos) of the yaw.
 
     Args:
-        wet: ``[2, n, W]`` bool: the mech is in water.
+        wet, stands: ``[2, n, W]`` bool: the mech is in water, has not fallen.
     """
     alive = state.alive
-    awake = alive > state.fallen
+    awake = alive & stands
     able = awake & (state.heat <= tables.heat_cap)
     coasts = awake > able
     yaw = torch.addcmul(state.yaw, commands.turn, able)
@@ -204,22 +204,23 @@ def step(
     wet, burning = _hazards(state, commands.base, tables, was_alive)
     state = _in_hazards(state, wet, burning)
     alive = state.alive
-    state, falls = _balanced(state, tables, alive)
+    lame = state.legs <= 0
+    state, falls, stands = _balanced(state, tables, alive, lame)
     state, venting = _cooled(state, commands, tables, alive)
     working = alive & (state.heat <= tables.heat_cap)
     able = working > venting if vent_blocks_fire else working
     pairs = measure(state, tables)
     state, hits, intercepts = fly(state, tables, pairs, working, missile_luck, places)
     volley = choose(state, commands.triggers, tables, pairs, able)
-    state, harm = strike(state, hits, beams(volley, tables, pairs, beam_luck), tables, pairs)
+    state, harm = strike(state, hits, beams(volley, tables, pairs, beam_luck), tables, pairs, stands)
     state = paint(launch(pay(state, volley, tables), volley, tables, pairs), volley, tables)
     if smoke:
         state = launch_smoke(drift(state, commands.base, tables), commands.smokes & able, tables, pairs)
-    state = move(state, commands, tables, pairs, wet)
+    state = move(state, commands, tables, pairs, wet, stands)
     overheats = (state.alive & (state.heat > tables.heat_cap)) > was_hot
     deaths = was_alive > state.alive
     counted = (harm.kills, harm.assists, deaths, harm.legged, harm.friendly, falls, overheats, intercepts)
-    return state, Tally(harm.credited, torch.stack([row.to(state.hp.dtype) for row in counted]), volley.fired)
+    return state, Tally(harm.credited, torch.stack(counted), volley.fired)
 
 
 PLAIN = SubStepOptions(step, True, True, "flying")
@@ -239,9 +240,8 @@ def _in_hazards(state: State, wet: Tensor, burning: Tensor) -> State:
     return state.replace(heat=heat, hp=torch.add(state.hp, burning, alpha=-rules.LAVA_DAMAGE * DT))
 
 
-def _balanced(state: State, tables: Tables, alive: Tensor) -> tuple[State, Tensor]:
-    """Advances the clocks, and restores balance or makes mechs fall; also returns which fall, bool."""
-    lame = state.legs <= 0
+def _balanced(state: State, tables: Tables, alive: Tensor, lame: Tensor) -> tuple[State, Tensor, Tensor]:
+    """Advances the clocks, and restores balance or makes mechs fall; also returns which fall and which stand, bool."""
     full = torch.add(tables.balance, lame, alpha=rules.STABILITY * (rules.LEGGED_STABILITY - 1))
     # A mech that has just stood up has half of its balance.
     rises = (state.clocks[:, rules.FALLEN] == 1) & alive
@@ -254,7 +254,7 @@ def _balanced(state: State, tables: Tables, alive: Tensor) -> tuple[State, Tenso
     gain = torch.add(gain, clocks[:, rules.SUPPRESSED] > 0, alpha=-0.75 * most).clamp_min(0.1 * most)
     stands = alive > (clocks[:, rules.FALLEN] > 0)
     stability = torch.addcmul(stability, gain, stands).minimum(full)
-    return state.replace(clocks=clocks, stability=stability), falls
+    return state.replace(clocks=clocks, stability=stability), falls, stands
 
 
 def _cooled(state: State, commands: Commands, tables: Tables, alive: Tensor) -> tuple[State, Tensor]:

@@ -44,7 +44,7 @@ class Harm(NamedTuple):
 _TINY = 1.0e-6
 
 
-def strike(state: State, hits: Hits, beams: Beams, tables: Tables, pairs: Pairs) -> tuple[State, Harm]:
+def strike(state: State, hits: Hits, beams: Beams, tables: Tables, pairs: Pairs, stands: Tensor) -> tuple[State, Harm]:
     """Applies all hits of a sub-step.
 
     Damage beyond the remaining hp is reduced in proportion. The mech with the most damage gets the kill; another mech
@@ -63,8 +63,8 @@ def strike(state: State, hits: Hits, beams: Beams, tables: Tables, pairs: Pairs)
     assists = painted & (kill.any(1, keepdim=True) > kill)
     legs = (state.legs - (effects[0] + effects[3])).clamp_min(0.0)
     legged = pairs.alive & ((state.legs > 0) & (legs <= 0))
-    stability = torch.addcmul(state.stability, effects[1], state.fallen.logical_not(), value=-1).clamp_min(0.0)
-    state.clocks[:, rules.SUPPRESSED].clamp_(effects[2])
+    stability = torch.addcmul(state.stability, effects[1], stands, value=-1).clamp_min(0.0)
+    state.clocks[:, rules.SUPPRESSED].clamp_(effects[2], tables.suppressed)
     harm = Harm(
         body * of_enemies(share),
         (hits.own * share[:, None]).sum(2),
@@ -159,7 +159,7 @@ def beams(volley: Volley, tables: Tables, pairs: Pairs, luck: Tensor) -> Beams:
     legs = raw * (luck < rules.LEG_CHANCE)[:, :, :, None]
     body = torch.sub(raw, legs, alpha=0.5)
     light = body[:, :, 3:].sum(2, keepdim=True)
-    body = torch.cat((body[:, :, :3], light, torch.zeros_like(light)), 2).flatten(1, 2)
+    body = torch.cat((body[:, :, :3], light, tables.none.expand_as(light)), 2).flatten(1, 2)
     return Beams(body, torch.stack((legs, hit * tables.beam_burn)).sum((2, 3)))
 
 
