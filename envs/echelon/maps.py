@@ -370,13 +370,15 @@ def within(planar: Tensor, side: int) -> Tensor:
     return planar.clamp(0.0, side * _WITHIN)
 
 
-def cell(x: Tensor, y: Tensor, base: Tensor, side: int) -> Tensor:
+def cell(planar: Tensor | tuple[Tensor, Tensor], base: Tensor, side: int) -> Tensor:
     """Returns the index of a place within a map in a layer of the bank, int32.
 
     Args:
+        planar: x and y.
         base: first cell of the world's map, ``[W]``; all shapes broadcast.
         side: side of a map.
     """
+    x, y = planar
     return torch.add(base.int() + x.int(), y.int(), alpha=side)
 
 

@@ -186,7 +186,7 @@ def conclude(
 ) -> tuple[EchelonMatch, EchelonOutcome]:
     """Computes score, ends, rewards, sums and observations after the sub-steps of a decision."""
     now = hold(state, tables)
-    before = (now.away + state.position[:2] - started.position[:2]).square().sum(0).sqrt()
+    before = (state.zone[:2, None, None] - started.position[:2]).square().sum(0).sqrt()
     moved = (state.position - started.position).square().sum(0).sqrt()
     score = state.score + now.tick * DECISION
     state = watch(_hurt(state, started, tally), moved, now.inside, tables)

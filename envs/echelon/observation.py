@@ -104,7 +104,7 @@ def observe(
     """
     pairs = measure(state, tables)
     cos, sin = pairs.mechs[3:5, :teams]
-    here = cell(*state.position[:2, :teams].int(), state.base, tables.side)
+    here = cell(state.position[:2, :teams].int(), state.base, tables.side)
     flow = look_up(tables.maps.flow, here).int()
     way = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
     ways = (state.velocity[:2], held.away, state.hit_from, tables.side / 2 - state.position[:2])
@@ -186,7 +186,7 @@ def _grid(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) ->
     y = torch.addcmul(torch.addcmul(y, ahead, sin), left, cos)
     places = torch.stack((x, y))
     inside = within(places, tables.side)
-    high = look_up(tables.maps.walk, cell(*inside.int(), state.base, tables.side))
+    high = look_up(tables.maps.walk, cell(inside.int(), state.base, tables.side))
     return torch.where((inside != places).any(0), 2.0, ((high - z) / 4).clamp(-2.0, 2.0))
 
 

@@ -285,7 +285,7 @@ def _blocked(shots: Shots, base: Tensor, tables: Tables, at: Everywhere | Listed
     halves = at.of_slots(tables.halves)
     path = torch.addcmul(shots.place[:, None], halves, shots.step[:, None])
     inside = within(path[:2], tables.side)
-    ground = look_up(tables.maps.height, cell(*inside.int(), base, tables.side))
+    ground = look_up(tables.maps.height, cell(inside.int(), base, tables.side))
     met = (ground > path[2]) | (inside != path[:2]).any(0)
     return torch.where(met, halves, tables.never).amin(0)
 
@@ -344,7 +344,7 @@ def _splash(
     alive = torch.stack((foes.alive, at.of_teams(pairs.alive.transpose(0, 1))))
     away = places - near[:, None, None]
     middle = torch.sub(places, away, alpha=0.5)
-    ground = look_up(tables.maps.height, cell(*within(middle[:2], tables.side).int(), base, tables.side))
+    ground = look_up(tables.maps.height, cell(within(middle[:2], tables.side).int(), base, tables.side))
     amount = torch.addcmul(shots.splash, length(away), shots.fading).clamp_min(0.0)
     return amount * ((ground <= middle[2]) & alive & struck)
 
@@ -357,7 +357,7 @@ def drift(state: State, base: Tensor, tables: Tables) -> State:
     place = torch.add(state.shells[:3], state.shells[3:6], alpha=DT)
     left = state.shells[6:]
     inside = within(place[:2], tables.side)
-    ground = look_up(tables.maps.height, cell(*inside.int(), base, tables.side))
+    ground = look_up(tables.maps.height, cell(inside.int(), base, tables.side))
     stopped = (ground > place[2]) | (inside != place[:2]).any(0) | (left <= 1)
     bursts = (left > 0) & stopped
     clouds = (state.clouds - tables.cloud_fading).clamp_min(0.0)

@@ -25,7 +25,7 @@ def clear_between(one: Tensor, two: Tensor, base: Tensor, tables: Tables) -> Ten
     # Relative to the middle, so that swapping the ends gives the same rounding.
     middle, half = (one + two) / 2, (two - one) / 2
     places = torch.addcmul(middle[:, None], tables.samples, half[:, None])
-    ground = look_up(tables.maps.sight, cell(*places[:2].int(), base, tables.side))
+    ground = look_up(tables.maps.sight, cell(places[:2].int(), base, tables.side))
     return (ground.to(places.dtype) <= places[2]).all(0)
 
 
@@ -135,17 +135,14 @@ def rows_of(state: State) -> Tensor:
 
 def sensor_quality(state: State, tables: Tables) -> tuple[Tensor, Tensor]:
     """Returns the jamming of mechs, 0 to 1, and the quality of their sensors, 0.25 to 1.5; ``[2, n, W]``."""
-    places = centres(state, tables)
-    scouts = slice(rules.SLOTS - 1, None, rules.SLOTS)
-    mode = torch.where(state.alive, state.ewar, 0.0)[:, scouts]
-
-    def strongest(sources: Tensor, on: Tensor) -> Tensor:
-        apart = (sources[:, :, None] - places[:, :, :, None]).square().sum(0).sqrt()
-        strength = (1 - apart / rules.EWAR_RANGE).clamp_min(0.0) * on.to(apart.dtype)[:, None]
-        return strength.masked_fill(apart == 0, 0.0).amax(2)  # a mech does not help itself
-
-    jam = strongest(places.flip(1)[:, :, scouts], mode.flip(0) == 1)
-    helped = strongest(places[:, :, scouts], mode == 2)
+    places, scouts = centres(state, tables), slice(rules.SLOTS - 1, None, rules.SLOTS)
+    mode, sources = (state.ewar * state.alive)[:, scouts], places[:, :, scouts]
+    on = torch.stack((mode.flip(0) == 1, mode == 2))
+    away = torch.stack((sources.flip(1), sources), 1)[:, :, :, None] - places[:, None, :, :, None]
+    apart = torch.hypot(torch.hypot(away[0], away[1]), away[2])
+    # A mech does not help itself.
+    strength = (1 - apart / rules.EWAR_RANGE).clamp_min(0.0) * (on[:, :, None] & (apart > 0))
+    jam, helped = strength.amax(3)
     return jam, (1 - 0.85 * jam + 0.65 * helped).clamp(0.25, 1.5)
 
 

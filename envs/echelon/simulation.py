@@ -105,10 +105,10 @@ def _walk(state: State, base: Tensor, tables: Tables, shift: Tensor, velocity: T
     limit = torch.add(old[2], state.velocity[2].abs() < rules.STEP_CALM, alpha=rules.STEP_UP)
     goal = (old[:2] + shift).clamp(tables.margin, tables.far_margin)
     there, here = goal.int(), old[:2].int()
-    high = look_up(floors, cell(there[0], here[1], base, tables.side))
+    high = look_up(floors, cell((there[0], here[1]), base, tables.side))
     free_x = high <= limit
     x, ground = torch.where(free_x, goal[0], old[0]), torch.where(free_x, high, state.ground)
-    high = look_up(floors, cell(x, there[1], base, tables.side))
+    high = look_up(floors, cell((x, there[1]), base, tables.side))
     free_y = high <= limit
     y, ground = torch.where(free_y, goal[1], old[1]), torch.where(free_y, high, ground)
     up = torch.add(old[2], velocity[2], alpha=DT)
@@ -229,7 +229,7 @@ PLAIN = SubStepOptions(step, True, True, "flying")
 
 def _hazards(state: State, base: Tensor, tables: Tables, alive: Tensor) -> Tensor:
     """Returns ``[2, 2, n, W]`` bool: living mechs in water, in lava."""
-    ground = look_up(tables.maps.kind, cell(*state.position[:2].int(), base, tables.side))
+    ground = look_up(tables.maps.kind, cell(state.position[:2].int(), base, tables.side))
     return (ground == tables.hazards) & (alive & (state.position[2] <= rules.HAZARD_HEIGHT))
 
 

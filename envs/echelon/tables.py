@@ -84,6 +84,12 @@ class Tables:
     shot_homes: Tensor  # bool: it is a missile
     shot_falls: Tensor  # [3, S] lost velocity
     shot_numbers: Tensor  # [5, S] damage, shock, suppression, splash at its centre, and per voxel from there
+    # by weapon of the bots: laser, flamer, painter, missile, gauss, autocannon, [6, 1, 1]
+    bot_reach: Tensor
+    bot_arc: Tensor  # half of it, rad
+    bot_blind: Tensor  # bool: it needs no line of sight
+    bot_guided: Tensor  # bool: it also flies to marked enemies
+    bot_weapons: Tensor  # [3 (primary, secondary, tertiary), 6, n, 1] bool
     # of the ground
     directions: Tensor  # [2, 9]
     halves: Tensor  # [2, 1] shares of a sub-step
@@ -187,6 +193,7 @@ def make_tables(maps: Maps, sizes: tuple[int, int], dtype: torch.dtype, device: 
         ),
         never=real([1.0e6]).squeeze(),
         **_other_tables(packs, real, index),
+        **_bot_tables(packs, real),
         clock_scale=real(
             [1 / 12, 1 / 100, 1 / 80, 1 / 20, 1.0, 1 / rules.SUPPRESSED_TICKS, 1 / rules.AMS_TICKS, 1.0], -1, 1, 1
         ),
@@ -230,6 +237,28 @@ def _other_tables(packs: int, real: Callable[..., Tensor], index: Callable[[list
         "fitness": real([by_other(lambda slot, k=k: fitness[slot][k]) for k in range(3)], 3, 1, mechs, -1, 1),  # type: ignore[misc]
         "other_classes": real(classes, 4, mechs, -1, 1),
         "contact_scale": real([1 / MAP] * 3 + [0.1] * 3 + [1.0] * 15 + [4 / math.pi, -0.1, 1.0], -1, 1, 1, 1, 1),
+    }
+
+
+def _bot_tables(packs: int, real: Callable[..., Tensor]) -> dict[str, Tensor]:
+    reach = (
+        *(rules.LASER_RANGE, rules.FLAMER_RANGE, rules.PAINTER_RANGE),
+        *(rules.MISSILE_RANGE, rules.GAUSS_RANGE, rules.AUTOCANNON_RANGE),
+    )
+    arc = [math.pi / 3, math.inf, math.pi / 6, math.pi / 2, math.pi / 6, math.pi / 6]
+    laser, flamer, painter, missile, gauss, autocannon = range(6)
+    # by class: scout, light, medium, heavy
+    primary = ((painter,), (flamer,), (laser,), (laser,))
+    secondary = ((), (laser,), (), (missile,))
+    tertiary = ((), (painter,), (autocannon, painter), (gauss,))
+    buttons = (primary, secondary, tertiary)
+    weapons = [[[float(k in button[c]) for c in PACK_CLASSES * packs] for k in range(6)] for button in buttons]
+    return {
+        "bot_reach": real(reach, 6, 1, 1),
+        "bot_arc": real(arc, 6, 1, 1),
+        "bot_blind": real([float(k in (flamer, gauss, autocannon)) for k in range(6)], 6, 1, 1) > 0,
+        "bot_guided": real([float(k == missile) for k in range(6)], 6, 1, 1) > 0,
+        "bot_weapons": real(weapons, 3, 6, -1, 1) > 0,
     }
 
 

@@ -26,7 +26,7 @@ VIEWS = {
         "slice",
         "split",
     ),
-    *("unbind", "detach", "alias", "as_strided", "split_with_sizes", "empty_strided", "new_empty_strided"),
+    *("split", "unbind", "detach", "alias", "as_strided", "split_with_sizes", "empty_strided", "new_empty_strided"),
 }
 READS = {
     *("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "item", "lift_fresh", "one_hot"),
