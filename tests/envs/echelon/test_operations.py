@@ -1,8 +1,7 @@
-"""A step as a GPU makes it: few operations, and none that a CUDA graph cannot record."""
+"""A step as a GPU makes it: of few operations, and none that a CUDA graph cannot record."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,63 +10,36 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlstack import envs
 from rlstack.envs import waiting
-
-VIEWS = {
-    *(
-        "view",
-        "_unsafe_view",
-        "expand",
-        "permute",
-        "transpose",
-        "t",
-        "unsqueeze",
-        "squeeze",
-        "select",
-        "slice",
-        "split",
-    ),
-    *("split", "unbind", "detach", "alias", "as_strided", "split_with_sizes", "empty_strided", "new_empty_strided"),
-}
-READS = {
-    *("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "item", "lift_fresh", "one_hot"),
-    *("_unique2", "unique_dim", "bincount"),
-}
+from tests.host_waits import asks_the_host
 
 
 class Counted(TorchDispatchMode):
-    """Counts operations by name, those on masks as an index under ``mask``."""
+    """Counts operations, except views, each of which a GPU starts at least one kernel for."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.names: Counter[str] = Counter()
+        self.count = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = function.overloadpacket.__name__
-        if name.startswith("index") and isinstance(args[1], list | tuple):
-            name = "mask" if any(index is not None and index.dtype == torch.bool for index in args[1]) else name
-        self.names[name] += 1
+        assert not asks_the_host(function, args), function
+        returned = function._schema.returns
+        self.count += not (returned and returned[0].alias_info and not returned[0].alias_info.is_write)
         return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(
-    ("options", "most"),
+    "options",
     [
-        ({}, 3000),
-        ({"opponent": "policy", "visibility": "partial", "actions": "hybrid"}, 3000),
-        ({"blue": 7, "red": 6, "opponent_mix": {"rush": 1.0, "veteran": 1.0, "random": 1.0}, "actions": "box"}, 3000),
+        {},
+        {"opponent": "policy", "visibility": "partial", "actions": "hybrid"},
+        {"blue": 7, "red": 6, "opponent_mix": {"rush": 1.0, "veteran": 1.0, "random": 1.0}, "actions": "box"},
     ],
 )
-def test_a_step_is_recordable_and_of_few_operations(
-    options: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_is_recordable_and_of_few_operations(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "FREE", set())
     env = envs.make("echelon", num_worlds=2, maps=2, max_steps=2, **options)
-    root = env.reset()
-    for _ in range(2):  # the second ends all episodes
-        _, root = env.step_and_maybe_reset(env.rand_action(root))
-    for _ in range(2):
-        env.rand_action(root)
-        with Counted() as counted:
-            _, root = env.step_and_maybe_reset(root)
-        assert not READS.union(("mask",)).intersection(counted.names), counted.names
-        assert sum(count for name, count in counted.names.items() if name not in VIEWS) <= most
+    root = env.rand_action(env.step_and_maybe_reset(env.rand_action(env.reset()))[1])
+    with Counted() as counted:
+        stepped, _ = env.step_and_maybe_reset(root)
+    assert stepped["next", "done"].all() and torch.isfinite(stepped["next", "agents", "reward"]).all()
+    assert counted.count <= 3000
