@@ -359,11 +359,12 @@ def drift(state: State, base: Tensor, tables: Tables) -> State:
     inside = within(place[:2], tables.side)
     ground = look_up(tables.maps.height, cell(inside.int(), base, tables.side))
     stopped = (ground > place[2]) | (inside != place[:2]).any(0) | (left <= 1)
-    bursts = (left > 0) & stopped
+    flying = left > 0
+    bursts = flying & stopped
     clouds = (state.clouds - tables.cloud_fading).clamp_min(0.0)
     fresh = torch.cat((state.shells[:3], tables.cloud_life.expand_as(left)))
     clouds = torch.where(bursts, torch.stack((fresh, clouds[:, 0]), 1), clouds)
-    left = (left - 1).clamp_min(0.0) * ~bursts
+    left = (left - 1) * (flying > stopped)
     return state.replace(shells=torch.cat((place, state.shells[3:6], left)), clouds=clouds)
 
 

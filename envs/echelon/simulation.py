@@ -60,13 +60,14 @@ def command(state: State, orders: Tensor, tables: Tables) -> Commands:
 # -- motion --------------------------------------------------------------------------------------------------------
 
 
-def move(state: State, commands: Commands, tables: Tables, pairs: Pairs, wet: Tensor, stands: Tensor) -> State:
+def move(
+    state: State, commands: Commands, tables: Tables, pairs: Pairs, wet: Tensor, alive: Tensor, stands: Tensor
+) -> State:
     """Moves mechs by a sub-step. Positive strafe goes to the left, along (-sin, cos) of the yaw.
 
     Args:
-        wet, stands: ``[2, n, W]`` bool: the mech is in water, has not fallen.
+        wet, alive, stands: ``[2, n, W]`` bool: the mech is in water, lives, has not fallen.
     """
-    alive = state.alive
     awake = alive & stands
     able = awake & (state.heat <= tables.heat_cap)
     coasts = awake > able
@@ -76,7 +77,7 @@ def move(state: State, commands: Commands, tables: Tables, pairs: Pairs, wet: Te
     pushed = _turned(commands.wish, yaw) * slow_wet * slow_legged * able - tables.gravity
     kept = torch.stack((coasts, coasts, alive))
     velocity = torch.addcmul(pushed, state.velocity, kept) * (alive * rules.DAMPING)
-    shift = velocity[:2] * DT + _push(pairs, tables, alive)
+    shift = torch.add(_push(pairs, tables, alive), velocity[:2], alpha=DT)
     return _walk(state.replace(yaw=yaw), commands.base, tables, shift, velocity)
 
 
@@ -216,9 +217,10 @@ def step(
     state = paint(launch(pay(state, volley, tables), volley, tables, pairs), volley, tables)
     if smoke:
         state = launch_smoke(drift(state, commands.base, tables), commands.smokes & able, tables, pairs)
-    state = move(state, commands, tables, pairs, wet, stands)
-    overheats = (state.alive & (state.heat > tables.heat_cap)) > was_hot
-    deaths = was_alive > state.alive
+    alive = state.alive
+    state = move(state, commands, tables, pairs, wet, alive, stands)
+    overheats = (alive & (state.heat > tables.heat_cap)) > was_hot
+    deaths = was_alive > alive
     counted = (harm.kills, harm.assists, deaths, harm.legged, harm.friendly, falls, overheats, intercepts)
     return state, Tally(harm.credited, torch.stack(counted), volley.fired)
 

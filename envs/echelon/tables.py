@@ -71,6 +71,7 @@ class Tables:
     beam_slot: Tensor
     beam_damage: Tensor  # [5, 1, 1] of lasers and flamer
     beam_burn: Tensor
+    painter_rank: Tensor  # [4P, 1, 1] slots of painters plus 1
     # by launcher of a pack: missile, gauss, two autocannons
     launcher_slot: Tensor
     launcher_speed: Tensor
@@ -275,6 +276,7 @@ def _mount_tables(packs: int, real: Callable[..., Tensor], index: Callable[[list
         "mount_slot": index(slots),
         "mount_button": index([mount.button * mechs + slot for mount, slot in zip(mounts, slots)]),
         "mount_clock": index([mount.clock * mechs + slot for mount, slot in zip(mounts, slots)]),
+        "painter_rank": real([slot + 1.0 for slot in range(mechs) if slot % SLOTS], -1, 1, 1),
         "mount_price": real(price, 5 * mechs, -1),
         "upright": real(upright, 4, -1, 1),
         "mount_reach": real([mount.reach for mount in mounts], -1, 1, 1),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import rules
 from .rules import HITSCAN, MOUNTS, PAINTERS, SLOTS
-from .sensors import Pairs, of_enemies
+from .sensors import Pairs, by_mech, of_enemies
 from .state import State
 from .tables import Tables
 
@@ -59,7 +59,7 @@ def strike(state: State, hits: Hits, beams: Beams, tables: Tables, pairs: Pairs,
     share = (state.hp / total.clamp_min(_TINY)).clamp(0.0, 1.0)
     weighed = body * tables.higher
     kill = (weighed == weighed.amax(1, keepdim=True).clamp_min(_TINY)) & dies
-    painted = (pairs.foes[7, :, None] > 0) & (pairs.foes[6, :, None] == tables.slots[:, None])
+    painted = by_mech(pairs.marked) & (pairs.foes[6, :, None] == tables.slots[:, None])
     assists = painted & (kill.any(1, keepdim=True) > kill)
     legs = (state.legs - (effects[0] + effects[3])).clamp_min(0.0)
     legged = pairs.alive & ((state.legs > 0) & (legs <= 0))
@@ -176,8 +176,7 @@ def pack_bonus(pairs: Pairs, tables: Tables) -> Tensor:
 def paint(state: State, volley: Volley, tables: Tables) -> State:
     """Marks the targets of painters; of several painters, the one in the highest slot counts."""
     hit = volley.chosen[:, :, PAINTERS].flatten(1, 2)
-    places = tables.slots.view(tables.packs, SLOTS, 1)[:, 1:].reshape(-1, 1, 1)
-    last = (hit * (places + 1)).amax(1).flip(0)
+    last = (hit * tables.painter_rank).amax(1).flip(0)
     marks = last > 0
     state.clocks[:, rules.PAINTED].masked_fill_(marks, rules.PAINTED_TICKS)
     return state.replace(painter=torch.where(marks, last - 1, state.painter))
