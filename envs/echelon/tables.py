@@ -106,7 +106,6 @@ class Tables:
     clock_scale: Tensor  # [CLOCKS, 1, 1] of observed clocks
     cloud_fading: Tensor  # [4, 1, 1, 1, 1] change of a cloud in a sub-step
     cloud_life: Tensor  # 0-dim
-    suppressed: Tensor  # 0-dim
     results: Tensor  # [3, 1] winner of matches that blue won, lost, nobody won
     shell_life: Tensor  # 0-dim
     none: Tensor  # 0-dim
@@ -199,7 +198,6 @@ def make_tables(maps: Maps, sizes: tuple[int, int], dtype: torch.dtype, device: 
             [1 / 12, 1 / 100, 1 / 80, 1 / 20, 1.0, 1 / rules.SUPPRESSED_TICKS, 1 / rules.AMS_TICKS, 1.0], -1, 1, 1
         ),
         cloud_fading=real([0.0, 0.0, 0.0, 1.0], 4, 1, 1, 1, 1),
-        suppressed=real([rules.SUPPRESSED_TICKS]).squeeze(),
         results=real([1.0, -1.0, 0.0]),
         cloud_life=real([rules.CLOUD_TICKS]).squeeze(),
         shell_life=real([rules.SHELL_TICKS]).squeeze(),

@@ -64,7 +64,7 @@ def strike(state: State, hits: Hits, beams: Beams, tables: Tables, pairs: Pairs,
     legs = (state.legs - (effects[0] + effects[3])).clamp_min(0.0)
     legged = pairs.alive & ((state.legs > 0) & (legs <= 0))
     stability = torch.addcmul(state.stability, effects[1], stands, value=-1).clamp_min(0.0)
-    state.clocks[:, rules.SUPPRESSED].clamp_(effects[2], tables.suppressed)
+    state.clocks[:, rules.SUPPRESSED].clamp_(effects[2].clamp_max(rules.SUPPRESSED_TICKS))
     harm = Harm(
         body * of_enemies(share),
         (hits.own * share[:, None]).sum(2),
