@@ -362,21 +362,26 @@ def _turned_flow(flow: Tensor) -> Tensor:
 # -- reading layers ------------------------------------------------------------------------------------------------
 
 
-_WITHIN = 1.0e-3  # least distance of a place from the map's edge
+_WITHIN = 1 - 2.0**-23  # the greatest place in a map, as a share of its side
 
 
-def cell(x: Tensor, y: Tensor, base: Tensor, side: int) -> Tensor:
-    """Returns the index of a place in a layer of the bank, int32; places outside are moved to the edge.
+def within(planar: Tensor, side: int) -> Tensor:
+    """Moves places ``[2, ...]`` outside a map to its edge."""
+    return planar.clamp(0.0, side * _WITHIN)
+
+
+def cell(planar: Tensor | tuple[Tensor, Tensor], base: Tensor, side: int) -> Tensor:
+    """Returns the index of a place within a map in a layer of the bank, int32.
 
     Args:
+        planar: x and y.
         base: first cell of the world's map, ``[W]``; all shapes broadcast.
         side: side of a map.
     """
-    edge = side - _WITHIN
-    column, row = x.clamp(0.0, edge).floor(), y.clamp(0.0, edge).floor()
-    return (torch.add(column, row, alpha=side) + base).int()
+    x, y = planar
+    return torch.add(base.int() + x.int(), y.int(), alpha=side)
 
 
-def look_up(layer: Tensor, index: Tensor, like: Tensor) -> Tensor:
-    """Returns the layer's values at an index, in the type of ``like``."""
-    return layer.index_select(0, index.flatten()).view(index.shape).to(like.dtype)
+def look_up(layer: Tensor, index: Tensor) -> Tensor:
+    """Returns the layer's values at an index, in the layer's type."""
+    return layer.index_select(0, index.flatten()).view(index.shape)

@@ -19,7 +19,7 @@ from .projectiles import Which
 from .rewards import TERMS, Hold, hold, judge
 from .rules import DECISION, SUB_STEPS, TEAMS
 from .sensors import look
-from .simulation import EVENTS, SubStepOptions, Tally, advance, lucky_numbers, step
+from .simulation import EVENTS, SubStepOptions, Tally, advance, command, lucky_numbers, step
 from .state import State, draws
 from .tables import Tables
 
@@ -28,12 +28,13 @@ class EchelonKernels(NamedTuple):
     """The expensive functions, eager or compiled."""
 
     bot_orders: Callable[..., Any]
+    command: Callable[..., Any]
     step: Callable[..., Any]
     look: Callable[..., Any]
     conclude: Callable[..., Any]
 
 
-_CONSTANTS = {"bot_orders": (1,), "step": (2,), "look": (1,), "conclude": (4, 5)}
+_CONSTANTS = {"bot_orders": (1,), "command": (2,), "step": (2,), "look": (1,), "conclude": (4, 5)}
 """Positions of the tables and options of a world."""
 
 
@@ -139,7 +140,7 @@ def play(
         orders: ``[teams, 10, n, W]``.
     """
     started = state = match.state
-    orders = with_rival(state, orders, tables, options, kernels)
+    orders = with_rival(state, orders, tables, options, kernels).contiguous()
     smoke = (
         options.which != "flying"
         or bool(((orders[:, rules.SPECIAL] > 0) & state.alive).any())
@@ -148,7 +149,7 @@ def play(
     )
     total: Tally | None = None
     sub = SubStepOptions(kernels.step, options.vent_blocks_fire, smoke, options.which)
-    for after, tally in sub_steps(started, orders, tables, sub):
+    for after, tally in sub_steps(started, orders, tables, sub, kernels.command):
         state = after
         total = tally if total is None else total.plus(tally)
     assert total is not None
@@ -167,13 +168,16 @@ def with_rival(
     return torch.cat((orders, rival[None].to(orders.dtype)))
 
 
-def sub_steps(state: State, orders: Tensor, tables: Tables, sub: SubStepOptions) -> Iterator[tuple[State, Tally]]:
+def sub_steps(
+    state: State, orders: Tensor, tables: Tables, sub: SubStepOptions, command: Callable[..., Any] = command
+) -> Iterator[tuple[State, Tally]]:
     """Makes the sub-steps of a decision; returns the state and the tally."""
     count = lucky_numbers(tables.packs)
     luck = draws(state.key, state.steps, SUB_STEPS * count, 0).to(state.hp.dtype)
     state = state.replace(focus=orders[:, rules.TARGET].contiguous())
+    commands = command(state, orders, tables)
     for part in luck.split(count):
-        state, tally = advance(state, orders, tables, part, sub)
+        state, tally = advance(state, commands, tables, part, sub)
         yield state, tally
 
 
@@ -181,7 +185,8 @@ def conclude(
     match: EchelonMatch, started: State, state: State, tally: Tally, tables: Tables, options: EchelonOptions
 ) -> tuple[EchelonMatch, EchelonOutcome]:
     """Computes score, ends, rewards, sums and observations after the sub-steps of a decision."""
-    before, now = hold(started, tables), hold(state, tables)
+    now = hold(state, tables)
+    before = (state.zone[:2, None, None] - started.position[:2]).square().sum(0).sqrt()
     moved = (state.position - started.position).square().sum(0).sqrt()
     score = state.score + now.tick * DECISION
     state = watch(_hurt(state, started, tally), moved, now.inside, tables)
@@ -247,11 +252,11 @@ def statistics(match: EchelonMatch, tables: Tables) -> list[Tensor]:
     size = tables.present[0].sum()
     terms = match.terms[:, 0].sum(1) / size
     left = state.hp.clamp_min(0.0).sum(1)
-    results = [(match.winner == result).to(left.dtype) for result in (1, -1, 0)]
+    results = (match.winner == tables.results).to(left.dtype)
     rows = [terms.sum(0), state.steps, state.steps * DECISION, *results, left[0] - left[1]]
     counted = torch.cat((match.events, match.damage[None])).sum(2)
     return [*rows, *state.score, *counted.flatten(0, 1), *terms]
 
 
-PLAIN = EchelonKernels(bot_orders, step, look, conclude)
+PLAIN = EchelonKernels(bot_orders, command, step, look, conclude)
 """The eager functions."""

@@ -8,19 +8,23 @@ closing speed over 10, how much it crosses (0 to 1).
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from . import rules
-from .maps import cell, look_up
+from .maps import cell, look_up, within
 from .rewards import Hold
-from .rules import MAP
-from .sensors import Pairs, clear_between, measure, of_enemies, recallable
-from .state import State
+from .rules import GRID, MAP, PAINTED
+from .sensors import Pairs, clear_between, measure, of_enemies, rows_of
+from .state import RECALLED, State
 from .tables import Tables
+
+
+def turned(ways: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the components ahead and to the left of vectors of the map, ``[2 (x, y), ...]``."""
+    x, y = ways[0], ways[1]
+    return torch.addcmul(x * cos, y, sin), torch.addcmul(y * cos, x, sin, value=-1)
+
 
 # -- other mechs ---------------------------------------------------------------------------------------------------
 
@@ -29,105 +33,45 @@ CONTACT = 24
 _FALL = 0.5 * rules.GRAVITY / rules.GAUSS_SPEED**2
 
 
-class Others(NamedTuple):
-    """Observed mechs, ``[..., teams, n, others, W]`` or broadcastable to it."""
+def contacts_seen(state: State, tables: Tables, visible: Tensor, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
+    """Returns ``[24 * (2n - 1), teams, n, W]``: the other mechs of the team by slot, then every enemy by slot.
 
-    place: Tensor  # [3, ...] of the feet
-    velocity: Tensor  # [3, ...]
-    yaw: Tensor
-    hp: Tensor
-    heat: Tensor
-    stability: Tensor
-    fallen: Tensor
-    legs: Tensor
-
-
-def enemies_seen(state: State, tables: Tables, visible: Tensor, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """Returns ``[24 * n, teams, n, W]``: every enemy by slot, as it is if visible, otherwise as last seen."""
+    Enemies are as last seen unless visible; unknown ones are zeros, except for the time since.
+    """
+    every = torch.cat((rows_of(state), state.alive[None], state.clocks[:, PAINTED][None] > 0))
+    own = every[:6, :teams, :, None]
+    others = every.flatten(1, 2).index_select(1, tables.others[:teams].flatten())
+    others = others.unflatten(1, (teams, tables.mechs, -1))
+    known, painted = others[RECALLED], others[RECALLED + 1]
+    seen = known
     if len(state.memory):
-        recalled = state.memory[:, :teams]
-    else:
-        recalled = recallable(state)[:, :teams, None]
-    others = Others(recalled[:3], recalled[3:6], *recalled[6:])
-    alive = of_enemies(state.alive)[:teams]
-    ago = (state.ago[:teams] * (rules.DECISION / 10)).clamp_max(1.0)
-    known = alive & (ago < 1)
-    painted = of_enemies(state.clocks[:, rules.PAINTED] > 0)[:teams] & visible[:teams]
-    rows = _rows(state, tables, others, teams, cos, sin)
-    flags = [known, ago, *_classes(tables), painted, visible[:teams]]
-    return _slots(rows, flags, known, ago)
-
-
-def mates_seen(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """Returns ``[24 * (n - 1), teams, n, W]``: every team mate by slot, without the mech itself."""
-    one = state.position[:, :teams, None], state.velocity[:, :teams, None]
-    rest = (state.yaw, state.hp, state.heat, state.stability, state.fallen.to(cos.dtype), state.legs)
-    others = Others(*one, *(values[:teams, None] for values in rest))
-    alive = state.alive[:teams, None].expand(-1, tables.mechs, -1, -1)
-    painted = (state.clocks[:, rules.PAINTED] > 0)[:teams, None] & alive
-    rows = _rows(state, tables, others, teams, cos, sin)
-    full = _slots(rows, [alive, 0.0 * cos[:, None], *_classes(tables), painted, alive], alive, None)
-    return _without_self(full, tables.mechs)
-
-
-def _classes(tables: Tables) -> list[Tensor]:
-    return list(tables.classes)
-
-
-def _slots(rows: list[Tensor], flags: list[Tensor], known: Tensor, ago: Tensor | None) -> Tensor:
-    """Returns rows of contacts in order, zeros for unknown ones; ``[24 * others, teams, n, W]``."""
-    shape, kind = known.shape, rows[0].dtype
-
-    def by_other(row: Tensor) -> Tensor:
-        return row.to(kind).expand(shape).permute(2, 0, 1, 3)
-
-    ordered = torch.stack([by_other(row) for row in (*rows[:13], *flags, *rows[13:])], 1) * by_other(known)[:, None]
-    if ago is not None:  # the time since is given even for mechs never seen
-        ordered[:, 14] = by_other(ago)
-    return ordered.flatten(0, 1)
-
-
-def _without_self(full: Tensor, mechs: int) -> Tensor:
-    """Removes the mech's own slot; later ones move up."""
-    slots = full.unflatten(0, (mechs, CONTACT))
-    own = torch.arange(mechs, device=full.device)
-    place = torch.arange(mechs - 1, device=full.device)[:, None]
-    later = (place >= own).view(mechs - 1, 1, 1, mechs, 1)
-    return torch.where(later, slots[1:], slots[:-1]).flatten(0, 1)
-
-
-def _rows(state: State, tables: Tables, others: Others, teams: int, cos: Tensor, sin: Tensor) -> list[Tensor]:
-    """Returns the thirteen numbers before the flags, and the three after them."""
+        mates = tables.mechs - 1
+        others = torch.cat((others[:RECALLED, :, :, :mates], state.memory[:, :teams]), 3)
+        ago = (state.ago[:teams] * (rules.DECISION / 10)).clamp_max(1.0)
+        seen = torch.cat((known[:, :, :mates], visible[:teams]), 2)
+        known = torch.cat((known[:, :, :mates], known[:, :, mates:] * (ago < 1)), 2)
+        ago = torch.cat((torch.zeros_like(known[:, :, :mates]), ago), 2)
     c, s = cos[:, :, None], sin[:, :, None]
-    own, speed = state.position[:, :teams, :, None], state.velocity[:, :teams, :, None]
-    dx, dy, dz = (there - here for there, here in zip(others.place, own))
-    vx, vy, vz = (theirs - mine for theirs, mine in zip(others.velocity, speed))
-    dz = dz + (tables.height - tables.height[:, None]) / 2
-    turn = others.yaw - state.yaw[:teams, :, None]
-    planar = (dx * dx + dy * dy).sqrt().clamp_min(1.0e-3)
-    apart = (planar * planar + dz * dz).sqrt()
-    closing = -(vx * dx + vy * dy + vz * dz) / apart
-    pace = (vx * vx + vy * vy + vz * vz).sqrt()
-    crossing = torch.where(pace > 0.1, 1 - (closing / pace.clamp_min(0.1)).abs(), 0.0)
-    lead = torch.atan2(dz + _FALL * apart * apart, planar) / (math.pi / 4)
-    return [
-        (dx * c + dy * s) / MAP,
-        (dy * c - dx * s) / MAP,
-        dz / MAP,
-        (vx * c + vy * s) / 10,
-        (vy * c - vx * s) / 10,
-        vz / 10,
-        turn.sin(),
-        turn.cos(),
-        (others.hp / tables.hp).clamp_min(0.0),
-        (others.heat / tables.heat_cap).clamp_max(2.0),
-        others.stability / rules.STABILITY,
-        others.fallen,
-        others.legs <= 0,
-        lead,
-        closing / 10,
-        crossing,
+    way = others[:6] - own
+    way[2].add_(tables.higher_than)
+    pace, planar = way[3:], torch.hypot(way[0], way[1]).clamp_min(1.0e-3)
+    apart = torch.hypot(planar, way[2])
+    parting = (way[:3] * pace).sum(0) / apart
+    speed = torch.hypot(torch.hypot(pace[0], pace[1]), pace[2])
+    crossing = (1 - (parting / speed.clamp_min(0.1)).abs()) * (speed > 0.1)
+    lead = torch.atan2(torch.addcmul(way[2], apart, apart, value=_FALL), planar)
+    ahead, left = turned(way.unflatten(0, (2, 3)).transpose(0, 1), c, s)
+    turn = others[6] - state.yaw[:teams, :, None]
+    body = (others[7:10] * tables.fitness).clamp(0.0, 2.0)
+    rows = [
+        *(ahead[0], left[0], way[2], ahead[1], left[1], way[5], turn.sin(), turn.cos(), *body),
+        *(others[10], others[11] <= 0, known, tables.none.expand_as(known), *tables.other_classes),
+        *(painted * seen, seen, lead, parting, crossing),
     ]
+    rows = torch.stack([row.expand_as(known) for row in rows]) * (tables.contact_scale * known)
+    if len(state.memory):
+        rows[14] = ago
+    return rows.permute(3, 0, 1, 2, 4).flatten(0, 1)
 
 
 def visible_enemies(state: State, partial: bool) -> Tensor:
@@ -139,8 +83,7 @@ def visible_enemies(state: State, partial: bool) -> Tensor:
 # -- the whole observation -----------------------------------------------------------------------------------------
 
 
-SELF, SOUNDS, GRID, NAVIGATION = 36, 4, 9, 9
-_SPACING = 2.0
+SELF, SOUNDS, NAVIGATION = 36, 4, 9
 _LOUD = 5.0
 
 
@@ -160,46 +103,37 @@ def observe(
         limits: number of decisions of an episode, and the score that wins.
     """
     pairs = measure(state, tables)
-    cos, sin = state.yaw[:teams].cos(), state.yaw[:teams].sin()
+    cos, sin = pairs.mechs[3:5, :teams]
+    here = cell(state.position[:2, :teams].int(), state.base, tables.side)
+    flow = look_up(tables.maps.flow, here).int()
+    way = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
+    ways = (state.velocity[:2], held.away, state.hit_from, tables.side / 2 - state.position[:2])
+    ahead, left = turned(torch.stack([*(each[:, :teams] for each in ways), way], 1), cos, sin)
     parts = (
-        _self(state, tables, held, cos, sin, limits),
+        _self(state, tables, held, torch.stack((ahead, left)), limits),
         _sounds(state, tables, pairs, teams, cos, sin),
-        mates_seen(state, tables, teams, cos, sin),
-        enemies_seen(state, tables, visible, teams, cos, sin),
+        contacts_seen(state, tables, visible, teams, cos, sin),
         _grid(state, tables, teams, cos, sin),
-        _navigation(state, tables, held, cos, sin),
+        _navigation(state, tables, held, torch.stack((ahead, left)), here),
     )
     alive = state.alive[:teams].to(state.hp.dtype)
-    out = torch.empty(state.hp.shape[-1], teams, tables.mechs, size(tables.mechs), dtype=cos.dtype, device=cos.device)
-    place = 0
-    for part in parts:
-        out[..., place : place + len(part)] = (part * alive).permute(3, 1, 2, 0)
-        place += len(part)
-    return out.flatten(1, 2)
+    return (torch.cat(parts) * alive).permute(3, 1, 2, 0).flatten(1, 2)
 
 
-def _turned(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the forward and left components of a world vector."""
-    return x * cos + y * sin, y * cos - x * sin
-
-
-def _self(state: State, tables: Tables, held: Hold, cos: Tensor, sin: Tensor, limits: tuple[float, float]) -> Tensor:
+def _self(state: State, tables: Tables, held: Hold, ways: Tensor, limits: tuple[float, float]) -> Tensor:
     """Returns ``[36, teams, n, W]``; see :class:`rlstack.envs.echelon.env.Echelon`."""
-    teams, like = len(cos), cos
-    clocks, speed = state.clocks[:teams], state.velocity[:, :teams]
+    speed, zone, hit = ways[:, 0], ways[:, 1] / MAP, ways[:, 2]
+    teams = ways.shape[2]
+    clocks = (state.clocks * tables.clock_scale)[:teams]
     heat = (state.heat / tables.heat_cap)[:teams]
     targeted = (state.focus[:, :, None] == tables.slots) & state.alive[:, :, None]
-    forward, left = _turned(speed[0], speed[1], cos, sin)
-    zone = _turned(held.away[0, :teams], held.away[1, :teams], cos, sin)
-    hit = _turned(state.hit_from[0, :teams], state.hit_from[1, :teams], cos, sin)
     score = state.score / limits[1]
-    waits = [clocks[:, row] / most for row, most in ((0, 12.0), (1, 100.0), (2, 80.0), (3, 20.0))]
     mode = state.ewar[:teams]
     rows: list[Tensor] = [
         *tables.classes,
         targeted.any(1).flip(0)[:teams],
         state.under_fire[:teams],
-        clocks[:, rules.PAINTED] > 0,
+        clocks[:, PAINTED] > 0,
         heat > 1,
         heat > 0.85,
         (state.hp / tables.hp)[:teams].clamp_min(0.0),
@@ -211,19 +145,20 @@ def _self(state: State, tables: Tables, held: Hold, cos: Tensor, sin: Tensor, li
         state.jam[:teams],
         mode == 1,
         mode == 2,
-        clocks[:, rules.SUPPRESSED] / rules.SUPPRESSED_TICKS,
-        clocks[:, rules.AMS] / rules.AMS_TICKS,
-        *(part / 10 for part in (forward, left, speed[2])),
-        *waits,
+        clocks[:, rules.SUPPRESSED],
+        clocks[:, rules.AMS],
+        *(speed / 10),
+        state.velocity[2, :teams] / 10,
+        *clocks[:, :4].unbind(1),
         held.inside[:teams],
-        *(part / MAP for part in zone),
+        *zone,
         state.zone[2] / 10,
         held.control[:teams, None],
         score[:teams, None],
         score.flip(0)[:teams, None],
         state.steps / limits[0],
     ]
-    return torch.stack([row.to(like.dtype).expand_as(like) for row in rows])
+    return torch.stack([row.expand_as(heat) for row in rows])
 
 
 def _incoming(state: State, tables: Tables) -> Tensor:
@@ -235,39 +170,33 @@ def _incoming(state: State, tables: Tables) -> Tensor:
 
 def _sounds(state: State, tables: Tables, pairs: Pairs, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
     """Returns the noise of enemies in front, to the left, behind and to the right, ``[4, teams, n, W]``."""
-    speed = state.velocity[:2].square().sum(0).sqrt()
-    noise = torch.where(state.alive & ~state.fallen, speed * tables.noise, 0.0).flip(0)[:teams, None]
+    speed = torch.hypot(state.velocity[0], state.velocity[1])
+    noise = (speed * tables.noise * (state.alive > state.fallen)).flip(0)[:teams, None]
     heard = noise / (1 + pairs.distance[:teams].square()) * (0.2 + 0.8 * state.sight[:teams])
-    ahead, left = _turned(pairs.away[0, :teams], pairs.away[1, :teams], cos[:, :, None], sin[:, :, None])
-    along = ahead.abs() >= left.abs()
-    quarters = (along & (ahead > 0), ~along & (left > 0), along & (ahead <= 0), ~along & (left <= 0))
-    return torch.stack([(heard * quarter).sum(2) for quarter in quarters]).log1p() / _LOUD
+    ahead, left = turned(pairs.away[:2, :teams], cos[:, :, None], sin[:, :, None])
+    along, front, lefts = ahead.abs() >= left.abs(), ahead > 0, left > 0
+    quarters = torch.stack((along & front, lefts > along, along > front, ~(along | lefts)))
+    return (quarters * heard).sum(3).log1p() / _LOUD
 
 
 def _grid(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
     """Returns ground heights at nine by nine points two voxels apart, ``[81, teams, n, W]``, row by row ahead."""
-    steps = (torch.arange(GRID, dtype=cos.dtype, device=cos.device) - GRID // 2) * _SPACING
-    ahead, left = steps.repeat_interleave(GRID).view(-1, 1, 1, 1), steps.repeat(GRID).view(-1, 1, 1, 1)
-    x = state.position[0, :teams] + ahead * cos - left * sin
-    y = state.position[1, :teams] + ahead * sin + left * cos
-    high = look_up(tables.maps.walk, cell(x, y, state.base, tables.side), cos)
-    high = ((high - state.position[2, :teams]) / 4).clamp(-2.0, 2.0)
-    return torch.where((x < 0) | (x >= tables.side) | (y < 0) | (y >= tables.side), 2.0, high)
+    (x, y, z), (ahead, left) = state.position[:, :teams], tables.grid
+    x = torch.addcmul(torch.addcmul(x, ahead, cos), left, sin, value=-1)
+    y = torch.addcmul(torch.addcmul(y, ahead, sin), left, cos)
+    places = torch.stack((x, y))
+    inside = within(places, tables.side)
+    high = look_up(tables.maps.walk, cell(inside.int(), state.base, tables.side))
+    return torch.where((inside != places).any(0), 2.0, ((high - z) / 4).clamp(-2.0, 2.0))
 
 
-def _navigation(state: State, tables: Tables, held: Hold, cos: Tensor, sin: Tensor) -> Tensor:
+def _navigation(state: State, tables: Tables, held: Hold, ways: Tensor, here: Tensor) -> Tensor:
     """Returns ``[9, teams, n, W]``: direction to the zone, its edge, visibility, the map's middle, height, ground."""
-    teams = len(cos)
-    x, y, z = state.position[:, :teams].unbind(0)
-    here = cell(x, y, state.base, tables.side)
-    flow = look_up(tables.maps.flow, here, cos).long()
-    way = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
-    eyes = torch.stack((x, y, z + tables.height / 2))
+    teams, middle = len(here), ways[:, 3] / MAP
+    place = state.position[:, :teams]
     goal = torch.stack((state.zone[0], state.zone[1], torch.ones_like(state.zone[0])))[:, None, None]
-    seen = clear_between(eyes, goal, state.base, tables)
-    middle = _turned(tables.side / 2 - x, tables.side / 2 - y, cos, sin)
-    lame = state.fallen[:teams].to(cos.dtype) + 0.5 * (state.legs[:teams] <= 0)
+    seen = clear_between(place + tables.lift, goal, state.base, tables)
+    lame = torch.add(state.fallen[:teams] * 1.0, state.legs[:teams] <= 0, alpha=0.5)
     edge = (held.distance[:teams] - state.zone[2]) / MAP
-    ground = look_up(tables.maps.kind, here, cos) / 4
-    rows = [*_turned(way[0], way[1], cos, sin), edge, seen.to(cos.dtype), *(part / MAP for part in middle)]
-    return torch.stack([*rows, z / rules.CEILING, ground, lame])
+    ground = look_up(tables.maps.kind, here) / 4
+    return torch.stack([*ways[:, 4], edge, seen, *middle, place[2] / rules.CEILING, ground, lame])

@@ -19,7 +19,7 @@ from . import rules
 from .actions import chosen_for
 from .maps import cell, look_up
 from .rules import SLOTS, TEAMS
-from .sensors import painted_by_own
+from .sensors import by_mech, painted_by_own
 from .simulation import EVENTS
 from .state import State, draws
 from .tables import Tables
@@ -101,7 +101,7 @@ def _view(state: State, tables: Tables, team: int) -> BotView:
     mine = (target[:, None] == torch.arange(tables.mechs, device=target.device)[:, None]).to(apart.dtype)
     to = (away[:2] * mine).sum(2)
     error = torch.atan2(to[1], to[0]) - state.yaw[team]
-    marked = painted_by_own(state, tables)[team].to(apart.dtype)
+    marked = by_mech(painted_by_own(state, tables))[team].to(apart.dtype)
     zone = state.zone[:2, None] - own[:2]
     reach = zone.square().sum(0).sqrt()
     return BotView(
@@ -123,7 +123,7 @@ def _view(state: State, tables: Tables, team: int) -> BotView:
 def _way(state: State, tables: Tables, team: int, goal: Tensor, straight: Tensor) -> Tensor:
     """Returns the unit vector towards the bot's goal, along the flow or ``straight``, ``[2, n, W]``."""
     own = state.position[:, team]
-    flow = look_up(tables.maps.flow, cell(own[0], own[1], state.base, tables.side), own).long()
+    flow = look_up(tables.maps.flow, cell(own[:2].int(), state.base, tables.side)).int()
     steps = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
     direct = goal / goal.square().sum(0).sqrt().clamp_min(1.0e-6)
     return torch.where(straight | (flow == 0), direct, steps)
@@ -168,22 +168,12 @@ def _heuristic_steps(state: State, tables: Tables, team: int, view: BotView) -> 
     return forward * slow, strafe * slow
 
 
-def _fire(tables: Tables, view: BotView) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns whether primary, secondary and tertiary may hit, 0 or 1."""
-    off, far = view.bearing.abs(), view.distance
-    laser = (far <= rules.LASER_RANGE) & (off <= math.pi / 3) & view.sight
-    flamer = far <= rules.FLAMER_RANGE
-    paint = (far <= rules.PAINTER_RANGE) & (off <= math.pi / 6) & view.sight
-    guided = view.marked & (far <= rules.GUIDED_RANGE)
-    missile = (off <= math.pi / 2) & (guided | ((far <= rules.MISSILE_RANGE) & view.sight))
-    gauss = (far <= rules.GAUSS_RANGE) & (off <= math.pi / 6)
-    shells = (far <= rules.AUTOCANNON_RANGE) & (off <= math.pi / 6)
-    scout, light, medium, heavy = (tables.classes > 0).unbind(0)
-    primary = ((heavy | medium) & laser) | (light & flamer) | (scout & paint)
-    secondary = (heavy & missile) | (light & laser)
-    tertiary = (heavy & gauss) | (medium & (shells | paint)) | (light & paint)
-    kind = far.dtype
-    return primary.to(kind), secondary.to(kind), tertiary.to(kind)
+def _fire(tables: Tables, view: BotView) -> Tensor:
+    """Returns whether primary, secondary and tertiary may hit, 0 or 1, ``[3, n, W]``."""
+    near = (view.distance <= tables.bot_reach) & (view.sight | tables.bot_blind)
+    guided = view.marked & (view.distance <= rules.GUIDED_RANGE)
+    hits = (near | (guided & tables.bot_guided)) & (view.bearing.abs() <= tables.bot_arc)
+    return (hits & tables.bot_weapons).any(1).to(view.distance.dtype)
 
 
 def _electronics(state: State, team: int, view: BotView) -> Tensor:

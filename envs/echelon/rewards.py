@@ -74,10 +74,11 @@ def make_weights(weights: Mapping[str, float] | None) -> dict[str, float]:
     return TERMS | dict(weights or {})
 
 
-def judge(tally: Tally, before: Hold, now: Hold, winner: Tensor, was_alive: Tensor) -> Tensor:
+def judge(tally: Tally, before: Tensor, now: Hold, winner: Tensor, was_alive: Tensor) -> Tensor:
     """Returns the unweighted terms of a decision, ``[TERMS, 2, n, W]``; zeros for mechs that were dead before.
 
     Args:
+        before: ``[2, n, W]`` distance from the zone before the decision.
         winner: ``[W]`` 1 blue, -1 red, 0 draw or undecided.
         was_alive: ``[2, n, W]`` bool.
     """
@@ -87,7 +88,7 @@ def judge(tally: Tally, before: Hold, now: Hold, winner: Tensor, was_alive: Tens
     stands = now.inside & now.contested
     double, half = torch.where(stands, 2.0, 1.0), torch.where(stands, 0.5, 1.0)
     mates = inside.sum(1, keepdim=True) - inside
-    nearer = (before.distance - now.distance) / MAP * torch.pow(0.5, mates)
+    nearer = (before - now.distance) / MAP * torch.pow(0.5, mates)
     side = torch.stack((winner, -winner))[:, None].expand_as(inside)
     value = {
         "approach": torch.where(now.inside, 0.0, nearer),

@@ -70,6 +70,9 @@ REAR_COSINE, REAR_FACTOR, PAINT_FACTOR = 0.707, 1.5, 1.1
 LEG_CHANCE, LEG_HEIGHT = 0.1, 0.3
 GUIDED_QUALITY = 0.7
 
+GRID = 9
+"""Number of places along a side of the grid of heights that a mech observes."""
+
 # hazards, per second
 LAVA_HEAT, LAVA_DAMAGE, WATER_HEAT, WATER_SPEED = 40.0, 5.0, -30.0, 0.6
 HAZARD_HEIGHT = 1.0

@@ -24,8 +24,9 @@ def clear_between(one: Tensor, two: Tensor, base: Tensor, tables: Tables) -> Ten
     """
     # Relative to the middle, so that swapping the ends gives the same rounding.
     middle, half = (one + two) / 2, (two - one) / 2
-    x, y, z = (torch.addcmul(middle[k], tables.samples, half[k]) for k in range(3))
-    return (look_up(tables.maps.sight, cell(x, y, base, tables.side), z) <= z).all(0)
+    places = torch.addcmul(middle[:, None], tables.samples, half[:, None])
+    ground = look_up(tables.maps.sight, cell(places[:2].int(), base, tables.side))
+    return (ground.to(places.dtype) <= places[2]).all(0)
 
 
 def clear_of_smoke(one: Tensor, two: Tensor, clouds: Tensor) -> Tensor:
@@ -50,18 +51,19 @@ HOT = 0.8
 class Pairs(NamedTuple):
     """Every mech against every enemy, ``[2, n, n, W]``: its team and slot, the enemy's slot."""
 
+    mechs: Tensor  # [8, 2, n, W] centre, direction of the facing, painter, clock of its mark
+    foes: Tensor  # [8, 2, n, W] the same of the other team
+    alive: Tensor  # [2, n, W] bool
+    there: Tensor  # [2, n, W] bool: living mechs of the other team
     away: Tensor  # [3, 2, n, n, W] from centre to centre
-    distance: Tensor
+    distance: Tensor  # to the living
     planar: Tensor
-    marked: Tensor  # bool: painted by the mech's own pack
-    cos: Tensor  # [2, n, W] of the yaw
-    sin: Tensor
+    marked: Tensor  # [2, P, n, W] bool: painted by the pack
 
 
 def centres(state: State, tables: Tables) -> Tensor:
     """Returns the centres of the bodies, ``[3, 2, n, W]``."""
-    x, y, z = state.position.unbind(0)
-    return torch.stack((x, y, z + tables.height / 2))
+    return state.position + tables.lift
 
 
 def of_enemies(values: Tensor) -> Tensor:
@@ -71,19 +73,32 @@ def of_enemies(values: Tensor) -> Tensor:
 
 def measure(state: State, tables: Tables) -> Pairs:
     """Computes the relative positions of all enemies."""
-    places, cos, sin = centres(state, tables), state.yaw.cos(), state.yaw.sin()
-    away = places.flip(1)[:, :, None] - places[:, :, :, None]
-    planar2 = away[0] * away[0] + away[1] * away[1]
-    distance = (planar2 + away[2] * away[2]).sqrt()
-    return Pairs(away, distance, planar2.sqrt().clamp_min(1.0e-6), painted_by_own(state, tables), cos, sin)
+    yaw = state.yaw
+    rows = yaw.cos(), yaw.sin(), tables.none.expand_as(yaw), state.painter, state.clocks[:, rules.PAINTED]
+    mechs = torch.cat((centres(state, tables), *(row[None] for row in rows)))
+    alive = state.alive
+    foes, there = mechs.flip(1), alive.flip(0)
+    away = foes[:3, :, None] - mechs[:3, :, :, None]
+    planar = torch.hypot(away[0], away[1])
+    distance = torch.where(there[:, None], torch.hypot(planar, away[2]), tables.never)
+    return Pairs(mechs, foes, alive, there, away, distance, planar.clamp_min(1.0e-6), _marked(foes[6], foes[7], tables))
 
 
 def painted_by_own(state: State, tables: Tables) -> Tensor:
-    """Returns ``[2, n, n, W]`` bool: a mech of the same pack has painted the enemy."""
-    painted = of_enemies(state.clocks[:, rules.PAINTED]) > 0
+    """Returns ``[2, P, n, W]`` bool: the pack has painted the enemy."""
+    return _marked(state.painter.flip(0), state.clocks[:, rules.PAINTED].flip(0), tables)
+
+
+def _marked(painter: Tensor, clock: Tensor, tables: Tables) -> Tensor:
+    painted = (clock > 0)[:, None]
     if tables.packs == 1:
-        return painted.expand(-1, tables.mechs, -1, -1)
-    return painted & (of_enemies(state.painter).div(rules.SLOTS).floor() == tables.pack[:, None])
+        return painted
+    return painted & (painter.div(rules.SLOTS).floor()[:, None] == tables.pack[:: rules.SLOTS, None])
+
+
+def by_mech(by_pack: Tensor) -> Tensor:
+    """Converts ``[2, P, n, W]`` of every pack to ``[2, n or 1, n, W]`` of its mechs."""
+    return by_pack if by_pack.shape[1] == 1 else by_pack.repeat_interleave(rules.SLOTS, 1)
 
 
 def look(state: State, tables: Tables, partial: bool, smoke: bool = True) -> State:
@@ -103,7 +118,7 @@ def look(state: State, tables: Tables, partial: bool, smoke: bool = True) -> Sta
     if not partial:
         return state
     visible = contacts(state, tables, _both_ways(unclouded))
-    now = recallable(state)[:, :, None].expand(-1, -1, tables.mechs, -1, -1)
+    now = rows_of(state).flip(1)[:, :, None].expand(-1, -1, tables.mechs, -1, -1)
     memory = torch.where(visible, now, state.memory)
     return state.replace(memory=memory, ago=torch.where(visible, 0.0, state.ago + 1))
 
@@ -112,25 +127,22 @@ def _both_ways(blue_to_red: Tensor) -> Tensor:
     return torch.stack((blue_to_red, blue_to_red.transpose(0, 1)))
 
 
-def recallable(state: State) -> Tensor:
-    """Returns the remembered rows of every mech's enemies, ``[12, 2, n, W]``."""
-    own = torch.stack((state.yaw, state.hp, state.heat, state.stability, state.fallen.to(state.hp.dtype), state.legs))
-    return torch.cat((state.position, state.velocity, own)).flip(1)
+def rows_of(state: State) -> Tensor:
+    """Returns what others see and remember of every mech, ``[12, 2, n, W]``."""
+    own = torch.stack((state.yaw, state.hp, state.heat, state.stability, state.fallen, state.legs))
+    return torch.cat((state.position, state.velocity, own))
 
 
 def sensor_quality(state: State, tables: Tables) -> tuple[Tensor, Tensor]:
     """Returns the jamming of mechs, 0 to 1, and the quality of their sensors, 0.25 to 1.5; ``[2, n, W]``."""
-    places = centres(state, tables)
-    scouts = slice(rules.SLOTS - 1, None, rules.SLOTS)
-    mode = torch.where(state.alive, state.ewar, 0.0)[:, scouts]
-
-    def strongest(sources: Tensor, on: Tensor) -> Tensor:
-        apart = (sources[:, :, None] - places[:, :, :, None]).square().sum(0).sqrt()
-        strength = (1 - apart / rules.EWAR_RANGE).clamp_min(0.0) * on.to(apart.dtype)[:, None]
-        return strength.masked_fill(apart == 0, 0.0).amax(2)  # a mech does not help itself
-
-    jam = strongest(places.flip(1)[:, :, scouts], mode.flip(0) == 1)
-    helped = strongest(places[:, :, scouts], mode == 2)
+    places, scouts = centres(state, tables), slice(rules.SLOTS - 1, None, rules.SLOTS)
+    mode, sources = (state.ewar * state.alive)[:, scouts], places[:, :, scouts]
+    on = torch.stack((mode.flip(0) == 1, mode == 2))
+    away = torch.stack((sources.flip(1), sources), 1)[:, :, :, None] - places[:, None, :, :, None]
+    apart = torch.hypot(torch.hypot(away[0], away[1]), away[2])
+    # A mech does not help itself.
+    strength = (1 - apart / rules.EWAR_RANGE).clamp_min(0.0) * (on[:, :, None] & (apart > 0))
+    jam, helped = strength.amax(3)
     return jam, (1 - 0.85 * jam + 0.65 * helped).clamp(0.25, 1.5)
 
 
@@ -144,6 +156,6 @@ def contacts(state: State, tables: Tables, unclouded: Tensor) -> Tensor:
     quality = state.quality[:, :, None]
     near = pairs.distance <= SEEN_NEAR * quality
     loud = (state.heat > HOT * tables.heat_cap) | (state.ewar > 0)
-    marked = pairs.marked & (quality >= rules.GUIDED_QUALITY)
+    marked = by_mech(pairs.marked) & (quality >= rules.GUIDED_QUALITY)
     seen = marked | near | (of_enemies(loud) & unclouded) | (state.sight > 0)
-    return seen & of_enemies(state.alive) & state.alive[:, :, None]
+    return seen & pairs.there[:, None] & state.alive[:, :, None]

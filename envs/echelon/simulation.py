@@ -9,85 +9,112 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .maps import LAVA, WATER, cell, look_up
+from .maps import cell, look_up
 from .projectiles import Which, airborne, drift, fly, launch, launch_smoke
 from .rules import DT, FORWARD, JET, STRAFE, YAW
-from .sensors import measure
+from .sensors import Pairs, measure
 from .state import State
 from .tables import Tables
-from .weapons import beams, choose, paint, pay, strike
+from .weapons import Triggers, aim, beams, choose, paint, pay, strike
+
+# -- orders --------------------------------------------------------------------------------------------------------
+
+
+class Commands(NamedTuple):
+    """Orders of a decision in the units of its sub-steps, and what else stays the same in them."""
+
+    turn: Tensor  # [2, n, W] rad
+    wish: Tensor  # [3, 2, n, W] speed ahead and to the left, and vertical speed that is added
+    vents: Tensor  # [2, n, W] bool
+    smokes: Tensor  # [2, n, W] bool
+    jams: Tensor  # [2, n, W] mode of scouts' electronics
+    jam_heat: Tensor  # [2, n, W]
+    triggers: Triggers
+    base: Tensor  # [W] int32, see State
+
+
+def command(state: State, orders: Tensor, tables: Tables) -> Commands:
+    """Prepares the sub-steps of a decision.
+
+    Args:
+        orders: ``[2, 10, n, W]``, see the rows in :mod:`rlstack.envs.echelon.rules`.
+    """
+    steps = orders[:, FORWARD : STRAFE + 1].transpose(0, 1)
+    steps = steps * (tables.speed / steps.square().sum(0).sqrt().clamp_min(1.0))
+    lift = orders[:, JET].clamp_min(0.0) * (tables.jet * DT)
+    jams = orders[:, rules.SECONDARY] * tables.scout
+    heat = (jams == 1) * (rules.ECM_HEAT * DT) + (jams == 2) * (rules.ECCM_HEAT * DT)
+    pressed = orders > 0
+    return Commands(
+        orders[:, YAW] * (tables.yaw_rate * DT),
+        torch.cat((steps, lift[None])),
+        pressed[:, rules.VENT],
+        pressed[:, rules.SPECIAL],
+        jams,
+        heat.to(jams.dtype),
+        aim(state, pressed, tables),
+        state.base.int(),
+    )
+
 
 # -- motion --------------------------------------------------------------------------------------------------------
 
 
-def move(state: State, orders: Tensor, tables: Tables, wet: Tensor) -> State:
+def move(
+    state: State, commands: Commands, tables: Tables, pairs: Pairs, wet: Tensor, alive: Tensor, stands: Tensor
+) -> State:
     """Moves mechs by a sub-step. Positive strafe goes to the left, along (-sin, cos) of the yaw.
 
     Args:
-        orders: ``[2, 10, n, W]``.
-        wet: ``[2, n, W]`` bool: the mech is in water.
+        wet, alive, stands: ``[2, n, W]`` bool: the mech is in water, lives, has not fallen.
     """
-    alive, fallen = state.alive, state.fallen
-    able = alive & ~fallen & (state.heat <= tables.heat_cap)
-    legged = state.legs <= 0
-    yaw = state.yaw + torch.where(able, orders[:, YAW] * (tables.yaw_rate * DT), 0.0)
-    stays = fallen | ~alive
-    planar = torch.where(able, _wish(orders, yaw, tables, wet, legged), state.velocity[:2])
-    planar = torch.where(stays, 0.0, planar)
-    lift = torch.where(able, orders[:, JET].clamp_min(0.0) * tables.jet, 0.0)
-    lift = torch.where(legged, lift * rules.LEGGED_JET, lift)
-    climb = state.velocity[2] + (lift - rules.GRAVITY) * DT
-    climb = torch.where(alive, climb, 0.0)
-    planar, climb = planar * rules.DAMPING, climb * rules.DAMPING
-    shift = planar * DT + _push(state, tables, alive)
-    return _walk(state.replace(yaw=yaw), tables, shift, planar, climb)
+    awake = alive & stands
+    able = awake & (state.heat <= tables.heat_cap)
+    coasts = awake > able
+    yaw = torch.addcmul(state.yaw, commands.turn, able)
+    slow_wet = torch.addcmul(tables.one, tables.slow_wet, wet, value=-1)
+    slow_legged = torch.addcmul(tables.one, tables.slow_legged, state.legs <= 0, value=-1)
+    pushed = _turned(commands.wish, yaw) * slow_wet * slow_legged * able - tables.gravity
+    kept = torch.stack((coasts, coasts, alive))
+    velocity = torch.addcmul(pushed, state.velocity, kept) * (alive * rules.DAMPING)
+    shift = torch.add(_push(pairs, tables, alive), velocity[:2], alpha=DT)
+    return _walk(state.replace(yaw=yaw), commands.base, tables, shift, velocity)
 
 
-def _wish(orders: Tensor, yaw: Tensor, tables: Tables, wet: Tensor, legged: Tensor) -> Tensor:
-    """Returns the ordered velocity, ``[2 (x, y), 2, n, W]``."""
-    forward, strafe = orders[:, FORWARD], orders[:, STRAFE]
-    speed = tables.speed / (forward.square() + strafe.square()).sqrt().clamp_min(1.0)
-    speed = torch.where(wet, speed * rules.WATER_SPEED, speed)
-    speed = torch.where(legged, speed * rules.LEGGED_SPEED, speed)
+def _turned(wish: Tensor, yaw: Tensor) -> Tensor:
+    """Returns the ordered velocity ``[3, 2, n, W]`` in the axes of the map."""
     cos, sin = yaw.cos(), yaw.sin()
-    return torch.stack(((forward * cos - strafe * sin) * speed, (forward * sin + strafe * cos) * speed))
+    ahead, left, up = wish
+    return torch.stack((torch.addcmul(ahead * cos, left, sin, value=-1), torch.addcmul(ahead * sin, left, cos), up))
 
 
-def _push(state: State, tables: Tables, alive: Tensor) -> Tensor:
+def _push(pairs: Pairs, tables: Tables, alive: Tensor) -> Tensor:
     """Returns half of the overlap with all other mechs, away from them, ``[2 (x, y), 2, n, W]``."""
-    x, y, z = state.position.flatten(1, 2).unbind(0)
-    wide, high = (torch.cat((values, values)) for values in (tables.width / 2, tables.height / 2))
-    wide = torch.where(alive.flatten(0, 1), wide, -tables.side)  # dead mechs have no overlap
-    middle = z + high
-    dx, dy = x[:, None] - x, y[:, None] - y
-    apart = torch.addcmul(dx * dx, dy, dy).sqrt()
-    overlap = (wide[:, None] + wide - apart).clamp_min(0.0)
-    beside = (middle[:, None] - middle).abs() < high[:, None] + high
-    amount = overlap / apart.clamp_min(1.0e-6) * beside
-    pushed = torch.stack(((dx * amount).sum(1), (dy * amount).sum(1))) / 2
-    return pushed.unflatten(1, (2, tables.mechs))
+    place = pairs.mechs[:3].flatten(1, 2)
+    way = place[:, :, None] - place[:, None]
+    apart = torch.hypot(way[0], way[1])
+    wide = torch.add(tables.wide, alive.flatten(0, 1), alpha=tables.side)  # dead mechs have no overlap
+    overlap = torch.add(wide[:, None] + wide, apart, alpha=-0.5).clamp_min(0.0)
+    amount = overlap / apart.clamp_min(1.0e-6) * (way[2].abs() < tables.stacked)
+    return (way[:2] * amount).sum(2).unflatten(1, (2, tables.mechs))
 
 
-def _walk(state: State, tables: Tables, shift: Tensor, planar: Tensor, climb: Tensor) -> State:
+def _walk(state: State, base: Tensor, tables: Tables, shift: Tensor, velocity: Tensor) -> State:
     """Moves along x, then y, then z, each if the ground allows."""
-    x, y, z = state.position.unbind(0)
-    margin = tables.width / 2
-    base = state.base + tables.floor_base
-    limit = z + torch.where(state.velocity[2].abs() < rules.STEP_CALM, rules.STEP_UP, 0.0)
-    to_x = torch.minimum((x + shift[0]).maximum(margin), tables.side - margin)
-    high = look_up(tables.maps.floors, cell(to_x, y, base, tables.side), z)
+    old, floors = state.position, tables.maps.floors
+    base = base + tables.floor_base
+    limit = torch.add(old[2], state.velocity[2].abs() < rules.STEP_CALM, alpha=rules.STEP_UP)
+    goal = (old[:2] + shift).clamp(tables.margin, tables.far_margin)
+    there, here = goal.int(), old[:2].int()
+    high = look_up(floors, cell((there[0], here[1]), base, tables.side))
     free_x = high <= limit
-    x, ground = torch.where(free_x, to_x, x), torch.where(free_x, high, state.ground)
-    to_y = torch.minimum((y + shift[1]).maximum(margin), tables.side - margin)
-    high = look_up(tables.maps.floors, cell(x, to_y, base, tables.side), z)
+    x, ground = torch.where(free_x, goal[0], old[0]), torch.where(free_x, high, state.ground)
+    high = look_up(floors, cell((x, there[1]), base, tables.side))
     free_y = high <= limit
-    y, ground = torch.where(free_y, to_y, y), torch.where(free_y, high, ground)
-    to_z = z + climb * DT
-    landed = (to_z <= ground) | (to_z >= rules.CEILING)
-    z = torch.maximum(to_z, ground).clamp_max(rules.CEILING)
-    velocity = torch.stack(
-        (torch.where(free_x, planar[0], 0.0), torch.where(free_y, planar[1], 0.0), torch.where(landed, 0.0, climb))
-    )
+    y, ground = torch.where(free_y, goal[1], old[1]), torch.where(free_y, high, ground)
+    up = torch.add(old[2], velocity[2], alpha=DT)
+    z = up.maximum(ground).clamp_max(rules.CEILING)
+    velocity = velocity * torch.stack((free_x, free_y, z == up))
     return state.replace(position=torch.stack((x, y, z)), velocity=velocity, ground=ground)
 
 
@@ -149,90 +176,92 @@ class SubStepOptions(NamedTuple):
 
 
 def advance(
-    state: State, orders: Tensor, tables: Tables, luck: Tensor, sub: SubStepOptions | None = None
+    state: State, commands: Commands, tables: Tables, luck: Tensor, sub: SubStepOptions | None = None
 ) -> tuple[State, Tally]:
     """Makes one sub-step: clocks, hazards, balance, heat; then shots and beams hit simultaneously; then all move.
 
     Args:
-        orders: ``[2, 10, n, W]``, see the rows in :mod:`rlstack.envs.echelon.rules`.
         luck: ``[lucky_numbers, W]`` uniform.
     """
     sub = sub or PLAIN
     places = airborne(state.shots, sub.which)
-    return sub.step(state, orders, tables, luck, places, sub.vent_blocks_fire, sub.smoke)
+    return sub.step(state, commands, tables, luck, places, sub.vent_blocks_fire, sub.smoke)
 
 
 def step(
-    state: State, orders: Tensor, tables: Tables, luck: Tensor, places: Tensor, vent_blocks_fire: bool, smoke: bool
+    state: State,
+    commands: Commands,
+    tables: Tables,
+    luck: Tensor,
+    places: Tensor | None,
+    vent_blocks_fire: bool,
+    smoke: bool,
 ) -> tuple[State, Tally]:
     """Makes a sub-step for given ``places`` of shots, without branching on data; see :func:`advance`."""
     packs = tables.packs
     beam_luck = luck[: 2 * packs * LUCK].view(2, packs, LUCK, -1)
     missile_luck = luck[2 * packs * LUCK :].view(2, 2 * packs, packs, -1)
     was_alive, was_hot = state.alive, state.heat > tables.heat_cap
-    x, y, z = state.position.unbind(0)
-    ground = look_up(tables.maps.kind, cell(x, y, state.base, tables.side), z)
-    low = (z <= rules.HAZARD_HEIGHT) & was_alive
-    wet, burning = (ground == WATER) & low, (ground == LAVA) & low
-    state, falls = _balanced(_in_hazards(state, wet, burning))
-    state, venting = _cooled(state, orders, tables)
-    able = state.alive & (state.heat <= tables.heat_cap)
-    if vent_blocks_fire:
-        able = able & ~venting
+    wet, burning = _hazards(state, commands.base, tables, was_alive)
+    state = _in_hazards(state, wet, burning)
+    alive = state.alive
+    lame = state.legs <= 0
+    state, falls, stands = _balanced(state, tables, alive, lame)
+    state, venting = _cooled(state, commands, tables, alive)
+    working = alive & (state.heat <= tables.heat_cap)
+    able = working > venting if vent_blocks_fire else working
     pairs = measure(state, tables)
-    state, hits, intercepts = fly(state, tables, pairs, missile_luck, places)
-    volley = choose(state, orders, tables, pairs, able)
-    state, harm = strike(state, hits.plus(beams(volley, tables, pairs, beam_luck)), tables)
+    state, hits, intercepts = fly(state, tables, pairs, working, missile_luck, places)
+    volley = choose(state, commands.triggers, tables, pairs, able)
+    state, harm = strike(state, hits, beams(volley, tables, pairs, beam_luck), tables, pairs, stands)
     state = paint(launch(pay(state, volley, tables), volley, tables, pairs), volley, tables)
     if smoke:
-        state = launch_smoke(drift(state, tables), orders, tables, able)
-    state = move(state, orders, tables, wet)
-    overheats = state.alive & (state.heat > tables.heat_cap) & ~was_hot
-    deaths = was_alive & ~state.alive
+        state = launch_smoke(drift(state, commands.base, tables), commands.smokes & able, tables, pairs)
+    alive = state.alive
+    state = move(state, commands, tables, pairs, wet, alive, stands)
+    overheats = (alive & (state.heat > tables.heat_cap)) > was_hot
+    deaths = was_alive > alive
     counted = (harm.kills, harm.assists, deaths, harm.legged, harm.friendly, falls, overheats, intercepts)
-    return state, Tally(harm.credited, torch.stack([row.to(state.hp.dtype) for row in counted]), volley.fired)
+    return state, Tally(harm.credited, torch.stack(counted), volley.fired)
 
 
 PLAIN = SubStepOptions(step, True, True, "flying")
 """Sub-steps without a compiler, for worlds that may have smoke."""
 
 
+def _hazards(state: State, base: Tensor, tables: Tables, alive: Tensor) -> Tensor:
+    """Returns ``[2, 2, n, W]`` bool: living mechs in water, in lava."""
+    ground = look_up(tables.maps.kind, cell(state.position[:2].int(), base, tables.side))
+    return (ground == tables.hazards) & (alive & (state.position[2] <= rules.HAZARD_HEIGHT))
+
+
 def _in_hazards(state: State, wet: Tensor, burning: Tensor) -> State:
-    """Advances the clocks; water cools, and lava burns."""
+    """Cools mechs in water, and burns those in lava."""
+    heat = torch.add(state.heat, wet, alpha=rules.WATER_HEAT * DT)
+    heat = torch.add(heat, burning, alpha=rules.LAVA_HEAT * DT).clamp_min(0.0)
+    return state.replace(heat=heat, hp=torch.add(state.hp, burning, alpha=-rules.LAVA_DAMAGE * DT))
+
+
+def _balanced(state: State, tables: Tables, alive: Tensor, lame: Tensor) -> tuple[State, Tensor, Tensor]:
+    """Advances the clocks, and restores balance or makes mechs fall; also returns which fall and which stand, bool."""
+    full = torch.add(tables.balance, lame, alpha=rules.STABILITY * (rules.LEGGED_STABILITY - 1))
+    # A mech that has just stood up has half of its balance.
+    rises = (state.clocks[:, rules.FALLEN] == 1) & alive
+    stability = torch.where(rises, full / 2, state.stability)
     clocks = (state.clocks - 1).clamp_min(0.0)
-    # A mech that has just stood up has half of its balance; see below.
-    rose = (state.clocks[:, rules.FALLEN] == 1) & state.alive
-    stability = torch.where(rose, _full(state) / 2, state.stability)
-    change = torch.where(burning, rules.LAVA_HEAT * DT, torch.where(wet, rules.WATER_HEAT * DT, 0.0))
-    heat = (state.heat + change.to(state.heat.dtype)).clamp_min(0.0)
-    hp = torch.where(burning, state.hp - rules.LAVA_DAMAGE * DT, state.hp)
-    return state.replace(clocks=clocks, stability=stability, heat=heat, hp=hp)
+    falls = (alive & (stability <= 0)) > (clocks[:, rules.FALLEN] > 0)
+    clocks[:, rules.FALLEN].add_(falls, alpha=rules.FALL_TICKS)
+    most = rules.REGENERATION * DT
+    gain = torch.add(full * (most / rules.STABILITY), state.velocity.square().sum(0) > 1.0, alpha=-0.5 * most)
+    gain = torch.add(gain, clocks[:, rules.SUPPRESSED] > 0, alpha=-0.75 * most).clamp_min(0.1 * most)
+    stands = alive > (clocks[:, rules.FALLEN] > 0)
+    stability = torch.addcmul(stability, gain, stands).minimum(full)
+    return state.replace(clocks=clocks, stability=stability), falls, stands
 
 
-def _full(state: State) -> Tensor:
-    return torch.where(state.legs > 0, rules.STABILITY, rules.STABILITY * rules.LEGGED_STABILITY).to(state.hp.dtype)
-
-
-def _balanced(state: State) -> tuple[State, Tensor]:
-    """Restores balance or makes mechs fall; also returns which fall, bool."""
-    clocks, alive = state.clocks, state.alive
-    falls = alive & (state.stability <= 0) & ~state.fallen
-    row = torch.where(falls, rules.FALL_TICKS, clocks[:, rules.FALLEN])
-    moving = state.velocity.square().sum(0) > 1.0
-    penalty = 0.5 * (state.legs <= 0) + 0.5 * moving + 0.75 * (clocks[:, rules.SUPPRESSED] > 0)
-    gain = rules.REGENERATION * DT * (1 - penalty).clamp_min(0.1)
-    stands = alive & (row == 0)
-    stability = torch.minimum(torch.where(stands, state.stability + gain, state.stability), _full(state))
-    clocks = clocks.select_scatter(row.to(clocks.dtype), 1, rules.FALLEN)
-    return state.replace(clocks=clocks, stability=stability.to(state.hp.dtype)), falls
-
-
-def _cooled(state: State, orders: Tensor, tables: Tables) -> tuple[State, Tensor]:
+def _cooled(state: State, commands: Commands, tables: Tables, alive: Tensor) -> tuple[State, Tensor]:
     """Dissipates heat, three times as fast while venting; jammers add heat. Also returns which vent, bool."""
-    on = state.alive & (state.heat <= tables.heat_cap)
-    venting = (orders[:, rules.VENT] > 0) & on
-    off = torch.where(venting, 3.0 * DT, DT) * tables.dissipation
-    mode = torch.where(on, orders[:, rules.SECONDARY] * tables.scout, 0.0)
-    cost = torch.where(mode == 1, rules.ECM_HEAT * DT, torch.where(mode == 2, rules.ECCM_HEAT * DT, 0.0))
-    heat = (state.heat - off).clamp_min(0.0) + cost
-    return state.replace(heat=heat.to(state.hp.dtype), ewar=mode), venting
+    on = alive & (state.heat <= tables.heat_cap)
+    vents = commands.vents & on
+    heat = (state.heat - torch.addcmul(tables.cooling, vents, tables.cooling, value=2)).clamp_min(0.0)
+    return state.replace(heat=torch.addcmul(heat, commands.jam_heat, on), ewar=commands.jams * on), vents

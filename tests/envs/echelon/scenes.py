@@ -11,7 +11,7 @@ from rlstack.envs.echelon import rules
 from rlstack.envs.echelon.maps import Maps, cell, look_up, make_maps
 from rlstack.envs.echelon.projectiles import Which
 from rlstack.envs.echelon.sensors import look
-from rlstack.envs.echelon.simulation import PLAIN, Tally, advance, lucky_numbers
+from rlstack.envs.echelon.simulation import PLAIN, Tally, advance, command, lucky_numbers
 from rlstack.envs.echelon.state import EchelonStarts, State
 from rlstack.envs.echelon.tables import Tables, make_tables
 
@@ -65,7 +65,8 @@ class Field:
         total: Tally | None = None
         for _ in range(count):
             self.state = look(self.state.replace(focus=given[:, rules.TARGET]), self.tables, False)
-            self.state, tally = advance(self.state, given, self.tables, self.luck, self.sub)
+            commands = command(self.state, given, self.tables)
+            self.state, tally = advance(self.state, commands, self.tables, self.luck, self.sub)
             total = tally if total is None else total.plus(tally)
         assert total is not None
         return total
@@ -102,7 +103,7 @@ def lively(tables: Tables, worlds: int, seed: int = 0) -> State:
     mechs = tables.mechs
     planar = 32 + 24 * (uniform(2, 2, mechs) - 0.5)
     base = state.base + tables.floor_base
-    ground = look_up(tables.maps.floors, cell(planar[0], planar[1], base, tables.side), planar)
+    ground = look_up(tables.maps.floors, cell(planar, base, tables.side)).double()
     state = state.replace(
         position=torch.cat((planar, ground[None])),
         ground=ground,
@@ -135,8 +136,9 @@ def run(state: State, orders: Tensor, chance: Tensor, tables: Tables, which: Whi
     """Returns the state after some decisions of five sub-steps."""
     for now, numbers in zip(orders, chance):
         state = state.replace(focus=now[:, rules.TARGET])
+        commands = command(state, now, tables)
         for _ in range(rules.SUB_STEPS):
-            state, _ = advance(state, now, tables, numbers, PLAIN._replace(which=which))
+            state, _ = advance(state, commands, tables, numbers, PLAIN._replace(which=which))
         state = look(state, tables, False)
     return state
 

@@ -55,8 +55,8 @@ def test_every_place_is_looked_up_in_its_own_cell(size: int) -> None:
     places = torch.rand(2, 300, generator=torch.Generator().manual_seed(0)) * size
     for number in range(2):
         base = torch.tensor(float(number * size * size))
-        found = look_up(maps.height, cell(places[0], places[1], base, env.tables.side), places)
-        assert torch.equal(found, grid[number, places[1].long(), places[0].long()].float())
+        found = look_up(maps.height, cell(places, base, env.tables.side))
+        assert torch.equal(found, grid[number, places[1].long(), places[0].long()])
     ground = torch.stack(maps.height.view(2, -1).unbind() + maps.kind.view(2, -1).unbind()).view(4, size, size)
     assert ground[:, size * 3 // 4 :].any() and ground[..., size * 3 // 4 :].any()  # there is something everywhere
 
