@@ -10,6 +10,8 @@ World-last layout (``[..., A, W]``: robots x worlds) keeps every elementwise ope
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -164,40 +166,34 @@ def accelerate(
 def wrap_to_two_pi(theta: Tensor) -> Tensor:
     """Returns the angle in [0, 2 pi); a tiny negative angle, lost in rounding to 2 pi, becomes 0."""
     theta = torch.remainder(theta, TWO_PI)
-    return torch.where(theta >= TWO_PI, 0.0, theta)
+    return theta * (theta < TWO_PI)
 
 
 def substep(
-    pose: tuple[Tensor, ...],
+    theta: Tensor,
     velocity_r: tuple[Tensor, ...],
+    water: tuple[Tensor, Tensor] | None,
     impulse: ThrusterImpulse,
-    cores: Tensor,
     rules: MarineNavRules,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Advances by one ``dt``: explicit Euler for the position with the old velocity, then for the velocity.
+) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Advances by one ``dt``: explicit Euler for the heading with the old velocity, then for the velocity.
 
-    The velocity is updated at the new heading. Returns pose, velocity over ground *at the start of the substep* (the
-    one that is observed), and velocity_r.
+    The velocity is updated at the new heading. ``water`` is the current's velocity, None without one. Returns the
+    heading, velocity over ground *at the start of the substep* (the one that is observed), and velocity_r.
     """
-    x, y, theta = pose
     rx, ry, yaw_rate = velocity_r
-    has_current = cores.shape[1] > 0
-    vx, vy = rx, ry
-    if has_current:
-        current_x, current_y = current(x, y, cores, rules.core_radius)
-        vx, vy = rx + current_x, ry + current_y
-    x, y = add_scaled(x, rules.dt, vx), add_scaled(y, rules.dt, vy)
+    vx, vy = (rx, ry) if water is None else (rx + water[0], ry + water[1])
     theta = add_scaled(theta, rules.dt, yaw_rate)  # wrapped once per action, in move()
     cos, sin = theta.cos(), theta.sin()
     u_r, v_r = rotate_back(cos, sin, rx, ry)
-    u, v = rotate_back(cos, sin, vx, vy) if has_current else (u_r, v_r)
+    u, v = (u_r, v_r) if water is None else rotate_back(cos, sin, vx, vy)
     u_r, v_r, new_yaw_rate = accelerate(u, v, u_r, v_r, yaw_rate, impulse, rules)
-    return (x, y, theta), (vx, vy, yaw_rate), (*rotate(cos, sin, u_r, v_r), new_yaw_rate)
+    return theta, (vx, vy, yaw_rate), (*rotate(cos, sin, u_r, v_r), new_yaw_rate)
 
 
 def move(
     pose: Tensor, velocity_r: Tensor, thrust: Tensor, change: Tensor, cores: Tensor, rules: MarineNavRules
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> Tensor:
     """Moves every robot through one action.
 
     Args:
@@ -206,22 +202,33 @@ def move(
         thrust: ``[2, A, W]`` left, right (N); change: its increment over this action.
         cores: ``[4, C, W]`` (see :func:`current`).
 
-    Returns pose, velocity over ground (it lags velocity_r by one acceleration), velocity_r, thrust.
+    Returns the rows of pose, velocity over ground (it lags velocity_r by one acceleration), velocity_r and thrust,
+    ``[11, A, W]``.
     """
     # The new thrust acts from the first acceleration on; the first displacement precedes it.
-    thrust = (thrust + change).clamp_min(rules.min_thrust).clamp_max(rules.max_thrust)
+    thrust = (thrust + change).clamp(rules.min_thrust, rules.max_thrust)  # type: ignore[call-overload]
     impulse = thruster_impulse((thrust[0], thrust[1]), rules)
-    position, relative = pose.unbind(), velocity_r.unbind()
-    ground: tuple[Tensor, ...] = relative
+    x, y, theta = pose.unbind()
+    ground = relative = velocity_r.unbind()
+    sailed: list[tuple[Tensor, ...]] = []
     for k in range(rules.substeps):
-        moved = substep(position, relative, impulse, cores, rules)
-        if rules.substeps_used is None:
-            position, ground, relative = moved
-        else:
+        water = current(x, y, cores, rules.core_radius) if cores.shape[1] else None
+        old = theta, *ground, *relative
+        theta, ground, relative = substep(theta, relative, water, impulse, rules)
+        sailed.append(ground[:2])
+        if rules.substeps_used is not None:
             running = k < rules.substeps_used
-            position, ground, relative = (
-                tuple(torch.where(running, new, old) for new, old in zip(after, before, strict=True))
-                for after, before in zip(moved, (position, ground, relative), strict=True)
-            )
-    pose = torch.stack((position[0], position[1], wrap_to_two_pi(position[2])))
-    return pose, torch.stack(ground), torch.stack(relative), thrust
+            new = (theta, *ground, *relative)
+            theta, *rows = (torch.where(running, after, before) for after, before in zip(new, old, strict=True))
+            ground, relative = tuple(rows[:3]), tuple(rows[3:])
+            sailed[-1] = tuple(speed * running for speed in sailed[-1])
+        if water is not None:  # otherwise the position has no effect on the next substep
+            x, y = (add_scaled(place, rules.dt, speed) for place, speed in zip((x, y), sailed.pop()))
+    if sailed:
+        x, y = (add_scaled(place, rules.dt, total(speeds)) for place, speeds in zip((x, y), zip(*sailed)))
+    return torch.stack((x, y, wrap_to_two_pi(theta), *ground, *relative, *thrust))
+
+
+def total(rows: Sequence[Tensor]) -> Tensor:
+    """Returns the sum of some tensors; compiled code, which joins operations by itself, adds one by one."""
+    return reduce(torch.add, rows) if torch.compiler.is_compiling() else torch.stack(tuple(rows)).sum(0)
