@@ -80,8 +80,12 @@ def chosen_together(
         kinds.setdefault(value.dtype, []).append(name)
     new = {}
     for names in kinds.values():
+        if len(names) == 1:
+            new[names[0]] = chosen(ended, fresh[names[0]], places, old[names[0]])
+            continue
         rows = [old[name].flatten(1) for name in names]
         left = chosen(ended, torch.cat([fresh[name].flatten(1) for name in names], 1), places, torch.cat(rows, 1))
-        parts = torch.split_with_sizes_copy(left, [part.shape[1] for part in rows], 1)
+        parts = [torch.empty_like(row) for row in rows]
+        torch.split_with_sizes_copy(left, [row.shape[1] for row in rows], 1, out=parts)
         new |= {name: part.view_as(old[name]) for name, part in zip(names, parts)}
     return {name: new[name] for name in old}

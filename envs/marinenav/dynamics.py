@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..waiting import made_once
 from .rules import CONTINUOUS_THRUST_RATE, THRUST_RATES, MarineNavRules, Number
 
 TWO_PI = 2 * math.pi
@@ -34,13 +35,11 @@ def current(x: Tensor, y: Tensor, cores: Tensor, core_radius: Number) -> tuple[T
     """
     lead = (slice(None),) + (None,) * (x.dim() - 1)
     core_x, core_y, clockwise, gamma = (row[lead] for row in cores)
-    dx, dy = core_x - x, core_y - y
-    squared = dx * dx + dy * dy
-    # speed/rho in one go: Gamma/(2 pi a^2) inside the core, Gamma/(2 pi rho^2) outside.
-    solid = squared <= core_radius * core_radius
-    angular = gamma / TWO_PI / torch.where(solid, core_radius * core_radius, squared)
-    angular = torch.where(clockwise > 0.5, angular, -angular)
-    return (-angular * dy).sum(0), (angular * dx).sum(0)
+    dx, dy = core_x - x, y - core_y
+    squared = torch.addcmul(dx * dx, dy, dy)
+    # speed/rho in one go: Gamma/(2 pi a^2) inside the core, Gamma/(2 pi rho^2) outside; negative if anticlockwise.
+    angular = gamma * (clockwise - 0.5) / (math.pi * squared.clamp_min(core_radius * core_radius))
+    return (angular * dy).sum(0), (angular * dx).sum(0)
 
 
 def thrust_change(action: Tensor, rules: MarineNavRules, continuous: bool) -> Tensor:
@@ -55,11 +54,14 @@ def thrust_change(action: Tensor, rules: MarineNavRules, continuous: bool) -> Te
         return action * (CONTINUOUS_THRUST_RATE * duration)
     left, right = action // 5, action % 5
     if rules.left_thrust_change is None or rules.right_thrust_change is None:
-        table = torch.tensor(THRUST_RATES, device=action.device, dtype=torch.get_default_dtype())
-        return torch.stack((table[left], table[right])) * duration
+        return made_once(_thrust_rates, action.device)[torch.stack((left, right))] * duration
     left_rate = rules.left_thrust_change.gather(0, left[None])[0]
     right_rate = rules.right_thrust_change.gather(0, right[None])[0]
     return torch.stack((left_rate, right_rate)) * duration
+
+
+def _thrust_rates(device: torch.device) -> Tensor:
+    return torch.tensor(THRUST_RATES, device=device)
 
 
 def add_scaled(total: Tensor, scale: Number, *factors: Tensor) -> Tensor:
@@ -206,7 +208,7 @@ def move(
     ``[11, A, W]``.
     """
     # The new thrust acts from the first acceleration on; the first displacement precedes it.
-    thrust = (thrust + change).clamp(rules.min_thrust, rules.max_thrust)  # type: ignore[call-overload]
+    thrust = (thrust + change).clamp(rules.min_thrust, rules.max_thrust)  # type: ignore[arg-type]
     impulse = thruster_impulse((thrust[0], thrust[1]), rules)
     x, y, theta = pose.unbind()
     ground = relative = velocity_r.unbind()

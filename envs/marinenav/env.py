@@ -14,7 +14,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec
 
 from ..keys import GROUP
 from ..pool import StartPool
-from ..waiting import chosen_together, put_where
+from ..waiting import chosen_together, counting, put_where
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
 from . import mirror
 from .compilation import compiled as compiled_for_speed
@@ -281,11 +281,13 @@ class MarineNav(World):
 
     def _restart_where(self, ended: Tensor) -> bool:
         if self._episodes is not None:
-            return False
-        begun, places = (self._prepared() if self._pool.is_due else self._pool).take_where(ended)
-        put_where(ended, self._state.items(), begun.state.items(), places)
+            (state, observation), places = self._episodes, counting(self.num_worlds, torch.int64, self.device)
+        else:
+            begun, places = (self._prepared() if self._pool.is_due else self._pool).take_where(ended)
+            state, observation = begun.state, begun.observation
+        put_where(ended, self._state.items(), state.items(), places)
         # Not in place, since batches refer to these tensors.
-        fresh, old = (dict(every.items(True, True)) for every in (begun.observation, self._observation))
+        fresh, old = (dict(every.items(True, True)) for every in (observation, self._observation))
         self._observation = self._observation.copy().update(chosen_together(ended, fresh, places, old))
         return True
 

@@ -184,12 +184,10 @@ def _each_worlds_first(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns :func:`worlds_first` of every entry ``[A, W]``; those of one type are transposed as one."""
     if torch.compiler.is_compiling():
         return {name: worlds_first(row) for name, row in rows.items()}
-    kinds: dict[torch.dtype, list[str]] = {}
-    for name, row in rows.items():
-        kinds.setdefault(row.dtype, []).append(name)
     found: dict[str, Tensor] = {}
-    for names in kinds.values():
-        found |= zip(names, torch.stack([rows[name] for name in names]).mT.contiguous())
+    for kind in dict.fromkeys(row.dtype for row in rows.values()):
+        same = {name: row for name, row in rows.items() if row.dtype == kind}
+        found |= zip(same, torch.stack(list(same.values())).mT.contiguous())
     return found
 
 
