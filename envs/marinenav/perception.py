@@ -7,7 +7,7 @@ Source of the rules: the public MarineNav environment of arXiv 2412.09466.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import NamedTuple
 
@@ -134,10 +134,10 @@ def perceive(scene: PerceivedScene, rules: MarineNavRules, noise: NoiseDraws | N
     seen = (px, py, vx, vy, take(seen_radius))
     # Robot, slot, feature: the order of the observation, so that returning it is a plain transposition.
     shown = _all_slots(filled).transpose(0, 1)
-    objects = torch.stack([_all_slots(feature).transpose(0, 1) for feature in seen], dim=2) * shown.unsqueeze(2)
+    objects = _masked([_all_slots(feature).transpose(0, 1) for feature in seen], shown, 2)
 
     own = (*(row[0] for row in (*goal_body, *own_velocity)), scene.velocity[2], *scene.thrust)
-    self_state = torch.stack(own, 1) * active[:, None]
+    self_state = _masked(own, active, 1)
     reached = _squared_length(*goal) <= rules.goal_dis * rules.goal_dis
     colregs, phi = rules_of_the_road(seen, filled, own[2], own[3], rules.r)
     return Percept(self_state, objects, shown > 0, colregs, phi, collided, reached)
@@ -155,6 +155,13 @@ def _far(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def _squared_length(x: Tensor, y: Tensor) -> Tensor:
     return torch.addcmul(x * x, y, y)
+
+
+def _masked(rows: Sequence[Tensor], mask: Tensor, dim: int) -> Tensor:
+    """Returns ``mask`` times each of the rows, stacked; compiled code would compute all rows for each product."""
+    if torch.compiler.is_compiling():
+        return torch.stack([row * mask for row in rows], dim)
+    return torch.stack(tuple(rows), dim) * mask.unsqueeze(dim)
 
 
 def _all_slots(values: Tensor) -> Tensor:
