@@ -97,6 +97,20 @@ class Compiled:
         return result
 
 
+def at_once(function: Callable[..., Any], *groups: Sequence[torch.Tensor]) -> list[Any]:
+    """Returns the results of a function of one tensor ``[rows, ...]`` of each group, for the first of all, and so on.
+
+    It is called once, with each group concatenated, since every operation has a cost of its own. Compiled code, which
+    joins operations by itself, calls it for each. The results are tensors with as many rows, or tuples of them.
+    """
+    if torch.compiler.is_compiling():
+        return [function(*tensors) for tensors in zip(*groups)]
+    rows, results = [len(tensor) for tensor in groups[0]], function(*(torch.cat(tuple(group)) for group in groups))
+    if isinstance(results, torch.Tensor):
+        return list(results.split(rows))
+    return list(zip(*(result.split(rows) for result in results)))
+
+
 class CompiledColumns:
     """A function of columns that is compiled for ``size`` of them, and takes any number.
 

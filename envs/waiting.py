@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,32 @@ def shuffled(count: int, device: torch.device) -> Tensor:
     if looks_are_free(device):
         return torch.randperm(count, device=device)
     return torch.rand(count, device=device).argsort()  # which a CUDA graph can record
+
+
+_made: dict[tuple[Any, ...], Tensor] = {}
+
+
+def made_once(make: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Returns ``make(*arguments)``, a constant, which must not be written to; compiled code makes it anew."""
+    if torch.compiler.is_compiling():
+        return make(*arguments)
+    key = (make, *arguments)
+    if key not in _made:
+        _made[key] = make(*arguments)
+    return _made[key]
+
+
+_counted: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+
+def counting(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns ``[count]``: 0, 1, 2, ... It must not be written to, as it is part of a cached tensor."""
+    if torch.compiler.is_compiling():
+        return torch.arange(count, dtype=dtype, device=device)
+    known = _counted.get((dtype, device))
+    if known is None or len(known) < count:
+        known = _counted[dtype, device] = torch.arange(max(count, 1024), dtype=dtype, device=device)
+    return known[:count]
 
 
 def put_where(
@@ -42,3 +69,23 @@ def put_where(
 def chosen(ended: Tensor, fresh: Tensor, places: Tensor, old: Tensor) -> Tensor:
     """Returns new tensors ``[W, ...]``: ``fresh`` at ``places`` for ended worlds, the old values for others."""
     return torch.where(ended.view(-1, *[1] * (old.dim() - 1)), fresh.index_select(0, places), old)
+
+
+def chosen_together(
+    ended: Tensor, fresh: Mapping[str, Tensor], places: Tensor, old: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Returns :func:`chosen` of each of some tensors ``[W, ...]`` by name; those of one type are chosen as one."""
+    kinds: dict[torch.dtype, list[str]] = {}
+    for name, value in old.items():
+        kinds.setdefault(value.dtype, []).append(name)
+    new = {}
+    for names in kinds.values():
+        if len(names) == 1:
+            new[names[0]] = chosen(ended, fresh[names[0]], places, old[names[0]])
+            continue
+        rows = [old[name].flatten(1) for name in names]
+        left = chosen(ended, torch.cat([fresh[name].flatten(1) for name in names], 1), places, torch.cat(rows, 1))
+        parts = [torch.empty_like(row) for row in rows]
+        torch.split_with_sizes_copy(left, [row.shape[1] for row in rows], 1, out=parts)
+        new |= {name: part.view_as(old[name]) for name, part in zip(names, parts)}
+    return {name: new[name] for name in old}

@@ -25,6 +25,7 @@ from .keys import GROUP as GROUP
 from .keys import MEMORY as MEMORY
 from .pool import StartPool
 from .recording import EpisodeRecorder, EpisodeRecording
+from .tensordicts import unchecked
 from .waiting import looks_are_free
 
 MOST_STEPS = 1_000_000_000
@@ -283,6 +284,7 @@ def hooks_of(env: Any) -> WorldHooks:
     return env if isinstance(env, WorldHooks) else WorldHooks()
 
 
+_FLAGS = ("done", "terminated", "truncated")
 _NEW = "new"
 """Entry of the state of a world before its first reset."""
 
@@ -364,7 +366,7 @@ class World(WorldHooks, EnvBase):
             return Composite({GROUP: group, **root}, shape=lead[:1], device=self.device)
 
         def flags(*shape: int) -> dict[str, TensorSpec]:
-            return {name: flag_spec(*shape, 1, device=self.device) for name in ("done", "terminated", "truncated")}
+            return {name: flag_spec(*shape, 1, device=self.device) for name in _FLAGS}
 
         if ACTION_MASK in shown:
             action = _under_any_mask(action)
@@ -393,7 +395,11 @@ class World(WorldHooks, EnvBase):
         where = (GROUP,) if GROUP in self.full_action_spec.keys() else ()  # noqa: SIM118
         mask = None if tensordict is None or self.choices is None else tensordict.get((*where, ACTION_MASK), None)
         if mask is None or tensordict is None or self.choices is None:
-            return super().rand_action(tensordict)
+            if where or tensordict is None:
+                return super().rand_action(tensordict)
+            for key in self.action_keys:  # an eighth of the time
+                tensordict.set(key, self.full_action_spec[key].rand())
+            return tensordict
         parts = mask.reshape(-1, mask.shape[-1]).split(list(self.choices), -1)
         # If a mask allows no choice of a part, draw any.
         drawn = [(part | ~part.any(-1, keepdim=True)).float().multinomial(1) for part in parts]
@@ -483,9 +489,13 @@ class World(WorldHooks, EnvBase):
         finished = following.get("done")
         any_ended = self._begin_anew(finished[:, 0])
         root = self._current()
+        flags = dict(zip(_FLAGS, finished.new_zeros(len(_FLAGS), *finished.shape).unbind()))
+        root = unchecked(dict(root.items(), **flags), root.batch_size, root.device)
         for key in self.done_keys:
-            value = following.get(key)
-            root.set(key, value & ~finished.view(-1, *[1] * (value.dim() - 1)) if any_ended else value)
+            if key not in flags:  # an agent's
+                value = following.get(key)
+                # As booleans, a > b is a and not b.
+                root.set(key, value > finished.view(-1, *[1] * (value.dim() - 1)) if any_ended else value)
         return root
 
     def _restart_seeded(self, seed: int | Sequence[int]) -> None:
@@ -567,6 +577,12 @@ class World(WorldHooks, EnvBase):
         if self.saves_episodes:
             return super().__reduce_ex__(protocol)
         return _anew, (type(self), *self._given, self.state_dict())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if type(value) is Tensor:  # no parameter or buffer, for which a module would look, in ten times the time
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}  # functions, which are built anew

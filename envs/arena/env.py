@@ -202,7 +202,9 @@ class Arena(World):
             if self._steps % _TRIM_EVERY == 0:
                 self._state = trimmed(self._state, self._kernels)
         else:
-            self._state, outcome = advance_densely(self._state, action, self.rules, self._tables, self._draws)
+            self._state, outcome = advance_densely(
+                self._state, action, self.rules, self._tables, self._draws, self._kernels.everywhere
+            )
         self._observation, self._episode = outcome.observation, self._statistics(self._state)
         return self._current().update(self._ends(outcome))
 
@@ -214,7 +216,7 @@ class Arena(World):
             "reward": outcome.reward.to(self.float_dtype)[:, None],
             "done": terminated | late,
             "terminated": terminated,
-            "truncated": late & ~terminated,
+            "truncated": late > terminated,  # of booleans: late and not terminated
         }
 
     def _statistics(self, state: ArenaState) -> Tensor:

@@ -6,13 +6,15 @@ An event is a pure function of the ``n`` worlds in which it happens, and returns
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from .movement import length, length2
-from .rows import At, counting, first_row, flagged, pick, rows_of, spots
+from ..waiting import made_once
+from .movement import bounds, kept_inside, length, length2, outside
+from .rows import At, first_row, flagged, pick, rows_of, spots
 from .rules import FAR, NEVER, ArenaRules
 from .state import ArenaState, Changes, blank_state
 from .tables import ArenaTables
@@ -56,6 +58,26 @@ class SampledDraws:
         return self._uniform(worlds, 2, self._rules.num_spawners)
 
 
+class Drawn(NamedTuple):
+    """The random numbers of a step of all worlds, see :class:`ArenaDraws`."""
+
+    fire: Tensor
+    spawn: tuple[Tensor, Tensor]
+    jitter: Tensor
+
+
+def draw_everywhere(state: ArenaState, draws: ArenaDraws, rules: ArenaRules) -> Drawn:
+    """Draws for everything that could happen in a step."""
+    pairs = made_once(_pairs, rules.num_spawners, len(state.step), state.step.device)
+    return Drawn(draws.fire(None), draws.spawn(*pairs), draws.jitter(None))
+
+
+def _pairs(spawners: int, worlds: int, device: torch.device) -> Tensor:
+    """Returns spawner and world of all pairs, ``[2, spawners * worlds]``."""
+    pairs = torch.stack((torch.arange(spawners).repeat_interleave(worlds), torch.arange(worlds).repeat(spawners)))
+    return pairs.to(device)
+
+
 # -- shots -----------------------------------------------------------------------------------------------------------
 
 
@@ -70,23 +92,14 @@ def flight_time(position: Tensor, velocity: Tensor, rules: ArenaRules, slack: fl
     Positions are sums of many steps, so rounding makes the move uncertain: with ``slack`` px more room on all sides the
     result may be too late, with less room too early.
     """
-    moves = position.new_full(position.shape[1:], float(rules.shot_lifetime))
-    for axis, limit in enumerate((rules.width, rules.height)):
-        where, speed = position[axis], velocity[axis]
-        inside = torch.maximum((limit + slack - where) / speed, -(where + slack) / speed).floor()
-        moves = torch.minimum(moves, inside + 1)
-    return moves
+    limits = bounds(position, rules)
+    inside = torch.maximum((limits + slack - position) / velocity, (-slack - position) / velocity).floor()
+    return (inside.amin(0) + 1).clamp_max(rules.shot_lifetime)
 
 
-def outside(position: Tensor, rules: ArenaRules) -> Tensor:
-    """Returns whether centres ``[2, ...]`` are outside the arena."""
-    x, y = position
-    return (x < 0) | (x > rules.width) | (y < 0) | (y > rules.height)
-
-
-def flying(state: ArenaState, rules: ArenaRules) -> Tensor:
-    """Returns the slots ``[N, n]`` bool of the player's active shots."""
-    return (state.shot_ends > state.step) & ~outside(state.shots, rules)
+def gone(state: ArenaState, rules: ArenaRules) -> Tensor:
+    """Returns the slots ``[N, n]`` bool without an active shot of the player."""
+    return (state.shot_ends <= state.step) | outside(state.shots, rules)
 
 
 def quiet_steps(away: Tensor, velocity: Tensor, rules: ArenaRules) -> Tensor:
@@ -100,10 +113,9 @@ def quiet_steps(away: Tensor, velocity: Tensor, rules: ArenaRules) -> Tensor:
         away: offset of the targets from the shot, ``[2, T, ..., n]``.
         velocity: velocity of the shot, ``[2, ..., n]``.
     """
-    shape = (-1, *[1] * (away.dim() - 2))
-    radius = per_target(away, rules, rules.enemy_radius, rules.spawner_radius).view(shape)
-    reach = radius + (rules.shot_radius + 0.1)  # a tenth of a pixel for rounding
-    speed = per_target(away, rules, rules.enemy_speed, 0.0).view(shape)
+    margin = rules.shot_radius + 0.1  # a tenth of a pixel for rounding
+    reach = per_target(away, rules, rules.enemy_radius + margin, rules.spawner_radius + margin)
+    speed = per_target(away, rules, rules.enemy_speed, 0.0)
     square = rules.shot_speed**2 - speed**2
     closing = torch.addcmul(away[0] * velocity[0], away[1], velocity[1]).add_(reach * speed)
     apart = length2(away).sub_(reach**2)
@@ -114,10 +126,17 @@ def quiet_steps(away: Tensor, velocity: Tensor, rules: ArenaRules) -> Tensor:
     return first.amin(0).ceil_().clamp_(0, _LONG)
 
 
-def per_target(like: Tensor, rules: ArenaRules, enemy: float, spawner: float) -> Tensor:
-    """Returns one number for each target, ``[T, 1]``."""
+def per_target(away: Tensor, rules: ArenaRules, enemy: float, spawner: float) -> Tensor:
+    """Returns one number for each target, ``[T, 1, ...]`` for offsets ``[2, T, ...]``."""
     counts = (rules.max_enemies, rules.num_spawners)
-    return torch.cat([like.new_full((count, 1), value) for count, value in zip(counts, (enemy, spawner))])
+    numbers = made_once(_per_target, counts, (enemy, spawner), away.dtype, away.device)
+    return numbers.view(-1, *[1] * (away.dim() - 2))
+
+
+def _per_target(
+    counts: tuple[int, int], values: tuple[float, float], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    return torch.cat([torch.full((count,), value, dtype=dtype, device=device) for count, value in zip(counts, values)])
 
 
 def shoot(state: ArenaState, rules: ArenaRules, foresees: bool = True) -> Changes:
@@ -171,7 +190,8 @@ def volley(state: ArenaState, fires: Tensor, rules: ArenaRules) -> dict[str, Ten
     place, velocity, ends = aimed(state, state.targets[:, :enemies], rules)
     shots = torch.cat((place, velocity, ends[None]))  # [5, E, n]
     empty = state.bullet_ends >= NEVER
-    rank, count = empty.cumsum(0) - 1, fires.sum(0)
+    number, count = empty.cumsum(0), fires.sum(0)
+    rank = number - 1
     takes = empty & (rank < count)
     shots = shots.gather(1, flagged(fires, rank).expand(5, *rank.shape))
     ready = torch.where(fires, state.step + rules.fire_cooldown, state.ready[:enemies])
@@ -181,7 +201,7 @@ def volley(state: ArenaState, fires: Tensor, rules: ArenaRules) -> dict[str, Ten
         "bullet_born": torch.where(takes, state.step - 1, state.bullet_born),
         "bullet_ends": torch.where(takes, shots[4], state.bullet_ends),
         "ready": torch.cat((ready, state.ready[enemies:])),
-        "overflow": state.overflow + (count - empty.sum(0)).clamp_min(0),
+        "overflow": state.overflow + (count - number[-1]).clamp_min(0),
     }
 
 
@@ -203,16 +223,15 @@ def vanish(state: ArenaState, rules: ArenaRules) -> Changes:
     """Empties the slots of expired enemy shots, checking only those that may have expired."""
     due = state.bullet_ends <= state.step
     over = due & ((state.step - state.bullet_born >= rules.shot_lifetime) | outside(state.bullets, rules))
-    later = torch.where(due & ~over, state.step + 1, state.bullet_ends)
-    return {**emptied(state, over), "bullet_ends": later.masked_fill(over, NEVER)}
+    return emptied(state, over, torch.where(due, state.step + 1, state.bullet_ends))
 
 
-def emptied(state: ArenaState, slots: Tensor) -> dict[str, Tensor]:
-    """Empties slots ``[K, n]`` bool of enemy shots."""
+def emptied(state: ArenaState, slots: Tensor, ends: Tensor) -> dict[str, Tensor]:
+    """Empties slots ``[K, n]`` bool of enemy shots; the others' ``bullet_ends`` become ``ends``."""
     return {
         "bullets": state.bullets.masked_fill(slots, FAR),
         "bullet_velocity": state.bullet_velocity.masked_fill(slots, 0.0),
-        "bullet_ends": state.bullet_ends.masked_fill(slots, NEVER),
+        "bullet_ends": ends.masked_fill(slots, NEVER),
     }
 
 
@@ -243,7 +262,7 @@ def spawn(
     slots = rules.max_enemies
     maker = state.spots(spawner + slots)
     where = state.spots((state.enemies + before).clamp_max(slots - 1))
-    speed = tables.speeds.index_select(0, phase_index(state.phase, rules))
+    speed = tables.speeds.index_select(0, state.phase.long())
     resting = state.step + state.pick("period", state.spots(spawner))
     return {
         "targets": [At(where, _free_place(state.pick("targets", maker), state.targets[:, :slots], units, rules))],
@@ -255,21 +274,24 @@ def spawn(
     }
 
 
-def spawn_everywhere(state: ArenaState, draws: ArenaDraws, rules: ArenaRules, tables: ArenaTables) -> Changes:
-    """Adds the enemies of all spawners of all worlds that are due and allowed, as :func:`spawn` does one by one."""
+def spawn_everywhere(
+    state: ArenaState, units: tuple[Tensor, Tensor], rules: ArenaRules, tables: ArenaTables
+) -> dict[str, Tensor]:
+    """Adds the enemies of all spawners of all worlds that are due and allowed, as :func:`spawn` does one by one.
+
+    Args:
+        units: see :meth:`ArenaDraws.spawn`, for all spawners of all worlds.
+    """
     slots, makers, worlds = rules.max_enemies, rules.num_spawners, len(state.step)
     due = state.ready[slots:] <= state.step
     makes = due & (state.enemies + due.cumsum(0) <= rules.enemy_cap)
     made = makes.sum(0)
-    columns = counting(worlds, torch.int64, made.device)
-    spawner = counting(makers, torch.int64, made.device).repeat_interleave(worlds, output_size=makers * worlds)
-    units = draws.spawn(spawner, columns.repeat(makers))
     enemies, spawners = state.targets[:, :slots], state.targets[:, slots:].flatten(1)
     places = _free_place(spawners, enemies.repeat(1, 1, makers), units, rules).view(2, makers, worlds)
     rank = (rows_of(enemies[0]) - state.enemies).long()  # among the new enemies, of the enemy in each slot
     new = (rank >= 0) & (rank < made)
     places = places.gather(1, flagged(makes, rank).expand(2, slots, worlds))
-    speed = tables.speeds.index_select(0, phase_index(state.phase, rules))
+    speed = tables.speeds.index_select(0, state.phase.long())
     ready = torch.where(makes, state.step + state.period, state.ready[slots:])
 
     def of_enemies(old: Tensor, value: Tensor | float) -> Tensor:
@@ -299,35 +321,31 @@ def _places(centre: Tensor, units: tuple[Tensor, Tensor], rules: ArenaRules) -> 
     low, high = rules.spawn_gap
     rims = rules.spawner_radius + rules.enemy_radius
     angle, gap = units
-    distance = torch.cat((rims + low + (high - low) * gap, torch.full_like(gap[:1], rims + low)))
+    distance = rims + low + (high - low) * pad(gap, (0, 0, 0, 1))
     angle = 2 * math.pi * angle
-    radius = rules.enemy_radius
-    x = centre[0] + distance * angle.cos()
-    y = centre[1] + distance * angle.sin()
-    return torch.stack((x.clamp(radius, rules.width - radius), y.clamp(radius, rules.height - radius)))
+    places = torch.addcmul(centre[:, None], torch.stack((angle.cos(), angle.sin())), distance)
+    return kept_inside(places, rules.enemy_radius, rules)
 
 
-def set_up(state: ArenaState, jitter: Tensor, rules: ArenaRules, tables: ArenaTables) -> dict[str, Tensor]:
+def set_up(state: ArenaState, jitter: Tensor, rules: ArenaRules, tables: ArenaTables) -> Changes:
     """Sets up the phase ``state.phase`` with its spawners and no enemies.
 
     Args:
         jitter: see :meth:`ArenaDraws.jitter`.
     """
-    phase, slots = phase_index(state.phase, rules), rules.max_enemies
-    exists = tables.exists[:, phase]
-    radius = rules.spawner_radius
-    shifted = tables.anchors[..., phase] + rules.jitter * (2 * jitter - 1)
-    x, y = shifted[0].clamp(radius, rules.width - radius), shifted[1].clamp(radius, rules.height - radius)
-    spawners = torch.stack((x, y)).masked_fill(~exists, FAR)
-    health = torch.where(exists, rules.new_spawner_health, 0.0).to(spawners.dtype)
-    nobody = torch.zeros_like(state.speed[:slots])
+    phase, slots = state.phase.long(), rules.max_enemies
+    health = tables.spawner_health.index_select(1, phase)
+    exists = health > 0
+    shifted = torch.add(tables.anchors.index_select(2, phase), jitter, alpha=2 * rules.jitter)
+    spawners = torch.where(exists, kept_inside(shifted, rules.spawner_radius, rules), FAR)
+    nobody = (0, 0, slots, 0)  # the padding of fields for targets without enemies
     return {
-        "targets": torch.cat((nobody.expand(2, *nobody.shape) + FAR, spawners), 1),
-        "target_health": torch.cat((nobody, health)),
-        "speed": torch.zeros_like(state.speed),
-        "ready": torch.cat((nobody + NEVER, torch.where(exists, state.step, NEVER))),
-        "period": tables.periods[phase].repeat(rules.num_spawners, 1),
-        "enemies": torch.zeros_like(state.enemies),
+        "targets": pad(spawners, nobody, value=FAR),
+        "target_health": pad(health, nobody),
+        "speed": 0.0,
+        "ready": pad(torch.where(exists, state.step, NEVER), nobody, value=NEVER),
+        "period": tables.periods.index_select(0, phase).expand(rules.num_spawners, -1),
+        "enemies": 0.0,
         "phase_start": state.step,
         "quiet": state.step,
     }
@@ -341,9 +359,4 @@ def begin(
     state.phase, state.health = phase.to(jitter.dtype), health
     new = set_up(state, jitter, rules, tables)
     # Fields with equal initial values must not share a tensor, since steps write into them.
-    return state.replace(**{name: value.clone() for name, value in new.items()})
-
-
-def phase_index(phase: Tensor, rules: ArenaRules) -> Tensor:
-    """Returns the phase ``[n]`` as an index, limited to the last one."""
-    return phase.clamp_max(len(rules.phases) - 1).long()
+    return state.replace(**{name: value.clone() for name, value in new.items() if isinstance(value, Tensor)})

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..waiting import made_once
 from .rules import ArenaRules
 from .state import ArenaState
 from .tables import ArenaTables
@@ -27,12 +28,10 @@ def move(
     position, velocity, rotation = steer(state, action, rules, tables)
     shoots = (action == rules.num_actions - 1) & (state.shot_ready <= step)
     shot_ready = torch.where(shoots, step + rules.shot_cooldown, state.shot_ready)
-    targets, shots, bullets = state.targets, state.shots, state.bullets
-    if not in_place:
-        targets, shots, bullets = targets.clone(), shots.clone(), bullets.clone()
+    add, addcmul = (Tensor.add_, Tensor.addcmul_) if in_place else (Tensor.add, Tensor.addcmul)
     # Enemies head for the player's current position; still targets have speed 0. Enemies cannot leave the arena this
     # way, since the player's box is smaller than theirs by more than a step.
-    toward = position[:, None] - targets
+    toward = position[:, None] - state.targets
     share = state.speed / length(toward).clamp_min_(_TINY)
     moved = state.replace(
         step=step,
@@ -40,9 +39,9 @@ def move(
         velocity=velocity,
         rotation=rotation,
         shot_ready=shot_ready,
-        targets=targets.addcmul_(toward, share),
-        shots=shots.add_(state.shot_velocity),
-        bullets=bullets.add_(state.bullet_velocity),
+        targets=addcmul(state.targets, toward, share),
+        shots=add(state.shots, state.shot_velocity),
+        bullets=add(state.bullets, state.bullet_velocity),
     )
     return moved, shoots
 
@@ -59,11 +58,7 @@ def steer(state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTab
     else:
         velocity, heading = control[:2], control[2].double() * math.pi
         rotation = torch.where(heading.isnan(), state.rotation, heading)
-    radius = rules.player_radius
-    position = state.position + velocity
-    x = position[0].clamp(radius, rules.width - radius)
-    y = position[1].clamp(radius, rules.height - radius)
-    return torch.stack((x, y)), velocity, rotation
+    return kept_inside(state.position + velocity, rules.player_radius, rules), velocity, rotation
 
 
 def length(vector: Tensor) -> Tensor:
@@ -75,3 +70,24 @@ def length2(vector: Tensor) -> Tensor:
     """Returns the squared length of ``[2, ...]``."""
     x, y = vector.unbind(0)
     return torch.addcmul(x * x, y, y)
+
+
+def bounds(like: Tensor, rules: ArenaRules, margin: float = 0.0) -> Tensor:
+    """Returns the greatest coordinates ``[2, 1, ...]`` of an object that keeps its distance from the edges."""
+    sides = made_once(_bounds, rules.width - margin, rules.height - margin, like.dtype, like.device)
+    return sides.view(2, *[1] * (like.dim() - 1))
+
+
+def _bounds(x: float, y: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor((x, y), dtype=dtype, device=device)
+
+
+def kept_inside(position: Tensor, radius: float, rules: ArenaRules) -> Tensor:
+    """Returns the nearest places ``[2, ...]`` at which circles are inside the arena."""
+    return position.clamp_min(radius).minimum(bounds(position, rules, radius))
+
+
+def outside(position: Tensor, rules: ArenaRules) -> Tensor:
+    """Returns whether centres ``[2, ...]`` are outside the arena."""
+    x, y = position != kept_inside(position, 0.0, rules)
+    return x | y

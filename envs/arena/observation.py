@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from .events import phase_index
 from .movement import length, length2
 from .rows import nearest, two_nearest
 from .rules import FAR, ArenaRules
@@ -45,17 +44,18 @@ def observe(state: ArenaState, rules: ArenaRules, tables: ArenaTables) -> Tensor
     offset = torch.stack((*enemy, spawner[0][:2], spawner[1][:2], nearest(bullet_distance2, bullets)), 1)  # [2, 5, W]
     distance = length(offset)
     there = (FAR / 2 - distance).mul_(_SURELY).clamp_(0, 1)
-    bearing = _bearing(offset, state.rotation.to(offset.dtype), rules).sub_(0.5).mul_(there).add_(0.5)
+    rotation = state.rotation.to(offset.dtype)
+    bearing = _bearing(offset, rotation, rules).sub_(0.5).mul_(there).add_(0.5)
 
     # Who is not there, with a health of 0, adds nothing.
     left = (health[enemies:] * _SURELY).clamp_max(1).sum(0)
-    share = tables.shares.index_select(0, phase_index(state.phase, rules))
+    share = tables.shares.index_select(0, state.phase.long())
     beyond = rules.danger_radius**2 * (1 + torch.finfo(distance2.dtype).eps)  # the next larger number, or the one after
     within = (beyond - bullet_distance2).mul_(_SURELY).clamp_(0, 1).sum(0)
     (x, y), speed = state.position.unbind(0), state.velocity.unbind(0)
     d, b, t = distance.unbind(0), bearing.unbind(0), there.unbind(0)
     raw = [
-        *(x, y, *speed, state.rotation.to(x.dtype), state.health, (state.shot_ready - state.step).clamp_min(0)),
+        *(x, y, *speed, rotation, state.health, (state.shot_ready - state.step).clamp_min(0)),
         *(state.phase, left * share, state.step),
         *(d[0], b[0], t[0], d[1], b[1], t[1], d[2], b[2], t[2], spawner[0][2], d[3], b[3], t[3], spawner[1][2]),
         *(d[4], b[4], within, x, x, y, y, state.enemies),

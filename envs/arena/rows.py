@@ -11,6 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..waiting import counting as counting
+from ..waiting import looks_are_free
+
 _STEEP = 1.0e20  # multiplied with the smallest difference of two squared distances exceeds any number of rows
 
 _FARTHEST = 1.0e18  # a squared distance beyond all others
@@ -21,19 +24,6 @@ class At(NamedTuple):
 
     spots: Tensor
     values: Tensor
-
-
-_counted: dict[tuple[torch.dtype, torch.device], Tensor] = {}
-
-
-def counting(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns ``[count]``: 0, 1, 2, ... It must not be written to, as it is part of a cached tensor."""
-    if torch.compiler.is_compiling():
-        return torch.arange(count, dtype=dtype, device=device)
-    known = _counted.get((dtype, device))
-    if known is None or len(known) < count:
-        known = _counted[dtype, device] = torch.arange(max(count, 1024), dtype=dtype, device=device)
-    return known[:count]
 
 
 def rows_of(values: Tensor) -> Tensor:
@@ -52,14 +42,12 @@ def flagged(flags: Tensor, rank: Tensor) -> Tensor:
 
     A rank without a flag gets any row.
     """
-    count = len(flags)
-    rows = torch.where(flags, counting(count, torch.int64, flags.device)[:, None], count).sort(0).values
-    return rows.gather(0, rank.clamp(0, count - 1)).clamp_max(count - 1)
+    return flags.sort(dim=0, descending=True, stable=True).indices.gather(0, rank.clamp(0, len(flags) - 1))
 
 
 def nearest(distance2: Tensor, values: Tensor) -> Tensor:
     """Returns the values ``[C, n]`` of ``[C, R, n]`` in the row with the least squared distance ``[R, n]``."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not looks_are_free(values.device):
         return two_nearest(distance2, values)[0]
     return pick(values, spots(_nearest_row(distance2)))
 
@@ -71,6 +59,10 @@ def two_nearest(distance2: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """
     if torch.compiler.is_compiling():
         return _two_nearest_in_turn(distance2, values)
+    if not looks_are_free(values.device):  # a GPU sorts in one operation
+        order = distance2.sort(dim=0, stable=True).indices[:2]
+        first, second = values.gather(1, order.expand(len(values), 2, -1)).unbind(1)
+        return first, second
     first = _nearest_row(distance2)
     second = _nearest_row(distance2.scatter(0, first.long()[None], _FARTHEST))
     columns = counting(len(first), torch.int64, first.device)

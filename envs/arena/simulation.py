@@ -18,6 +18,8 @@ from ..compilation import Compiled
 from .collisions import collide, touching
 from .events import (
     ArenaDraws,
+    Drawn,
+    draw_everywhere,
     fire,
     free_slot,
     jam,
@@ -51,12 +53,14 @@ class ArenaKernels(NamedTuple):
 
     Attributes:
         slots: number of slots for enemy shots added at a time.
+        everywhere: see :func:`advance_densely`.
     """
 
     move: Callable[..., Any] = move
     closest: Callable[..., Any] = closest
     observe: Callable[..., Any] = observe
     slots: int = 4
+    everywhere: Callable[..., Any] | None = None
 
 
 def advance(
@@ -165,23 +169,38 @@ def _conclude(
 
 
 def advance_densely(
-    state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTables, draws: ArenaDraws
+    state: ArenaState,
+    action: Tensor,
+    rules: ArenaRules,
+    tables: ArenaTables,
+    draws: ArenaDraws,
+    everywhere: Callable[..., tuple[ArenaState, ArenaOutcome]] | None = None,
 ) -> tuple[ArenaState, ArenaOutcome]:
     """The same step without a branch on data and without writing to ``state``.
 
     Enemy shots need all their slots from the beginning, see :attr:`ArenaRules.enemy_shot_slots`.
+
+    Args:
+        everywhere: :func:`step_everywhere`, eager (None) or compiled.
     """
+    return (everywhere or step_everywhere)(state, action, draw_everywhere(state, draws, rules), rules, tables)
+
+
+def step_everywhere(
+    state: ArenaState, action: Tensor, drawn: Drawn, rules: ArenaRules, tables: ArenaTables
+) -> tuple[ArenaState, ArenaOutcome]:
+    """Computes :func:`advance_densely` with given random numbers, as one graph."""
     state, shoots = move(state, action, rules, tables, in_place=False)
     state = state.changed(shoots, shoot(state, rules, foresees=False))
-    fires = (draws.fire(None) < rules.fire_probability) & (state.ready[: rules.max_enemies] <= state.step)
+    fires = (drawn.fire < rules.fire_probability) & (state.ready[: rules.max_enemies] <= state.step)
     state = state.replace(**volley(state, fires, rules))
-    state = state.replace(**spawn_everywhere(state, draws, rules, tables))
+    state = state.replace(**spawn_everywhere(state, drawn.spawn, rules, tables))
     state = state.replace(**vanish(state, rules))
     touch, _ = touching(state, rules)
     impact = collide(state, touch, rules.shot_slots, rules, tables)
     state = state.replace(**impact.changes, quiet=state.step)
     begins = impact.cleared & (state.phase < len(rules.phases))
-    state = state.changed(begins, set_up(state, draws.jitter(None), rules, tables))
+    state = state.changed(begins, set_up(state, drawn.jitter, rules, tables))
     reward = impact.reward + rules.step_reward
     return _conclude(state, reward, observe(state, rules, tables), rules)
 
@@ -207,8 +226,7 @@ _SLOTS = 24  # more than are almost ever needed at once: another number of slots
 
 def compiled_kernels() -> ArenaKernels:
     """The kernels, compiled for the shapes they are first called with."""
-    plain = ArenaKernels()
-    return ArenaKernels(_compiled(plain.move), _compiled(plain.closest), _compiled(plain.observe), _SLOTS)
+    return ArenaKernels(_compiled(move), _compiled(closest), _compiled(observe), _SLOTS, _compiled(step_everywhere))
 
 
 def _compiled(function: Callable[..., Any]) -> Compiled:

@@ -14,8 +14,8 @@ from ..waiting import put_where
 from .rows import At, pick, placed, spots
 from .rules import FAR, NEVER, ArenaRules
 
-Changes = Mapping[str, "Tensor | Sequence[At]"]
-"""New values of fields, or of single places in them."""
+Changes = Mapping[str, "Tensor | float | Sequence[At]"]
+"""New values of fields, one for all of a field, or of single places in them."""
 
 _BULLETS = {"bullets": FAR, "bullet_velocity": 0.0, "bullet_born": 0.0, "bullet_ends": NEVER}
 """The values of an empty slot for enemy shots."""
@@ -84,6 +84,9 @@ class ArenaState(Record):
             if isinstance(change, Tensor):
                 field.index_copy_(-1, worlds, change)
                 continue
+            if isinstance(change, float):
+                field.index_fill_(-1, worlds, change)
+                continue
             flat = field.view(*field.shape[:-2], -1)
             for where, values in change:
                 flat.index_copy_(-1, where, values)
@@ -95,6 +98,9 @@ class ArenaState(Record):
             field = getattr(self, name)
             if isinstance(change, Tensor):
                 new[name] = torch.where(happens, change, field)
+                continue
+            if isinstance(change, float):
+                new[name] = field.masked_fill(happens, change)
                 continue
             for where, values in change:
                 field = placed(field, where, torch.where(happens, values, pick(field, where)))

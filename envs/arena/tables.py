@@ -12,10 +12,10 @@ from .rules import FAR, ArenaRules
 
 
 class ArenaTables(NamedTuple):
-    """``P`` phases, ``A`` actions."""
+    """``P`` phases and, like the last one, the time after a victory; ``A`` actions."""
 
-    anchors: Tensor  # [2, S, P]
-    exists: Tensor  # [S, P] bool
+    anchors: Tensor  # [2, S, P] the least coordinates after jitter
+    spawner_health: Tensor  # [S, P] of new spawners, 0 where there is none
     periods: Tensor  # [P]
     speeds: Tensor  # [P] of new enemies
     shares: Tensor  # [P] what one spawner is of all in its phase
@@ -27,21 +27,21 @@ class ArenaTables(NamedTuple):
 
 def make_tables(rules: ArenaRules, dtype: torch.dtype, device: torch.device | str) -> ArenaTables:
     """The tables of a game."""
-    slots, phases = rules.num_spawners, range(len(rules.phases))
-    nowhere = (FAR, FAR)
-    anchors = [[*phase.anchors, *[nowhere] * (slots - len(phase.anchors))] for phase in rules.phases]
-    exists = [[slot < len(phase.anchors) for slot in range(slots)] for phase in rules.phases]
+    slots, phases = rules.num_spawners, (*range(len(rules.phases)), len(rules.phases) - 1)
+    places = [rules.phases[phase].anchors for phase in phases]
+    anchors = [[*own, *[(FAR, FAR)] * (slots - len(own))] for own in places]
+    health = [[rules.new_spawner_health * (slot < len(own)) for slot in range(slots)] for own in places]
 
     def real(values: object, kind: torch.dtype = dtype) -> Tensor:
         return torch.tensor(values, dtype=kind, device=device)
 
     scale, shift = zip(*_scaling(rules))
     return ArenaTables(
-        real(anchors).permute(2, 1, 0).contiguous(),
-        torch.tensor(exists, device=device).T.contiguous(),
+        real(anchors).permute(2, 1, 0).contiguous() - rules.jitter,
+        real(health).T.contiguous(),
         real([rules.period(phase) for phase in phases]),
         real([rules.new_enemy_speed(phase) for phase in phases]),
-        real([1 / len(phase.anchors) for phase in rules.phases]),
+        real([1 / len(own) for own in places]),
         real(_controls(rules)).T.contiguous(),
         real(scale)[:, None],
         real(shift)[:, None],

@@ -10,11 +10,14 @@ World-last layout (``[..., A, W]``: robots x worlds) keeps every elementwise ope
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..waiting import made_once
 from .rules import CONTINUOUS_THRUST_RATE, THRUST_RATES, MarineNavRules, Number
 
 TWO_PI = 2 * math.pi
@@ -32,13 +35,11 @@ def current(x: Tensor, y: Tensor, cores: Tensor, core_radius: Number) -> tuple[T
     """
     lead = (slice(None),) + (None,) * (x.dim() - 1)
     core_x, core_y, clockwise, gamma = (row[lead] for row in cores)
-    dx, dy = core_x - x, core_y - y
-    squared = dx * dx + dy * dy
-    # speed/rho in one go: Gamma/(2 pi a^2) inside the core, Gamma/(2 pi rho^2) outside.
-    solid = squared <= core_radius * core_radius
-    angular = gamma / TWO_PI / torch.where(solid, core_radius * core_radius, squared)
-    angular = torch.where(clockwise > 0.5, angular, -angular)
-    return (-angular * dy).sum(0), (angular * dx).sum(0)
+    dx, dy = core_x - x, y - core_y
+    squared = torch.addcmul(dx * dx, dy, dy)
+    # speed/rho in one go: Gamma/(2 pi a^2) inside the core, Gamma/(2 pi rho^2) outside; negative if anticlockwise.
+    angular = gamma * (clockwise - 0.5) / (math.pi * squared.clamp_min(core_radius * core_radius))
+    return (angular * dy).sum(0), (angular * dx).sum(0)
 
 
 def thrust_change(action: Tensor, rules: MarineNavRules, continuous: bool) -> Tensor:
@@ -53,11 +54,14 @@ def thrust_change(action: Tensor, rules: MarineNavRules, continuous: bool) -> Te
         return action * (CONTINUOUS_THRUST_RATE * duration)
     left, right = action // 5, action % 5
     if rules.left_thrust_change is None or rules.right_thrust_change is None:
-        table = torch.tensor(THRUST_RATES, device=action.device, dtype=torch.get_default_dtype())
-        return torch.stack((table[left], table[right])) * duration
+        return made_once(_thrust_rates, action.device)[torch.stack((left, right))] * duration
     left_rate = rules.left_thrust_change.gather(0, left[None])[0]
     right_rate = rules.right_thrust_change.gather(0, right[None])[0]
     return torch.stack((left_rate, right_rate)) * duration
+
+
+def _thrust_rates(device: torch.device) -> Tensor:
+    return torch.tensor(THRUST_RATES, device=device)
 
 
 def add_scaled(total: Tensor, scale: Number, *factors: Tensor) -> Tensor:
@@ -164,40 +168,34 @@ def accelerate(
 def wrap_to_two_pi(theta: Tensor) -> Tensor:
     """Returns the angle in [0, 2 pi); a tiny negative angle, lost in rounding to 2 pi, becomes 0."""
     theta = torch.remainder(theta, TWO_PI)
-    return torch.where(theta >= TWO_PI, 0.0, theta)
+    return theta * (theta < TWO_PI)
 
 
 def substep(
-    pose: tuple[Tensor, ...],
+    theta: Tensor,
     velocity_r: tuple[Tensor, ...],
+    water: tuple[Tensor, Tensor] | None,
     impulse: ThrusterImpulse,
-    cores: Tensor,
     rules: MarineNavRules,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Advances by one ``dt``: explicit Euler for the position with the old velocity, then for the velocity.
+) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Advances by one ``dt``: explicit Euler for the heading with the old velocity, then for the velocity.
 
-    The velocity is updated at the new heading. Returns pose, velocity over ground *at the start of the substep* (the
-    one that is observed), and velocity_r.
+    The velocity is updated at the new heading. ``water`` is the current's velocity, None without one. Returns the
+    heading, velocity over ground *at the start of the substep* (the one that is observed), and velocity_r.
     """
-    x, y, theta = pose
     rx, ry, yaw_rate = velocity_r
-    has_current = cores.shape[1] > 0
-    vx, vy = rx, ry
-    if has_current:
-        current_x, current_y = current(x, y, cores, rules.core_radius)
-        vx, vy = rx + current_x, ry + current_y
-    x, y = add_scaled(x, rules.dt, vx), add_scaled(y, rules.dt, vy)
+    vx, vy = (rx, ry) if water is None else (rx + water[0], ry + water[1])
     theta = add_scaled(theta, rules.dt, yaw_rate)  # wrapped once per action, in move()
     cos, sin = theta.cos(), theta.sin()
     u_r, v_r = rotate_back(cos, sin, rx, ry)
-    u, v = rotate_back(cos, sin, vx, vy) if has_current else (u_r, v_r)
+    u, v = (u_r, v_r) if water is None else rotate_back(cos, sin, vx, vy)
     u_r, v_r, new_yaw_rate = accelerate(u, v, u_r, v_r, yaw_rate, impulse, rules)
-    return (x, y, theta), (vx, vy, yaw_rate), (*rotate(cos, sin, u_r, v_r), new_yaw_rate)
+    return theta, (vx, vy, yaw_rate), (*rotate(cos, sin, u_r, v_r), new_yaw_rate)
 
 
 def move(
     pose: Tensor, velocity_r: Tensor, thrust: Tensor, change: Tensor, cores: Tensor, rules: MarineNavRules
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> Tensor:
     """Moves every robot through one action.
 
     Args:
@@ -206,22 +204,33 @@ def move(
         thrust: ``[2, A, W]`` left, right (N); change: its increment over this action.
         cores: ``[4, C, W]`` (see :func:`current`).
 
-    Returns pose, velocity over ground (it lags velocity_r by one acceleration), velocity_r, thrust.
+    Returns the rows of pose, velocity over ground (it lags velocity_r by one acceleration), velocity_r and thrust,
+    ``[11, A, W]``.
     """
     # The new thrust acts from the first acceleration on; the first displacement precedes it.
-    thrust = (thrust + change).clamp_min(rules.min_thrust).clamp_max(rules.max_thrust)
+    thrust = (thrust + change).clamp(rules.min_thrust, rules.max_thrust)  # type: ignore[arg-type]
     impulse = thruster_impulse((thrust[0], thrust[1]), rules)
-    position, relative = pose.unbind(), velocity_r.unbind()
-    ground: tuple[Tensor, ...] = relative
+    x, y, theta = pose.unbind()
+    ground = relative = velocity_r.unbind()
+    sailed: list[tuple[Tensor, ...]] = []
     for k in range(rules.substeps):
-        moved = substep(position, relative, impulse, cores, rules)
-        if rules.substeps_used is None:
-            position, ground, relative = moved
-        else:
+        water = current(x, y, cores, rules.core_radius) if cores.shape[1] else None
+        old = theta, *ground, *relative
+        theta, ground, relative = substep(theta, relative, water, impulse, rules)
+        sailed.append(ground[:2])
+        if rules.substeps_used is not None:
             running = k < rules.substeps_used
-            position, ground, relative = (
-                tuple(torch.where(running, new, old) for new, old in zip(after, before, strict=True))
-                for after, before in zip(moved, (position, ground, relative), strict=True)
-            )
-    pose = torch.stack((position[0], position[1], wrap_to_two_pi(position[2])))
-    return pose, torch.stack(ground), torch.stack(relative), thrust
+            new = (theta, *ground, *relative)
+            theta, *rows = (torch.where(running, after, before) for after, before in zip(new, old, strict=True))
+            ground, relative = tuple(rows[:3]), tuple(rows[3:])
+            sailed[-1] = tuple(speed * running for speed in sailed[-1])
+        if water is not None:  # otherwise the position has no effect on the next substep
+            x, y = (add_scaled(place, rules.dt, speed) for place, speed in zip((x, y), sailed.pop()))
+    if sailed:
+        x, y = (add_scaled(place, rules.dt, total(speeds)) for place, speeds in zip((x, y), zip(*sailed)))
+    return torch.stack((x, y, wrap_to_two_pi(theta), *ground, *relative, *thrust))
+
+
+def total(rows: Sequence[Tensor]) -> Tensor:
+    """Returns the sum of some tensors; compiled code, which joins operations by itself, adds one by one."""
+    return reduce(torch.add, rows) if torch.compiler.is_compiling() else torch.stack(tuple(rows)).sum(0)

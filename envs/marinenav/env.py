@@ -14,7 +14,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec
 
 from ..keys import GROUP
 from ..pool import StartPool
-from ..waiting import chosen, put_where
+from ..waiting import chosen_together, counting, put_where
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
 from . import mirror
 from .compilation import compiled as compiled_for_speed
@@ -281,11 +281,14 @@ class MarineNav(World):
 
     def _restart_where(self, ended: Tensor) -> bool:
         if self._episodes is not None:
-            return False
-        begun, places = (self._prepared() if self._pool.is_due else self._pool).take_where(ended)
-        put_where(ended, self._state.items(), begun.state.items(), places)
+            (state, observation), places = self._episodes, counting(self.num_worlds, torch.int64, self.device)
+        else:
+            begun, places = (self._prepared() if self._pool.is_due else self._pool).take_where(ended)
+            state, observation = begun.state, begun.observation
+        put_where(ended, self._state.items(), state.items(), places)
         # Not in place, since batches refer to these tensors.
-        self._observation = self._observation.apply(lambda old, new: chosen(ended, new, places, old), begun.observation)
+        fresh, old = (dict(every.items(True, True)) for every in (observation, self._observation))
+        self._observation = self._observation.copy().update(chosen_together(ended, fresh, places, old))
         return True
 
     def make_ready(self, steps: int) -> None:
@@ -328,10 +331,10 @@ class MarineNav(World):
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         action = self._chosen(tensordict)
         action = action.permute(2, 1, 0) if self.options.continuous else action.T
-        moved, before, after = self._advance_physics(self._state, action, self._rules, self.options.continuous)
+        moved, progress = self._advance_physics(self._state, action, self._rules, self.options.continuous)
         noise = self._draw_noise(moved)
         position, asked, active = self._state.pose[:2], self._observation.get((GROUP, "colregs")).T, moved.active
-        self._state, root, ends = self._conclude(moved, before - after, self._rules, self.options, noise)
+        self._state, root, ends = self._conclude(moved, progress, self._rules, self.options, noise)
         if self.measure_safety:
             self._state = measured(self._state, position, asked, active, self._rules)
             root["episode"] |= safety_statistics(self._state)

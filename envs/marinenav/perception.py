@@ -7,13 +7,16 @@ Source of the rules: the public MarineNav environment of arXiv 2412.09466.
 from __future__ import annotations
 
 import math
-from functools import reduce
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..compilation import at_once
+from ..waiting import counting, looks_are_free, made_once
 from .dynamics import add_scaled, rotate, rotate_back
 from .rules import OBSERVED_OBJECTS, MarineNavRules, Number
 
@@ -67,41 +70,44 @@ def perceive(scene: PerceivedScene, rules: MarineNavRules, noise: NoiseDraws | N
         scene = scene._replace(obstacles=nothing.expand(3, -1, -1), obstacle_present=nothing.bool())
         noise = None
     num_obstacles = scene.obstacles.shape[1]
-    later = torch.arange(num_robots - 1, device=x.device)[:, None] >= torch.arange(num_robots, device=x.device)
-    later = later[..., None].to(x.dtype)
+    later, far = made_once(_later, num_robots, x.dtype, x.device), made_once(_far, x.dtype, x.device)
 
     def others(robots: Tensor) -> Tensor:
-        """Returns the rows of all other robots in order, ``[A - 1, A, W]``, from ``[A, 1 or A, W]``."""
-        return torch.lerp(robots[:-1], robots[1:], later)  # exact: the weights are 0 and 1
+        """Returns the rows of all other robots in order, ``[..., A - 1, A, W]``, from ``[..., A, 1 or A, W]``."""
+        return torch.lerp(robots[..., :-1, :, :], robots[..., 1:, :, :], later)  # exact: the weights are 0 and 1
 
     def candidates(obstacle: Tensor, robot: Tensor) -> Tensor:
-        """Returns ``[M, A, W]`` from ``[O, W]`` and ``[A, W]``."""
-        return torch.cat((obstacle[:, None].expand(-1, num_robots, -1), others(robot[:, None])))
+        """Returns ``[..., M, A, W]`` from ``[..., O, W]`` and ``[..., A, W]``."""
+        still = obstacle.unsqueeze(-2).expand(*obstacle.shape[:-1], num_robots, worlds)
+        return torch.cat((still, others(robot.unsqueeze(-2))), -3)
 
     def radii(robot: Number) -> Tensor:
         """Returns ``[M, 1 or A, W]``."""
         if isinstance(robot, Tensor):
             return candidates(scene.obstacles[2], robot.expand_as(x))
-        return torch.cat((scene.obstacles[2], torch.full_like(x[1:], robot)))[:, None]
+        return pad(scene.obstacles[2], (0, 0, 0, num_robots - 1), value=robot)[:, None]
 
     def drawn(values: Tensor) -> Tensor:
-        """Returns draws ``[M, A, W]``, also from those in which every robot is a candidate of itself."""
-        if len(values) == num_obstacles + num_robots - 1:
+        """Returns draws ``[..., M, A, W]``, also from those in which every robot is a candidate of itself."""
+        if values.shape[-3] == num_obstacles + num_robots - 1:
             return values
-        return torch.cat((values[:num_obstacles], others(values[num_obstacles:])))
+        obstacles, robots = values.split((num_obstacles, num_robots), -3)
+        return torch.cat((obstacles, others(robots)), -3)
 
     # Absent objects are out of range, so no robot sees them.
-    dx = candidates(scene.obstacles[0].where(scene.obstacle_present, _FAR), x.where(scene.active, _FAR)) - x
-    dy = candidates(scene.obstacles[1], y) - y
-    radius, contact = radii(rules.detect_r), radii(rules.r) + rules.r
-    gap = _squared_length(dx, dy) - contact * contact
-    if noise is None:
-        seen_radius = radius.expand_as(dx)
-    else:
-        dx = add_scaled(dx, rules.pos_std, drawn(noise.position[0]))
-        dy = add_scaled(dy, rules.pos_std, drawn(noise.position[1]))
-        mean, spread = radius * rules.r_mean_ratio, radius * ((1 - rules.r_mean_ratio) / math.pi)
-        seen_radius = torch.addcmul(mean, spread, drawn(noise.radius))
+    obstacles = torch.stack((torch.where(scene.obstacle_present, scene.obstacles[0], far), scene.obstacles[1]))
+    robots = torch.stack((torch.where(scene.active, x, far), y))
+    groups = (obstacles, torch.zeros_like(obstacles)), (robots, scene.velocity[:2])
+    position, speed = at_once(candidates, *groups)  # [2, M, A, W]
+    offset, radius = position - scene.pose[:2, None], radii(rules.detect_r)
+    contact = (radius if isinstance(rules.r, float) and rules.r == rules.detect_r else radii(rules.r)) + rules.r
+    gap = torch.addcmul(_squared_length(*offset), contact, contact, value=-1)
+    seen_radius = radius.expand_as(gap)
+    if noise is not None:
+        offset = add_scaled(offset, rules.pos_std, drawn(noise.position))
+        spread = (1 - rules.r_mean_ratio) / math.pi
+        seen_radius = add_scaled(seen_radius * rules.r_mean_ratio, spread, radius, drawn(noise.radius))
+    dx, dy = offset
     clearance = _squared_length(dx, dy).sqrt() - seen_radius
     if not (isinstance(rules.angle, float) and rules.angle >= 2 * math.pi):
         bearing = torch.atan2(cos * dy - sin * dx, cos * dx + sin * dy)
@@ -109,39 +115,53 @@ def perceive(scene: PerceivedScene, rules: MarineNavRules, noise: NoiseDraws | N
     # Touched and detected. (A minimum is far cheaper than any() of booleans.)
     collided = torch.maximum(gap, clearance - rules.range).amin(0) <= 0
 
-    nearest = _nearest(clearance)
-    slots = len(nearest)
+    take = _taking(_nearest(clearance))
     active = scene.active.to(x.dtype)
-    filled = (take(clearance, nearest) <= rules.range) * active
+    filled = (take(clearance) <= rules.range) * active
+    slots = len(filled)
     if not (isinstance(rules.max_obj_num, float) and rules.max_obj_num >= OBSERVED_OBJECTS):
         filled = filled * (torch.arange(slots, device=x.device)[:, None, None] < rules.max_obj_num)
-    still = torch.zeros_like(scene.obstacles[0])
-    vx = take(candidates(still, scene.velocity[0]), nearest)
-    vy = take(candidates(still, scene.velocity[1]), nearest)
+    velocity = take(speed)
     if noise is not None:
-        jitter_x, jitter_y = noise.velocity.unbind()
-        if noise.per_candidate:
-            jitter_x, jitter_y = take(drawn(jitter_x), nearest), take(drawn(jitter_y), nearest)
-        vx = add_scaled(vx, rules.vel_std, jitter_x[:slots])
-        vy = add_scaled(vy, rules.vel_std, jitter_y[:slots])
-    position = rotate_back(cos, sin, take(dx, nearest), take(dy, nearest))
-    features = (*position, *rotate_back(cos, sin, vx, vy), take(seen_radius, nearest))
-    seen = tuple(feature * filled for feature in features)
+        jitter = take(drawn(noise.velocity)) if noise.per_candidate else noise.velocity[:, :slots]
+        velocity = add_scaled(velocity, rules.vel_std, jitter)
+    goal = scene.goal - scene.pose[:2]
+    # In body axes: positions and velocities of objects, the goal, the own velocity.
+    (px, py), (vx, vy), goal_body, own_velocity = at_once(
+        partial(rotate_back, cos, sin),
+        *zip(*(rows.unbind() for rows in (take(offset), velocity, goal[:, None], scene.velocity[:2, None]))),
+    )
+    seen = (px, py, vx, vy, take(seen_radius))
     # Robot, slot, feature: the order of the observation, so that returning it is a plain transposition.
-    objects = torch.stack([_all_slots(feature).transpose(0, 1) for feature in seen], dim=2)
+    shown = _all_slots(filled).transpose(0, 1)
+    objects = _masked([_all_slots(feature).transpose(0, 1) for feature in seen], shown, 2)
 
-    goal_x, goal_y = scene.goal[0] - x, scene.goal[1] - y
-    own_velocity = rotate_back(cos, sin, scene.velocity[0], scene.velocity[1])
-    own = (*rotate_back(cos, sin, goal_x, goal_y), *own_velocity, scene.velocity[2], *scene.thrust.unbind())
-    self_state = torch.stack([feature * active for feature in own], dim=1)
-    reached = _squared_length(goal_x, goal_y) <= rules.goal_dis * rules.goal_dis
-    colregs, phi = rules_of_the_road(seen, *own_velocity, rules.r)
-    mask = _all_slots(filled).transpose(0, 1) > 0
-    return Percept(self_state, objects, mask, colregs, phi, collided, reached)
+    own = (*(row[0] for row in (*goal_body, *own_velocity)), scene.velocity[2], *scene.thrust)
+    self_state = _masked(own, active, 1)
+    reached = _squared_length(*goal) <= rules.goal_dis * rules.goal_dis
+    colregs, phi = rules_of_the_road(seen, filled, own[2], own[3], rules.r)
+    return Percept(self_state, objects, shown > 0, colregs, phi, collided, reached)
+
+
+def _later(robots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns ``[A - 1, A, 1]``: 1 where the k-th robot but the a-th one is number k + 1, 0 where it is number k."""
+    number = torch.arange(robots, device=device)
+    return (number[:-1, None] >= number)[..., None].to(dtype)
+
+
+def _far(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.full((), _FAR, dtype=dtype, device=device)
 
 
 def _squared_length(x: Tensor, y: Tensor) -> Tensor:
     return torch.addcmul(x * x, y, y)
+
+
+def _masked(rows: Sequence[Tensor], mask: Tensor, dim: int) -> Tensor:
+    """Returns ``mask`` times each of the rows, stacked; compiled code would compute all rows for each product."""
+    if torch.compiler.is_compiling():
+        return torch.stack([row * mask for row in rows], dim)
+    return torch.stack(tuple(rows), dim) * mask.unsqueeze(dim)
 
 
 def _all_slots(values: Tensor) -> Tensor:
@@ -169,37 +189,45 @@ def _nearest(clearance: Tensor) -> Tensor:
     index_bits = (1 << max(count - 1, 1).bit_length()) - 1
     bits = clearance.view(kind)
     order = bits ^ ((bits >> (torch.iinfo(kind).bits - 1)) & torch.iinfo(kind).max)
-    index = torch.arange(count, dtype=kind, device=clearance.device)[:, None, None]
-    keys = list((order & ~index_bits | index).unbind())
+    order = order & ~index_bits | counting(count, kind, clearance.device)[:, None, None]
     slots = min(OBSERVED_OBJECTS, count)
+    if not (looks_are_free(clearance.device) or torch.compiler.is_compiling()):
+        return order.sort(0).values[:slots] & index_bits  # one kernel on a GPU
+    keys = list(order.unbind())
     for slot in range(slots):
         for k in range(count - 1, slot, -1):
             keys[k - 1], keys[k] = torch.minimum(keys[k - 1], keys[k]), torch.maximum(keys[k - 1], keys[k])
     return torch.stack(keys[:slots]) & index_bits
 
 
-def take(values: Tensor, index: Tensor) -> Tensor:
-    """Returns ``values [M, A, W]`` at the candidates ``index [K, A, W]``, a faster gather().
+def _taking(index: Tensor) -> Callable[[Tensor], Tensor]:
+    """Returns a faster gather(): from values ``[..., M, A, W]`` to those at the candidates ``index [K, A, W]``.
 
     A compiled gather would prevent vectorisation of the kernel around it; a chain of selections does not.
     """
-    if torch.compiler.is_compiling():
-        chosen = values[0].expand_as(index)
-        for candidate in range(1, len(values)):
-            chosen = torch.where(index == candidate, values[candidate], chosen)
+
+    def selected(values: Tensor) -> Tensor:
+        rows = values.unsqueeze(-3).unbind(-4)
+        chosen = rows[0].expand(*values.shape[:-3], *index.shape)
+        for candidate in range(1, len(rows)):
+            chosen = torch.where(index == candidate, rows[candidate], chosen)
         return chosen
-    place = torch.arange(index[0].numel(), dtype=index.dtype, device=index.device).view_as(index[0])
-    flat = (index * index[0].numel() + place).view(-1)
-    return values.reshape(-1).index_select(0, flat).view_as(index)
+
+    if torch.compiler.is_compiling():
+        return selected
+    place = counting(index[0].numel(), index.dtype, index.device).view_as(index[0])
+    flat = torch.add(place, index, alpha=place.numel()).view(-1)
+    return lambda values: values.flatten(-3).index_select(-1, flat).unflatten(-1, index.shape)
 
 
 def rules_of_the_road(
-    objects: tuple[Tensor, ...], own_vx: Tensor, own_vy: Tensor, own_radius: Number
+    objects: tuple[Tensor, ...], filled: Tensor, own_vx: Tensor, own_vy: Tensor, own_radius: Number
 ) -> tuple[Tensor, Tensor]:
     """Applies COLREGs: whether head-on or crossing traffic requires a turn to starboard, and by which angle.
 
     Args:
-        objects: px, py, vx, vy, radius, each ``[K, A, W]``, zeros in empty slots.
+        objects: px, py, vx, vy, radius, each ``[K, A, W]``.
+        filled: 0 for empty slots, ``[K, A, W]``.
         own_vx, own_vy: body-frame velocity over ground ``[A, W]``.
 
     Returns (applies ``[A, W]`` bool, phi ``[A, W]`` rad) for the nearest object to which a rule applies. Angles are
@@ -211,8 +239,8 @@ def rules_of_the_road(
     under_way = _squared_length(own_vx, own_vy) >= 0.25
     per_speed = speed2.clamp_min(0.25).rsqrt()
     # The ego robot seen from the other vessel: metres astern of it and to its starboard.
-    astern, starboard = (component * per_speed for component in rotate_back(vx, vy, px, py))
-    starboard = -starboard
+    astern = torch.addcmul(vx * px, vy, py) * per_speed
+    starboard = torch.addcmul(vy * px, vx, py, value=-1) * per_speed
     course_x, course_y = rotate_back(vx, vy, own_vx, own_vy)
     crossing = _largest(
         (astern + 1.5).abs() - 10.5,  # from 12 m ahead to 9 m astern
@@ -232,16 +260,14 @@ def rules_of_the_road(
     goal_x, goal_y = rotate(turn_x, turn_y, px, py)
     cosine, sine = rotate_back(own_vx, own_vy, goal_x, goal_y)
     applies = zone & under_way & (torch.minimum(speed2 - 0.25, tangent2) >= 0)
-    sine = sine * applies.to(sine.dtype)  # positive where a rule applies
+    sine = sine * (filled * applies)  # positive where a rule applies
 
-    first_sine, first_cosine = sine[-1], cosine[-1]
+    here, first_sine, first_cosine = sine > 0, sine[-1], cosine[-1]
     for slot in range(len(sine) - 2, -1, -1):
-        here = sine[slot] > 0
-        first_sine = torch.where(here, sine[slot], first_sine)
-        first_cosine = torch.where(here, cosine[slot], first_cosine)
-    phi = torch.atan2(first_sine, first_cosine)
+        first_sine = torch.where(here[slot], sine[slot], first_sine)
+        first_cosine = torch.where(here[slot], cosine[slot], first_cosine)
     colregs = first_sine > 0
-    return colregs, torch.where(colregs, phi, 0.0)
+    return colregs, torch.atan2(first_sine, first_cosine) * colregs
 
 
 def _largest(*values: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..waiting import made_once
 from .rules import MarineNavRules
 from .state import WorldState
 
@@ -25,8 +26,8 @@ SAFETY_STATISTICS = ("path", "closest", "near_miss", "rule_time", "violation_tim
 
 def begun(state: WorldState, rules: MarineNavRules) -> WorldState:
     """Returns the state at the beginning of episodes, with the initial gaps; other measures are zero."""
-    nothing = torch.zeros_like(state.energy)
-    return state.replace(path=nothing, closest=_gaps(state, rules), rule_time=nothing, violation_time=nothing)
+    path, rule_time, violation_time = state.energy.new_zeros(3, *state.energy.shape)
+    return state.replace(path=path, closest=_gaps(state, rules), rule_time=rule_time, violation_time=violation_time)
 
 
 def measured(state: WorldState, before: Tensor, asked: Tensor, was_active: Tensor, rules: MarineNavRules) -> WorldState:
@@ -65,15 +66,19 @@ def safety_statistics(state: WorldState) -> dict[str, Tensor]:
 def _gaps(state: WorldState, rules: MarineNavRules) -> Tensor:
     """Returns the gap ``[A, W]`` from each robot to the nearest object, from 0 to the range of perception, m."""
     x, y = state.pose[:2]
-    hull = torch.as_tensor(rules.r, dtype=x.dtype, device=x.device).expand_as(x)
+    hull = rules.r.expand_as(x) if isinstance(rules.r, Tensor) else torch.full_like(x, rules.r)
 
     def to(there: Tensor, other_x: Tensor, other_y: Tensor, radius: Tensor) -> Tensor:
         """Returns gaps ``[M, A, W]`` to others ``[M, W]``, infinite for absent ones."""
         gap = torch.hypot(other_x[:, None] - x, other_y[:, None] - y) - radius[:, None] - hull
         return gap.masked_fill(~there, torch.inf)
 
-    itself = torch.eye(len(x), dtype=torch.bool, device=x.device)[:, :, None]
-    robots = to(state.active[:, None] & ~itself, x, y, hull)
+    others = made_once(_others, len(x), x.device)
+    robots = to(state.active[:, None] & others, x, y, hull)
     obstacles = to(state.obstacle_present[:, None], *state.obstacles)
-    furthest = torch.as_tensor(rules.range, dtype=x.dtype, device=x.device)
-    return torch.cat((robots, obstacles)).amin(0).clamp_min(0).minimum(furthest)
+    return torch.cat((robots, obstacles)).amin(0).clamp_min(0).clamp_max(rules.range)
+
+
+def _others(robots: int, device: torch.device) -> Tensor:
+    """Returns ``[A, A, 1]``: whether a robot is another one."""
+    return ~torch.eye(robots, dtype=torch.bool, device=device)[:, :, None]

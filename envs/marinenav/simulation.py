@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..compilation import at_once
 from ..keys import GROUP
-from .dynamics import move, thrust_change
+from .dynamics import add_scaled, move, thrust_change
 from .perception import NoiseDraws, Percept, perceive
 from .rules import MarineNavRules
 from .state import WorldState
@@ -50,20 +51,15 @@ class StepOutputs(NamedTuple):
     time_out: Tensor  # [W] bool
 
 
-def advance(
-    state: WorldState, action: Tensor, rules: MarineNavRules, continuous: bool
-) -> tuple[WorldState, Tensor, Tensor]:
-    """Moves by one action; returns the state and the distances to the goal before and after, ``[A, W]``."""
+def advance(state: WorldState, action: Tensor, rules: MarineNavRules, continuous: bool) -> tuple[WorldState, Tensor]:
+    """Moves by one action; returns the state and by how much the distances to the goals shrank, ``[A, W]`` in m."""
     change = thrust_change(action, rules, continuous).to(state.thrust.dtype)
-    outcome = move(state.pose, state.velocity_r, state.thrust, change, state.cores, rules)
-    old = (state.pose, state.velocity, state.velocity_r, state.thrust)
+    new = move(state.pose, state.velocity_r, state.thrust, change, state.cores, rules)
+    old = torch.cat((state.pose, state.velocity, state.velocity_r, state.thrust))
     # With weights 0 and 1 lerp returns either end exactly and, unlike where(), does not branch on every element.
-    moving = state.active.to(state.pose.dtype)
-    pose, velocity, velocity_r, thrust = (
-        torch.lerp(previous, new, moving) for new, previous in zip(outcome, old, strict=True)
-    )
-    before, after = (torch.hypot(*(state.goal - where[:2])) for where in (state.pose, pose))
-    return state.replace(pose=pose, velocity=velocity, velocity_r=velocity_r, thrust=thrust), before, after
+    pose, velocity, velocity_r, thrust = torch.lerp(old, new, state.active.to(old.dtype)).split((3, 3, 3, 2))
+    before, after = torch.hypot(*(state.goal - torch.stack((state.pose[:2], pose[:2]))).unbind(1))
+    return state.replace(pose=pose, velocity=velocity, velocity_r=velocity_r, thrust=thrust), before - after
 
 
 def judge(
@@ -71,36 +67,37 @@ def judge(
 ) -> tuple[WorldState, StepOutputs]:
     """Computes rewards, flags and deactivation after all robots have moved and perceived.
 
-    Flags are numbers 0 and 1 here: arithmetic on them is several times faster than branching on booleans.
+    Of booleans, ``a > b`` is "a and not b", which is several times faster than other operations on them.
     """
-    kind = state.pose.dtype
-    active, present = state.active.to(kind), state.present.to(kind)
-    collided = torch.maximum(state.collided.to(kind), percept.collided.to(kind) * active)
-    reached = torch.maximum(state.reached.to(kind), percept.reached.to(kind) * active)
-    is_late = state.steps >= options.max_steps
+    late = state.steps >= options.max_steps
+    collided = state.collided | (percept.collided & state.active)
+    reached = state.reached | (percept.reached & state.active)
     # The time-out overrides both, and a collision overrides an arrival in the same step.
-    late = is_late.to(kind)
-    collision, arrival = collided * (1 - late), reached * (1 - collided) * (1 - late)
-    reward = rules.timestep_penalty + progress + rules.colregs_penalty * percept.phi
-    reward = (reward + rules.collision_penalty * collision + rules.goal_reward * arrival) * active
+    arrived, active = reached > collided, state.active.to(state.pose.dtype)
+    reward = add_scaled(progress, rules.colregs_penalty, percept.phi) + rules.timestep_penalty
+    reward = add_scaled(reward, rules.collision_penalty, collided > late)
+    reward = add_scaled(reward, rules.goal_reward, arrived > late) * active
 
-    now = TIME_OUT * late + COLLISION * collision + GOAL * arrival
-    gone = AFTER_GOAL + (AFTER_COLLISION - AFTER_GOAL) * collided
-    info = now * active + (1 - active) * (gone * present + ABSENT * (1 - present))
+    # A robot that has collided or arrived keeps the code of that, plus this from the next step on:
+    after = AFTER_GOAL - GOAL
+    info = (after - ABSENT) * state.present
+    for flag, code in ((collided, COLLISION), (arrived, GOAL), (state.active, -after)):
+        info = info.add(flag, alpha=code)
+    info = (info + ABSENT).masked_fill(late & state.active, TIME_OUT)
 
     seconds = rules.dt * (rules.substeps if rules.substeps_used is None else rules.substeps_used)
     energy = state.thrust.abs().sum(0) * (rules.power_coefficient * seconds) * active
     new = state.replace(
-        active=active * (1 - collided) * (1 - reached) > 0,
-        collided=collided > 0,
-        reached=reached > 0,
+        active=state.active > (collided | reached),
+        collided=collided,
+        reached=reached,
         steps=state.steps + 1,
         returns=state.returns + reward,
-        discounted=state.discounted + options.discount ** state.steps.to(kind) * reward,
-        time=state.time + seconds * active,
+        discounted=torch.addcmul(state.discounted, options.discount ** state.steps.to(reward.dtype), reward),
+        time=add_scaled(state.time, seconds, active),
         energy=state.energy + energy,
     )
-    return new, StepOutputs(reward, info.to(torch.int64), energy, is_late)
+    return new, StepOutputs(reward, info, energy, late)
 
 
 # -- outputs -------------------------------------------------------------------------------------------------------
@@ -118,7 +115,7 @@ def look_around(state: WorldState, rules: MarineNavRules, noise: NoiseDraws | No
         reached=state.reached | (percept.reached & state.active),
     )
     info = torch.where(state.present, NORMAL, ABSENT)
-    return state, show(state, percept, info, torch.zeros_like(state.energy))
+    return state, show(state, percept, {"info": info, "energy": torch.zeros_like(state.energy)})
 
 
 def conclude(
@@ -127,68 +124,71 @@ def conclude(
     """Perceives and judges after the physics of a step; returns state, root entries, and reward with end flags."""
     percept = perceive(state.scene, rules, noise)
     after, out = judge(state, percept, progress, rules, options)
-    return after, show(after, percept, out.info, out.energy), ends(after, state.active, out, options)
+    flags, over = ends(after, state.active, out.time_out, options)
+    root = show(after, percept, {"info": out.info, "energy": out.energy, "reward": out.reward, **flags})
+    own = {name: root[GROUP].pop(name)[..., None] for name in ("reward", *flags)}
+    return after, root, {GROUP: own, **over}
 
 
-def show(state: WorldState, percept: Percept, info: Tensor, energy: Tensor) -> Report:
-    """Returns all entries except reward and end flags."""
+def show(state: WorldState, percept: Percept, more: dict[str, Tensor]) -> Report:
+    """Returns all entries except the end flags of worlds, with ``more`` entries of robots ``[A, W]``."""
     observation = {
         "self": worlds_first(percept.self_state),
         "objects": worlds_first(percept.objects),
         "mask": worlds_first(percept.mask),
     }
-    agents = {
-        "observation": observation,
-        "active": worlds_first(state.active),
-        "info": worlds_first(info),
-        "colregs": worlds_first(percept.colregs),
-        "phi": worlds_first(percept.phi),
-        "energy": worlds_first(energy),
-    }
-    return {GROUP: agents, "episode": episode(state)}
+    rows = {"active": state.active, "colregs": percept.colregs, "phi": percept.phi, **more}
+    return {GROUP: {"observation": observation, **_each_worlds_first(rows)}, "episode": episode(state)}
 
 
 def episode(state: WorldState) -> dict[str, Tensor]:
     """Returns statistics of the episode so far, means over a world's robots; final when the world is done."""
-    kind = state.returns.dtype
-    present = state.present.to(kind)
-    share = 1 / present.sum(0).clamp_min(1)
-
-    def mean(values: Tensor) -> Tensor:
-        return (values.sum(0) * share)[:, None]
-
+    kind, count = state.returns.dtype, state.present.sum(0).clamp_min(1)
+    rows = (state.returns, state.discounted, state.time, state.energy, state.collided, state.reached)
+    means = at_once(lambda row: row.sum(-2) / count, [row[None] for row in rows])
+    returned, discounted, time, energy, collided, reached = (mean.view(-1, 1) for mean in means)
+    counts = (state.steps[:, None], state.level[:, None], reached >= 1, collided > 0)
+    length, level, success, collision = at_once(lambda row: row.to(kind), counts)
     return {
-        "return": mean(state.returns),
-        "discounted_return": mean(state.discounted),
-        "length": state.steps.to(kind)[:, None],
-        "time": mean(state.time),
-        "energy": mean(state.energy),
-        "success": (torch.maximum(state.reached.to(kind), 1 - present).amin(0) * present.amax(0))[:, None],
-        "collision": state.collided.to(kind).amax(0)[:, None],
-        "level": state.level.to(kind)[:, None],
+        "return": returned,
+        "discounted_return": discounted,
+        "length": length,
+        "time": time,
+        "energy": energy,
+        "success": success,
+        "collision": collision,
+        "level": level,
     }
 
 
-def ends(state: WorldState, was_active: Tensor, out: StepOutputs, options: StepOptions) -> Report:
-    """Returns reward and the three end flags of robots and worlds."""
-    # Flags are numbers 0 and 1, as in judge().
-    kind = out.reward.dtype
-    active, time_out = state.active.to(kind), out.time_out.to(kind)
-    world_done = torch.maximum(time_out, 1 - active.amax(0))
+def ends(
+    state: WorldState, was_active: Tensor, late: Tensor, options: StepOptions
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Returns the three end flags of robots ``[A, W]`` and of worlds ``[W, 1]``; ``late [W]`` are timed out."""
+    # Of booleans, a > b is "a and not b", a >= b "a or not b".
+    over = late >= state.active.any(0)
     if options.end_on_collision:
-        world_done = torch.maximum(world_done, state.collided.to(kind).amax(0))
-    # Truncated by the time limit, which overrides everything, or with the world by another robot's collision.
-    late = torch.zeros_like(time_out) if options.timeout_is_terminal else time_out
-    done = torch.maximum(world_done, 1 - active)
-    truncated = was_active.to(kind) * torch.maximum(late, world_done * (1 - time_out) * active)
-    flags = {"done": done, "terminated": done * (1 - truncated), "truncated": truncated}
-    agents = {name: worlds_first(value > 0)[..., None] for name, value in flags.items()}
-    return {
-        GROUP: {"reward": worlds_first(out.reward)[..., None], **agents},
-        "done": world_done[:, None] > 0,
-        "terminated": (world_done * (1 - late))[:, None] > 0,
-        "truncated": late[:, None] > 0,
-    }
+        over = over | state.collided.any(0)
+    truncated = time_out = torch.zeros_like(late) if options.timeout_is_terminal else late
+    if options.end_on_collision:  # a robot is also truncated with its world, by another robot's collision
+        truncated = truncated | ((over > late) & state.active)
+    truncated, done = was_active & truncated, over >= state.active
+    worlds = {"done": over, "terminated": over > time_out, "truncated": time_out}
+    return (
+        {"done": done, "terminated": done > truncated, "truncated": truncated},
+        {name: flag[:, None] for name, flag in worlds.items()},
+    )
+
+
+def _each_worlds_first(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns :func:`worlds_first` of every entry ``[A, W]``; those of one type are transposed as one."""
+    if torch.compiler.is_compiling():
+        return {name: worlds_first(row) for name, row in rows.items()}
+    found: dict[str, Tensor] = {}
+    for kind in dict.fromkeys(row.dtype for row in rows.values()):
+        same = {name: row for name, row in rows.items() if row.dtype == kind}
+        found |= zip(same, torch.stack(list(same.values())).mT.contiguous())
+    return found
 
 
 def worlds_first(value: Tensor) -> Tensor:

@@ -76,8 +76,8 @@ def simulation_loop(num_worlds: int, action: torch.Tensor) -> Callable[[], None]
 
     def go() -> None:
         for _ in range(STEPS_PER_BATCH):
-            moved, before, after = advance(state, last, rules, True)
-            conclude(moved, before - after, rules, options, env._draw_noise(moved))
+            moved, progress = advance(state, last, rules, True)
+            conclude(moved, progress, rules, options, env._draw_noise(moved))
 
     return go
 

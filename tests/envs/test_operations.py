@@ -1,0 +1,76 @@
+"""A step as a GPU computes it: few operations, each of which is a kernel there, and all of which can be recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlstack import envs
+from rlstack.config import load_group
+from rlstack.envs import waiting
+from rlstack.envs.arena.events import draw_everywhere
+from rlstack.envs.arena.simulation import step_everywhere
+from tests.host_waits import HostWaits
+
+_LEVELS = load_group("env", "marinenav")["curriculum"]
+_CASES: list[tuple[str, int, dict[str, Any]]] = [
+    ("cartpole", 30, {}),
+    ("marinenav", 500, {}),
+    ("marinenav", 500, {"curriculum": _LEVELS, "end_on_collision": True}),
+    ("marinenav", 500, {"continuous_actions": False, "timeout_is_terminal": True, "perception_noise": False}),
+    ("marinenav", 560, {"measure_safety": True}),
+    ("marinenav", 720, {"num_cores": 3}),  # a current at every substep
+    ("arena", 500, {}),
+    ("arena", 500, {"style": 2, "observation": "dict", "start_phases": [0, 2, 4], "start_health": [20, 150]}),
+    ("arena", 500, {"timeout_is_terminal": True, "reward_weights": {"quick_kill": 0.0}}),
+]
+
+
+class Operations(HostWaits):
+    """Counts all operations that are more than another view of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += not (func.is_view or "empty" in func._schema.name or "view" in func._schema.name)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize(("name", "most", "options"), _CASES)
+def test_a_step_is_few_operations_none_of_which_waits(
+    name: str, most: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "FREE", set())
+    env = envs.make(name, num_worlds=6, seed=0, max_steps=4, **options)
+    for stage in range(env.num_stages) or (None,):
+        if stage is not None:
+            env.set_stage(stage)
+        root = env.rand_action(env.reset())
+        _, root = env.step_and_maybe_reset(root)
+        env.make_ready(10)
+        ends = 0
+        for _ in range(6):
+            root = env.rand_action(root)
+            with Operations() as operations:
+                step, root = env.step_and_maybe_reset(root)
+            assert not operations.places
+            assert operations.number <= most
+            ends += int(step["next", "done"].sum())
+        assert ends >= env.num_worlds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", [1, 2])
+def test_arenas_dense_step_is_one_graph(style: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FREE", set())
+    env: Any = envs.make("arena", num_worlds=4, seed=0, style=style, start_phases=[0, 4])
+    action = env.rand_action(env.reset())["action"]
+    given = env.worlds, action, draw_everywhere(env.worlds, env._draws, env.rules), env.rules, env._tables
+    compiled = torch.compile(step_everywhere, backend="aot_eager", fullgraph=True)
+    (state, outcome), (wanted, told) = compiled(*given), step_everywhere(*given)
+    torch.testing.assert_close(dict(state.items()), dict(wanted.items()))
+    torch.testing.assert_close(outcome, told)
