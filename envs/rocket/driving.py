@@ -12,7 +12,10 @@ from . import rules
 from .field import WheelGround
 from .rules import DT
 from .state import Cars
-from .vectors import along, constant, cross, dot, to_local, to_world, unit
+from .vectors import along, constant, cross, dot, pieces, to_local, to_world, unit
+
+_SPEED_CURVES = pieces(rules.ENGINE_CURVE, rules.STEERING_CURVE, rules.SLIDING_CURVE)
+_SLOPE_CURVE = pieces(rules.SLOPE_GRIP_CURVE)
 
 
 class Motion(NamedTuple):
@@ -154,10 +157,10 @@ def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, sp
     pressed, moving = throttle.abs() > rules.DEAD_ZONE, fast > rules.STOPPING_SPEED
     against = pressed & moving & (throttle * speed < 0)
     brake = torch.where(pressed, against.to(fast.dtype), torch.where(moving, rules.COASTING, 1.0))
-    engine = throttle * rules.ENGINE * along(rules.ENGINE_CURVE, fast) * torch.where(wheels.standing < 3, 0.25, 1.0)
+    pull, turn, sliding_turn = along(_SPEED_CURVES, fast)
+    engine = throttle * rules.ENGINE * pull * torch.where(wheels.standing < 3, 0.25, 1.0)
     off = ~sliding & (~pressed | against)
-    turn = along(rules.STEERING_CURVE, fast)
-    turn = turn + (along(rules.SLIDING_CURVE, fast) - turn) * handbrake
+    turn = torch.lerp(turn, sliding_turn, handbrake)
     side_grip, long_grip = _grip(wheels, handbrake, throttle != 0, slope)
     return {
         "engine": torch.where(off, 0.0, engine),
@@ -175,7 +178,7 @@ def _grip(wheels: Impulse, handbrake: Tensor, driven: Tensor, slope: Tensor) -> 
     share = torch.where(side > 5.0, side / (side + forth).clamp_min(1.0e-9), 0.0)
     side_grip = (1 - 0.8 * share) * (1 - 0.9 * handbrake)
     long_grip = 1 - handbrake * (0.5 - 0.4 * share)
-    sticks = torch.where(driven, 1.0, along(rules.SLOPE_GRIP_CURVE, slope))
+    sticks = torch.where(driven, 1.0, along(_SLOPE_CURVE, slope)[0])
     return side_grip * sticks, long_grip * sticks
 
 
