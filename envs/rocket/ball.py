@@ -214,9 +214,7 @@ def hits(meeting: Meeting) -> BallHits:
     )
 
 
-def struck(
-    scene: Scene, met: Met, worlds: Tensor | None = None, compute: Callable[[Meeting], BallHits] = hits
-) -> Met:
+def struck(scene: Scene, met: Met, worlds: Tensor | None = None, compute: Callable[[Meeting], BallHits] = hits) -> Met:
     """Returns ``met`` with the hits in the worlds of an index tensor ``[n]``, or in all of them.
 
     Args:

@@ -146,7 +146,7 @@ def conclude(
     kernels: RocketKernels = PLAIN,
 ) -> tuple[RocketMatch, RocketOutcome]:
     """Computes rewards, ends, sums and observations after the ticks of a step."""
-    ahead = forecast(world.ball, kernels.leap)
+    ahead = forecast(world.ball, kernels.flights)
     terms, before = judge(world, events, match.before, ahead)
     present = (~world.cars.gone.isinf()).to(terms.dtype)
     terms = terms * constant(options.weights, present) * present

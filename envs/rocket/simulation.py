@@ -20,7 +20,7 @@ from .bumps import crashes
 from .contacts import ContactKernels, meet_everywhere, meet_where_needed, press
 from .driving import drive
 from .field import Field, WheelGround, trace_floor
-from .prediction import Leap, leap
+from .prediction import Forecast, flights
 from .rules import DT
 from .solver import Met, Scene
 from .starts import respawned
@@ -183,8 +183,8 @@ def _pick_up(
 class RocketKernels(NamedTuple):
     """The functions of a tick, eager or compiled.
 
-    The first three run over all worlds, the others over the cars and worlds that need them. ``leap`` is for forecasts,
-    which are not part of a tick.
+    The first three run over all worlds, the others over the cars and worlds that need them. ``flights`` is for
+    forecasts, which are not part of a tick.
     """
 
     drive: Callable[..., Any]
@@ -192,10 +192,10 @@ class RocketKernels(NamedTuple):
     finish: Callable[..., Any]
     trace: Callable[..., Any]
     contacts: ContactKernels
-    leap: Callable[[Tensor], Leap]
+    flights: Callable[[Tensor, Tensor], Forecast]
 
 
-PLAIN = RocketKernels(drive, fly, finish, Field.trace, ContactKernels(press, crashes, hits), leap)
+PLAIN = RocketKernels(drive, fly, finish, Field.trace, ContactKernels(press, crashes, hits), flights)
 """The eager functions."""
 
 
@@ -210,5 +210,5 @@ def compiled_kernels() -> RocketKernels:
 
     contacts = ContactKernels(columns(press, 512), columns(crashes, 128), columns(hits, 128))
     return RocketKernels(
-        whole(drive), whole(fly), whole(finish), columns(Field.trace, 512), contacts, columns(leap, 1024)
+        whole(drive), whole(fly), whole(finish), columns(Field.trace, 512), contacts, columns(flights, 1024)
     )

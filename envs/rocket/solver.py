@@ -92,9 +92,7 @@ def untouched(scene: Scene) -> Met:
     # Entries are not the same tensors, since compiled code treats shared ones as another case.
     shift, twist, kick = cars.position.new_zeros(3, *cars.position.shape).unbind(0)
     touching, hit, extra, victim, demolishes, demolished = cars.boost.new_zeros(6, *cars.boost.shape).unbind(0)
-    moved = Moved(
-        motion.velocity.add(motion.force, alpha=DT), motion.spin.add(motion.torque, alpha=DT), shift, twist
-    )
+    moved = Moved(motion.velocity.add(motion.force, alpha=DT), motion.spin.add(motion.torque, alpha=DT), shift, twist)
     quiet = torch.zeros_like(scene.ball.position)
     normal = cars.touch_normal
     return Met(moved, kick, scene.bounced, quiet, touching, normal, hit, extra, victim - 1, demolishes, demolished)
