@@ -242,7 +242,7 @@ def _computed(
     count: int,
     compute: Callable[[Pairs, Tensor], Tensor],
 ) -> Tensor:
-    """Returns :func:`crashes` of pairs ``[2, n]`` of ``count`` cars, whose flag of a bump is the other's number from 1."""
+    """Returns :func:`crashes` of pairs ``[2, n]`` of ``count`` cars; a bump's flag is the other car's number from 1."""
     cars, other, half = scene.cars, pair.flip(0), (count + 1) // 2
     free = (both(cars.bump_wait) <= 0) | (both(cars.bumped) != other)
     motion = (both(scene.motion.velocity), both(cars.wheels), both(cars.supersonic), both(cars.gone), free)

@@ -14,7 +14,7 @@ from .field import Field
 from .observation import observe
 from .prediction import forecast
 from .rewards import TERMS, Before, begin, judge
-from .simulation import PLAIN, Events, RocketKernels, advance, advance_densely
+from .simulation import PLAIN, Events, RocketKernels, advance
 from .state import RocketState
 from .vectors import constant
 
@@ -130,7 +130,7 @@ def play(
     total: Events | None = None
     for _ in range(options.tick_skip):
         if options.dense:
-            world, events = advance_densely(world, controls, options.field)
+            world, events = kernels.dense(world, controls, options.field)
         else:
             world, events = advance(world, controls, options.field, kernels)
         total = events if total is None else Events(*(a + b for a, b in zip(total, events)))

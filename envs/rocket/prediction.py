@@ -77,7 +77,7 @@ def flights(position: Tensor, velocity: Tensor) -> Forecast:
 
 
 def _lengthwise(place: Tensor, speed: Tensor, free: Tensor) -> Tensor:
-    """Returns y ``[60, W]`` of balls that bounce off the end walls except where they are ``free``, in a goal's mouth."""
+    """Returns y ``[60, W]`` of balls that bounce off the end walls unless they are ``free``, in a goal's mouth."""
     ways = constant(_GONE, place)
     path = torch.addcmul(place, speed, constant(tuple(accumulate(_GONE)), place))
     for _ in range(_BOUNCES):

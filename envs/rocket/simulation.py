@@ -183,10 +183,11 @@ def _pick_up(
 class RocketKernels(NamedTuple):
     """The functions of a tick, eager or compiled.
 
-    The first three run over all worlds, the others over the cars and worlds that need them. ``flights`` is for
-    forecasts, which are not part of a tick.
+    ``dense`` is a whole one, :func:`advance_densely`. Of the others, the first three run over all worlds, the next over
+    the cars and worlds that need them. ``flights`` is for forecasts, which are not part of a tick.
     """
 
+    dense: Callable[..., Any]
     drive: Callable[..., Any]
     fly: Callable[..., Any]
     finish: Callable[..., Any]
@@ -195,12 +196,12 @@ class RocketKernels(NamedTuple):
     flights: Callable[[Tensor, Tensor], Forecast]
 
 
-PLAIN = RocketKernels(drive, fly, finish, Field.trace, ContactKernels(press, crashes, hits), flights)
+PLAIN = RocketKernels(advance_densely, drive, fly, finish, Field.trace, ContactKernels(press, crashes, hits), flights)
 """The eager functions."""
 
 
-def compiled_kernels() -> RocketKernels:
-    """Returns the kernels, compiled for the shapes of their first call."""
+def compiled_kernels(balls: int = 1024) -> RocketKernels:
+    """Returns the kernels, compiled for the shapes of their first call; forecasts for so many balls at once."""
 
     def whole(function: Callable[..., Any]) -> Compiled:
         return Compiled(function, f"{function.__name__} of rocket", dynamic=False)
@@ -209,6 +210,5 @@ def compiled_kernels() -> RocketKernels:
         return CompiledColumns(function, f"{function.__name__} of rocket", size)
 
     contacts = ContactKernels(columns(press, 512), columns(crashes, 128), columns(hits, 128))
-    return RocketKernels(
-        whole(drive), whole(fly), whole(finish), columns(Field.trace, 512), contacts, columns(flights, 1024)
-    )
+    tick = (whole(function) for function in (advance_densely, drive, fly, finish))
+    return RocketKernels(*tick, columns(Field.trace, 512), contacts, columns(flights, balls))
