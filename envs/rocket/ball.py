@@ -143,7 +143,7 @@ def strike(
 
 
 def _rows(rotation: Tensor, arm: Tensor, axes: Tensor) -> Tensor:
-    """Returns rows ``[2 (H + 1), 6 + 6 H, n]`` along axes ``[3, 2, H + 1, n]``: the ball, then cars in their own axes."""
+    """Returns rows ``[2 (H + 1), 6 + 6 H, n]`` along axes ``[3, 2, H + 1, n]``: the ball, then the cars."""
     hitters = arm.shape[1]
     like = axes[0]
     own = torch.cat((axes, cross(axes[:, 0, None], axes) * -rules.BALL_RADIUS)) * constant(BALL_SCALE, like)

@@ -102,9 +102,10 @@ def along(known: Pieces, x: Tensor) -> tuple[Tensor, ...]:
     return (((x.clamp(low, high) - low) * slope).sum(1) + constant(known.first, x)).unbind(0)
 
 
-def clipped(vector: Tensor, most: float) -> Tensor:
-    """Limits vectors to a length of ``most``."""
-    return vector * (most / length(vector).clamp_min(1.0e-9)).clamp_max(1.0)
+def clipped(vectors: Tensor, most: Sequence[float]) -> Tensor:
+    """Limits vectors ``[3, n, ...]`` to ``n`` lengths."""
+    size = length(vectors).clamp_min(1.0e-9)
+    return vectors * (constant(most, size[0]) / size).clamp_max(1.0)
 
 
 def turned(rotation: Tensor, turn: Tensor) -> Tensor:
