@@ -224,7 +224,8 @@ def with_all_pairs(scene: Scene, met: Met) -> Met:
     cars = constant(order, scene.cars.boost, 0, torch.int64)
 
     def both(value: Tensor) -> Tensor:
-        return value.index_select(-2, cars).unflatten(-2, (2, -1)).flatten(-2)
+        value = value if count == 2 else value.index_select(-2, cars)
+        return value.unflatten(-2, (2, -1)).flatten(-2)
 
     pair = cars.view(2, -1, 1).expand(2, len(pairs), width).flatten(1)
     changes = _computed(scene, met, both, pair, count, crashes).unflatten(-1, (len(pairs), width)).flatten(1, 2)

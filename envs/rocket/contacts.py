@@ -141,16 +141,17 @@ def press(position: Tensor, rotation: Tensor, last: Tensor, motion: Motion, fiel
     levers = cross(arm[:, None], axes)
     turns = to_local(rotation[:, :, None], levers) / constant(rules.CAR_INERTIA, axes[0])
     turns = to_world(rotation[:, :, None], turns)
-    one, friction = 1 / rules.CAR_MASS, rules.BODY_FRICTION
+    one = 1 / rules.CAR_MASS
     weights = dot(levers, turns) + one
-    start, hold_start = (aims / weights).unbind(0)
-    less, hold_less = (-dot(levers[:, 0], turns[:, 1]) / weights).unbind(0)
+    # Friction counts in its share of the push.
+    start, hold_start = (aims / weights * constant((1.0, 1 / rules.BODY_FRICTION), gap)).unbind(0)
+    shares = constant((rules.BODY_FRICTION, 1 / rules.BODY_FRICTION), gap)
+    less, hold_less = (-dot(levers[:, 0], turns[:, 1]) / weights * shares).unbind(0)
     hold = torch.zeros_like(gap)
     for _ in range(rules.SWEEPS):
         push = torch.addcmul(start, less, hold).clamp_min(0.0)
-        most = friction * push
-        hold = torch.addcmul(hold_start, hold_less, push).clamp(-most, most)
-    impulses = torch.stack((push, hold)) * touches
+        hold = torch.addcmul(hold_start, hold_less, push).clamp(-push, push)
+    impulses = torch.stack((push, hold * rules.BODY_FRICTION)) * touches
     out = gap.clamp_max(0.0) * touches * -rules.PUSH / weights[0]
     moved = Moved(
         velocity.add((axes * impulses).sum(1), alpha=one),

@@ -127,14 +127,14 @@ def play(
         controls: ``[8, C, W]``, held for all ticks of the step.
     """
     world: RocketState = match.world
-    total: Events | None = None
+    happened = []
     for _ in range(options.tick_skip):
         if options.dense:
             world, events = kernels.dense(world, controls, options.field)
         else:
             world, events = advance(world, controls, options.field, kernels)
-        total = events if total is None else Events(*(a + b for a, b in zip(total, events)))
-    assert total is not None
+        happened.append(events)
+    total = Events(*(torch.stack(ticks).sum(0) for ticks in zip(*happened)))
     return conclude(match, world, total, options, kernels)
 
 
