@@ -229,8 +229,8 @@ class Flags(NamedTuple):
 def _flags(cars: Cars, control: Control, facts: Facts) -> Flags:
     own = (cars.held, cars.jumping, cars.jumped, cars.double_jumped, cars.flipped, cars.flipping, cars.touching)
     numbers = (control.jump, control.boost, *own, cars.auto_flip, cars.boosting, cars.boost)
-    known = (torch.stack(numbers) > 0).unbind(0)
-    return Flags(*known, facts.wheels >= 3, known[0] & ~known[2])
+    known = torch.stack(numbers) > 0
+    return Flags(*known.unbind(0), facts.wheels >= 3, known[0] & ~known[2])  # type: ignore[call-arg]
 
 
 def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tensor], Thrust]:

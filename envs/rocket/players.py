@@ -6,7 +6,6 @@ computes all cars of all worlds at once with masks, in the view of their own tea
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from ..world import Sides
 from . import rules
 from .actions import chosen_for
 from .match import COUNTED, TEAMS
-from .prediction import Forecast, forecast, intercept
+from .prediction import FlightKernels, Forecast, forecast, intercept
 from .state import RocketState, team_signs, team_turns
 from .vectors import constant, dot, length, to_local, unit
 
@@ -42,7 +41,7 @@ class _Sight(NamedTuple):
     grounded: Tensor  # bool
 
 
-def rule_controls(state: RocketState, flights: Callable[[Tensor, Tensor], Forecast] | None = None) -> Tensor:
+def rule_controls(state: RocketState, flights: FlightKernels | None = None) -> Tensor:
     """Returns ``[8, C, W]`` of :class:`~rlstack.envs.rocket.driving.Control` for every car.
 
     Args:

@@ -17,6 +17,8 @@ STEPS = 60
 STEP = 1 / 15
 SHOT_STEPS = 30
 """Number of steps within which a predicted goal is a threat."""
+LEAP_STEPS = 10
+"""Number of steps that are computed at once."""
 
 _WIDE, _LONG = rules.HALF_WIDTH - rules.BALL_RADIUS, rules.HALF_LENGTH - rules.BALL_RADIUS
 _TOP = rules.HEIGHT - rules.BALL_RADIUS
@@ -41,42 +43,62 @@ class Forecast(NamedTuple):
     threat: Tensor  # [W] 1: blue is about to score, -1: orange is, 0: neither within two seconds
 
 
-def forecast(ball: Ball, compute: Callable[[Tensor, Tensor], Forecast] | None = None) -> Forecast:
+class Leap(NamedTuple):
+    """Some steps of flights across the field and upwards."""
+
+    path: Tensor  # [2, 10, W] from the middle
+    unbounced: Tensor  # [10, W] heights before a bounce in the same step
+    flight: Tensor  # [3, 2, W] at the end
+
+
+class FlightKernels(NamedTuple):
+    """The functions of a forecast, eager or compiled."""
+
+    leap: Callable[[Tensor], Leap]
+    lengthwise: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def forecast(ball: Ball, kernels: FlightKernels | None = None) -> Forecast:
     """Computes the flights without spin, ramps and corners.
 
     Args:
-        compute: :func:`flights`, eager (None) or compiled.
+        kernels: :func:`leap` and :func:`lengthwise`, eager (None) or compiled.
     """
-    return (compute or flights)(ball.position, ball.velocity)
+    leaps, lengths = kernels or (leap, lengthwise)
+    place, speed = ball.position, ball.velocity
+    fall = constant((0.0, rules.GRAVITY * STEP), place[0]) * (dot(speed, speed) > 0)
+    flight = torch.stack((place[::2] - constant((0.0, _MIDDLE), place[0]), speed[::2], fall))
+    found = []
+    for _ in range(0, STEPS, LEAP_STEPS):
+        found.append(leaps(flight))
+        flight = found[-1].flight
+    x, z = torch.cat([part.path for part in found], 1).unbind(0)
+    free = (x.abs() < _POST) & (torch.cat([part.unbounced for part in found]) < _BAR - _MIDDLE)
+    y = lengths(place[1], speed[1], free)
+    shots = y[:SHOT_STEPS]
+    beyond = (shots - shots.clamp(-rules.GOAL_LINE, rules.GOAL_LINE)).sign()
+    order = constant([0.5**step for step in range(SHOT_STEPS)], place[0])  # the line crossed first counts
+    return Forecast(torch.stack((x, y, z + _MIDDLE)), (beyond * order).sum(0).sign())
 
 
-def flights(position: Tensor, velocity: Tensor) -> Forecast:
-    """Computes :func:`forecast` of balls ``[3, W]``."""
-    like = position[0]
-    fall = constant((0.0, rules.GRAVITY * STEP), like) * (dot(velocity, velocity) > 0)
-    # Place, speed and fall across the field and upwards, from the middle.
-    state = torch.stack((position[::2] - constant((0.0, _MIDDLE), like), velocity[::2], fall))
-    move = constant(_MOVE, fall).unflatten(0, (3, 3))
+def leap(flight: Tensor) -> Leap:
+    """Computes ten steps of flights ``[3, 2, W]``: place, speed, and what gravity takes off the latter in a step."""
+    like = flight[0, 0]
+    move = constant(_MOVE, flight[0]).unflatten(0, (3, 3))
     most, none = constant(_MOST, like).unflatten(0, (3, 2)), constant((0.0,), like)
     least = constant([-value for value in _MOST], like).unflatten(0, (3, 2))
     unbounced, path = [], []
-    for _ in range(STEPS):
-        moved = (move * state).sum(1)
+    for _ in range(LEAP_STEPS):
+        moved = (move * flight).sum(1)
         over = moved - torch.minimum(torch.maximum(moved, least), most)
         hits = torch.heaviside(over[0] * over[1], none)
-        state = torch.addcmul(moved, over, hits, value=-_BACK)
+        flight = torch.addcmul(moved, over, hits, value=-_BACK)
         unbounced.append(moved[0, 1])
-        path.append(state[0])
-    x, z = torch.stack(path, 1).unbind(0)
-    free = (x.abs() < _POST) & (torch.stack(unbounced) < _BAR - _MIDDLE)
-    y = _lengthwise(position[1], velocity[1], free)
-    shots = y[:SHOT_STEPS]
-    beyond = (shots - shots.clamp(-rules.GOAL_LINE, rules.GOAL_LINE)).sign()
-    threat = (beyond * constant([0.5**step for step in range(SHOT_STEPS)], like)).sum(0).sign()  # the first line counts
-    return Forecast(torch.stack((x, y, z + _MIDDLE)), threat)
+        path.append(flight[0])
+    return Leap(torch.stack(path, 1), torch.stack(unbounced), flight)
 
 
-def _lengthwise(place: Tensor, speed: Tensor, free: Tensor) -> Tensor:
+def lengthwise(place: Tensor, speed: Tensor, free: Tensor) -> Tensor:
     """Returns y ``[60, W]`` of balls that bounce off the end walls unless they are ``free``, in a goal's mouth."""
     ways = constant(_GONE, place)
     path = torch.addcmul(place, speed, constant(tuple(accumulate(_GONE)), place))

@@ -20,7 +20,7 @@ from .bumps import crashes
 from .contacts import ContactKernels, meet_everywhere, meet_where_needed, press
 from .driving import drive
 from .field import Field, WheelGround, trace_floor
-from .prediction import Forecast, flights
+from .prediction import FlightKernels, leap, lengthwise
 from .rules import DT
 from .solver import Met, Scene
 from .starts import respawned
@@ -193,10 +193,18 @@ class RocketKernels(NamedTuple):
     finish: Callable[..., Any]
     trace: Callable[..., Any]
     contacts: ContactKernels
-    flights: Callable[[Tensor, Tensor], Forecast]
+    flights: FlightKernels
 
 
-PLAIN = RocketKernels(advance_densely, drive, fly, finish, Field.trace, ContactKernels(press, crashes, hits), flights)
+PLAIN = RocketKernels(
+    advance_densely,
+    drive,
+    fly,
+    finish,
+    Field.trace,
+    ContactKernels(press, crashes, hits),
+    FlightKernels(leap, lengthwise),
+)
 """The eager functions."""
 
 
@@ -210,5 +218,6 @@ def compiled_kernels(balls: int = 1024) -> RocketKernels:
         return CompiledColumns(function, f"{function.__name__} of rocket", size)
 
     contacts = ContactKernels(columns(press, 512), columns(crashes, 128), columns(hits, 128))
-    tick = (whole(function) for function in (advance_densely, drive, fly, finish))
-    return RocketKernels(*tick, columns(Field.trace, 512), contacts, columns(flights, balls))
+    flights = FlightKernels(columns(leap, balls), columns(lengthwise, balls))
+    tick = whole(advance_densely), whole(drive), whole(fly), whole(finish), columns(Field.trace, 512)
+    return RocketKernels(*tick, contacts, flights)

@@ -93,7 +93,8 @@ def pieces(*curves: Curve) -> Pieces:
     rows = [[(x0, x1, (y1 - y0) / (x1 - x0)) for (x0, y0), (x1, y1) in pairwise(curve) if y0 != y1] for curve in curves]
     most = max(map(len, rows))
     whole = [piece for row in rows for piece in (row + [(0.0, 0.0, 0.0)] * most)[:most]]
-    return Pieces(*zip(*whole), tuple(curve[0][1] for curve in curves))
+    low, high, slope = zip(*whole)
+    return Pieces(low, high, slope, tuple(curve[0][1] for curve in curves))
 
 
 def along(known: Pieces, x: Tensor) -> tuple[Tensor, ...]:
