@@ -104,8 +104,9 @@ def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> 
     pushes = axes * (torch.stack((side, forth, load)) * contact)
     # Tyres act at the height of the car's origin.
     turns = cross(torch.stack((level.expand_as(feet), level.expand_as(feet), feet), 1), pushes)
-    turn_rate = turns.sum((1, 2)) / constant(_GYRATION, like)
-    return Impulse(pushes.sum((1, 2)), turn_rate, contact, contact.sum(0), *slips.unbind(0))
+    # One dimension after the other: compiled code unrolls only short sums.
+    turn_rate = turns.sum(1).sum(1) / constant(_GYRATION, like)
+    return Impulse(pushes.sum(1).sum(1), turn_rate, contact, contact.sum(0), *slips.unbind(0))
 
 
 def _load(cars: Cars, ground: WheelGround, approach: Tensor, weight: Tensor) -> Tensor:
