@@ -66,7 +66,7 @@ class Impulse(NamedTuple):
 
     push: Tensor  # [3, ...] change of velocity
     turn: Tensor  # [3, ...] change of spin
-    contact: Tensor  # [4, ...] bool
+    contact: Tensor  # [4, ...] flag
     standing: Tensor  # [...] wheels in contact
     side_slip: Tensor  # [4, ...] velocity at the hard points, along the axles
     long_slip: Tensor  # [4, ...] and across them
@@ -80,7 +80,7 @@ def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> 
     """
     like = cars.boost
     wheel = constant(_WHEELS, like).unflatten(0, (3, 4))
-    contact = ground.distance <= constant(_RAYS, like)
+    contact = (ground.distance <= constant(_RAYS, like)).to(like.dtype)
     foot = wheel[2] - ground.distance.clamp_max(60.0)
     level = wheel * constant((1.0, 1.0, 0.0), wheel[0])
     feet = torch.cat((wheel[:2].expand(-1, *foot.shape), foot[None]))
@@ -162,9 +162,9 @@ def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, fa
         "brake": brake * ~sliding,
         "steering": torch.lerp(turn, sliding_turn, handbrake) * control.steer,
         "handbrake": handbrake,
-        "side_grip": torch.where(wheels.contact, side_grip, cars.side_grip),
-        "long_grip": torch.where(wheels.contact, long_grip, cars.long_grip),
-        "wheels": wheels.contact.to(like.dtype),
+        "side_grip": torch.where(wheels.contact > 0, side_grip, cars.side_grip),
+        "long_grip": torch.where(wheels.contact > 0, long_grip, cars.long_grip),
+        "wheels": wheels.contact,
     }
 
 
@@ -230,8 +230,8 @@ class Flags(NamedTuple):
 def _flags(cars: Cars, control: Control, facts: Facts) -> Flags:
     own = (cars.held, cars.jumping, cars.jumped, cars.double_jumped, cars.flipped, cars.flipping, cars.touching)
     numbers = (control.jump, control.boost, *own, cars.auto_flip, cars.boosting, cars.boost)
-    known = torch.stack(numbers) > 0
-    return Flags(*known.unbind(0), facts.wheels >= 3, known[0] & ~known[2])  # type: ignore[call-arg]
+    known = [number > 0 for number in numbers]
+    return Flags(*known, facts.wheels >= 3, known[0] & ~known[2])  # type: ignore[call-arg]
 
 
 def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tensor], Thrust]:
@@ -268,7 +268,7 @@ def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tens
     told = (flags.jump, jumping, jumped, (flags.double_jumped | leaps) & ~flags.grounded, flipped, flipping)
     names = ("held", "jumping", "jumped", "double_jumped", "flipped", "flipping")
     changes = {
-        **dict(zip(names, torch.stack(told).to(like.dtype).unbind(0))),
+        **{name: value.to(like.dtype) for name, value in zip(names, told)},
         **{"jump_ticks": jump_ticks, "flip_ticks": flip_ticks, **numbers, "boost": boost, "boosting": boosting},
         "auto_flip": (auto_ticks - 1).clamp_min(0.0),
         "auto_side": auto_side,
