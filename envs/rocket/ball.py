@@ -11,21 +11,19 @@ from torch import Tensor
 from . import rules
 from .field import Field
 from .rules import DT
-from .solver import BALL_SCALE, CAR_SCALE, Met, Moved, Plane, Scene, relax, sideways
+from .solver import BALL_EFFECT, BALL_SCALE, CAR_EFFECT, CAR_SCALE, Met, Moved, Plane, Scene, relax, sideways
 from .state import Ball
-from .vectors import along, constant, cross, dot, to_local, to_world, unit
+from .vectors import along, constant, cross, dot, pieces, to_local, to_world, unit
 
 
 def fly(ball: Ball, field: Field) -> tuple[Tensor, Tensor, Plane, Moved]:
     """Moves the balls by a tick without cars; returns their entries of :class:`~rlstack.envs.rocket.solver.Scene`."""
-    moving = dot(ball.velocity, ball.velocity) + dot(ball.spin, ball.spin) > 0
     # A ball that is untouched since the kick-off does not move, and does not touch the floor.
-    moves = moving.to(ball.velocity.dtype)
+    still = (torch.cat((ball.velocity, ball.spin)) == 0).all(0)
     fallen = ball.velocity * (1 - rules.BALL_DRAG) ** DT
-    down = moves * (-rules.GRAVITY * DT)
-    pull = torch.stack((torch.zeros_like(down), torch.zeros_like(down), down))
+    pull = constant((0.0, 0.0, -rules.GRAVITY * DT), fallen[0]) * ~still
     gap, normal = field.inside(ball.position)
-    plane = Plane(gap - rules.BALL_RADIUS + (1 - moves) * rules.HEIGHT, normal)
+    plane = Plane(torch.add(gap - rules.BALL_RADIUS, still, alpha=rules.HEIGHT), normal)
     return fallen, pull, plane, _bounced(ball, fallen, pull, plane)
 
 
@@ -33,21 +31,22 @@ def _bounced(ball: Ball, fallen: Tensor, pull: Tensor, plane: Plane) -> Moved:
     normal, radius = plane.normal, rules.BALL_RADIUS
     pulled = fallen + pull
     touches = plane.gap < rules.CONTACT_GAP
-    approach = -dot(fallen, normal)
-    back = rules.BALL_RESTITUTION * torch.where(approach > rules.SOFT, approach, 0.0)
-    push = (back - dot(pulled, normal)).clamp_min(0.0) * touches
-    slip = pulled - normal * dot(pulled, normal) - radius * cross(ball.spin, normal)
+    approach, into = -dot(fallen, normal), dot(pulled, normal)
+    back = rules.BALL_RESTITUTION * approach * (approach > rules.SOFT)
+    push = (back - into).clamp_min(0.0) * touches
+    slip = torch.addcmul(pulled, normal, into, value=-1).sub(cross(ball.spin, normal), alpha=radius)
     speed = dot(slip, slip).clamp_min(1.0e-12).sqrt()
     hold = torch.minimum(rules.BALL_FRICTION * push, (2 / 7) * speed)
     along = slip * (hold / speed)
-    spin = ball.spin + cross(normal, along) / (0.4 * radius)
-    shift = normal * ((-plane.gap).clamp_min(0.0) * (rules.PUSH * touches.to(push.dtype)))
-    return Moved(pulled + normal * push - along, spin, shift, torch.zeros_like(shift))
+    spin = ball.spin.add(cross(normal, along), alpha=1 / (0.4 * radius))
+    shift = normal * (plane.gap.clamp_max(0.0) * touches * -rules.PUSH)
+    return Moved(torch.addcmul(pulled, normal, push) - along, spin, shift, torch.zeros_like(shift))
 
 
 # -- cars against the ball ---------------------------------------------------------------------------------------------
 
 
+_HIT_CURVE = pieces(rules.HIT_CURVE)
 _HITTERS = 2  # number of nearest cars of a world that can hit the ball in the same tick
 
 
@@ -73,13 +72,11 @@ def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
     core = torch.minimum(torch.maximum(away, -half), half)
     out = away - core
     distance = dot(out, out).sqrt()
-    within = distance < 1.0e-6
     normal = out / distance.clamp_min(1.0e-6)
-    normal = torch.stack((normal[0], normal[1], torch.where(within, 1.0, normal[2])))
-    arm = core + centre + rules.EDGE_RADIUS * normal
-    return Reach(
-        distance - (rules.EDGE_RADIUS + rules.BALL_RADIUS), to_world(rotation, normal), to_world(rotation, arm)
-    )
+    normal = torch.where(distance < 1.0e-6, constant((0.0, 0.0, 1.0), like), normal)
+    arm = (core + centre).add(normal, alpha=rules.EDGE_RADIUS)
+    normal, arm = to_world(rotation[:, :, None], torch.stack((normal, arm), 1)).unbind(1)
+    return Reach(distance - (rules.EDGE_RADIUS + rules.BALL_RADIUS), normal, arm)
 
 
 def extra_speed(position: Tensor, forward: Tensor, velocity: Tensor, ball: Tensor, ball_velocity: Tensor) -> Tensor:
@@ -90,12 +87,11 @@ def extra_speed(position: Tensor, forward: Tensor, velocity: Tensor, ball: Tenso
         velocity: velocity of the cars, without the forces of this tick.
         ball, ball_velocity: the ball's position, and velocity after drag, broadcastable.
     """
-    away = ball - position
-    heading = unit(torch.stack((away[0], away[1], away[2] * rules.HIT_UP)))
-    heading = unit(heading - forward * (dot(heading, forward) * rules.HIT_FORWARD))
+    heading = unit((ball - position) * constant((1.0, 1.0, rules.HIT_UP), position[0]))
+    heading = unit(torch.addcmul(heading, forward, dot(heading, forward), value=-rules.HIT_FORWARD))
     difference = ball_velocity - velocity
     speed = dot(difference, difference).sqrt().clamp_max(rules.HIT_SPEED_MOST)
-    return heading * (speed * along(rules.HIT_CURVE, speed))
+    return heading * (speed * along(_HIT_CURVE, speed)[0])
 
 
 def strike(
@@ -104,74 +100,60 @@ def strike(
     pull: Tensor,
     plane: Plane,
     rotation: Tensor,
-    moved: Moved,
+    velocity: Tensor,
+    spin: Tensor,
     torque: Tensor,
     touch: Reach,
-) -> tuple[Moved, Moved]:
-    """Computes the motion of the ball and ``H`` cars after their contacts; trailing dimension ``[n]``.
+) -> tuple[Moved, tuple[Tensor, ...]]:
+    """Computes contacts of the ball with ``H`` cars and the field; trailing dimension ``[n]``.
 
     Args:
         ball_velocity: velocity of the ball after drag, without gravity.
         pull: change of the velocity by gravity.
-        rotation, moved, torque, touch: the cars', ``[..., H, n]``; there is no contact if the gap is too wide.
+        rotation, velocity, spin, torque, touch: the cars', ``[..., H, n]``; there is no contact if the gap is too wide.
+
+    Returns:
+        The motion of the ball; changes of velocity, spin, shift and twist of the cars.
     """
     hitters = touch.gap.shape[0]
     pulled = ball_velocity + pull
     gaps = torch.cat((touch.gap, plane.gap[None]))
-    active = gaps < rules.CONTACT_GAP
     normal = torch.cat((touch.normal, plane.normal[:, None]), 1)  # [3, H + 1, n], towards the ball
-    arm = -rules.BALL_RADIUS * normal
-    still = torch.zeros_like(touch.normal[:, :1])
     # The field is a last, immovable car; friction ignores the torque that a driver applies.
-    car_velocity = torch.cat((moved.velocity + cross(moved.spin, touch.arm), still), 1)
-    untwisted = torch.cat((moved.velocity + cross(moved.spin - torque * DT, touch.arm), still), 1)
-    slip = pulled[:, None] + cross(ball.spin[:, None], arm)
-    direction = sideways(slip - car_velocity, normal)
+    spins = torch.stack((spin, spin.sub(torque, alpha=DT)), 1)
+    moving = velocity[:, None] + cross(spins, touch.arm[:, None])
+    moving = torch.cat((moving, torch.zeros_like(moving[:, :, :1])), 2)
+    slip = torch.add(pulled[:, None], cross(ball.spin[:, None], normal), alpha=-rules.BALL_RADIUS)[:, None] - moving
+    axes = torch.stack((normal, sideways(slip[:, 0], normal)), 1)  # [3, 2, H + 1, n]
     approach = -dot(ball_velocity, plane.normal)
-    bounce = rules.BALL_RESTITUTION * torch.where(approach > rules.SOFT, approach, 0.0)
-    target = torch.cat((torch.zeros_like(touch.gap), bounce[None]))
-    wanted = torch.cat((target - dot(slip - car_velocity, normal), -dot(slip - untwisted, direction)))
-    rows = torch.cat([_rows(rotation, touch.arm, arm, axis) for axis in (normal, direction)])
-
+    bounce = rules.BALL_RESTITUTION * approach * (approach > rules.SOFT)
+    wanted = -dot(slip, axes).flatten(0, 1)
+    wanted = torch.cat((wanted[:hitters], wanted[hitters : hitters + 1] + bounce, wanted[hitters + 1 :]))
+    rows = _rows(rotation, touch.arm, axes)
     friction = [*[rules.HIT_FRICTION] * hitters, rules.BALL_FRICTION]
-    impulse = (rows * relax(rows, wanted, active, friction, rules.SWEEPS)[:, None]).sum(0)
-    deep = (-gaps).clamp_min(0.0) * (rules.PUSH / DT)
-    normals = rows[: hitters + 1]
-    push = (normals * relax(normals, deep, active, (), rules.SWEEPS)[:, None]).sum(0)
-    change, turn, car_change, car_turn = _applied(rotation, impulse)
-    shift, _, car_shift, car_twist = _applied(rotation, push)
-    struck_ball = Moved(pulled + change, ball.spin + turn, shift * DT, torch.zeros_like(shift))
-    struck_cars = Moved(
-        moved.velocity + car_change,
-        moved.spin + car_turn,
-        moved.shift + car_shift * DT,
-        moved.twist + car_twist * (DT * rules.PUSH_TURN),
-    )
-    return struck_ball, struck_cars
+    impulses = relax(rows, wanted, gaps.clamp_max(0.0) * (-rules.PUSH / DT), gaps < rules.CONTACT_GAP, friction)
+
+    change = (rows[:, :, None] * impulses[:, None]).sum(0)  # [6 + 6 H, 2, n]
+    effect = constant((*BALL_EFFECT, *CAR_EFFECT * hitters), approach).unflatten(0, (-1, 2))
+    change = (change * effect).unflatten(0, (-1, 2, 3))
+    line, turn = change.permute(1, 3, 2, 0, 4).unbind(0)  # [2, 3, 1 + H, n]: of the motion, and out of the penetration
+    struck = Moved(pulled + line[0, :, 0], ball.spin + turn[0, :, 0], line[1, :, 0], turn[1, :, 0])
+    turn = to_world(rotation[:, :, None], turn[:, :, 1:].transpose(0, 1))
+    return struck, (line[0, :, 1:], turn[:, 0], line[1, :, 1:], turn[:, 1])
 
 
-def _rows(rotation: Tensor, car_arm: Tensor, ball_arm: Tensor, axis: Tensor) -> Tensor:
-    """Returns rows ``[H + 1, 6 + 6 H, n]``: the ball, then the cars, each in its own axes."""
-    hitters = car_arm.shape[1]
-    own = torch.cat((axis, cross(ball_arm, axis))) * constant(BALL_SCALE, axis[0])  # [6, H + 1, n]
-    against = axis[:, :hitters]
-    lever = to_local(rotation, cross(car_arm, against))
-    car = torch.cat((against, lever)) * constant([-scale for scale in CAR_SCALE], against[0])  # [6, H, n]
-    none = torch.zeros_like(car[:, 0])
-    blocks = []
-    for row in range(hitters + 1):
-        parts = [own[:, row]] + [car[:, row] if hitter == row else none for hitter in range(hitters)]
-        blocks.append(torch.cat(parts))
-    return torch.stack(blocks)
-
-
-def _applied(rotation: Tensor, impulse: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Converts a scaled impulse ``[6 + 6 H, n]`` to changes of velocity and spin of ball and cars, world axes."""
-    hitters = rotation.shape[2]
-    own = impulse[:6] * constant(BALL_SCALE, impulse[0])
-    car = impulse[6:].view(hitters, 6, -1).transpose(0, 1)
-    car = car * constant(CAR_SCALE, car[0])
-    return own[:3], own[3:], car[:3], to_world(rotation, car[3:])
+def _rows(rotation: Tensor, arm: Tensor, axes: Tensor) -> Tensor:
+    """Returns rows ``[2 (H + 1), 6 + 6 H, n]`` along axes ``[3, 2, H + 1, n]``: the ball, then the cars."""
+    hitters = arm.shape[1]
+    like = axes[0]
+    own = torch.cat((axes, cross(axes[:, 0, None], axes) * -rules.BALL_RADIUS)) * constant(BALL_SCALE, like)
+    against = axes[:, :, :hitters]
+    lever = to_local(rotation[:, :, None], cross(arm[:, None], against))
+    car = torch.cat((against, lever)) * constant([-scale for scale in CAR_SCALE], like)
+    mine = [float(row == hitter) for row in range(hitters + 1) for hitter in range(hitters)]
+    mine_only = constant(mine, like, 2).unflatten(0, (hitters + 1, hitters))
+    blocks = mine_only * car.permute(1, 2, 0, 3)[:, None]  # [2, H + 1, H, 6, n]
+    return torch.cat((own.permute(1, 2, 0, 3), blocks.flatten(2, 3)), 2).flatten(0, 1)
 
 
 class Meeting(NamedTuple):
@@ -183,7 +165,7 @@ class Meeting(NamedTuple):
     torque: Tensor
     gone: Tensor
     extra_hit: Tensor
-    moved: Moved  # after all other contacts
+    moved: tuple[Tensor, Tensor]  # velocity and spin after all other contacts
     ball: tuple[Tensor, Tensor, Tensor]  # position, velocity, spin
     fallen: Tensor
     pull: Tensor
@@ -192,57 +174,48 @@ class Meeting(NamedTuple):
 
 
 class BallHits(NamedTuple):
-    """The entries of :class:`~rlstack.envs.rocket.solver.Met` that hits change."""
+    """What hits change."""
 
-    cars: Moved
+    cars: Tensor  # [14, C, n] changes of velocity, spin, shift and twist; flags: hit, with extra speed
     ball: Moved
-    ball_kick: Tensor
-    hit: Tensor
-    extra: Tensor
+    kick: Tensor  # [3, n]
 
 
 def hits(meeting: Meeting) -> BallHits:
     """Computes the hits of the cars of each world that are nearest to the ball."""
     ball = Ball(*meeting.ball)
-    spot, fallen = ball.position, meeting.fallen
-    near = reach(meeting.position, meeting.rotation, spot[:, None])
+    spot, fallen = ball.position[:, None], meeting.fallen[:, None]
+    near = reach(meeting.position, meeting.rotation, spot)
     gap = torch.where(meeting.gone > 0, rules.HEIGHT, near.gap)
-    if len(gap) <= _HITTERS:
-        hitters = None
-    else:  # in the order of the cars, which determines the order of solving
+    values = (*near[1:], meeting.position, meeting.velocity, meeting.torque, *meeting.moved)
+    rotation, extra_hit, hitters = meeting.rotation, meeting.extra_hit, None
+    if len(gap) > _HITTERS:  # in the order of the cars, which determines the order of solving
         hitters = gap.topk(_HITTERS, dim=0, largest=False).indices.sort(0).values  # [H, n]
-
-    def chosen(value: Tensor) -> Tensor:
-        return value if hitters is None else value.gather(-2, hitters.expand(*value.shape[:-2], *hitters.shape))
-
-    touch = Reach(chosen(gap), chosen(near.normal), chosen(near.arm))
-    hit = touch.gap < rules.CONTACT_GAP
-    rotation = chosen(meeting.rotation)
-    before = Moved(*(chosen(value) for value in meeting.moved))
-    struck_ball, struck_cars = strike(
-        ball, fallen, meeting.pull, meeting.plane, rotation, before, chosen(meeting.torque), touch
+        rows = torch.cat((gap[None], extra_hit[None], rotation.flatten(0, 1), *values))
+        rows = rows.gather(1, hitters.expand(len(rows), *hitters.shape))
+        gap, extra_hit, rotation, values = rows[0], rows[1], rows[2:11].unflatten(0, (3, 3)), rows[11:].split(3)
+    normal, arm, position, velocity, torque, velocity_now, spin = values
+    hit = gap < rules.CONTACT_GAP
+    touch = Reach(gap, normal, arm)
+    struck_ball, changes = strike(
+        ball, meeting.fallen, meeting.pull, meeting.plane, rotation, velocity_now, spin, torque, touch
     )
-    fresh = hit & (chosen(meeting.extra_hit) == 0)
-    velocity = chosen(meeting.velocity)
-    extra = extra_speed(chosen(meeting.position), rotation[0], velocity, spot[:, None], fallen[:, None])
-    where, kind = hit.any(0), gap.dtype
-
-    def of_cars(old: Tensor, new: Tensor) -> Tensor:
-        new = torch.where(where, new, chosen(old))
-        return new if hitters is None else old.scatter(-2, hitters.expand(*old.shape[:-2], *hitters.shape), new)
-
-    none = torch.zeros_like(gap)
+    fresh = hit & (extra_hit == 0)
+    extra = extra_speed(position, rotation[0], velocity, spot, fallen)
+    where = hit.any(0)
+    cars = torch.cat((*changes, torch.stack((hit, fresh))))
+    if hitters is not None:
+        none = cars.new_zeros(len(cars), *meeting.gone.shape)
+        cars = none.scatter_(1, hitters.expand(len(cars), *hitters.shape), cars)
     return BallHits(
-        Moved(*(of_cars(old, new) for old, new in zip(meeting.moved, struck_cars))),
+        cars,
         Moved(*(torch.where(where, new, old) for old, new in zip(meeting.bounced, struck_ball))),
-        torch.where(where, (extra * fresh).sum(1), 0.0),
-        of_cars(none, hit.to(kind)),
-        of_cars(none, fresh.to(kind)),
+        (extra * fresh).sum(1),
     )
 
 
-def struck(scene: Scene, met: Met, worlds: Tensor, compute: Callable[[Meeting], BallHits] = hits) -> Met:
-    """Returns ``met`` with the hits in the worlds of an index tensor ``[n]``.
+def struck(scene: Scene, met: Met, worlds: Tensor | None = None, compute: Callable[[Meeting], BallHits] = hits) -> Met:
+    """Returns ``met`` with the hits in the worlds of an index tensor ``[n]``, or in all of them.
 
     Args:
         compute: :func:`hits`, eager or compiled.
@@ -250,7 +223,7 @@ def struck(scene: Scene, met: Met, worlds: Tensor, compute: Callable[[Meeting], 
     cars, ball = scene.cars, scene.ball
 
     def part(value: Tensor) -> Tensor:
-        return value.index_select(-1, worlds)
+        return value if worlds is None else value.index_select(-1, worlds)
 
     found = compute(
         Meeting(
@@ -260,22 +233,25 @@ def struck(scene: Scene, met: Met, worlds: Tensor, compute: Callable[[Meeting], 
             part(scene.motion.torque),
             part(cars.gone),
             part(cars.extra_hit),
-            Moved(*(part(value) for value in met.cars)),
+            (part(met.cars.velocity), part(met.cars.spin)),
             (part(ball.position), part(ball.velocity), part(ball.spin)),
             part(scene.fallen),
             part(scene.pull),
-            Plane(*(part(value) for value in scene.plane)),
-            Moved(*(part(value) for value in met.ball)),
+            Plane(*map(part, scene.plane)),
+            Moved(*map(part, met.ball)),
         )
     )
 
     def put_back(old: Tensor, new: Tensor) -> Tensor:
-        return old.index_copy(-1, worlds, new)
+        return new if worlds is None else old.index_copy(-1, worlds, new)
+
+    def added(old: Tensor, change: Tensor) -> Tensor:
+        return old + change if worlds is None else old.index_add(-1, worlds, change)
 
     return met._replace(
-        cars=Moved(*map(put_back, met.cars, found.cars)),
+        cars=Moved(*map(added, met.cars, found.cars[:12].split(3))),
         ball=Moved(*map(put_back, met.ball, found.ball)),
-        ball_kick=put_back(met.ball_kick, found.ball_kick),
-        hit=put_back(met.hit, found.hit),
-        extra=put_back(met.extra, found.extra),
+        ball_kick=put_back(met.ball_kick, found.kick),
+        hit=put_back(met.hit, found.cars[12]),
+        extra=put_back(met.extra, found.cars[13]),
     )

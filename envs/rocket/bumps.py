@@ -11,186 +11,173 @@ from torch import Tensor
 
 from . import rules
 from .rules import DT
-from .solver import CAR_SCALE, Met, Moved, Scene, relax, sideways
+from .solver import CAR_EFFECT, CAR_SCALE, Met, Moved, Scene, relax, sideways
 from .state import Cars
-from .vectors import along, constant, cross, dot, taken, to_world
+from .vectors import along, constant, cross, dot, pieces, taken, to_local, to_world
 
 _POINTS = 4
 _NEAR = 192.0  # uu; cars with origins farther apart do not touch
+_SIDES = (1.0, -1.0)
+_STRENGTHS = pieces(rules.BUMP_GROUND, rules.BUMP_AIR, rules.BUMP_UP)
 
 
 class Crash(NamedTuple):
     """The overlap of two boxes."""
 
-    point: Tensor  # [3, 4, n] world, from the first car's origin
+    arm: Tensor  # [3, 2, 4, n] points of contact from each car's origin, world axes
     depth: Tensor  # [4, n]
     normal: Tensor  # [3, n] from the first car to the second
     touches: Tensor  # [n] bool
 
 
-class Side(NamedTuple):
-    """One of two cars, ``[..., n]``."""
+class Pairs(NamedTuple):
+    """The two cars of ``n`` pairs, ``[..., 2, n]``."""
 
     position: Tensor
     rotation: Tensor
     velocity: Tensor  # without the forces of this tick
-    wheels: Tensor  # [4, n] flag: on the ground
+    wheels: Tensor  # [4, 2, n] flag: on the ground
     supersonic: Tensor
     gone: Tensor
     free: Tensor  # bool: may bump the other again
-    moved: Moved  # after its other contacts
+    moved: tuple[Tensor, Tensor]  # velocity and spin after its other contacts
 
 
-class Change(NamedTuple):
-    """What a contact adds to the entries of :class:`Met` of one of two cars, ``[..., n]``."""
-
-    moved: Moved
-    kick: Tensor
-    bumps: Tensor  # flag
-    demolishes: Tensor  # flag
-    demolished: Tensor  # flag
-
-
-def overlap(apart: Tensor, first: Tensor, second: Tensor) -> Crash:
+def overlap(apart: Tensor, rotation: Tensor) -> Crash:
     """Finds the axis of least overlap of boxes (separating axes, Gottschalk 1996).
 
     Args:
         apart: ``[3, n]`` from the first car's origin to the second's.
-        first, second: rotations ``[3, 3, n]``.
+        rotation: ``[3, 3, 2, n]``.
     """
     half, centre = (constant(values, apart[0]) for values in (rules.BOX_HALF, rules.HITBOX_CENTRE))
-    between = apart + to_world(second, centre) - to_world(first, centre)
-    edges = [cross(first[i], second[j]) for i in range(3) for j in range(3)]
-    faces = torch.cat((first, second)).transpose(0, 1)  # [3, 6, n]
-    crossed = torch.stack(edges, 1)
+    middle = to_world(rotation, centre[:, None])  # [3, 2, n]
+    between = apart + middle[:, 1] - middle[:, 0]
+    axes = rotation.permute(1, 2, 0, 3)  # component, car, axis
+    crossed = cross(axes[:, 0, :, None], axes[:, 1, None]).flatten(1, 2)
     size = dot(crossed, crossed)
-    crossed = crossed * size.clamp_min(1.0e-12).rsqrt()
-
-    def room(axes: Tensor) -> Tensor:
-        reach = sum(
-            (axes[:, :, None] * rotation.transpose(0, 1)[:, None]).sum(0).abs().mul(half).sum(1)
-            for rotation in (first, second)
-        )
-        return reach - (axes * between[:, None]).sum(0).abs()
-
-    inside = room(faces)
-    crossing = torch.where(size > 1.0e-4, room(crossed), rules.HEIGHT)
-    touches = (inside > 0).all(0) & (crossing > 0).all(0)
-    row = inside.argmin(0)
+    faces = axes.flatten(1, 2)  # [3, 6, n]
+    every = torch.cat((faces, crossed * size.clamp_min(1.0e-12).rsqrt()), 1)
+    reach = ((every[:, :, None, None] * axes[:, None]).sum(0).abs() * half).sum((1, 2))
+    room = reach - dot(every, between[:, None]).abs()
+    # Parallel edges span no axis.
+    touches = ((room > 0) | torch.cat((torch.zeros_like(room[:6], dtype=torch.bool), size <= 1.0e-4))).all(0)
+    row = room[:6].argmin(0)
     normal = faces.gather(1, row.expand(3, 1, -1))[:, 0]
-    normal = normal * torch.where(dot(normal, between) < 0, -1.0, 1.0)
+    normal = normal * torch.copysign(torch.ones_like(size[0]), dot(normal, between))
+    signs = constant(_SIDES, apart[0])
+    surface, depth = _face_points(signs * between[:, None], rotation, signs * normal[:, None])
     from_first = row < 3
-    points, depth = _face_points(between, first, second, normal)
-    others, other_depth = _face_points(-between, second, first, -normal)
-    others = others + between[:, None]
-    # The points lie half-way between the two surfaces.
-    point = torch.where(
-        from_first, points - 0.5 * depth * normal[:, None], others + 0.5 * other_depth * normal[:, None]
+    surface = torch.where(from_first, surface[:, :, 0], surface[:, :, 1] + between[:, None]) + middle[:, None, 0]
+    return Crash(
+        torch.stack((surface, surface - apart[:, None]), 1),
+        torch.where(from_first, depth[:, 0], depth[:, 1]),
+        normal,
+        touches,
     )
-    return Crash(point + to_world(first, centre)[:, None], torch.where(from_first, depth, other_depth), normal, touches)
 
 
-def _face_points(between: Tensor, flat: Tensor, other: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the corners of the face of ``other`` towards a face of ``flat``, clipped to it, and their depths.
+def _face_points(between: Tensor, flat: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns points ``[3, 4, 2, n]`` at the corners of a face of the other car, clipped to a car's own, and depths.
+
+    The points lie half-way between the two surfaces.
 
     Args:
-        between: offset ``[3, n]`` from the centre of ``flat``.
-        normal: normal of the face of ``flat``.
+        between: offsets ``[3, 2, n]`` from the centre of each car to the other's.
+        flat: rotations of the cars.
+        normal: normals ``[3, 2, n]`` of the face of each, outwards.
     """
     half = constant(rules.BOX_HALF, between[0])
-    facing = (other * normal).sum(1)  # [3, n]
-    chosen = (facing.abs().argmax(0) == torch.arange(3, device=facing.device)[:, None]).to(facing.dtype)
-    towards = -torch.where(facing > 0, 1.0, -1.0) * chosen * half
+    other = flat.flip(2)
+    facing = (other * normal).sum(1)  # [3, 2, n]
+    chosen = (facing.abs().argmax(0) == constant((0.0, 1.0, 2.0), facing[0])).to(facing.dtype)
     # Two directions span the face: the axes after the chosen one.
-    u, v = chosen.roll(1, 0) * half, chosen.roll(2, 0) * half
-    corners = torch.stack([towards + a * u + b * v for a, b in ((1, 1), (1, -1), (-1, 1), (-1, -1))], 1)  # [3, 4, n]
+    signs = [constant(values, facing[0]) for values in ((1.0, 1.0, -1.0, -1.0), (1.0, -1.0, 1.0, -1.0))]
+    corners = torch.copysign(chosen * half, -facing)[:, None]
+    for turn, sign in enumerate(signs, 1):
+        corners = torch.addcmul(corners, (chosen.roll(turn, 0) * half)[:, None], sign)  # [3, 4, 2, n]
     corners = (other[:, :, None] * corners[:, None]).sum(0) + between[:, None]
     local = (flat[:, :, None] * corners).sum(1)
     drawn = torch.minimum(torch.maximum(local, -half[:, None]), half[:, None])
     back = (flat[:, :, None] * drawn[:, None]).sum(0)
-    reach = (flat * normal).sum(1).abs().mul(half).sum(0)
+    reach = ((flat * normal).sum(1).abs() * half).sum(0)
+    normal = normal[:, None]
     # Depth at the original corner, so that a tilted face presses on its deepest side.
-    depth = reach - (corners * normal[:, None]).sum(0)
-    surface = back + normal[:, None] * (reach - (back * normal[:, None]).sum(0))
-    return surface, depth
+    depth = reach - dot(corners, normal)
+    return torch.addcmul(back, normal, reach - dot(back, normal) - 0.5 * depth), depth
 
 
-def collide(first: Tensor, second: Tensor, one: Moved, two: Moved, apart: Tensor, crash: Crash) -> tuple[Moved, Moved]:
-    """Computes the motion of two cars after a contact.
+def collide(rotation: Tensor, velocity: Tensor, spin: Tensor, crash: Crash) -> tuple[Tensor, ...]:
+    """Returns changes of velocity, spin, shift and twist of both cars by a contact, ``[3, 2, n]``.
 
     Args:
-        first, second: rotations.
-        apart: see :func:`overlap`.
+        rotation, velocity, spin: ``[..., 2, n]`` of the cars after their other contacts.
     """
-    arm, other = crash.point, crash.point - apart[:, None]
-    normal = crash.normal[:, None].expand_as(arm)
-    slip = (two.velocity[:, None] + cross(two.spin[:, None], other)) - (
-        one.velocity[:, None] + cross(one.spin[:, None], arm)
-    )
-    direction = sideways(slip, normal)
-    approach = dot(slip, normal)
-    bounce = rules.BUMPER_RESTITUTION * torch.where(approach < -rules.SOFT, -approach, 0.0)
-    rows = torch.cat([_rows(first, second, arm, other, axis) for axis in (normal, direction)])
-    wanted = torch.cat((bounce - approach, -dot(slip, direction)))
-    active = (crash.depth > 0) & crash.touches
-    friction = [rules.BUMPER_FRICTION] * _POINTS
-    impulse = (rows * relax(rows, wanted, active, friction, rules.SWEEPS)[:, None]).sum(0)
-    normals, deep = rows[:_POINTS], crash.depth * (rules.PUSH / DT)
-    push = (normals * relax(normals, deep, active, (), rules.SWEEPS)[:, None]).sum(0) * DT
-    return _moved(one, first, impulse[:6], push[:6]), _moved(two, second, impulse[6:], push[6:])
+    arm, depth = crash.arm, crash.depth
+    normal = crash.normal[:, None].expand(3, *depth.shape)
+    moving = velocity[:, :, None] + cross(spin[:, :, None], arm)
+    slip = moving[:, 1] - moving[:, 0]
+    axes = torch.stack((normal, sideways(slip, normal)), 1)  # [3, 2, 4, n]
+    wanted = -dot(slip[:, None], axes)
+    approach = wanted[0]
+    wanted = torch.stack((approach + rules.BUMPER_RESTITUTION * approach * (approach > rules.SOFT), wanted[1]))
+    # The second car's motion along the axes minus the first's.
+    lever = to_local(rotation[..., None, None, :], cross(arm[:, :, None], axes[:, None]))
+    signs = constant(_SIDES, lever[0, 0, 0], 3)
+    scale = constant(CAR_SCALE, lever[0])
+    rows = torch.cat((axes[:, None].expand_as(lever), lever)) * (scale * -signs)  # [6, 2, 2, 4, n]
+    rows = rows.permute(2, 3, 1, 0, 4).flatten(2, 3).flatten(0, 1)  # [8, 12, n]
+    active = (depth > 0) & crash.touches
+    impulses = relax(rows, wanted.flatten(0, 1), depth * (rules.PUSH / DT), active, [rules.BUMPER_FRICTION] * _POINTS)
+    change = (rows[:, :, None] * impulses[:, None]).sum(0).unflatten(0, (2, 2, 3))
+    change = change * constant(CAR_EFFECT, depth[0]).unflatten(0, (2, 3, 2))
+    line, turn = change.permute(1, 3, 2, 0, 4).unbind(0)  # [2, 3, 2, n]: of the motion, and out of the penetration
+    turn = to_world(rotation[:, :, None], turn.transpose(0, 1))
+    return line[0], turn[:, 0], line[1], turn[:, 1]
 
 
-def _rows(first: Tensor, second: Tensor, arm: Tensor, other: Tensor, axis: Tensor) -> Tensor:
-    """Returns rows ``[4, 12, n]`` of the second car's motion along ``axis`` minus the first's."""
-    scale = constant(CAR_SCALE, axis[0])
-    parts = [
-        torch.cat((axis, (rotation[:, :, None] * cross(lever, axis)).sum(1))) * scale
-        for rotation, lever in ((first, arm), (second, other))
-    ]
-    return torch.cat((-parts[0], parts[1])).transpose(0, 1)
-
-
-def _moved(before: Moved, rotation: Tensor, impulse: Tensor, push: Tensor) -> Moved:
-    scale = constant(CAR_SCALE, impulse[0])
-    change, shift = impulse * scale, push * scale
-    return Moved(
-        before.velocity + change[:3],
-        before.spin + to_world(rotation, change[3:]),
-        before.shift + shift[:3],
-        before.twist + to_world(rotation, shift[3:]) * rules.PUSH_TURN,
-    )
-
-
-class Bump(NamedTuple):
-    """The effect of one car's bumper on another."""
-
-    kick: Tensor  # [3, n] change of the other's velocity after its move
-    bumps: Tensor  # [n] bool
-    demolishes: Tensor  # [n] bool
-
-
-def bump(attacker: Side, victim: Side, crash: Crash, rivals: Tensor) -> Bump:
-    """Computes the bump of a car into another that it touches.
+def bump(pairs: Pairs, apart: Tensor, crash: Crash, rivals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Computes the bumps of cars into the others of their pairs.
 
     Args:
-        crash: overlap with points relative to the attacker's origin.
+        apart: ``[3, 2, n]`` from each car to the other.
         rivals: ``[n]`` bool, whether the cars are of different teams.
+
+    Returns:
+        Changes of the others' velocities after their moves, ``[3, 2, n]``; whether a car bumps and demolishes,
+        ``[2, n]`` bool.
     """
-    apart = victim.position - attacker.position
-    distance = dot(apart, apart).sqrt().clamp_min(1.0e-6)
-    fast = dot(attacker.velocity, attacker.velocity).sqrt().clamp_min(1.0e-6)
-    towards = dot(attacker.velocity, apart) / distance
-    heading = attacker.velocity / fast
-    ahead = dot(crash.point, attacker.rotation[0][:, None])
-    in_front = ((ahead > rules.BUMP_FRONT) & (crash.depth > 0)).any(0)
-    bumps = crash.touches & attacker.free & in_front & (towards > 0) & (towards > dot(victim.velocity, heading))
-    demolishes = bumps & rivals & (attacker.supersonic > 0)
-    grounded = victim.wheels.sum(0) >= 3
-    strength = torch.where(grounded, along(rules.BUMP_GROUND, towards), along(rules.BUMP_AIR, towards))
-    level = torch.zeros_like(apart)
-    lift = torch.where(grounded, victim.rotation[2], torch.stack((level[0], level[1], level[2] + 1)))
-    kick = heading * strength + lift * along(rules.BUMP_UP, towards)
-    return Bump(kick * (bumps & ~demolishes), bumps, demolishes)
+    vectors = torch.stack((apart, pairs.velocity), 1)
+    distance, fast = dot(vectors, vectors).sqrt().clamp_min(1.0e-6).unbind(0)
+    towards, heading = dot(pairs.velocity, apart) / distance, pairs.velocity / fast
+    ahead = dot(crash.arm, pairs.rotation[0][:, :, None])
+    in_front = ((ahead > rules.BUMP_FRONT) & (crash.depth > 0)).any(1)
+    faster = towards > dot(pairs.velocity.flip(1), heading).clamp_min(0.0)
+    bumps = crash.touches & pairs.free & in_front & faster
+    demolishes = bumps & rivals & (pairs.supersonic > 0)
+    grounded = (pairs.wheels.sum(0) >= 3).flip(0)
+    on_ground, in_air, upwards = along(_STRENGTHS, towards)
+    lift = torch.where(grounded, pairs.rotation[2].flip(1), constant((0.0, 0.0, 1.0), towards))
+    kick = heading * torch.where(grounded, on_ground, in_air) + lift * upwards
+    return kick * (bumps & ~demolishes), bumps, demolishes
+
+
+def crashes(pairs: Pairs, rivals: Tensor) -> Tensor:
+    """Computes the contacts of ``n`` pairs of cars.
+
+    Args:
+        rivals: see :func:`bump`.
+
+    Returns:
+        ``[18, 2, n]``: changes of velocity, spin, shift, twist and kick of each car, and flags: it bumps the other,
+        demolishes it, is demolished.
+    """
+    apart = pairs.position[:, 1] - pairs.position[:, 0]
+    crash = overlap(apart, pairs.rotation)
+    crash = crash._replace(touches=crash.touches & (pairs.gone == 0).all(0))
+    moved = collide(pairs.rotation, *pairs.moved, crash)
+    kick, bumps, demolishes = bump(pairs, constant(_SIDES, apart[0]) * apart[:, None], crash, rivals)
+    return torch.cat((*moved, kick.flip(1), torch.stack((bumps, demolishes, demolishes.flip(0)))))
 
 
 def near_pairs(cars: Cars) -> tuple[Tensor, Tensor, Tensor]:
@@ -204,72 +191,69 @@ def near_pairs(cars: Cars) -> tuple[Tensor, Tensor, Tensor]:
     return table[pair, 0], table[pair, 1], worlds
 
 
-def crashes(one: Side, two: Side, rivals: Tensor) -> tuple[Change, Change]:
-    """Computes the contacts of ``n`` pairs of cars.
-
-    Args:
-        rivals: ``[n]`` bool, whether the cars are of different teams.
-    """
-    apart = two.position - one.position
-    crash = overlap(apart, one.rotation, two.rotation)
-    touches = crash.touches & (one.gone == 0) & (two.gone == 0)
-    crash = crash._replace(touches=touches)
-    after = collide(one.rotation, two.rotation, one.moved, two.moved, apart, crash)
-    moves = [
-        Moved(*(torch.where(touches, new - old, 0.0) for new, old in zip(moved, side.moved)))
-        for moved, side in zip(after, (one, two))
-    ]
-    onto = bump(one, two, crash, rivals)
-    turned = crash._replace(point=crash.point - apart[:, None], normal=-crash.normal)
-    back = bump(two, one, turned, rivals)
-    kind = apart.dtype
-    own, other = ((move.bumps.to(kind), move.demolishes.to(kind)) for move in (onto, back))
-    return Change(moves[0], back.kick, *own, other[1]), Change(moves[1], onto.kick, *other, own[1])
-
-
 def with_pairs(
     scene: Scene,
     met: Met,
     first: Tensor,
     second: Tensor,
     worlds: Tensor,
-    compute: Callable[[Side, Side, Tensor], tuple[Change, Change]] = crashes,
+    compute: Callable[[Pairs, Tensor], Tensor] = crashes,
 ) -> Met:
     """Returns ``met`` with the contacts of ``n`` pairs of cars ``[n]`` in worlds ``[n]``.
 
     Args:
         compute: :func:`crashes`, eager or compiled.
     """
-    cars = scene.cars
-    width = cars.boost.shape[1]
-    places = (first * width + worlds, second * width + worlds)
-    one, two = (
-        Side(
-            taken(cars.position, place),
-            taken(cars.rotation, place),
-            taken(scene.motion.velocity, place),
-            taken(cars.wheels, place),
-            taken(cars.supersonic, place),
-            taken(cars.gone, place),
-            ~((taken(cars.bump_wait, place) > 0) & (taken(cars.bumped, place) == other)),
-            Moved(*(taken(value, place) for value in met.cars)),
-        )
-        for place, other in zip(places, (second, first))
-    )
-    half = width * ((cars.boost.shape[0] + 1) // 2)
-    changes = compute(one, two, (places[0] < half) != (places[1] < half))
+    count, width = scene.cars.boost.shape
+    pair = torch.stack((first, second))
+    places = (pair * width + worlds).flatten()
 
-    def added(value: Tensor, *parts: Tensor) -> Tensor:
-        flat = value.flatten(-2)
-        for place, part in zip(places, parts):
-            flat = flat.index_add(-1, place, part)
-        return flat.view(value.shape)
+    def both(value: Tensor) -> Tensor:
+        return taken(value, places).unflatten(-1, (2, -1))
 
-    marks = (changes[0].bumps * (second + 1), changes[1].bumps * (first + 1))
-    return met._replace(
-        cars=Moved(*map(added, met.cars, changes[0].moved, changes[1].moved)),
-        kick=added(met.kick, *(change.kick for change in changes)),
-        victim=torch.maximum(met.victim, added(torch.zeros_like(met.victim), *marks).clamp_max(99.0) - 1),
-        demolishes=added(met.demolishes, *(change.demolishes for change in changes)).clamp_max(1.0),
-        demolished=added(met.demolished, *(change.demolished for change in changes)).clamp_max(1.0),
-    )
+    changes = _computed(scene, met, both, pair, count, compute)
+    total = changes.new_zeros(len(changes), count * width).index_add(-1, places, changes.flatten(1))
+    return _changed(met, total.unflatten(-1, (count, width)))
+
+
+def with_all_pairs(scene: Scene, met: Met) -> Met:
+    """Returns ``met`` with the contacts of all pairs of cars of all worlds."""
+    count, width = scene.cars.boost.shape
+    pairs = list(combinations(range(count), 2))
+    order = [pair[side] for side in (0, 1) for pair in pairs]
+    cars = constant(order, scene.cars.boost, 0, torch.int64)
+
+    def both(value: Tensor) -> Tensor:
+        value = value if count == 2 else value.index_select(-2, cars)
+        return value.unflatten(-2, (2, -1)).flatten(-2)
+
+    pair = cars.view(2, -1, 1).expand(2, len(pairs), width).flatten(1)
+    changes = _computed(scene, met, both, pair, count, crashes).unflatten(-1, (len(pairs), width)).flatten(1, 2)
+    # The sum over each car's pairs.
+    own = [place for car in range(count) for place, other in enumerate(order) if other == car]
+    total = changes.index_select(1, constant(own, changes, 0, torch.int64)).unflatten(1, (count, count - 1)).sum(2)
+    return _changed(met, total)
+
+
+def _computed(
+    scene: Scene,
+    met: Met,
+    both: Callable[[Tensor], Tensor],
+    pair: Tensor,
+    count: int,
+    compute: Callable[[Pairs, Tensor], Tensor],
+) -> Tensor:
+    """Returns :func:`crashes` of pairs ``[2, n]`` of ``count`` cars; a bump's flag is the other car's number from 1."""
+    cars, other, half = scene.cars, pair.flip(0), (count + 1) // 2
+    free = (both(cars.bump_wait) <= 0) | (both(cars.bumped) != other)
+    motion = (both(scene.motion.velocity), both(cars.wheels), both(cars.supersonic), both(cars.gone), free)
+    moved = (both(met.cars.velocity), both(met.cars.spin))
+    changes = compute(Pairs(both(cars.position), both(cars.rotation), *motion, moved), (pair < half).sum(0) == 1)
+    return torch.cat((changes[:15], changes[15:16] * (other + 1), changes[16:]))
+
+
+def _changed(met: Met, total: Tensor) -> Met:
+    """Returns ``met`` with the changes ``[18, C, W]`` of cars by one another."""
+    moved = Moved(*(old + change for old, change in zip(met.cars, total[:12].unflatten(0, (4, 3)))))
+    victim, demolishes, demolished = total[15].clamp_max(99.0) - 1, *total[16:].clamp_max(1.0).unbind(0)
+    return met._replace(cars=moved, kick=total[12:15], victim=victim, demolishes=demolishes, demolished=demolished)

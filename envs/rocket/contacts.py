@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import rules
 from .ball import struck
-from .bumps import near_pairs, with_pairs
+from .bumps import near_pairs, with_all_pairs, with_pairs
 from .driving import Motion
 from .field import Field
 from .rules import DT
@@ -36,20 +36,16 @@ class ContactKernels(NamedTuple):
 
 def meet_everywhere(scene: Scene, field: Field) -> Met:
     """Computes all contacts of all worlds."""
-    met = untouched(scene)
     cars = scene.cars
+    met = untouched(scene)
     pressed = press(cars.position, cars.rotation, cars.touch_normal, scene.motion, field)
-    touching = pressed.touching * (cars.gone == 0)
+    touching = (pressed.touching > 0) & (cars.gone == 0)
     met = met._replace(
-        cars=Moved(*(torch.where(touching > 0, new, old) for new, old in zip(pressed.moved, met.cars))),
-        touching=touching,
-        touch_normal=torch.where(touching > 0, pressed.normal, cars.touch_normal),
+        cars=Moved(*(torch.where(touching, new, old) for new, old in zip(pressed.moved, met.cars))),
+        touching=touching.to(cars.boost.dtype),
+        touch_normal=torch.where(touching, pressed.normal, cars.touch_normal),
     )
-    worlds = torch.arange(cars.boost.shape[1], device=cars.boost.device)
-    ones = torch.ones_like(worlds)
-    for first, second in combinations(range(cars.boost.shape[0]), 2):
-        met = with_pairs(scene, met, ones * first, ones * second, worlds)
-    return struck(scene, met, worlds)
+    return struck(scene, with_all_pairs(scene, met) if len(cars.boost) > 1 else met)
 
 
 def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field, kernels: ContactKernels) -> Met:
@@ -109,14 +105,12 @@ def deepest_corner(position: Tensor, rotation: Tensor, field: Field) -> Corner:
 
 def corner_arms(rotation: Tensor) -> Tensor:
     """Returns the offsets of the corners from the origin, ``[3, 8, ...]``."""
-    signs = [(a, b, c) for a in (1, -1) for b in (1, -1) for c in (1, -1)]
-    (hx, hy, hz), (ox, oy, oz) = rules.BOX_HALF, rules.HITBOX_CENTRE
-    like = rotation[0, 0]
-    x = constant([ox + a * hx for a, _, _ in signs], like)
-    y = constant([oy + b * hy for _, b, _ in signs], like)
-    z = constant([oz + c * hz for _, _, c in signs], like)
-    forward, right, up = rotation.unbind(0)
-    return x * forward[:, None] + y * right[:, None] + z * up[:, None]
+    corners = [
+        middle + sign * half
+        for axis, (half, middle) in enumerate(zip(rules.BOX_HALF, rules.HITBOX_CENTRE))
+        for sign in (corner[axis] for corner in product((1, -1), repeat=3))
+    ]
+    return (constant(corners, rotation[0, 0]).unflatten(0, (3, 1, 8)) * rotation[:, :, None]).sum(0)
 
 
 class Pressed(NamedTuple):
@@ -135,39 +129,34 @@ def press(position: Tensor, rotation: Tensor, last: Tensor, motion: Motion, fiel
     """
     arm, gap, normal = deepest_corner(position, rotation, field)
     touches = gap < rules.BODY_GAP
-    velocity, spin = motion.velocity + motion.force * DT, motion.spin + motion.torque * DT
+    velocity, spin = motion.velocity.add(motion.force, alpha=DT), motion.spin.add(motion.torque, alpha=DT)
     now = velocity + cross(spin, arm)
-    direction = sideways(now, normal)
-    before = dot(motion.velocity + cross(motion.spin, arm), normal)
-    bounce = rules.BODY_RESTITUTION * torch.where(before < -rules.SOFT, -before, 0.0)
-    # Friction ignores the torque that the driver applies.
-    slip = dot(velocity + cross(motion.spin, arm), direction)
+    # The bounce ignores all forces of this tick, friction the torque that the driver applies.
+    untwisted = cross(motion.spin, arm)
+    axes = torch.stack((normal, sideways(now, normal)), 1)  # [3, 2, n]
+    approach = -dot(motion.velocity + untwisted, normal)
+    bounce = rules.BODY_RESTITUTION * approach * (approach > rules.SOFT)
+    aims = torch.stack((bounce - dot(now, normal), -dot(velocity + untwisted, axes[:, 1])))
 
-    push_turn, hold_turn = _turn(rotation, arm, normal), _turn(rotation, arm, direction)
-    push_lever, hold_lever = cross(arm, normal), cross(arm, direction)
+    levers = cross(arm[:, None], axes)
+    turns = to_local(rotation[:, :, None], levers) / constant(rules.CAR_INERTIA, axes[0])
+    turns = to_world(rotation[:, :, None], turns)
     one = 1 / rules.CAR_MASS
-    push_weight = one + dot(push_lever, push_turn)
-    hold_weight, both = one + dot(hold_lever, hold_turn), dot(push_lever, hold_turn)
-    aim, hold_aim = bounce - dot(now, normal), -slip
-    start, hold_start = aim / push_weight, hold_aim / hold_weight
-    less, hold_less = -both / push_weight, -both / hold_weight
+    weights = dot(levers, turns) + one
+    # Friction counts in its share of the push.
+    start, hold_start = (aims / weights * constant((1.0, 1 / rules.BODY_FRICTION), gap)).unbind(0)
+    shares = constant((rules.BODY_FRICTION, 1 / rules.BODY_FRICTION), gap)
+    less, hold_less = (-dot(levers[:, 0], turns[:, 1]) / weights * shares).unbind(0)
     hold = torch.zeros_like(gap)
     for _ in range(rules.SWEEPS):
         push = torch.addcmul(start, less, hold).clamp_min(0.0)
-        most = rules.BODY_FRICTION * push
-        hold = torch.addcmul(hold_start, hold_less, push).clamp(-most, most)
-    push, hold = push * touches, hold * touches
-    out = (-gap).clamp_min(0.0) * (rules.PUSH / push_weight) * touches
+        hold = torch.addcmul(hold_start, hold_less, push).clamp(-push, push)
+    impulses = torch.stack((push, hold * rules.BODY_FRICTION)) * touches
+    out = gap.clamp_max(0.0) * touches * -rules.PUSH / weights[0]
     moved = Moved(
-        velocity + (normal * push + direction * hold) * one,
-        spin + push_turn * push + hold_turn * hold,
+        velocity.add((axes * impulses).sum(1), alpha=one),
+        spin + (turns * impulses).sum(1),
         normal * (out * one),
-        push_turn * (out * rules.PUSH_TURN),
+        turns[:, 0] * (out * rules.PUSH_TURN),
     )
     return Pressed(moved, touches.to(gap.dtype), torch.where(touches, normal, last))
-
-
-def _turn(rotation: Tensor, arm: Tensor, axis: Tensor) -> Tensor:
-    """Returns the change of spin by an impulse of 1 along ``axis`` at ``arm``."""
-    lever = to_local(rotation, cross(arm, axis))
-    return to_world(rotation, lever / constant(rules.CAR_INERTIA, lever[0]))

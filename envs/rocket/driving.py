@@ -12,7 +12,26 @@ from . import rules
 from .field import WheelGround
 from .rules import DT
 from .state import Cars
-from .vectors import along, constant, cross, dot, to_local, to_world, unit
+from .vectors import along, constant, cross, dot, pieces, to_local, to_world, unit
+
+_SPEED_CURVES = pieces(rules.ENGINE_CURVE, rules.STEERING_CURVE, rules.SLIDING_CURVE)
+_AIR_TORQUE = tuple(rules.AIR_SCALE * sign * torque for sign, torque in zip((-1, -1, 1), rules.AIR_TORQUE))
+_AIR_DAMPING = tuple(rules.AIR_SCALE * damping for damping in rules.AIR_DAMPING)
+_STICK_DAMPING = (0.0, *[-damping for damping in _AIR_DAMPING[1:]])
+_LEANING = (rules.AUTO_ROLL_TORQUE, -rules.AUTO_ROLL_TORQUE)
+_UPRIGHT = (-rules.AUTO_ROLL_TORQUE, rules.AUTO_ROLL_TORQUE)
+_SLOPE_CURVE = pieces(rules.SLOPE_GRIP_CURVE)
+_WHEELS = (*rules.WHEEL_X, *rules.WHEEL_Y, *[rules.WHEEL_Z] * 4)
+_LENGTHS = tuple(rest + radius for rest, radius in zip(rules.SUSPENSION_REST, rules.WHEEL_RADIUS))
+_RAYS = tuple(length + rules.SUSPENSION_TRAVEL - rules.SUSPENSION_SHORTER for length in _LENGTHS)
+_SPRINGS = tuple(force / rules.CAR_MASS for force in rules.SUSPENSION_FORCE)
+_GYRATION = tuple(inertia / rules.CAR_MASS for inertia in rules.CAR_INERTIA)
+_STEER = (
+    (*[0.0] * 4, *(0.0, 0.0, 1.0, 1.0), *[0.0] * 4),
+    (*(-1.0, -1.0, 0.0, 0.0), *[0.0] * 8),
+    (*[0.0] * 4, *(1.0, 1.0, 0.0, 0.0), *[0.0] * 4),
+)
+"""Axles of the four wheels: without steering, and what its sine and cosine add."""
 
 
 class Motion(NamedTuple):
@@ -53,13 +72,6 @@ class Impulse(NamedTuple):
     long_slip: Tensor  # [4, ...] and across them
 
 
-def ray_length(like: Tensor) -> Tensor:
-    """Returns the lengths of the wheels' rays, ``[4, 1, ...]``."""
-    sizes = zip(rules.SUSPENSION_REST, rules.WHEEL_RADIUS)
-    reach = rules.SUSPENSION_TRAVEL - rules.SUSPENSION_SHORTER
-    return constant([rest + radius + reach for rest, radius in sizes], like)
-
-
 def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> Impulse:
     """Computes the impulse of suspension and tyres, with engine, brake and steering of the previous tick.
 
@@ -67,102 +79,88 @@ def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> 
         velocity, spin: ``[3, ...]`` in the car's axes.
     """
     like = cars.boost
-    x, y = constant(rules.WHEEL_X, like), constant(rules.WHEEL_Y, like)
-    vx, vy, vz = velocity.unbind(0)
-    wx, wy, wz = spin.unbind(0)
-    nx, ny, nz = ground.normal.unbind(0)
-    contact = (ground.distance <= ray_length(like)).to(like.dtype)
-    z = rules.WHEEL_Z - ground.distance.clamp_max(60.0)
-    along_x, along_y = vx - wz * y, vy + wz * x
-    cx, cy, cz = along_x + wy * z, along_y - wx * z, vz + wx * y - wy * x
-    approach = cx * nx + cy * ny + cz * nz
-    load = contact * (_suspension(ground.distance, approach, nz) * DT + _pushed_back(cars, ground, approach, z))
+    wheel = constant(_WHEELS, like).unflatten(0, (3, 4))
+    contact = (ground.distance <= constant(_RAYS, like)).to(like.dtype)
+    foot = wheel[2] - ground.distance.clamp_max(60.0)
+    level = wheel * constant((1.0, 1.0, 0.0), wheel[0])
+    feet = torch.cat((wheel[:2].expand(-1, *foot.shape), foot[None]))
+    velocity, spin = velocity[:, None], spin[:, None]
+    moving, hard = velocity + cross(spin, feet), velocity + cross(spin, wheel)  # at the feet, at the hard points
 
-    front = constant((1.0, 1.0, 0.0, 0.0), like)
-    ax, ay = -cars.steering.sin() * front, 1 + (cars.steering.cos() - 1) * front
-    # Velocities at the hard points along the axles and across.
-    hx, hy = along_x + wy * rules.WHEEL_Z, along_y - wx * rules.WHEEL_Z
-    slips = (hx * ax + hy * ay).abs(), (nz * (hx * ay - hy * ax) + cz * (ax * ny - ay * nx)).abs()
-    # The axle within the ground's plane, and the direction that the wheel rolls in.
-    lift = ax * nx + ay * ny
-    px, py, pz = ax - lift * nx, ay - lift * ny, -lift * nz
-    scale = (px * px + py * py + pz * pz).clamp_min(1.0e-12).rsqrt()
-    px, py, pz = px * scale, py * scale, pz * scale
-    fx, fy, fz = py * nz - pz * ny, pz * nx - px * nz, px * ny - py * nx
-    sideways, speed = cx * px + cy * py + cz * pz, cx * fx + cy * fy + cz * fz
-    hold = -0.2 * (rules.CAR_MASS / 3) * DT
-    side = contact * (hold * cars.side_grip * sideways / _resistance((px, py, pz), (x, y, z)))
-    brake = cars.brake * 50.0
-    braking = (rules.BRAKE_GRIP * speed).clamp(-brake, brake) * (rules.CAR_MASS / 3)
-    engine = torch.where(cars.engine != 0, cars.engine * rules.CAR_MASS, -braking)
-    forth = contact * (engine * DT * cars.long_grip)
+    # The axle, in the plane of the car, and across it; the axle within the ground's plane, and where the wheel rolls.
+    steer = [constant(row, like).unflatten(0, (3, 4)) for row in _STEER]
+    axle = torch.addcmul(torch.addcmul(steer[0], steer[1], cars.steering.sin()), steer[2], cars.steering.cos())
+    slips = dot(hard[:, None], torch.stack((axle, cross(axle, ground.normal)), 1)).abs()
+    flat = unit(torch.addcmul(axle, ground.normal, dot(axle, ground.normal), value=-1))
+    axes = torch.stack((flat, cross(flat, ground.normal), ground.normal.expand_as(flat)), 1)  # [3, 3, 4, ...]
+    sideways, speed, approach = dot(moving[:, None], axes).unbind(0)
 
-    tx, ty, tz = side * px + forth * fx, side * py + forth * fy, side * pz + forth * fz
-    lx, ly, lz = load * nx, load * ny, load * nz
-    sx, sy, sz = tx + lx, ty + ly, tz + lz
-    push = torch.stack((sx.sum(0), sy.sum(0), sz.sum(0))) / rules.CAR_MASS
+    side_weight, weight = _resistance(axes[:, ::2], feet[:, None]).unbind(0)
+    side = cars.side_grip * sideways * (-0.2 * (rules.CAR_MASS / 3) * DT) / side_weight
+    brake = cars.brake * (50.0 / 3)
+    braking = (speed * (-rules.BRAKE_GRIP / 3)).clamp(-brake, brake)
+    forth = torch.where(cars.engine != 0, cars.engine, braking) * cars.long_grip * DT
+    load = _load(cars, ground, approach, weight)
+    pushes = axes * (torch.stack((side, forth, load)) * contact)
     # Tyres act at the height of the car's origin.
-    turn = ((y * sz - z * ly).sum(0), (z * lx - x * sz).sum(0), (x * sy - y * sx).sum(0))
-    turn_rate = torch.stack(turn) / constant(rules.CAR_INERTIA, like)
-    return Impulse(push, turn_rate, contact, contact.sum(0), *slips)
+    turns = cross(torch.stack((level.expand_as(feet), level.expand_as(feet), feet), 1), pushes)
+    # One dimension after the other: compiled code unrolls only short sums.
+    turn_rate = turns.sum(1).sum(1) / constant(_GYRATION, like)
+    return Impulse(pushes.sum(1).sum(1), turn_rate, contact, contact.sum(0), *slips.unbind(0))
 
 
-def _suspension(distance: Tensor, approach: Tensor, cosine: Tensor) -> Tensor:
-    """Returns the force ``[4, ...]`` along the normal."""
-    like = distance[0]
-    rest, radius = constant(rules.SUSPENSION_REST, like), constant(rules.WHEEL_RADIUS, like)
-    compressed = (rest + radius - distance).clamp(-rules.SUSPENSION_TRAVEL, rules.SUSPENSION_TRAVEL)
-    steep = cosine < 0.1
-    inverse = torch.where(steep, 10.0, 1 / cosine)
-    speed = torch.where(steep, 0.0, approach * inverse)
-    damping = torch.where(speed < 0, rules.DAMPING_COMPRESSION, rules.DAMPING_EXTENSION)
-    force = compressed * rules.STIFFNESS * inverse - damping * speed
-    return (force * constant(rules.SUSPENSION_FORCE, like)).clamp_min(0.0)
+def _load(cars: Cars, ground: WheelGround, approach: Tensor, weight: Tensor) -> Tensor:
+    """Returns the impulse ``[4, ...]`` along the normal, over the mass: of the suspension, and of one pressed too far.
+
+    Args:
+        weight: inverse mass for such an impulse, relative to the car's.
+    """
+    like, cosine = cars.boost, ground.normal[2]
+    short = constant(_LENGTHS, like) - ground.distance
+    compressed = short.clamp(-rules.SUSPENSION_TRAVEL, rules.SUSPENSION_TRAVEL)
+    gentle = cosine >= 0.1
+    inverse = torch.where(gentle, cosine, constant((0.1,), like)).reciprocal()
+    speed = approach * inverse * gentle
+    force = (compressed * inverse * rules.STIFFNESS).sub(speed, alpha=rules.DAMPING_EXTENSION)
+    force = force.sub(speed.clamp_max(0.0), alpha=rules.DAMPING_COMPRESSION - rules.DAMPING_EXTENSION)
+    force = (force * constant(_SPRINGS, like)).clamp_min(0.0)
+    deep = short - rules.SUSPENSION_SHORTER
+    wanted = deep * ((cars.age >= 1) * (0.1 * rules.TICKS_PER_SECOND) + 0.1 * rules.TICKS_PER_SECOND)
+    stop = (wanted - approach).clamp_min(0.0) / (4 * weight) * (deep > 0)
+    return stop.add(force, alpha=DT)
 
 
-def _pushed_back(cars: Cars, ground: WheelGround, approach: Tensor, z: Tensor) -> Tensor:
-    """Returns the impulse ``[4, ...]`` along the normal of a wheel that is pressed into the car."""
-    like = cars.boost
-    x, y = constant(rules.WHEEL_X, like), constant(rules.WHEEL_Y, like)
-    rest, radius = constant(rules.SUSPENSION_REST, like), constant(rules.WHEEL_RADIUS, like)
-    deep = rest + radius - rules.SUSPENSION_SHORTER - ground.distance
-    wanted = torch.where(cars.age < 1, 0.1, 0.2) * rules.TICKS_PER_SECOND
-    impulse = (wanted * deep - approach).clamp_min(0.0) / (4 * _resistance(tuple(ground.normal.unbind(0)), (x, y, z)))
-    return torch.where(deep > 0, impulse, 0.0)
+def _resistance(direction: Tensor, point: Tensor) -> Tensor:
+    """Returns the inverse mass for an impulse in a direction at a point, relative to the car's."""
+    lever = cross(point, direction)
+    return dot(lever * lever, 1 / constant(_GYRATION, lever[0])) + 1
 
 
-def _resistance(direction: tuple[Tensor, ...], point: tuple[Tensor, ...]) -> Tensor:
-    """Returns the effective inverse mass for an impulse in a direction at a point."""
-    (dx, dy, dz), (x, y, z) = direction, point
-    a, b, c = y * dz - z * dy, z * dx - x * dz, x * dy - y * dx
-    ix, iy, iz = rules.CAR_INERTIA
-    return a * a * (1 / ix) + b * b * (1 / iy) + c * c * (1 / iz) + 1 / rules.CAR_MASS
-
-
-def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, speed: Tensor) -> dict[str, Tensor]:
+def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, facts: Facts) -> dict[str, Tensor]:
     """Returns the fields of ``cars`` that the wheels use in the next tick: engine, brake, steering, grip.
 
     Args:
         slope: ``[4, ...]`` of :class:`WheelGround`.
-        speed: ``[...]`` forward.
     """
-    fast = speed.abs()
-    throttle = real_throttle(cars, control)
+    like, throttle, fast = cars.boost, facts.throttle, facts.speed.abs()
+
+    def number(value: float) -> Tensor:
+        return constant((value,), like[0])
+
     sliding = control.handbrake > 0
-    change = torch.where(sliding, rules.HANDBRAKE_RISE * DT, -rules.HANDBRAKE_FALL * DT)
+    change = torch.where(sliding, number(rules.HANDBRAKE_RISE * DT), number(-rules.HANDBRAKE_FALL * DT))
     handbrake = (cars.handbrake + change).clamp(0.0, 1.0)
-    pressed, moving = throttle.abs() > rules.DEAD_ZONE, fast > rules.STOPPING_SPEED
-    against = pressed & moving & (throttle * speed < 0)
-    brake = torch.where(pressed, against.to(fast.dtype), torch.where(moving, rules.COASTING, 1.0))
-    engine = throttle * rules.ENGINE * along(rules.ENGINE_CURVE, fast) * torch.where(wheels.standing < 3, 0.25, 1.0)
-    off = ~sliding & (~pressed | against)
-    turn = along(rules.STEERING_CURVE, fast)
-    turn = turn + (along(rules.SLIDING_CURVE, fast) - turn) * handbrake
-    side_grip, long_grip = _grip(wheels, handbrake, throttle != 0, slope)
+    pressed = throttle.abs() > rules.DEAD_ZONE
+    against = pressed & facts.moving & (throttle * facts.speed < 0)
+    coasting = torch.where(facts.moving, number(rules.COASTING), number(1.0))
+    brake = torch.where(pressed, against, coasting) * rules.BRAKE
+    pull, turn, sliding_turn = along(_SPEED_CURVES, fast)
+    engine = throttle * pull * torch.where(wheels.standing < 3, number(0.25 * rules.ENGINE), number(rules.ENGINE))
+    side_grip, long_grip = _grip(wheels, handbrake, facts.driven, slope)
     return {
-        "engine": torch.where(off, 0.0, engine),
-        "brake": torch.where(sliding, 0.0, brake * rules.BRAKE),
-        "steering": turn * control.steer,
+        "engine": engine * (sliding | (pressed & ~against)),
+        "brake": brake * ~sliding,
+        "steering": torch.lerp(turn, sliding_turn, handbrake) * control.steer,
         "handbrake": handbrake,
         "side_grip": torch.where(wheels.contact > 0, side_grip, cars.side_grip),
         "long_grip": torch.where(wheels.contact > 0, long_grip, cars.long_grip),
@@ -172,16 +170,16 @@ def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, sp
 
 def _grip(wheels: Impulse, handbrake: Tensor, driven: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     side, forth = wheels.side_slip, wheels.long_slip
-    share = torch.where(side > 5.0, side / (side + forth).clamp_min(1.0e-9), 0.0)
-    side_grip = (1 - 0.8 * share) * (1 - 0.9 * handbrake)
-    long_grip = 1 - handbrake * (0.5 - 0.4 * share)
-    sticks = torch.where(driven, 1.0, along(rules.SLOPE_GRIP_CURVE, slope))
+    share = side / (side + forth).clamp_min(1.0e-9) * (side > 5.0)
+    side_grip = torch.rsub(share, 1, alpha=0.8) * torch.rsub(handbrake, 1, alpha=0.9)
+    long_grip = 1 - handbrake * torch.rsub(share, 0.5, alpha=0.4)
+    sticks = torch.where(driven, constant((1.0,), handbrake), along(_SLOPE_CURVE, slope)[0])
     return side_grip * sticks, long_grip * sticks
 
 
 def real_throttle(cars: Cars, control: Control) -> Tensor:
     """Returns the throttle, which is full while boosting."""
-    return torch.where((control.boost > 0) & (cars.boost > 0), 1.0, control.throttle)
+    return torch.where((control.boost > 0) & (cars.boost > 0), constant((1.0,), cars.boost[0]), control.throttle)
 
 
 class Thrust(NamedTuple):
@@ -206,187 +204,180 @@ class Facts(NamedTuple):
     throttle: Tensor  # [...] full while boosting
     up: Tensor  # [3, ...] mean normal under the wheels, or of the last contact of the body
     spin: Tensor  # [3, ...] in the car's axes
+    driven: Tensor  # [...] bool: the throttle is pressed
+    moving: Tensor  # [...] bool
+
+
+class Flags(NamedTuple):
+    """Flags of cars and controls, ``[...]`` bool."""
+
+    jump: Tensor
+    boost: Tensor
+    held: Tensor
+    jumping: Tensor
+    jumped: Tensor
+    double_jumped: Tensor
+    flipped: Tensor
+    flipping: Tensor
+    touching: Tensor
+    auto_flip: Tensor
+    boosting: Tensor
+    tank: Tensor
+    grounded: Tensor
+    pressed: Tensor  # jump has just been
+
+
+def _flags(cars: Cars, control: Control, facts: Facts) -> Flags:
+    own = (cars.held, cars.jumping, cars.jumped, cars.double_jumped, cars.flipped, cars.flipping, cars.touching)
+    numbers = (control.jump, control.boost, *own, cars.auto_flip, cars.boosting, cars.boost)
+    known = [number > 0 for number in numbers]
+    return Flags(*known, facts.wheels >= 3, known[0] & ~known[2])  # type: ignore[call-arg]
 
 
 def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tensor], Thrust]:
     """Applies jumps, flips, air control, auto-flip, auto-roll and boost in order; also returns changes of ``cars``."""
-    kind = cars.boost.dtype
+    like = cars.boost
     forward, _, up = cars.rotation.unbind(0)
-    grounded = facts.wheels >= 3
-    pressed = (control.jump > 0) & (cars.held == 0)
+    flags = _flags(cars, control, facts)
 
-    flipping = (cars.flipping > 0) & ~grounded & (cars.flip_ticks < rules.FLIP_TICKS)
-    torque, throttle_air = _in_the_air(cars, control, facts, flipping)
-    jump, jump_start, jump_force = _jump(cars, control, grounded, pressed)
-    auto_start, auto = _auto_flip(cars, pressed)
-    turning = auto["auto_flip"] > 1
-    second, flip, kick = _second_press(cars, control, facts.speed, pressed & ~turning, grounded, flipping, jump)
+    flipping = flags.flipping & ~flags.grounded & (cars.flip_ticks < rules.FLIP_TICKS)
+    torque = _in_the_air(cars, control, facts, flags, flipping)
+    jumping, jumped, jump_ticks, jump_start, jump_force = _jump(cars, flags)
+    auto_start, auto_ticks, auto_side = _auto_flip(cars, flags)
+    turning = auto_ticks > 1
+    can = flags.pressed & ~turning & ~flags.grounded
+    leaps, flip, kick, numbers = _second_press(cars, control, facts, flags, can, flipping, jumped & ~jumping)
 
-    kick = kick + up * (rules.JUMP_SPEED * (jump_start + second["leap"]) - rules.AUTO_FLIP_SPEED * auto_start)
-    flip_ticks = flip["flip_ticks"]
-    flipping = (flip["flipping"] > 0) & (flip_ticks < rules.FLIP_TICKS)
-    falling = (cars.velocity[2] + kick[2] < 0) | (flip_ticks < rules.FLIP_DAMPING_ALWAYS)
-    slowed = flipping & (flip_ticks >= rules.FLIP_DAMPING_FROM) & falling
-    slowing = (cars.velocity[2] + kick[2]) * (slowed.to(kind) * (rules.FLIP_DAMPING - 1))
-    kick = torch.stack((kick[0], kick[1], kick[2] + slowing))
-    twist = forward * (auto["auto_side"] * turning * (rules.AUTO_FLIP_SPIN * DT))
+    speed = (jump_start | leaps) * constant((rules.JUMP_SPEED,), like[0])
+    kick = torch.addcmul(kick, up, speed.add(auto_start, alpha=-rules.AUTO_FLIP_SPEED))
+    flipped, flipping, flip_ticks = flip
+    falls = cars.velocity[2] + kick[2]
+    falling = (falls < 0) | (flip_ticks < rules.FLIP_DAMPING_ALWAYS)
+    slowed = flipping & (flip_ticks < rules.FLIP_TICKS) & (flip_ticks >= rules.FLIP_DAMPING_FROM) & falling
+    upright = constant((0.0, 0.0, 1.0), like)
+    kick = torch.addcmul(kick, upright, falls * slowed * (rules.FLIP_DAMPING - 1))
+    twist = forward * (auto_side * turning * (rules.AUTO_FLIP_SPIN * DT))
 
-    roll_force, roll_torque = _auto_roll(cars, facts)
-    boost, boosted = _boost(cars, control, grounded)
-    force = up * jump_force + forward * (throttle_air + boosted) + roll_force
-    force = force + _gravity_and_grip(facts)
+    acts, roll_torque = _auto_roll(cars, facts, flags)
+    boost, boosting, boosted = _boost(cars, flags)
+    # Gravity, and what presses a car to the surface under its wheels or under its body.
+    grip = 0.5 + (facts.driven | facts.moving) * (1 - facts.up[2].abs())
+    press = (grip * (facts.wheels > 0) * -rules.GRAVITY).add(acts, alpha=-rules.AUTO_ROLL_FORCE)
+    force = up * jump_force + forward * (control.throttle * ~flags.grounded * rules.AIR_THROTTLE + boosted)
+    force = torch.addcmul(force, facts.up, press) - upright * rules.GRAVITY
+    told = (flags.jump, jumping, jumped, (flags.double_jumped | leaps) & ~flags.grounded, flipped, flipping)
+    names = ("held", "jumping", "jumped", "double_jumped", "flipped", "flipping")
     changes = {
-        **jump,
-        **boost,
-        **flip,
-        "double_jumped": second["double_jumped"],
-        "air_ticks": second["air_ticks"],
-        "auto_flip": (auto["auto_flip"] - 1).clamp_min(0.0),
-        "auto_side": auto["auto_side"],
-        "held": (control.jump > 0).to(kind),
+        **{name: value.to(like.dtype) for name, value in zip(names, told)},
+        **{"jump_ticks": jump_ticks, "flip_ticks": flip_ticks, **numbers, "boost": boost, "boosting": boosting},
+        "auto_flip": (auto_ticks - 1).clamp_min(0.0),
+        "auto_side": auto_side,
     }
     return changes, Thrust(kick, twist, force, torque + roll_torque)
 
 
-def _gravity_and_grip(facts: Facts) -> Tensor:
-    """Returns gravity plus the force that presses a car to the surface under its wheels."""
-    stuck = (facts.throttle != 0) | (facts.speed.abs() > rules.STOPPING_SPEED)
-    grip = 0.5 + torch.where(stuck, 1 - facts.up[2].abs(), 0.0)
-    pressed = facts.up * torch.where(facts.wheels > 0, -rules.GRAVITY * grip, 0.0)
-    return torch.stack((pressed[0], pressed[1], pressed[2] - rules.GRAVITY))
-
-
-def _in_the_air(cars: Cars, control: Control, facts: Facts, flipping: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the torque ``[3, ...]`` of a flip or of the sticks, and the throttle's push forward."""
-    kind = cars.boost.dtype
-    airborne = facts.wheels < 3
-    flip = torch.stack((cars.flip_axis[0] * rules.FLIP_ROLL, cars.flip_axis[1] * rules.FLIP_PITCH))
+def _in_the_air(cars: Cars, control: Control, facts: Facts, flags: Flags, flipping: Tensor) -> Tensor:
+    """Returns the torque ``[3, ...]`` of a flip or of the sticks."""
+    like = control.pitch
     # A stick held against the flip's pitch cancels it.
     cancels = cars.flip_axis[1] * control.pitch > 0
-    share = torch.where(cancels, 1 - control.pitch.abs().clamp_max(1.0), 1.0)
-    spinning = flipping.to(kind)
+    share = torch.rsub(constant((0.0, 1.0), like) * (cancels * control.pitch.abs()), 1)
+    flip = cars.flip_axis * share * constant((rules.FLIP_ROLL, rules.FLIP_PITCH), like) * flipping
     stalled = (cars.flip_axis == 0).all(0)
-    free = ~flipping | stalled | (cancels & (cars.flip_axis[1] != 0))
-    free = free & (facts.wheels == 0) & (cars.auto_flip == 0)
-    locked = flipping | ((cars.flipped > 0) & (cars.flip_ticks < rules.FLIP_TICKS + rules.FLIP_LOCK))
-    pitch = torch.where(locked, 0.0, control.pitch)
-    sticks = torch.stack((-control.roll, -pitch, control.yaw))
-    used = 1 - sticks.abs()
-    used = torch.stack((torch.ones_like(pitch), used[1], used[2]))
-    control_torque = sticks * constant(rules.AIR_TORQUE, pitch)
-    damping = facts.spin * used * constant(rules.AIR_DAMPING, pitch)
-    local = (control_torque - damping) * (rules.AIR_SCALE * free.to(kind))
-    local = torch.stack((local[0] + flip[0] * spinning, local[1] + flip[1] * share * spinning, local[2]))
-    local = local * airborne.to(kind)
-    throttle = control.throttle * (rules.AIR_THROTTLE * airborne.to(kind))
-    return (cars.rotation * local[:, None]).sum(0), throttle
+    free = (~flipping | stalled | cancels) & (facts.wheels == 0) & ~flags.auto_flip
+    locked = flipping | (flags.flipped & (cars.flip_ticks < rules.FLIP_TICKS + rules.FLIP_LOCK))
+    sticks = torch.stack((control.roll, control.pitch * ~locked, control.yaw))
+    damping = facts.spin * torch.addcmul(constant(_AIR_DAMPING, like), constant(_STICK_DAMPING, like), sticks.abs())
+    local = (sticks * constant(_AIR_TORQUE, like) - damping) * free
+    local = torch.cat((local[:2] + flip, local[2:])) * ~flags.grounded
+    return to_world(cars.rotation, local)
 
 
-def _jump(cars: Cars, control: Control, grounded: Tensor, pressed: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Returns changes of ``cars``, the flag of a starting jump, and the acceleration along up."""
-    kind = cars.boost.dtype
-    was, ticks = cars.jumping > 0, cars.jump_ticks
-    landed = grounded & ~was & ~((cars.jumped > 0) & (ticks < rules.JUMP_RESET))
-    holds = (ticks < rules.JUMP_EARLY) | ((control.jump > 0) & (ticks < rules.JUMP_LONGEST))
-    start = ~was & grounded & pressed
-    jumping = (was & holds) | start
-    jumped = jumping | ((cars.jumped > 0) & ~landed)
-    ticks = torch.where(start, 0.0, ticks)
-    share = torch.where(ticks < rules.JUMP_EARLY, rules.JUMP_EARLY_SHARE, 1.0)
-    force = jumping.to(kind) * share * rules.JUMP_ACCELERATION
-    now = {"jumping": jumping.to(kind), "jumped": jumped.to(kind), "jump_ticks": ticks + jumped.to(kind)}
-    return now, start.to(kind), force
+def _jump(cars: Cars, flags: Flags) -> tuple[Tensor, ...]:
+    """Returns flags of a jump and of having jumped, ticks, the flag of a start, and the acceleration along up."""
+    ticks = cars.jump_ticks
+    landed = flags.grounded & ~flags.jumping & ~(flags.jumped & (ticks < rules.JUMP_RESET))
+    holds = (ticks < rules.JUMP_EARLY) | (flags.jump & (ticks < rules.JUMP_LONGEST))
+    start = flags.grounded & flags.pressed & ~flags.jumping
+    jumping = (flags.jumping & holds) | start
+    jumped = jumping | (flags.jumped & ~landed)
+    ticks = ticks * ~start
+    early, late = (constant((rules.JUMP_ACCELERATION * share,), ticks[0]) for share in (rules.JUMP_EARLY_SHARE, 1.0))
+    return jumping, jumped, ticks + jumped, start, torch.where(ticks < rules.JUMP_EARLY, early, late) * jumping
 
 
-def _auto_flip(cars: Cars, pressed: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def _auto_flip(cars: Cars, flags: Flags) -> tuple[Tensor, Tensor, Tensor]:
     """Turns over a car on its roof when jump is pressed; returns the flag of the start, ticks left and side."""
-    kind = cars.boost.dtype
     roll = torch.atan2(-cars.rotation[1, 2], cars.rotation[2, 2])
-    lies = (cars.touching > 0) & (cars.touch_normal[2] > rules.AUTO_FLIP_SLOPE)
-    start = pressed & lies & (roll.abs() > rules.AUTO_FLIP_ROLL)
-    ticks = torch.where(start, (rules.AUTO_FLIP_TICKS / math.pi * roll.abs()).ceil() + 1, cars.auto_flip)
-    side = torch.where(start, torch.where(roll > 0, 1.0, -1.0), cars.auto_side)
-    return start.to(kind), {"auto_flip": ticks, "auto_side": side}
+    tilt = roll.abs()
+    lies = flags.touching & (cars.touch_normal[2] > rules.AUTO_FLIP_SLOPE)
+    start = flags.pressed & lies & (tilt > rules.AUTO_FLIP_ROLL)
+    ticks = torch.where(start, (tilt * (rules.AUTO_FLIP_TICKS / math.pi)).ceil() + 1, cars.auto_flip)
+    return start, ticks, torch.where(start, roll.sign(), cars.auto_side)
 
 
 def _second_press(
-    cars: Cars,
-    control: Control,
-    speed: Tensor,
-    pressed: Tensor,
-    grounded: Tensor,
-    flipping: Tensor,
-    jump: dict[str, Tensor],
-) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-    """Applies a double jump or flip; returns changes, those of a flip, and its kick ``[3, ...]``."""
-    kind = cars.boost.dtype
-    aloft = ~grounded
-    counts = aloft & (jump["jumped"] > 0) & (jump["jumping"] == 0)
-    air_ticks = torch.where(counts, cars.air_ticks + 1, 0.0)
-    can = aloft & pressed & (air_ticks <= rules.SECOND_JUMP_LATEST)
-    can = can & (cars.double_jumped == 0) & (cars.flipped == 0)
-    stick = control.pitch.abs() + control.yaw.abs() + control.roll.abs()
-    starts = can & (stick >= rules.FLIP_INPUT)
-    leaps = (can & ~starts).to(kind)
-    double_jumped = torch.where(grounded, 0.0, torch.maximum(cars.double_jumped, leaps))
+    cars: Cars, control: Control, facts: Facts, flags: Flags, can: Tensor, flipping: Tensor, aloft: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Tensor, dict[str, Tensor]]:
+    """Applies a double jump or flip.
 
-    forth, side = _flip_direction(control)
-    begun = starts.to(kind)
-    flipped = torch.where(grounded, 0.0, torch.maximum(cars.flipped, begun))
-    ticks = torch.where(starts, 0.0, cars.flip_ticks) + flipped
-    axis = torch.where(starts, torch.stack((-side, forth)), cars.flip_axis)
-    flip = {
-        "flipped": flipped,
-        "flipping": flipped * torch.maximum(flipping.to(kind), begun),
-        "flip_ticks": torch.where(grounded, 0.0, ticks),
-        "flip_axis": axis,
-    }
-    kick = _flip_kick(cars, forth, side, speed) * begun
-    return {"double_jumped": double_jumped, "air_ticks": air_ticks, "leap": leaps}, flip, kick
+    Args:
+        can: whether jump has just been pressed off the ground.
+        aloft: whether a jump has ended.
+
+    Returns:
+        The flag of a double jump; flags and ticks of a flip; its kick ``[3, ...]``; changes of ``cars``.
+    """
+    off = ~flags.grounded
+    air_ticks = (cars.air_ticks + 1) * (aloft & off)
+    can = can & (air_ticks <= rules.SECOND_JUMP_LATEST) & ~(flags.double_jumped | flags.flipped)
+    starts = can & (torch.stack(control[2:5]).abs().sum(0) >= rules.FLIP_INPUT)
+    axis = -torch.stack((control.yaw + control.roll, control.pitch))
+    axis = axis * (axis.abs() >= 0.1)
+    axis = axis / torch.hypot(*axis.unbind(0)).clamp_min(1.0e-6)
+    flipped = (flags.flipped | starts) & off
+    ticks = (cars.flip_ticks * ~starts + flipped) * off
+    flip = (flipped, flipped & (flipping | starts), ticks)
+    kick = _flip_kick(cars, axis, facts.speed) * starts
+    changes = {"air_ticks": air_ticks, "flip_axis": torch.where(starts, axis, cars.flip_axis)}
+    return can & ~starts, flip, kick, changes
 
 
-def _flip_direction(control: Control) -> tuple[Tensor, Tensor]:
-    """Returns the forward and sideways shares of a flip."""
-    forth, side = -control.pitch, control.yaw + control.roll
-    forth = torch.where(forth.abs() < 0.1, 0.0, forth)
-    side = torch.where(side.abs() < 0.1, 0.0, side)
-    size = torch.hypot(forth, side).clamp_min(1.0e-6)
-    return forth / size, side / size
+def _flip_kick(cars: Cars, axis: Tensor, speed: Tensor) -> Tensor:
+    """Returns the horizontal change of velocity ``[3, ...]`` by a flip about an axis (forward, right)."""
+    side, forth = axis.unbind(0)
+    fast = speed.abs()
+    backward = torch.where(fast < 100.0, forth < 0, (forth >= 0) != (speed >= 0))
+    forth = forth * (1 + backward * (fast * (1.6 / rules.CAR_TOP_SPEED) + 1 / 15))
+    side = side * (fast * (0.9 / rules.CAR_TOP_SPEED) + 1)
+    ahead = cars.rotation[0] * constant((1.0, 1.0, 0.0), speed)
+    ahead = ahead * (rules.FLIP_SPEED / torch.hypot(ahead[0], ahead[1]).clamp_min(1.0e-6))
+    return torch.addcmul(ahead * forth, cross(ahead, constant((0.0, 0.0, 1.0), speed)), side)
 
 
-def _flip_kick(cars: Cars, forth: Tensor, side: Tensor, speed: Tensor) -> Tensor:
-    """Returns the horizontal change of velocity ``[3, ...]``."""
-    ratio = speed.abs() / rules.CAR_TOP_SPEED
-    backward = torch.where(speed.abs() < 100.0, forth < 0, (forth >= 0) != (speed >= 0))
-    forth = forth * torch.where(backward, (16 / 15) * (1 + 1.5 * ratio), 1.0) * rules.FLIP_SPEED
-    side = side * (1 + 0.9 * ratio) * rules.FLIP_SPEED
-    x, y = cars.rotation[0, 0], cars.rotation[0, 1]
-    size = torch.hypot(x, y).clamp_min(1.0e-6)
-    x, y = x / size, y / size
-    return torch.stack((x * forth - y * side, y * forth + x * side, torch.zeros_like(x)))
+def _auto_roll(cars: Cars, facts: Facts, flags: Flags) -> tuple[Tensor, Tensor]:
+    """Turns a car upright that touches with its body or some wheels while the throttle is pressed.
 
-
-def _auto_roll(cars: Cars, facts: Facts) -> tuple[Tensor, Tensor]:
-    """Turns a car upright that touches with its body or some wheels while the throttle is pressed."""
+    Returns:
+        Whether it does, ``[...]`` bool, and the torque.
+    """
     some = (facts.wheels > 0) & (facts.wheels < 4)
-    acts = ((facts.throttle != 0) & (some | (cars.touching > 0))).to(cars.boost.dtype)
-    forward, right, _ = cars.rotation.unbind(0)
-    across = cross(facts.up, forward)
-    ahead = cross(across, facts.up)
-    roll = torch.where(dot(right, facts.up) >= 0, -1.0, 1.0) * (1 - dot(right, across).clamp(0.0, 1.0))
-    pitch = torch.where(dot(forward, facts.up) >= 0, 1.0, -1.0) * (1 - dot(forward, ahead).clamp(0.0, 1.0))
-    torque = (forward * roll + right * pitch) * (rules.AUTO_ROLL_TORQUE * acts)
-    return facts.up * (-rules.AUTO_ROLL_FORCE * acts), torque
+    acts = facts.driven & (some | flags.touching)
+    axes = cars.rotation[:2]
+    across = cross(facts.up, axes[0])
+    near = (axes * torch.stack((cross(across, facts.up), across))).sum(1).clamp(0.0, 1.0)
+    like = facts.speed
+    leans = (axes * facts.up).sum(1) >= 0
+    pitch, roll = (torch.where(leans, constant(_LEANING, like), constant(_UPRIGHT, like)) * (1 - near) * acts).unbind(0)
+    return acts, axes[0] * roll + axes[1] * pitch
 
 
-def _boost(cars: Cars, control: Control, grounded: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Returns changes of ``cars`` and the acceleration forward."""
-    kind = cars.boost.dtype
-    goes_on = (cars.boosting > 0) & (cars.boosting < rules.BOOST_SHORTEST)
-    on = ((cars.boost > 0) & ((control.boost > 0) | goes_on)).to(kind)
-    left = (cars.boost - on * (rules.BOOST_USE * DT)).clamp_min(0.0)
-    force = on * torch.where(grounded, rules.BOOST_GROUND, rules.BOOST_AIR)
-    return {"boost": left, "boosting": (cars.boosting + 1) * on}, force
+def _boost(cars: Cars, flags: Flags) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the boost left, the ticks for which it has been on, and the acceleration forward."""
+    on = flags.tank & (flags.boost | (flags.boosting & (cars.boosting < rules.BOOST_SHORTEST)))
+    left = cars.boost.add(on, alpha=-rules.BOOST_USE * DT).clamp_min(0.0)
+    ground, air = (constant((value,), cars.boost[0]) for value in (rules.BOOST_GROUND, rules.BOOST_AIR))
+    return left, (cars.boosting + 1) * on, torch.where(flags.grounded, ground, air) * on
 
 
 def drive(cars: Cars, controls: Tensor, ground: WheelGround) -> tuple[Cars, Motion]:
@@ -397,18 +388,14 @@ def drive(cars: Cars, controls: Tensor, ground: WheelGround) -> tuple[Cars, Moti
     """
     control = Control(*controls.unbind(0))
     rotation = cars.rotation
-    velocity, spin = to_local(rotation, cars.velocity), to_local(rotation, cars.spin)
+    velocity, spin = to_local(rotation[:, :, None], torch.stack((cars.velocity, cars.spin), 1)).unbind(1)
     wheels = roll_on(cars, ground, velocity, spin)
-    speed = velocity[0]
-    told = tell_wheels(cars, control, wheels, ground.slope, speed)
+    speed, throttle = velocity[0], real_throttle(cars, control)
     local_up = (ground.normal * wheels.contact).sum(1)
     up = torch.where(wheels.standing > 0, unit(to_world(rotation, local_up)), cars.touch_normal)
-    facts = Facts(speed, wheels.standing, real_throttle(cars, control), up, spin)
+    facts = Facts(speed, wheels.standing, throttle, up, spin, throttle != 0, speed.abs() > rules.STOPPING_SPEED)
+    told = tell_wheels(cars, control, wheels, ground.slope, facts)
     done, thrust = maneuver(cars, control, facts)
-    motion = Motion(
-        cars.velocity + thrust.kick + to_world(rotation, wheels.push),
-        cars.spin + thrust.twist + to_world(rotation, wheels.turn),
-        thrust.force,
-        thrust.torque,
-    )
+    push, turn = to_world(rotation[:, :, None], torch.stack((wheels.push, wheels.turn), 1)).unbind(1)
+    motion = Motion(cars.velocity + thrust.kick + push, cars.spin + thrust.twist + turn, thrust.force, thrust.torque)
     return cars.replace(**told, **done), motion

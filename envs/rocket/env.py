@@ -90,7 +90,7 @@ class Rocket(World):
         idle_seconds: time in s without a touch of the ball after which an episode is truncated.
         ramps: whether the edges between walls, floor and ceiling are round; otherwise walls are bumpers.
         compiled: whether to compile ticks and forecasts with ``torch.compile`` (minutes the first time; same results to
-            rounding). On a GPU it has no effect.
+            rounding).
         backend: simulator: ``"torch"``, in this process, or ``"rocketsim"``, the original one.
         workers: number of processes with the original simulator, at least one.
         worker_timeout: seconds that a worker may take for a step before it counts as hung.
@@ -155,8 +155,8 @@ class Rocket(World):
         self._options = RocketMatchOptions(
             observation, weights, tick_skip, most, idle, field, not looks_are_free(self.device)
         )
-        self.kernels = compiled_kernels() if compiled and not self._options.dense else PLAIN
-        """The functions of a tick; the dense ticks of a GPU use only the eager ones."""
+        self.kernels = compiled_kernels(num_worlds if self._options.dense else 1024) if compiled else PLAIN
+        """The functions of a tick."""
         self.controls: Tensor | None = None
         """The controls of the last step, ``[8, C, W]``, None before the first."""
         self._pool = StartPool(self._start, RocketOpening.restored)

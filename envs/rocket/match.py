@@ -14,7 +14,7 @@ from .field import Field
 from .observation import observe
 from .prediction import forecast
 from .rewards import TERMS, Before, begin, judge
-from .simulation import PLAIN, Events, RocketKernels, advance, advance_densely
+from .simulation import PLAIN, Events, RocketKernels, advance
 from .state import RocketState
 from .vectors import constant
 
@@ -127,14 +127,14 @@ def play(
         controls: ``[8, C, W]``, held for all ticks of the step.
     """
     world: RocketState = match.world
-    total: Events | None = None
+    happened = []
     for _ in range(options.tick_skip):
         if options.dense:
-            world, events = advance_densely(world, controls, options.field)
+            world, events = kernels.dense(world, controls, options.field)
         else:
             world, events = advance(world, controls, options.field, kernels)
-        total = events if total is None else Events(*(a + b for a, b in zip(total, events)))
-    assert total is not None
+        happened.append(events)
+    total = Events(*(torch.stack(ticks).sum(0) for ticks in zip(*happened)))
     return conclude(match, world, total, options, kernels)
 
 
@@ -146,7 +146,7 @@ def conclude(
     kernels: RocketKernels = PLAIN,
 ) -> tuple[RocketMatch, RocketOutcome]:
     """Computes rewards, ends, sums and observations after the ticks of a step."""
-    ahead = forecast(world.ball, kernels.leap)
+    ahead = forecast(world.ball, kernels.flights)
     terms, before = judge(world, events, match.before, ahead)
     present = (~world.cars.gone.isinf()).to(terms.dtype)
     terms = terms * constant(options.weights, present) * present

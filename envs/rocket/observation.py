@@ -15,7 +15,7 @@ from torch import Tensor
 from . import rules
 from .prediction import Forecast, intercept
 from .state import Ball, Cars, RocketState, team_signs, team_turns
-from .vectors import constant, length, unit
+from .vectors import constant, dot, length, unit
 
 KINDS = ("rlbot180", "compact")
 _PLACE, _SPEED, _SPIN = 1 / 4096, 1 / 2300, 1 / 5.5
@@ -146,19 +146,17 @@ def _published(state: RocketState, ahead: Forecast) -> list[Tensor]:
 def _nearest_pads(state: RocketState, view: RocketView) -> Tensor:
     """Returns ``[60, C, W]``: place, availability, size and distance of the ten nearest pads."""
     like = view.position[0]
-    x, y = (constant([place[axis] * _PLACE for place in rules.PADS], like) for axis in (0, 1))
+    places = constant([place[axis] * _PLACE for axis in (0, 1) for place in rules.PADS], like).unflatten(0, (2, -1))
     z = rules.PAD_Z * _PLACE
     big = constant([float(place in rules.BIG_PADS) for place in rules.PADS], like)
-    east, north, up = view.position.unbind(0)
-    distance2 = (x - east) ** 2 + (y - north) ** 2 + (z - up) ** 2  # [34, C, W]
-    least, index = distance2.topk(_PADS, dim=0, largest=False)
-    there = _pads_there(state).gather(0, index)
-
-    def chosen(column: Tensor) -> Tensor:
-        return column.reshape(-1)[index]
-
-    columns = (chosen(x), chosen(y), torch.full_like(least, z), there, chosen(big), least.sqrt())
-    return torch.stack(columns, 1).flatten(0, 1)
+    offset = places - view.position[:2, None]
+    distance2 = dot(offset, offset) + (z - view.position[2]) ** 2  # [34, C, W]
+    # Of pads that are equally near but for rounding, such as those to the left and right at a kick-off, the first.
+    order = constant([2.0e-7 * pad for pad in range(len(rules.PADS))], like)
+    index = (distance2 + order).topk(_PADS, dim=0, largest=False).indices
+    x, y = places[:, :, 0, 0][:, index].unbind(0)
+    there, least = _pads_there(state).gather(0, index), distance2.gather(0, index).sqrt()
+    return torch.stack((x, y, torch.full_like(x, z), there, big[:, 0, 0][index], least), 1).flatten(0, 1)
 
 
 def _match(state: RocketState, view: RocketView) -> Tensor:

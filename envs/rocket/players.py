@@ -6,7 +6,6 @@ computes all cars of all worlds at once with masks, in the view of their own tea
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from ..world import Sides
 from . import rules
 from .actions import chosen_for
 from .match import COUNTED, TEAMS
-from .prediction import Forecast, Leap, forecast, intercept
+from .prediction import FlightKernels, Forecast, forecast, intercept
 from .state import RocketState, team_signs, team_turns
 from .vectors import constant, dot, length, to_local, unit
 
@@ -42,13 +41,13 @@ class _Sight(NamedTuple):
     grounded: Tensor  # bool
 
 
-def rule_controls(state: RocketState, fly_on: Callable[[Tensor], Leap] | None = None) -> Tensor:
+def rule_controls(state: RocketState, flights: FlightKernels | None = None) -> Tensor:
     """Returns ``[8, C, W]`` of :class:`~rlstack.envs.rocket.driving.Control` for every car.
 
     Args:
-        fly_on: see :func:`~rlstack.envs.rocket.prediction.forecast`.
+        flights: see :func:`~rlstack.envs.rocket.prediction.forecast`.
     """
-    sight = _look(state, forecast(state.ball, fly_on))
+    sight = _look(state, forecast(state.ball, flights))
     chases = _is_nearest(state, sight)
     flies = _wants_to_fly(state, sight, chases)
     target = _target(state, sight, chases)
@@ -211,7 +210,7 @@ def _rule(env: Any, worlds: Tensor) -> Tensor:
     state = env.worlds.world
     if len(worlds) < state.clock.shape[-1]:
         state = state.map(lambda value: value.index_select(-1, worlds))
-    return chosen_for(env.options["actions"], rule_controls(state, env.kernels.leap))
+    return chosen_for(env.options["actions"], rule_controls(state, env.kernels.flights))
 
 
 SIDES = Sides(

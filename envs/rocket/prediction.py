@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from . import rules
 from .state import Ball, Cars
-from .vectors import dot, length
+from .vectors import constant, dot, length
 
 STEPS = 60
 STEP = 1 / 15
@@ -22,7 +23,15 @@ LEAP_STEPS = 10
 _WIDE, _LONG = rules.HALF_WIDTH - rules.BALL_RADIUS, rules.HALF_LENGTH - rules.BALL_RADIUS
 _TOP = rules.HEIGHT - rules.BALL_RADIUS
 _POST, _BAR = rules.GOAL_HALF_WIDTH - rules.BALL_RADIUS, rules.GOAL_HEIGHT - rules.BALL_RADIUS
+_MIDDLE = 0.5 * (rules.BALL_REST + _TOP)
 _KEPT = (1 - rules.BALL_DRAG) ** STEP
+_BACK = 1 + rules.BALL_RESTITUTION
+_MOVE = (*(1.0, STEP * _KEPT, -0.5 * STEP), *(0.0, _KEPT, -1.0), *(0.0, 0.0, 1.0))
+"""A step of place, speed, and what gravity takes off the speed, as a matrix."""
+_MOST = (*(_WIDE, _TOP - _MIDDLE), *(0.0, 0.0), *(torch.inf, torch.inf))
+_GONE = tuple(STEP * _KEPT**step for step in range(1, STEPS + 1))
+"""Seconds at the first speed that a step's way corresponds to."""
+_BOUNCES = 2  # of the fastest ball off end walls within four seconds
 _REACH_HEIGHT = 500.0  # higher balls are not met
 _ARM = 150.0  # a car and the ball touch at about this distance
 
@@ -34,58 +43,77 @@ class Forecast(NamedTuple):
     threat: Tensor  # [W] 1: blue is about to score, -1: orange is, 0: neither within two seconds
 
 
-def forecast(ball: Ball, fly_on: Callable[[Tensor], Leap] | None = None) -> Forecast:
+class Leap(NamedTuple):
+    """Some steps of flights across the field and upwards."""
+
+    path: Tensor  # [2, 10, W] from the middle
+    unbounced: Tensor  # [10, W] heights before a bounce in the same step
+    flight: Tensor  # [3, 2, W] at the end
+
+
+class FlightKernels(NamedTuple):
+    """The functions of a forecast, eager or compiled."""
+
+    leap: Callable[[Tensor], Leap]
+    lengthwise: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def forecast(ball: Ball, kernels: FlightKernels | None = None) -> Forecast:
     """Computes the flights without spin, ramps and corners.
 
     Args:
-        fly_on: :func:`leap`, eager (None) or compiled.
+        kernels: :func:`leap` and :func:`lengthwise`, eager (None) or compiled.
     """
-    moves = (dot(ball.velocity, ball.velocity) > 0).to(ball.velocity.dtype)
-    flight = torch.cat((ball.position, ball.velocity, (rules.GRAVITY * STEP * moves)[None]))
-    threat = torch.zeros_like(moves)
-    paths = []
-    for step in range(0, STEPS, LEAP_STEPS):
-        path, flight, scored = (fly_on or leap)(flight)
-        if step < SHOT_STEPS:
-            threat = torch.where(threat == 0, scored, threat)
-        paths.append(path)
-    return Forecast(torch.cat(paths, 1), threat)
-
-
-class Leap(NamedTuple):
-    """Some steps of flights."""
-
-    path: Tensor  # [3, 10, W]
-    flight: Tensor  # [7, W] at the end
-    scored: Tensor  # [W] sign of y where a ball has crossed a goal line, otherwise 0
+    leaps, lengths = kernels or (leap, lengthwise)
+    place, speed = ball.position, ball.velocity
+    fall = constant((0.0, rules.GRAVITY * STEP), place[0]) * (dot(speed, speed) > 0)
+    flight = torch.stack((place[::2] - constant((0.0, _MIDDLE), place[0]), speed[::2], fall))
+    found = []
+    for _ in range(0, STEPS, LEAP_STEPS):
+        found.append(leaps(flight))
+        flight = found[-1].flight
+    x, z = torch.cat([part.path for part in found], 1).unbind(0)
+    free = (x.abs() < _POST) & (torch.cat([part.unbounced for part in found]) < _BAR - _MIDDLE)
+    y = lengths(place[1], speed[1], free)
+    shots = y[:SHOT_STEPS]
+    beyond = (shots - shots.clamp(-rules.GOAL_LINE, rules.GOAL_LINE)).sign()
+    order = constant([0.5**step for step in range(SHOT_STEPS)], place[0])  # the line crossed first counts
+    return Forecast(torch.stack((x, y, z + _MIDDLE)), (beyond * order).sum(0).sign())
 
 
 def leap(flight: Tensor) -> Leap:
-    """Computes ten steps of flights ``[7, W]``: place, velocity, and what gravity takes off the latter in a step."""
-    x, y, z, vx, vy, vz, fall = flight.unbind(0)
-    scored = torch.zeros_like(z)
-    points = []
+    """Computes ten steps of flights ``[3, 2, W]``: place, speed, and what gravity takes off the latter in a step."""
+    like = flight[0, 0]
+    move = constant(_MOVE, flight[0]).unflatten(0, (3, 3))
+    most, none = constant(_MOST, like).unflatten(0, (3, 2)), constant((0.0,), like)
+    least = constant([-value for value in _MOST], like).unflatten(0, (3, 2))
+    unbounced, path = [], []
     for _ in range(LEAP_STEPS):
-        vx, vy, vz = vx * _KEPT, vy * _KEPT, vz * _KEPT - fall
-        x, y, z = x + vx * STEP, y + vy * STEP, z + (vz + 0.5 * fall) * STEP
-        x, vx = _reflected(x, vx, _WIDE)
-        free = (x.abs() < _POST) & (z < _BAR)
-        bounced, back = _reflected(y, vy, _LONG)
-        y, vy = torch.where(free, y.clamp(-rules.GOAL_BACK, rules.GOAL_BACK), bounced), torch.where(free, vy, back)
-        up = 0.5 * (rules.BALL_REST + _TOP)
-        shifted, vz = _reflected(z - up, vz, 0.5 * (_TOP - rules.BALL_REST))
-        z = shifted + up
-        scored = torch.where((scored == 0) & (y.abs() > rules.GOAL_LINE), torch.sign(y), scored)
-        points.append(torch.stack((x, y, z)))
-    return Leap(torch.stack(points, 1), torch.stack((x, y, z, vx, vy, vz, fall)), scored)
+        moved = (move * flight).sum(1)
+        over = moved - torch.minimum(torch.maximum(moved, least), most)
+        hits = torch.heaviside(over[0] * over[1], none)
+        flight = torch.addcmul(moved, over, hits, value=-_BACK)
+        unbounced.append(moved[0, 1])
+        path.append(flight[0])
+    return Leap(torch.stack(path, 1), torch.stack(unbounced), flight)
 
 
-def _reflected(place: Tensor, speed: Tensor, most: float) -> tuple[Tensor, Tensor]:
-    """Reflects a flight between walls at ``-most`` and ``most``, off which the ball bounces with less speed."""
-    beyond = place.abs() - most
-    hits = (beyond > 0) & (place * speed > 0)
-    back = torch.sign(place) * (most - rules.BALL_RESTITUTION * beyond)
-    return torch.where(hits, back, place), torch.where(hits, -rules.BALL_RESTITUTION * speed, speed)
+def lengthwise(place: Tensor, speed: Tensor, free: Tensor) -> Tensor:
+    """Returns y ``[60, W]`` of balls that bounce off the end walls unless they are ``free``, in a goal's mouth."""
+    ways = constant(_GONE, place)
+    path = torch.addcmul(place, speed, constant(tuple(accumulate(_GONE)), place))
+    for _ in range(_BOUNCES):
+        sign = speed.sign()
+        ahead = path * sign
+        hits = (ahead > _LONG) & ~free
+        count = hits.cumsum(0)
+        after = count > 0
+        # A ball that has lain at the back of a goal bounces with less.
+        lost = (ahead - speed.abs() * ways - rules.GOAL_BACK).clamp_min(0.0) * (hits & (count == 1))
+        bounced = sign * (_BACK * _LONG - rules.BALL_RESTITUTION * (ahead - lost.sum(0)))
+        path = torch.where(after, bounced, path)
+        speed = torch.where(after, -rules.BALL_RESTITUTION * speed, speed)
+    return path.clamp(-rules.GOAL_BACK, rules.GOAL_BACK)
 
 
 def intercept(cars: Cars, path: Tensor) -> tuple[Tensor, Tensor]:

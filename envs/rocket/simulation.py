@@ -20,7 +20,7 @@ from .bumps import crashes
 from .contacts import ContactKernels, meet_everywhere, meet_where_needed, press
 from .driving import drive
 from .field import Field, WheelGround, trace_floor
-from .prediction import Leap, leap
+from .prediction import FlightKernels, leap, lengthwise
 from .rules import DT
 from .solver import Met, Scene
 from .starts import respawned
@@ -112,95 +112,104 @@ def _traced(
 def finish(state: RocketState, driven: Cars, met: Met) -> tuple[RocketState, Events]:
     """Moves all objects, and applies bumps, pick-ups and goals."""
     struck = met.ball
-    ball = Ball(
-        state.ball.position + struck.velocity * DT + struck.shift,
-        clipped(struck.velocity + met.ball_kick, rules.BALL_TOP_SPEED),
-        clipped(struck.spin, rules.BALL_TOP_SPIN),
-    )
+    tops = (rules.BALL_TOP_SPEED, rules.BALL_TOP_SPIN), (rules.CAR_TOP_SPEED, rules.CAR_TOP_SPIN)
+    ball_motion = clipped(torch.stack((struck.velocity + met.ball_kick, struck.spin), 1), tops[0])
+    shift = struck.shift.add(struck.velocity, alpha=DT)
+    ball = Ball(state.ball.position + shift, *ball_motion.unbind(1))
     kind = ball.position.dtype
-    here = (driven.gone == 0).to(kind) * (1 - met.demolished)
+    here = (driven.gone == 0) * (1 - met.demolished)
     moved = met.cars
-    velocity = clipped(moved.velocity + met.kick, rules.CAR_TOP_SPEED) * here
-    position = driven.position + (moved.velocity * DT + moved.shift) * here
+    velocity, spin = (clipped(torch.stack((moved.velocity + met.kick, moved.spin), 1), tops[1]) * here).unbind(1)
+    position = driven.position + moved.shift.add(moved.velocity, alpha=DT) * here
     speed2 = dot(velocity, velocity)
     fast, quite = speed2 >= rules.SUPERSONIC**2, speed2 >= rules.SUPERSONIC_KEPT**2
     keeps = (driven.supersonic > 0) & (driven.supersonic_ticks < rules.SUPERSONIC_GRACE)
     supersonic = torch.where(keeps, quite, fast).to(kind)
     picked, gained, pads = _pick_up(state.pads, position, driven.boost, here)
-    bumps = (met.victim >= 0).to(kind)
+    bumps, line = met.victim >= 0, ball.position[1]
     cars = driven.replace(
         position=position,
         velocity=velocity,
-        spin=clipped(moved.spin, rules.CAR_TOP_SPIN) * here,
-        rotation=turned(driven.rotation, (moved.spin * DT + moved.twist) * here),
+        spin=spin,
+        rotation=turned(driven.rotation, moved.twist.add(moved.spin, alpha=DT) * here),
         boost=driven.boost + gained,
         touching=met.touching,
         touch_normal=met.touch_normal,
         extra_hit=met.extra,
         supersonic=supersonic,
         supersonic_ticks=(driven.supersonic_ticks + 1) * supersonic,
-        bump_wait=torch.where(bumps > 0, rules.BUMP_COOLDOWN + 0.0, (driven.bump_wait - 1).clamp_min(0.0)),
-        bumped=torch.where(bumps > 0, met.victim, driven.bumped),
-        gone=torch.where(met.demolished > 0, rules.RESPAWN_TICKS + 1.0, (driven.gone - 1).clamp_min(0.0)),
+        bump_wait=torch.where(bumps, constant((rules.BUMP_COOLDOWN,), line), (driven.bump_wait - 1).clamp_min(0.0)),
+        bumped=torch.where(bumps, met.victim, driven.bumped),
+        gone=torch.where(
+            met.demolished > 0, constant((rules.RESPAWN_TICKS + 1,), line), (driven.gone - 1).clamp_min(0.0)
+        ),
         age=driven.age + 1,
     )
-    line = ball.position[1]
-    scored = torch.where(line.abs() > rules.GOAL_LINE, torch.sign(line), 0.0)
+    scored = line.sign() * (line.abs() > rules.GOAL_LINE)
     goal = torch.where(state.goal == 0, scored, state.goal)
     new = RocketState(cars, ball, pads, state.clock + 1, goal)
     change = ball.velocity - state.ball.velocity
     power = met.hit * dot(change, change).sqrt()
     used = (state.cars.boost - driven.boost) * here
-    return new, Events(met.hit, power, bumps, met.demolishes, met.demolished, *picked, gained, used)
+    return new, Events(met.hit, power, bumps.to(kind), met.demolishes, met.demolished, *picked, gained, used)
 
 
 def _pick_up(
     pads: Tensor, position: Tensor, boost: Tensor, here: Tensor
 ) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
     """Returns reached pads, big and small, ``[C, W]``; their boost; and ticks until pads are back, ``[34, W]``."""
-    like = boost[0]
-    x, y = (constant([place[axis] for place in rules.PADS], like) for axis in (0, 1))
-    big = constant([float(place in rules.BIG_PADS) for place in rules.PADS], like)
-    radius = rules.SMALL_RADIUS + (rules.BIG_RADIUS - rules.SMALL_RADIUS) * big
+    like, count = boost, len(boost)
+    places = constant([place[axis] for axis in (0, 1) for place in rules.PADS], like).unflatten(0, (2, -1))
+    big = [float(place in rules.BIG_PADS) for place in rules.PADS]
+    radius = [rules.BIG_RADIUS if is_big else rules.SMALL_RADIUS for is_big in big]
     wants = (here > 0) & (boost < rules.BOOST_MOST) & ((position[2] - rules.PAD_Z).abs() < rules.PAD_REACH)
     # Numbers instead of flags: compiled code computes them several times faster.
-    away, waiting = torch.where(wants, 0.0, torch.inf), torch.where(pads > 0, torch.inf, 0.0)
-    taken_away, big_ones, all_ones = torch.zeros_like(pads), [], []
-    for car in range(len(boost)):  # the first of several cars takes it
-        apart = (position[0, car] - x) ** 2 + (position[1, car] - y) ** 2 + away[car] + waiting
-        takes = torch.where(apart < radius * radius, 1 - taken_away, 0.0)
-        taken_away = taken_away + takes
-        big_ones.append((takes * big).sum(0))
-        all_ones.append(takes.sum(0))
-    bigs = torch.stack(big_ones)
-    smalls = torch.stack(all_ones) - bigs
-    gained = torch.minimum(bigs * rules.BIG_BOOST + smalls * rules.SMALL_BOOST, rules.BOOST_MOST - boost)
-    wait = rules.SMALL_TICKS + (rules.BIG_TICKS - rules.SMALL_TICKS) * big
-    left = torch.where(taken_away > 0, wait, (pads - 1).clamp_min(0.0))
+    none, never = constant((0.0,), like[0]), constant((torch.inf,), like[0])
+    away, waiting = torch.where(wants, none, never), torch.where(pads > 0, never, none)
+    offset = places - position[:2, None]
+    apart = dot(offset, offset) + away + waiting[:, None]  # [34, C, W]
+    reaches = (apart < constant([size**2 for size in radius], like)).to(like.dtype)
+    # The first of several cars takes it.
+    earlier = constant([float(car > other) for car in range(count) for other in range(count)], like[0])
+    takes = reaches * ((earlier.unflatten(0, (count, count)) * reaches[:, None]).sum(2) == 0)
+    kinds = constant([*big, *[1 - value for value in big]], like).unflatten(0, (2, -1))
+    bigs, smalls = (kinds * takes).sum(1).unbind(0)
+    gained = torch.minimum((bigs * rules.BIG_BOOST).add(smalls, alpha=rules.SMALL_BOOST), rules.BOOST_MOST - boost)
+    wait = constant([rules.BIG_TICKS if is_big else rules.SMALL_TICKS for is_big in big], like[0])
+    left = torch.where(takes.sum(1) > 0, wait, (pads - 1).clamp_min(0.0))
     return (bigs, smalls), gained.clamp_min(0.0), left
 
 
 class RocketKernels(NamedTuple):
     """The functions of a tick, eager or compiled.
 
-    The first three run over all worlds, the others over the cars and worlds that need them. ``leap`` is for forecasts,
-    which are not part of a tick.
+    ``dense`` is a whole one, :func:`advance_densely`. Of the others, the first three run over all worlds, the next over
+    the cars and worlds that need them. ``flights`` is for forecasts, which are not part of a tick.
     """
 
+    dense: Callable[..., Any]
     drive: Callable[..., Any]
     fly: Callable[..., Any]
     finish: Callable[..., Any]
     trace: Callable[..., Any]
     contacts: ContactKernels
-    leap: Callable[[Tensor], Leap]
+    flights: FlightKernels
 
 
-PLAIN = RocketKernels(drive, fly, finish, Field.trace, ContactKernels(press, crashes, hits), leap)
+PLAIN = RocketKernels(
+    advance_densely,
+    drive,
+    fly,
+    finish,
+    Field.trace,
+    ContactKernels(press, crashes, hits),
+    FlightKernels(leap, lengthwise),
+)
 """The eager functions."""
 
 
-def compiled_kernels() -> RocketKernels:
-    """Returns the kernels, compiled for the shapes of their first call."""
+def compiled_kernels(balls: int = 1024) -> RocketKernels:
+    """Returns the kernels, compiled for the shapes of their first call; forecasts for so many balls at once."""
 
     def whole(function: Callable[..., Any]) -> Compiled:
         return Compiled(function, f"{function.__name__} of rocket", dynamic=False)
@@ -209,6 +218,6 @@ def compiled_kernels() -> RocketKernels:
         return CompiledColumns(function, f"{function.__name__} of rocket", size)
 
     contacts = ContactKernels(columns(press, 512), columns(crashes, 128), columns(hits, 128))
-    return RocketKernels(
-        whole(drive), whole(fly), whole(finish), columns(Field.trace, 512), contacts, columns(leap, 1024)
-    )
+    flights = FlightKernels(columns(leap, balls), columns(lengthwise, balls))
+    tick = whole(advance_densely), whole(drive), whole(fly), whole(finish), columns(Field.trace, 512)
+    return RocketKernels(*tick, contacts, flights)

@@ -12,6 +12,7 @@ from . import rules
 from .driving import Motion
 from .rules import DT
 from .state import Ball, Cars
+from .vectors import constant, cross, dot
 
 _NEVER = -1.0e30
 
@@ -19,6 +20,13 @@ BALL_SCALE = (*[rules.BALL_MASS**-0.5] * 3, *[rules.BALL_INERTIA**-0.5] * 3)
 """Square roots of the ball's inverse masses for velocity and spin."""
 CAR_SCALE = (*[rules.CAR_MASS**-0.5] * 3, *[inertia**-0.5 for inertia in rules.CAR_INERTIA])
 """Square roots of a car's inverse masses, in its own axes."""
+BALL_EFFECT = tuple(effect for scale in BALL_SCALE[:3] for effect in (scale, scale * DT)) + tuple(
+    effect for scale in BALL_SCALE[3:] for effect in (scale, 0.0)
+)
+"""What scaled impulses change: of the motion, and those out of a penetration, which do not turn the ball."""
+CAR_EFFECT = tuple(effect for scale in CAR_SCALE[:3] for effect in (scale, scale * DT)) + tuple(
+    effect for scale in CAR_SCALE[3:] for effect in (scale, scale * DT * rules.PUSH_TURN)
+)
 
 
 class Moved(NamedTuple):
@@ -81,78 +89,79 @@ class Met(NamedTuple):
 def untouched(scene: Scene) -> Met:
     """Returns the result without contacts except between ball and field."""
     cars, motion = scene.cars, scene.motion
-    # Entries do not share tensors, since compiled code treats shared ones as another case.
-    still = [torch.zeros_like(cars.position) for _ in range(3)]
-    none = [torch.zeros_like(cars.boost) for _ in range(6)]
-    moved = Moved(motion.velocity + motion.force * DT, motion.spin + motion.torque * DT, *still[:2])
+    # Entries are not the same tensors, since compiled code treats shared ones as another case.
+    shift, twist, kick = cars.position.new_zeros(3, *cars.position.shape).unbind(0)
+    touching, hit, extra, victim, demolishes, demolished = cars.boost.new_zeros(6, *cars.boost.shape).unbind(0)
+    moved = Moved(motion.velocity.add(motion.force, alpha=DT), motion.spin.add(motion.torque, alpha=DT), shift, twist)
     quiet = torch.zeros_like(scene.ball.position)
-    touching, hit, extra, victim, demolishes, demolished = none
     normal = cars.touch_normal
-    return Met(moved, still[2], scene.bounced, quiet, touching, normal, hit, extra, victim - 1, demolishes, demolished)
+    return Met(moved, kick, scene.bounced, quiet, touching, normal, hit, extra, victim - 1, demolishes, demolished)
 
 
-def relax(rows: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float], sweeps: int) -> Tensor:
-    """Returns impulses ``[R, n]`` that bring the rows' velocities to the wanted values, as far as contacts can push.
+def relax(rows: Tensor, wanted: Tensor, deep: Tensor, active: Tensor, friction: Sequence[float]) -> Tensor:
+    """Returns impulses ``[R, 2, n]`` that change the rows' velocities as wanted, as far as contacts can push.
+
+    The second ones move bodies out of each other; they act along normals only.
 
     Args:
         rows: ``[R, D, n]``: directions in which impulses act on ``D`` velocities, each divided by the square root of
             its mass. The first ``K`` are normals, which only push; the others are friction, bounded by the normal
             impulse of the same contact.
         wanted: ``[R, n]`` changes of the rows' velocities.
+        deep: ``[K, n]`` velocities out of the penetrations.
         active: ``[K, n]`` bool.
-        friction: coefficients of the ``K`` contacts; empty where there are normals only.
-        sweeps: number of passes over all rows.
+        friction: coefficients of the ``K`` contacts.
     """
-    count = len(active)
+    size, count = len(rows), len(active)
     matrix = (rows[:, None] * rows).sum(2)
-    if not torch.compiler.is_compiling():
-        return _relaxed_in_place(matrix, wanted, active, friction, sweeps)
-    inverse = 1 / matrix.diagonal(dim1=0, dim2=1).transpose(0, 1).clamp_min(1.0e-12)
-    off = (matrix * inverse[:, None]) * (1 - torch.eye(len(rows), dtype=rows.dtype, device=rows.device))[..., None]
-    aims = wanted * inverse
-    aims = torch.cat((torch.where(active, aims[:count], _NEVER), aims[count:]))
-    impulses = [torch.zeros_like(aims[0])] * len(rows)
-    for _ in range(sweeps):
-        for row in range(len(rows)):
-            others = [off[row, other] * impulses[other] for other in range(len(rows)) if other != row]
-            value = aims[row] - sum(others) if others else aims[row]
+    inverse = matrix.diagonal(dim1=0, dim2=1).T.clamp_min(1.0e-12).reciprocal()[:, None]
+    matrix = matrix * inverse
+    aims = torch.stack((wanted, torch.cat((deep, torch.zeros_like(deep)))), 1) * inverse  # [R, 2, n]
+    aims = torch.cat((aims[:count].masked_fill(~active[:, None], _NEVER), aims[count:]))
+    like = aims[0, 0]
+    share = constant([value for own in friction for value in (own, 0.0)], like).unflatten(0, (count, 2))
+    if torch.compiler.is_compiling():
+        return _relaxed_by_rows(matrix, aims, share)
+    # A sweep subtracts the impulses of later rows, which are those of the previous sweep, all at once.
+    upper = constant([float(other > row) for row in range(size) for other in range(size)], like)
+    later = matrix[:, :, None] * upper.unflatten(0, (size, size))[:, :, None]
+    impulses, left = torch.zeros_like(aims), torch.empty_like(aims)
+    places, values = impulses.unbind(0), left.unbind(0)
+    below = [(left[row + 1 :], matrix[row + 1 :, row, None]) for row in range(size)]
+    for _ in range(rules.SWEEPS):
+        torch.sub(aims, (later * impulses).sum(1), out=left)
+        for row in range(count):
+            torch.clamp_min(values[row], 0.0, out=places[row])
+            below[row][0].addcmul_(below[row][1], places[row], value=-1)
+        most = impulses[:count] * share
+        bounds = list(zip((-most).unbind(0), most.unbind(0)))
+        for row, (low, high) in enumerate(bounds, count):
+            torch.clamp(values[row], low, high, out=places[row])
+            if row + 1 < size:
+                below[row][0].addcmul_(below[row][1], places[row], value=-1)
+    return impulses
+
+
+def _relaxed_by_rows(matrix: Tensor, aims: Tensor, share: Tensor) -> Tensor:
+    """Computes :func:`relax` without writing in place, for compiled code."""
+    size, count = len(matrix), len(share)
+    impulses = [torch.zeros_like(aims[0])] * size
+    for _ in range(rules.SWEEPS):
+        for row in range(size):
+            value = aims[row] - sum(matrix[row, other] * impulses[other] for other in range(size) if other != row)
             if row < count:
                 impulses[row] = value.clamp_min(0.0)
             else:
-                most = friction[row - count] * impulses[row - count]
+                most = share[row - count] * impulses[row - count]
                 impulses[row] = value.clamp(-most, most)
     return torch.stack(impulses)
 
 
-def _relaxed_in_place(matrix: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float], sweeps: int) -> Tensor:
-    """Computes :func:`relax` with fewer and larger operations, for eager code; overwrites ``matrix``."""
-    count = len(active)
-    diagonal = matrix.diagonal(dim1=0, dim2=1)
-    inverse = (1 / diagonal.clamp_min(1.0e-12)).T.contiguous()
-    matrix.mul_(inverse[:, None])
-    matrix.diagonal(dim1=0, dim2=1).zero_()
-    aims = wanted * inverse
-    aims[:count] = torch.where(active, aims[:count], _NEVER)
-    impulses = torch.zeros_like(aims)
-    places, factors, targets = impulses.unbind(0), matrix.unbind(0), aims.unbind(0)
-    for _ in range(sweeps):
-        for row, (place, factor, target) in enumerate(zip(places, factors, targets)):
-            value = torch.sub(target, (factor * impulses).sum(0))
-            if row < count:
-                torch.clamp_min(value, 0.0, out=place)
-            else:
-                most = places[row - count] * friction[row - count]
-                torch.clamp(value, -most, most, out=place)
-    return impulses
-
-
 def sideways(velocity: Tensor, normal: Tensor) -> Tensor:
     """Returns the direction ``[3, ...]`` of friction: that of the slip, or any in the plane without slip."""
-    slip = velocity - normal * (velocity * normal).sum(0)
-    size2 = (slip * slip).sum(0)
-    x, y, z = normal.unbind(0)
-    steep = z.abs() > 0.70710678
-    flat = torch.where(steep, torch.hypot(y, z), torch.hypot(x, y)).clamp_min(1.0e-9)
-    zero = torch.zeros_like(x)
-    any_ = torch.stack((torch.where(steep, zero, -y), torch.where(steep, -z, x), torch.where(steep, y, zero))) / flat
-    return torch.where(size2 > 3.0e-4, slip * size2.clamp_min(1.0e-12).rsqrt(), any_)
+    like = normal[0]
+    slip = torch.addcmul(velocity, normal, dot(velocity, normal), value=-1)
+    steep = normal[2].abs() > 0.70710678
+    axis = torch.where(steep, constant((1.0, 0.0, 0.0), like), constant((0.0, 0.0, 1.0), like))
+    slip = torch.where(dot(slip, slip) > 3.0e-4, slip, cross(axis, normal))
+    return slip * dot(slip, slip).clamp_min(1.0e-12).rsqrt()

@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .state import Cars, RocketState, new_ball, new_cars, new_state, replaced, team_signs
+from .state import Cars, RocketState, new_ball, new_cars, new_state, replaced, team_signs, team_turns
 from .vectors import constant, from_angles
 
+_SINE, _COSINE = math.sin(rules.KICK_OFFS[-1][2]), math.cos(rules.KICK_OFFS[-1][2])
+_AXES = (_COSINE, _SINE, 0.0, -_SINE, _COSINE, 0.0, 0.0, 0.0, 1.0)
+_RETURNS = [(x, y, rules.RESPAWN_HEIGHT, *_AXES) for x, y in rules.RESPAWNS]
+"""Position and rotation of returning cars, as blue sees them."""
 _AIRBORNE = 0.4  # share of cars in the air in random states
 
 
@@ -169,10 +173,8 @@ def respawned(cars: Cars, clock: Tensor) -> Cars:
     """Returns cars with due ones (``gone`` of 1) placed according to the clock ``[W]``."""
     like = cars.boost
     count = len(like)
-    table = torch.stack([constant([place[axis] for place in rules.RESPAWNS], like, dims=0) for axis in (0, 1)], 1)
-    turn = torch.arange(count, device=like.device) % ((count + 1) // 2)
-    x, y = table[(clock.long() + turn[:, None]) % len(table)].unbind(-1)
-    yaw = torch.full_like(like, rules.KICK_OFFS[-1][2])
-    position, rotation = standing(x, y, yaw, rules.RESPAWN_HEIGHT, team_signs(count, like))
-    fresh = new_cars(position, rotation, torch.full_like(like, rules.BOOST_START))
-    return replaced(cars, fresh, cars.gone == 1)
+    table = constant([value for place in _RETURNS for value in place], like, 0).unflatten(0, (len(_RETURNS), -1))
+    turn = constant([car % ((count + 1) // 2) for car in range(count)], like, 1, torch.int64)
+    placed = table[(clock.long() + turn) % len(table)].movedim(-1, 0)
+    placed = placed.unflatten(0, (4, 3)) * team_turns(count, like)
+    return replaced(cars, new_cars(placed[0], placed[1:], torch.full_like(like, rules.BOOST_START)), cars.gone == 1)

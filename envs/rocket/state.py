@@ -76,8 +76,12 @@ class RocketState(Record):
     goal: Tensor  # [W] 1: blue has scored, -1: orange has, 0: none yet
 
 
+_CARS = [field.name for field in fields(Cars)]
+_LEADS = {"velocity": (3,), "spin": (3,), "wheels": (4,), "side_grip": (4,), "long_grip": (4,), "flip_axis": (2,)}
+
+
 def new_cars(position: Tensor, rotation: Tensor, boost: Tensor) -> Cars:
-    """Makes cars at rest.
+    """Makes cars at rest, whose entries share memory.
 
     Args:
         position: ``[3, C, W]``.
@@ -85,19 +89,15 @@ def new_cars(position: Tensor, rotation: Tensor, boost: Tensor) -> Cars:
         boost: ``[C, W]``.
     """
 
-    def zeros(*lead: int) -> Tensor:
-        return boost.new_zeros(*lead, *boost.shape)
-
+    none = torch.zeros_like(boost)
     special = {
         "position": position,
         "rotation": rotation,
         "boost": boost,
-        "bumped": zeros() - 1,
-        "touch_normal": torch.stack((zeros(), zeros(), zeros() + 1)),
+        "bumped": none - 1,
+        "touch_normal": torch.stack((none, none, none + 1)),
     }
-    leads = {"velocity": (3,), "spin": (3,), "wheels": (4,), "side_grip": (4,), "long_grip": (4,), "flip_axis": (2,)}
-    names = [field.name for field in fields(Cars)]
-    return Cars(**{name: special[name] if name in special else zeros(*leads.get(name, ())) for name in names})
+    return Cars(**{name: special.get(name, none.expand(*_LEADS.get(name, ()), *none.shape)) for name in _CARS})
 
 
 def new_state(cars: Cars, ball: Ball) -> RocketState:
@@ -115,17 +115,29 @@ def new_ball(position: Tensor, velocity: Tensor | None = None, spin: Tensor | No
 
 def team_signs(cars: int, like: Tensor) -> Tensor:
     """Returns ``[C, 1]``: 1 for blue, the first half of the cars, -1 for orange, whose world is turned by pi."""
+    return constant(_team_signs(cars), like, dims=1)
+
+
+def _team_signs(cars: int) -> list[float]:
     blue = (cars + 1) // 2
-    signs = [1.0] * blue + [-1.0] * (cars - blue)
-    return constant(signs, like, dims=1)
+    return [1.0] * blue + [-1.0] * (cars - blue)
 
 
 def team_turns(cars: int, like: Tensor) -> Tensor:
     """Returns ``[3, C, 1]``: factors that turn a vector by pi about the vertical for orange."""
-    signs = team_signs(cars, like)
-    return torch.stack((signs, signs, torch.ones_like(signs)))
+    signs = _team_signs(cars)
+    return constant([*signs, *signs, *[1.0] * cars], like, dims=1).unflatten(0, (3, cars))
 
 
 def replaced(record: Fields, fresh: Fields, where: Tensor) -> Fields:
-    """Replaces a record's tensors by another's ``where`` (bool, broadcastable against the last dimensions)."""
-    return record.replace(**{name: torch.where(where, getattr(fresh, name), old) for name, old in record.own})
+    """Replaces a record's tensors by another's ``where`` (bool, broadcastable against the last dimensions).
+
+    All are chosen at once, since a GPU starts a kernel for every operation; the new ones are parts of one tensor.
+    """
+
+    def rows(one: Fields) -> list[Tensor]:
+        return [value.reshape(-1, *value.shape[value.dim() - where.dim() :]) for _, value in one.own]
+
+    old = rows(record)
+    parts = torch.where(where, torch.cat(rows(fresh)), torch.cat(old)).split([len(row) for row in old])
+    return record.replace(**{name: part.view(value.shape) for (name, value), part in zip(record.own, parts)})

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..waiting import looks_are_free
 from .rules import Curve
+
+_WIDE = 1000  # columns from which a CPU computes vector products faster by components
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
@@ -18,6 +22,8 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 def cross(a: Tensor, b: Tensor) -> Tensor:
     """Returns the vector product."""
+    if not (torch.compiler.is_compiling() or (a.shape[-1] > _WIDE and looks_are_free(a.device))):
+        return torch.linalg.cross(a, b, dim=0)
     ax, ay, az = a.unbind(0)
     bx, by, bz = b.unbind(0)
     parts = (ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx)
@@ -44,15 +50,18 @@ def to_world(rotation: Tensor, vector: Tensor) -> Tensor:
     return (rotation * vector[:, None]).sum(0)
 
 
-def constant(values: Sequence[float], like: Tensor, dims: int | None = None) -> Tensor:
+def constant(
+    values: Sequence[float], like: Tensor, dims: int | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
     """Returns ``[len(values), 1, ...]`` in ``like``'s type, broadcastable against ``[len(values), *like.shape]``."""
     dims = like.dim() if dims is None else dims
-    key = (tuple(values), like.dtype, like.device, dims)
+    dtype = dtype or like.dtype
+    key = (tuple(values), dtype, like.device, dims)
     if torch.compiler.is_compiling():
-        return torch.tensor(key[0], dtype=like.dtype, device=like.device).view(-1, *[1] * dims)
+        return torch.tensor(key[0], dtype=dtype, device=like.device).view(-1, *[1] * dims)
     known = _constants.get(key)
     if known is None:
-        known = torch.tensor(key[0], dtype=like.dtype, device=like.device).view(-1, *[1] * dims)
+        known = torch.tensor(key[0], dtype=dtype, device=like.device).view(-1, *[1] * dims)
         _constants[key] = known
     return known
 
@@ -70,19 +79,34 @@ def put(value: Tensor, index: Tensor, new: Tensor) -> Tensor:
     return value.flatten(-2).index_copy(-1, index, new).view(value.shape)
 
 
-def along(curve: Curve, x: Tensor) -> Tensor:
-    """Evaluates a piecewise linear function."""
-    value: Tensor | float = curve[0][1]
-    for (x0, y0), (x1, y1) in pairwise(curve):
-        if y1 != y0:
-            value = value + (x.clamp(x0, x1) - x0) * ((y1 - y0) / (x1 - x0))
-    assert isinstance(value, Tensor)
-    return value
+class Pieces(NamedTuple):
+    """Piecewise linear functions as sums over pieces: ends and slopes of each, and values at the first points."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    slope: tuple[float, ...]
+    first: tuple[float, ...]
 
 
-def clipped(vector: Tensor, most: float) -> Tensor:
-    """Limits vectors to a length of ``most``."""
-    return vector * (most / length(vector).clamp_min(1.0e-9)).clamp_max(1.0)
+def pieces(*curves: Curve) -> Pieces:
+    """Returns the pieces of functions of the same argument, equally many of each."""
+    rows = [[(x0, x1, (y1 - y0) / (x1 - x0)) for (x0, y0), (x1, y1) in pairwise(curve) if y0 != y1] for curve in curves]
+    most = max(map(len, rows))
+    whole = [piece for row in rows for piece in (row + [(0.0, 0.0, 0.0)] * most)[:most]]
+    low, high, slope = zip(*whole)
+    return Pieces(low, high, slope, tuple(curve[0][1] for curve in curves))
+
+
+def along(known: Pieces, x: Tensor) -> tuple[Tensor, ...]:
+    """Evaluates piecewise linear functions."""
+    low, high, slope = (constant(row, x).unflatten(0, (len(known.first), -1)) for row in known[:3])
+    return (((x.clamp(low, high) - low) * slope).sum(1) + constant(known.first, x)).unbind(0)
+
+
+def clipped(vectors: Tensor, most: Sequence[float]) -> Tensor:
+    """Limits vectors ``[3, n, ...]`` to ``n`` lengths."""
+    size = length(vectors).clamp_min(1.0e-9)
+    return vectors * (constant(most, size[0]) / size).clamp_max(1.0)
 
 
 def turned(rotation: Tensor, turn: Tensor) -> Tensor:

@@ -34,6 +34,8 @@ def test_distances_to_walls_ramps_and_goals() -> None:
     assert gap_and_normal(PLANAR, 0, 5900, 300) == (100, [0, -1, 0])
     assert gap_and_normal(PLANAR, 850, -5500, 300) == (pytest.approx(42.755), [-1, 0, 0])
     assert gap_and_normal(PLANAR, 0, 5500, 600) == (pytest.approx(42.775), [0, 0, -1])
+    # Behind a post, where the ray of a wheel ends.
+    assert gap_and_normal(PLANAR, 892.75501, -5567, 300) == (pytest.approx(-0.00001), [-1, 0, 0])
     assert gap_and_normal(PLANAR, 0, 5110, 300) == (300, [0, 0, 1])
     gap, normal = gap_and_normal(PLANAR, 862.755, 5080, 300)
     assert gap == pytest.approx(50) and normal == [-0.6, -0.8, 0]

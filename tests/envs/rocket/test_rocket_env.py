@@ -13,6 +13,8 @@ from torchrl.envs import check_env_specs
 from rlstack import envs
 from rlstack.envs.rocket.actions import chosen_for, controls, lookup_table
 from rlstack.envs.rocket.env import Rocket
+from rlstack.envs.rocket.observation import observe
+from rlstack.envs.rocket.prediction import forecast
 from rlstack.envs.rocket.rewards import TERMS, make_weights
 from rlstack.envs.rocket.rules import PADS
 from rlstack.envs.rocket.state import Ball, RocketState
@@ -109,6 +111,17 @@ def test_published_observation_of_a_kick_off() -> None:
     nearest = (torch.tensor(PADS) - world.cars.position[:2, 0].T[:, None]).norm(dim=2).amin(1)
     assert ((pads[:, 0, 5] * 4096).square() - nearest.square()).abs().max() < 60.0**2  # pads are 53 uu higher
     assert (blue[:, 173] == 1).all() and (blue[:, 176:] == torch.tensor([1.0, 0, 0, 0])).all()
+
+
+def test_the_order_of_equally_near_pads_does_not_depend_on_rounding() -> None:
+    env = build(2)
+    env.reset()
+    state = env.worlds.world
+    position = state.cars.position.clone()
+    position[:2, 0] = torch.tensor([[-1e-5, 1e-5], [-4608.0, -4608.0]])  # pads to the left and to the right
+    state = state.replace(cars=state.cars.replace(position=position))
+    left, right = observe("rlbot180", state, forecast(state.ball))[:, 0, 113:173]
+    torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
 
 
 def test_the_ball_can_be_met_where_it_rolls() -> None:
