@@ -20,7 +20,7 @@ def prepare(setting: Setting) -> None:
     torch.set_num_threads(1)
     keep_compiled_code()
     if setting.device.startswith("cuda") and torch.cuda.is_available():
-        torch.cuda.set_device(torch.device(setting.device))
+        torch.cuda.set_device(torch.empty(0, device=setting.device).device)
 
 
 def machine(setting: Setting) -> Found:
