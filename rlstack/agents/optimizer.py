@@ -474,4 +474,8 @@ def descend(
 
 def _join(values: list[Tensor], shares: list[float]) -> Tensor:
     """Joins the reports of the parts of a batch: concatenates values per entry, averages scalars."""
-    return torch.cat(values) if values[0].dim() else sum(value * share for value, share in zip(values, shares))
+    return (
+        torch.cat(values)
+        if values[0].dim()
+        else torch.stack([value * share for value, share in zip(values, shares)]).sum()
+    )

@@ -106,7 +106,8 @@ class Recorded:
         self, function: Callable[..., Any], what: str, state: Sequence[Any], device: torch.device, lent: bool = False
     ) -> None:
         self.function, self.what, self.failed, self._lent = function, what, False, lent
-        self._state, self._kind = state, GRAPHS.get(device.type)
+        self._state = state
+        self._kind: Any = GRAPHS.get(device.type)
         self._recordings: dict[Any, _Recording] = {}
 
     def __call__(self, *arguments: Any) -> Any:
@@ -185,7 +186,7 @@ class _Recording:
                 if old is not new and isinstance(old, Tensor) and old.data_ptr() != new.data_ptr()
             ]
             if fresh:
-                torch._foreach_copy_(*map(list, zip(*fresh)))
+                torch._foreach_copy_([old for old, _ in fresh], [new for _, new in fresh])
         for owner, key, step in self._counters:
             owner[key] += step
         self.graph.replay()
