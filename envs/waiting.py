@@ -1,4 +1,4 @@
-"""Avoids waiting for a GPU: restarts worlds without reading how many have ended."""
+"""Operations that do not wait for a GPU, such as restarts of worlds without reading how many have ended."""
 
 from __future__ import annotations
 

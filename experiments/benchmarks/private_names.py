@@ -19,7 +19,7 @@ from torchrl import logger as torchrl_logger
 
 import rlstack
 from rlstack import envs
-from rlstack.agents.optimizer import Adam
+from rlstack.agents.optimizer import Adam, RMSprop
 from rlstack.data.collector import LEAN
 from rlstack.envs.tensordicts import unchecked
 from rlstack.networks.encoders import mlp
@@ -41,10 +41,10 @@ def network() -> nn.Module:
 def adam_ways() -> Ways:
     """A step on gradients that are there."""
 
-    def of(kind: type[torch.optim.Adam], **options: bool) -> torch.optim.Adam:
-        return kind(list(network().parameters()), lr=1e-4, **options)
+    def of(**options: bool) -> torch.optim.Adam:
+        return torch.optim.Adam(network().parameters(), lr=1e-4, **options)
 
-    ours, functional = of(Adam, fused=True), of(torch.optim.Adam, fused=True)
+    ours, functional = Adam(list(network().parameters()), lr=1e-4, eps=1e-8), of(fused=True)
     functional.step()
     group = functional.param_groups[0]["params"]
     states = [functional.state[parameter] for parameter in group]
@@ -57,11 +57,18 @@ def adam_ways() -> Ways:
             adam(group, gradients, *columns[:2], [], columns[2], fused=True, amsgrad=False, maximize=False, **numbers)
 
     return {
-        "ours": ours.quick_step,
-        "torch.optim.Adam(fused=True)": of(torch.optim.Adam, fused=True).step,
-        "torch.optim.Adam(foreach=True)": of(torch.optim.Adam, foreach=True).step,
+        "ours": partial(ours.quick_step, 1e-4),
+        "torch.optim.Adam(fused=True)": of(fused=True).step,
+        "torch.optim.Adam(foreach=True)": of(foreach=True).step,
         "torch.optim.adam.adam": by_function,
     }
+
+
+def rmsprop_ways() -> Ways:
+    """A step on gradients that are there."""
+    theirs = torch.optim.RMSprop(network().parameters(), lr=1e-4, foreach=True)
+    ours = RMSprop(list(network().parameters()), lr=1e-4, eps=1e-8)
+    return {"ours": partial(ours.quick_step, 1e-4), "torch.optim.RMSprop(foreach=True)": theirs.step}
 
 
 def copying_ways() -> Ways:
@@ -105,6 +112,7 @@ def collecting_ways() -> Ways:
 
 WAYS: dict[str, Callable[[], Ways]] = {
     "Adam's step": adam_ways,
+    "RMSprop's step": rmsprop_ways,
     "tensors copied": copying_ways,
     "two layers, batch 1": layers_ways,
     "a tensordict of six tensors": tensordict_ways,

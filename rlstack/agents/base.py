@@ -433,10 +433,10 @@ class Agent(ABC):
         return not plain and not getattr(self.schedules[name], "constant", False)
 
     def compile(self, compiler: Compiler) -> None:
-        """Compiles updates, and exploring policies that are made later.
+        """Compiles or records updates, and compiles exploring policies that are made later.
 
         Raises:
-            CannotCompile: this agent cannot be compiled, and is left unchanged; the message says why.
+            CannotCompile: this is impossible, and the agent is left unchanged; the message says why.
         """
         if compiler.compiles and not compiler.graphs:
             trace_gradients()

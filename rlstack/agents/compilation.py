@@ -1,4 +1,4 @@
-"""How an agent's functions are compiled."""
+"""How an agent's functions are compiled and recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlstack.envs.compilation import Compiled
 
 
 class CannotCompile(Exception):
-    """Raised when an agent cannot run as compiled code; the message says why."""
+    """Raised when an agent's learning cannot be compiled or recorded; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Optimiser steps: mixed precision, gradient accumulation, clipping, Adam and RMSprop, optionally compiled."""
+"""Optimiser steps: mixed precision, gradient accumulation, clipping, Adam and RMSprop; compiled or recorded."""
 
 from __future__ import annotations
 

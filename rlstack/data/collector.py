@@ -34,7 +34,7 @@ class LeanCollector(Collector):
 
     TorchRL's own loop also handles device changes, hooks, trajectory ids and replay buffers, which costs more than a
     step of a few small worlds. The batches are the same. On a GPU the steps of a :class:`~rlstack.envs.world.World` are
-    recorded, all of a batch as one CUDA graph.
+    recorded, all of a batch as one CUDA graph, unless it is a simulator outside torch (``saves_episodes`` is False).
 
     Attributes:
         records: whether to record steps.
@@ -64,7 +64,7 @@ class LeanCollector(Collector):
                 return self.env.collect(policy.entries, self.frames_per_batch)
             if isinstance(self.env, World):
                 self.env.make_ready(self.frames_per_batch)
-            if not (self.records and isinstance(self.env, World)):
+            if not (self.records and isinstance(self.env, World) and self.env.saves_episodes):
                 return self._steps()
             batch = self._recorded(getattr(policy, "phase", None))
             return batch if self.lends or not self._recorded.replays else batch.clone()

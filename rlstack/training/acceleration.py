@@ -1,9 +1,9 @@
 """Decides which parts of a run are compiled or recorded as CUDA graphs (options ``compile`` and ``cudagraphs``).
 
-``auto`` compiles everything for a GPU. On a CPU a step of a small network gains about half a millisecond, and compiling
-takes from half a minute to some minutes; there ``auto`` compiles the update of runs with :data:`LONG` updates or more,
-and the worlds if ``env.compiled`` is set. It decides by numbers of the configuration alone: deciding by a clock would
-make two runs of one seed differ by rounding.
+On a GPU ``auto`` compiles worlds, policy and losses, and records steps and learning, which call what is compiled. On a
+CPU a step of a small network gains about half a millisecond, and compiling takes from half a minute to some minutes;
+there ``auto`` compiles the update of runs with :data:`LONG` updates or more, and the worlds if ``env.compiled`` is set.
+It decides by numbers of the configuration alone: by a clock, two runs of one seed would differ by rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONG = 200_000
 
 
 class Acceleration:
-    """Compiles the parts of a run that its options name.
+    """Compiles and records the parts of a run that its options name; steps are recorded by the collector.
 
     Args:
         config: configuration of the run.
@@ -70,17 +70,18 @@ class Acceleration:
         return False
 
     def describe(self, agent: Agent) -> str | None:
-        """Describes in words which parts are compiled, once :meth:`apply` has seen the agent; None if none are."""
+        """Describes what is compiled and recorded, once :meth:`apply` has seen the agent; None if nothing is."""
         compiler, updates = agent.compiler, agent.expected_updates()
         parts = ["worlds"] if self.world.get("compiled") else []
         if compiler is not None and compiler.compiles:
-            parts.append(f"policy and updates{f' ({updates:,.0f} of them)' if updates else ''}")
+            what = "losses of updates" if compiler.graphs else "updates"
+            parts.append(f"policy and {what}{f' ({updates:,.0f} of them)' if updates else ''}")
         told = [f"{', '.join(parts)}: about a minute at the beginning, less if they have been compiled before"]
         told = (told if parts else []) + (["CUDA graphs"] if compiler is not None and compiler.graphs else [])
         return "; ".join(told) or None
 
     def apply(self, agent: Agent) -> None:
-        """Compiles the agent if the options ask for it; adds a note if it cannot be compiled."""
+        """Compiles and records the agent if the options ask for it; adds a note if that is impossible."""
         long = self._compile == "auto" and agent.expected_updates() >= LONG
         compiles = (self._wanted(self._device) or long) and self._possible(agent.device)
         if not (compiles or self._graphs):
@@ -94,7 +95,7 @@ class Acceleration:
 
 
 def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
-    """Describes what a run will compile before it begins, tried on ``agent``, an unused twin of the run's agent."""
+    """Describes what a run will compile and record, tried on ``agent``, an unused twin of the run's agent."""
     device = choose_device(config.device)
     acceleration = Acceleration(config, device, worlds_here(config, device), shared)
     acceleration.apply(agent)

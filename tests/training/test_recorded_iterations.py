@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict, TensorDictBase
 
 import rlstack
 from rlstack import envs
@@ -140,6 +141,25 @@ _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
 @exhaustive(("agent", "choices", "options"), _OPTIONS, quick=8)
 def test_options_of_agents(agent: str, choices: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     compared(agent, lambda: Drift(choices=choices), options, monkeypatch)
+
+
+class Simulator(Drift):
+    """A world whose steps a recording could neither repeat nor undo."""
+
+    saves_episodes = False
+    calls = 0
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        Simulator.calls += 1
+        return super()._advance(tensordict)
+
+
+def test_simulators_outside_torch_make_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    with rehearsing(monkeypatch):
+        before = Simulator.calls
+        made = Iterations("ppo", Simulator(), {}, count=7, steps=4)
+    assert made.replayed == (False, True)
+    assert Simulator.calls - before == 7 * 4
 
 
 def test_masks_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
