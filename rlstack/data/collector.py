@@ -16,7 +16,7 @@ from torchrl.envs.utils import set_exploration_type
 from rlstack.envs.tensordicts import unchecked
 from rlstack.envs.world import World
 
-from .graphs import Recorded
+from .graphs import Recorded, own
 
 LEAN: dict[str, Any] = {
     # Trajectory ids cost a third of a step; episodes end inside the env, which reports their statistics.
@@ -67,7 +67,7 @@ class LeanCollector(Collector):
             if not (self.records and isinstance(self.env, World) and self.env.saves_episodes):
                 return self._steps()
             batch = self._recorded(getattr(policy, "phase", None))
-            return batch if self.lends or not self._recorded.replays else batch.clone()
+            return batch if self.lends or not self._recorded.replays else own(batch)
 
     def _steps(self, _phase: Any = None) -> TensorDictBase:
         """Makes the steps of a batch; a policy that acts otherwise in another phase has a recording for each."""

@@ -196,7 +196,7 @@ class _Recording:
         of = self._of
         self._inputs = tensors if of._lent else [part.clone() if isinstance(part, Tensor) else part for part in tensors]
         for owner, key in self._replaced:  # nobody else may hold the tensors that replays write into
-            owner[key] = _own(owner[key])
+            owner[key] = own(owner[key])
         before, generators = _reachable((*of._state, of.function))
         changes = _Changes()
 
@@ -329,24 +329,24 @@ def _now(owner: Any, key: Any) -> Any:
     return owner.get(key, None)
 
 
-def _own(value: Any) -> Any:
+def own(value: Any) -> Any:
     """Returns a copy of a value whose tensors share no memory with others."""
     if isinstance(value, Tensor):
         return value.detach().clone(memory_format=torch.contiguous_format)
     if isinstance(value, TensorDictBase):
-        return value.clone()
+        return value.apply(own)  # its own clone adds zero to all, which makes 0.0 of -0.0
     if isinstance(value, tuple):
-        parts = [_own(part) for part in value]
+        parts = [own(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, (dict, list)):
         copied: Any = copy.copy(value)
         for key in range(len(value)) if isinstance(value, list) else value:
-            copied[key] = _own(value[key])
+            copied[key] = own(value[key])
         return copied
     if _entries(value) is None:
         return value
     copied = copy.copy(value)
-    vars(copied).update({key: _own(entry) for key, entry in vars(value).items()})
+    vars(copied).update({key: own(entry) for key, entry in vars(value).items()})
     return copied
 
 
