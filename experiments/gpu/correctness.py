@@ -70,7 +70,7 @@ def configured(*overrides: str, small: Mapping[str, Any] | None = None) -> dict[
 
     Without a world among the overrides, the agent's is MarineNav, with choices if it needs them.
     """
-    if not any(one.startswith("env=") for one in overrides):
+    if not any(one.startswith(("env=", "experiment=")) for one in overrides):
         overrides = (*overrides, *world_of(overrides[0].removeprefix("agent=")))
     plain = to_plain(compose_config("train", [*overrides, "logger=csv"]))
     small = dict(small or {})

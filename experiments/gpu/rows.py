@@ -30,6 +30,15 @@ _MANY = [
     *("agent=ppo", "env=cartpole", "env.num_worlds=8192", "agent.minibatch_size=16384"),
     *("total_frames=1_000_000_000", "log_every=50_000_000"),
 ]
+_FOUR = [*_MANY, "agent.minibatch_size=65536", "agent.epochs=4", "agent.steps_per_batch=32"]
+"""32 steps, then 4 epochs of 4 minibatches."""
+
+
+def _crowd(world: str, worlds: int, steps: int) -> list[str]:
+    """Returns the overrides of a training in many worlds: some steps, then 4 epochs of minibatches of 16,384 to 65,536."""
+    sizes = [f"env.num_worlds={worlds}", f"agent.steps_per_batch={steps}", "agent.epochs=4"]
+    minibatch = f"agent.minibatch_size={min(max(worlds * steps // 4, 16_384), 65_536)}"
+    return ["agent=ppo", f"env={world}", *sizes, minibatch, "total_frames=1_000_000_000", "log_every=50_000_000"]
 
 
 def all_rows() -> list[Row]:
@@ -80,15 +89,15 @@ def agents() -> dict[str, list[str]]:
 def speeds() -> list[Row]:
     """Returns measurements of worlds alone, of training and of updates, with eager kernels and with compiled ones."""
     measured: list[tuple[str, str, dict[str, Any]]] = [
-        ("cartpole ppo 8192 worlds", "training", {"overrides": _MANY}),
+        ("cartpole ppo 8192 worlds", "training", {"overrides": _FOUR}),
         ("marinenav alone 65536 worlds", "stepping", _FLEET),
         ("sac updates", "updating", {"name": "sac"}),
         ("td3 updates", "updating", {"name": "td3"}),
-        ("marinenav acqn", "training", {"overrides": ["agent=acqn", "env=marinenav"]}),
-        *(
-            (f"{world} ppo", "training", {"overrides": ["agent=ppo", f"env={world}"]})
-            for world in ("arena", "rocket", "echelon")
-        ),
+        ("marinenav acqn", "training", {"overrides": ["experiment=marinenav/gpu"]}),
+        ("arena ppo", "training", {"overrides": _crowd("arena", 8192, 32)}),
+        ("echelon ppo", "training", {"overrides": _crowd("echelon", 2048, 8)}),
+        ("rocket ppo", "training", {"overrides": _crowd("rocket", 4096, 4)}),
+        ("cartpole ppo 8192 worlds, minibatches of 16384", "training", {"overrides": _MANY}),
     ]
     solved = _speed("cartpole ppo solved", "solving", 120, overrides=["agent=ppo", "env=cartpole"])
     eager = [_speed(name, function, compiles=False, **more) for name, function, more in measured]

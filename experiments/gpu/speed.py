@@ -141,7 +141,8 @@ def stepping(
     count, device = 16 if setting.quick else num_worlds, torch.device(setting.device)
     torch.manual_seed(0)
     env = envs.make(name, num_worlds=count, device=setting.device, seed=0, compiled=compiles, **options)
-    batches = iter(make_collector(env, RandomPolicy(env.full_action_spec), _STEPS))
+    collector: Any = make_collector(env, RandomPolicy(env.full_action_spec), _STEPS)
+    collector.lends, batches = True, iter(collector)
     for _ in range(1 if setting.quick else _WARM_UP[0]):
         next(batches)
 
