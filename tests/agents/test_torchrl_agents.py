@@ -351,7 +351,6 @@ QUICK = ["agent.lr=1e-3", "agent.batch_size=128", "eval.every=8000"]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("overrides", "least"),
     [
