@@ -163,7 +163,7 @@ def torchrun(*arguments: str) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=280)
+    output, _ = process.communicate(timeout=1700)
     assert process.returncode == 0, output
     return output
 
