@@ -41,7 +41,7 @@ DOORS: dict[str, dict[str, Any]] = {
     "pettingzoo": {"id": "tests.envs.test_pettingzoo:March", "kwargs": {"masks": "info"}},
 }
 MASKED = {
-    "echelon": {},
+    "echelon": {"maps": 2},
     "gymnasium": {"id": "tests.envs.gymnasium_toys:Masked"},
     "pettingzoo": {"id": "tests.envs.test_pettingzoo:March", "kwargs": {"masks": "info"}},
 }
@@ -52,7 +52,8 @@ def make(name: str, options: dict[str, Any] | None = None, **more: Any) -> World
     if name == "pettingzoo":
         pytest.importorskip("pettingzoo")
     size = "num_envs" if name in DOORS else "num_worlds"
-    return cast("World", envs.make(name, **{size: 2}, **(DOORS.get(name, {}) if options is None else options), **more))
+    usual = {"echelon": {"maps": 2}, **DOORS}.get(name, {})
+    return cast("World", envs.make(name, **{size: 2}, **(usual if options is None else options), **more))
 
 
 def beside_action(env: EnvBase, name: str) -> Any:

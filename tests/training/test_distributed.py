@@ -217,10 +217,6 @@ def check_ranks(folder: Path, names: Sequence[str], updates: int) -> None:
         assert len(rows(folder / name)) > 1
 
 
-def test_all_keep_the_same_networks(tmp_path: Path) -> None:
-    check_ranks(tmp_path, ["sac"], 8)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
