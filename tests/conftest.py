@@ -28,7 +28,10 @@ SHARED = Path(os.environ.get("RLSTACK_SHARED") or REPO.parent / "shared").expand
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests marked `shared` if the recorded data set is missing."""
+    """Gives slow tests time on a busy machine; skips those marked `shared` if the recorded data set is missing."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(1800))
     if SHARED.is_dir():
         return
     skip = pytest.mark.skip(reason=f"recorded data set absent: {SHARED} (set RLSTACK_SHARED)")

@@ -39,7 +39,7 @@ MISTAKES = {
     "eval={}": "eval: {} changes nothing, it has: every, episodes, seed, max_steps",
     "agent.noise_scale={kind: linear, start: 99, end: 0}": "agent.noise_scale: 99.0 is outside [0, 10] (actions lie in",
     "agent.algorithm=[1]": "agent.algorithm: expected a name, got [1]",
-    "env=ALE/Pong-v5": "; gymnasium's environments are env=gymnasium env.id=ALE/Pong-v5",
+    "env=ALE/Pong-v5": "env: no option 'ALE/Pong-v5', available: arena, ",
     "agent=null": "agent: no option 'null'",
     "curriculum=[1]": "curriculum: no option '[1]', available: arena, echelon, marinenav, rocket",
     "curriculum=5": "curriculum: no option '5', available: arena, echelon, marinenav, rocket",

@@ -239,7 +239,7 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
     assert trained(small).name.startswith("training_20")
     folder = trained(small) / "seed_9"
     published = {"trial_config.json", "eval_configs.json", "evaluations.npz", *NETWORK_FILES[agent_type]}
-    ours = {"config.yaml", "metrics.csv", "checkpoints", "evaluations", "environment.json"}
+    ours = {"config.yaml", "metrics.csv", "checkpoints", "evaluations", "environment.json", "manifest.json"}
     assert {path.name for path in folder.iterdir()} == published | ours
     assert json.loads((folder / "trial_config.json").read_text()) == CONFIG | {"seed": 9, "agent_type": agent_type}
 

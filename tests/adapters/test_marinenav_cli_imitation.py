@@ -33,7 +33,7 @@ CONFIG: dict[str, Any] = {
     "imitation_learning": True,
 }
 FILES = {"trial_config.json", "eval_configs.json", "evaluations.npz", "config.yaml", "metrics.csv", "checkpoints"}
-FILES |= {"environment.json"}
+FILES |= {"environment.json", "manifest.json"}
 NETWORKS = {
     f"{part}_{name}" for part in ("actor", "critic") for name in ("network_params.pth", "constructor_params.json")
 }
@@ -77,7 +77,7 @@ def imitation_metrics(trial: Path) -> dict[str, float]:
 def test_a_trial_clones_the_published_actor(small: Path) -> None:
     main(["-C", write(small, agent_type="DDPG"), "-I", "marinenav:AC_IQN_params.npz"])
     (trial,) = trials(small)
-    assert {path.name for path in trial.iterdir()} == FILES | NETWORKS | {"evaluations"}
+    assert {path.name for path in trial.iterdir()} == FILES | NETWORKS | {"evaluations", "allowed.json"}
     assert json.loads((trial / "trial_config.json").read_text()) == CONFIG | {"agent_type": "DDPG"}
     found = read_evaluations(trial / "evaluations.npz")
     assert found.timesteps == [0]

@@ -69,6 +69,7 @@ def test_an_update_is_one_graph(name: str, discrete: bool) -> None:
     assert [line for line in told if line.startswith(f"compiled the policy of {name}")]
 
 
+@pytest.mark.slow
 def test_statistics_of_critics_that_normalise_over_the_batch_run_on() -> None:
     told = _compare("td3", False, "eager", critic_norm="batch")
     assert told and not [line for line in told if "not compiled" in line]

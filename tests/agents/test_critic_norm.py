@@ -71,6 +71,7 @@ def test_statistics_are_those_of_all_processes() -> None:
 @pytest.mark.parametrize("name", ["td3", "sac"])
 def test_critics_without_targets_look_two_steps_ahead(name: str, weight_norm: bool) -> None:
     env, options = Detour(32), {**learner(name), **NORM, "weight_norm": weight_norm}
+    options.pop("target_tau", None)
     agent, frames = small(env, 5120, name, **options), 0
     for batch in make_collector(env, agent.policy(explore=True), 4, total_frames=5120):
         frames += batch.numel()

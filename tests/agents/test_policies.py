@@ -40,8 +40,8 @@ def turns(name: str) -> bool:
     return continuous and not name.startswith("discrete")
 
 
-CASES: dict[str, tuple[str, tuple[str, dict[str, Any]], dict[str, Any]]] = {
-    **{name: (name, PENDULUM if turns(name) else CARTPOLE, {}) for name in YAMLS if name != "legacy"},
+CASES: dict[str, tuple[str, tuple[str, dict[str, Any]] | None, dict[str, Any]]] = {
+    **{name: (name, None, {}) for name in YAMLS if name != "legacy"},
     **{f"recurrent {name}": (name, CARTPOLE, MEMORY) for name in ("ppo", "a2c", "dqn", "iqn")},
     "normalising ppo": ("ppo", PENDULUM, {"normalize_observations": True, "normalize_rewards": True}),
     "an own algorithm": ("tests.agents.munchausen:MunchausenDQN", CARTPOLE, {}),
@@ -54,7 +54,8 @@ CASES: dict[str, tuple[str, tuple[str, dict[str, Any]], dict[str, Any]]] = {
 
 
 def made(case: str) -> tuple[Any, Agent]:
-    name, (world, options), overrides = CASES[case]
+    name, place, overrides = CASES[case]
+    world, options = place or (PENDULUM if turns(name) else CARTPOLE)
     env = envs.make(world, seed=1, **options)
     torch.manual_seed(5)
     if ":" in name:

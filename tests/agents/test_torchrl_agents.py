@@ -19,6 +19,7 @@ from rlstack.agents import build_agent, completed, make_agent
 from rlstack.config import ConfigError
 from tests.agents.small_agents import Decisions
 from tests.conftest import Ended
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 TINY: dict[str, Any] = {"hidden": [8], "precision": "float32"}
@@ -98,7 +99,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Decisions], dict[str, A
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@exhaustive("name", CASES, quick=2)
 def test_a_loss_of_torchrl_learns_from_replay(name: str) -> None:
     """Every network moves, and the next action is legal."""
     loss, networks, world, options = CASES[name]
@@ -330,7 +331,7 @@ def test_trying_it_out_draws_no_random_numbers() -> None:
     assert torch.equal(drawn(), drawn())
 
 
-@pytest.mark.parametrize("name", ["torchrl_ppo", "torchrl_sac"])
+@exhaustive("name", ["torchrl_ppo", "torchrl_sac"])
 def test_a_run_is_evaluated_exported_and_loaded_like_any_other(
     name: str, rlstack_command: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -351,7 +352,6 @@ QUICK = ["agent.lr=1e-3", "agent.batch_size=128", "eval.every=8000"]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("overrides", "least"),
     [

@@ -179,6 +179,7 @@ def test_interrupt(app: Path, cwd: Path) -> None:
 @exhaustive(
     ("arguments", "unbuffered", "status"),
     [(["seed=2"], "1", 141), (["seed=2"], "", 0), (["--help"], "", 0), (["seed=13"], "", 2)],
+    quick=0,
 )
 def test_it_is_no_fault_that_the_reader_of_the_output_has_left(
     app: Path, cwd: Path, arguments: list[str], unbuffered: str, status: int

@@ -122,7 +122,7 @@ def test_a_restart_does_not_reach_back_into_the_batch(options: dict[str, int]) -
     """The values of a step do not change when the simulation restarts in place."""
     crowd = {"num_obstacles": 8, "min_start_goal_dis": 25.0, "max_steps": 200, "seed": 2}
     env = envs.make("marinenav", **{**crowd, **options})
-    collector = make_collector(env, steering(env), 300)
+    collector = make_collector(env, steering(env), 1200)
     batch = next(iter(collector))
     collector.shutdown(close_env=False)
     done = batch["next", "done"][..., 0] & ~batch["next", "truncated"][..., 0]

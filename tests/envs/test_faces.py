@@ -34,7 +34,7 @@ ARENA, MARINENAV, ROCKET, ECHELON = FACES
         (MARINENAV, {"continuous_actions": False, "num_cores": 2}),
         (MARINENAV, {"num_robots": 3, "others": "apf"}),
         (ROCKET, {}),
-        (ECHELON, {"others": "heuristic"}),
+        (ECHELON, {"others": "heuristic", "maps": 2}),
     ],
 )
 def test_gymnasium_finds_nothing_wrong(name: str, options: dict[str, Any]) -> None:

@@ -122,7 +122,7 @@ def test_what_cannot_be_written_or_is_no_choice_is_told_before_the_episodes(run_
 def test_another_world_and_folder(run_dir: Path, episodes_file: Path, tmp_path: Path) -> None:
     common = (f"episodes_file={episodes_file}", "plots=false", "video=false", "env=marinenav")
     command("checkpoint=run", *common, f"output={tmp_path / 'mine'}")
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["evaluation.json"]
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == {"evaluation.json", "manifest.json"}
     command("checkpoint=run", *common)
     assert (run_dir / "evaluations" / "000000001234_seed1000_marinenav_three").is_dir()
 

@@ -120,7 +120,6 @@ def test_nothing_is_trained_for_a_result_of_other_length(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("study", ["cartpole_ppo", "cartpole_dqn", "pendulum_td3"])
 def test_a_fast_subset_reaches_its_bar(study: str, tmp_path: Path) -> None:
     train(jobs(study, [0], tmp_path))

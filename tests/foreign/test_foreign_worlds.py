@@ -35,13 +35,14 @@ from rlstack.envs.world import World
 from tests.exhaustive import exhaustive
 
 NATIVE = ["arena", "cartpole", "echelon", "marinenav", "rocket"]
+FEW: dict[str, dict[str, Any]] = {"echelon": {"maps": 2}}
 DOORS: dict[str, dict[str, Any]] = {
     "gymnasium": {"id": "tests.envs.gymnasium_toys:Noisy"},
     "torchrl": {"id": "torchrl.envs:PendulumEnv", "observation_keys": ["th"]},
     "pettingzoo": {"id": "tests.envs.test_pettingzoo:March", "kwargs": {"masks": "info"}},
 }
 MASKED = {
-    "echelon": {},
+    **FEW,
     "gymnasium": {"id": "tests.envs.gymnasium_toys:Masked"},
     "pettingzoo": {"id": "tests.envs.test_pettingzoo:March", "kwargs": {"masks": "info"}},
 }
@@ -52,7 +53,8 @@ def make(name: str, options: dict[str, Any] | None = None, **more: Any) -> World
     if name == "pettingzoo":
         pytest.importorskip("pettingzoo")
     size = "num_envs" if name in DOORS else "num_worlds"
-    return cast("World", envs.make(name, **{size: 2}, **(DOORS.get(name, {}) if options is None else options), **more))
+    usual = {**FEW, **DOORS}.get(name, {})
+    return cast("World", envs.make(name, **{size: 2}, **(usual if options is None else options), **more))
 
 
 def beside_action(env: EnvBase, name: str) -> Any:
@@ -128,7 +130,7 @@ def test_actions_under_torchrls_mask_are_allowed_ones(name: str) -> None:
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_gymnasium_checks_a_single_world(name: str) -> None:
-    check_env(SingleWorld(name), skip_render_check=True)
+    check_env(SingleWorld(name, **FEW.get(name, {})), skip_render_check=True)
 
 
 @exhaustive(
@@ -137,7 +139,7 @@ def test_gymnasium_checks_a_single_world(name: str) -> None:
     quick=2,
 )
 def test_a_face_is_pickled_before_and_within_an_episode(face: Any, name: str) -> None:
-    env = face(name)
+    env = face(name, **FEW.get(name, {}))
     for _ in range(2):
         other = pickle.loads(pickle.dumps(env))
         assert data_equivalence(env.reset(seed=3), other.reset(seed=3), exact=True)

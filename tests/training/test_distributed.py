@@ -163,7 +163,7 @@ def torchrun(*arguments: str) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=280)
+    output, _ = process.communicate(timeout=1700)
     assert process.returncode == 0, output
     return output
 
@@ -215,10 +215,6 @@ def check_ranks(folder: Path, names: Sequence[str], updates: int) -> None:
             assert one["capacity"] == two["capacity"] == 100, "of two hundred"
             assert not torch.equal(one["seen"], two["seen"])
         assert len(rows(folder / name)) > 1
-
-
-def test_all_keep_the_same_networks(tmp_path: Path) -> None:
-    check_ranks(tmp_path, ["sac"], 8)
 
 
 @pytest.mark.slow

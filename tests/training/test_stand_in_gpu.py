@@ -28,7 +28,7 @@ _LOOPS = {
     "one agent": ["agent=ppo", "env=cartpole", "agent.normalize_rewards=true"],
     "arena": ["agent=ppo", "env=arena"],
     "replay": ["agent=dqn", "env=cartpole"],
-    "opponents": ["agent=ppo", "env=rocket", "env.opponents={players: [rule, random]}"],
+    "opponents": ["agent=ppo", "env=rocket", "env.tick_skip=2", "env.opponents={players: [rule, random]}"],
     "hybrid": ["agent=ppo", "env=echelon", "env.actions=hybrid", "env.visibility=partial", "env.maps=8"],
     "raw": ["agent=sac", "env=marinenav", "agent.inputs=raw", "agent.normalize_observations=true"],
     "central": ["agent=ppo", "env=marinenav", "agent.critic=central"],

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rlstack import envs
+from tests.exhaustive import exhaustive
 
 LEVELS = {
     "timesteps": None,
@@ -22,7 +23,7 @@ LEVELS = {
     ("worlds", "steps"),
     [(512, 120), pytest.param(4096, 245, marks=pytest.mark.slow, id="a-million")],
 )
-@pytest.mark.parametrize("continuous", [True, False])
+@exhaustive("continuous", [True, False])
 def test_random_steps_stay_finite(worlds: int, steps: int, continuous: bool) -> None:
     env = envs.make(
         "marinenav", num_worlds=worlds, curriculum=LEVELS, continuous_actions=continuous, max_steps=100, seed=5
