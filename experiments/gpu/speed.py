@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from torch.profiler import ProfilerActivity, profile
 from torchrl.data import Bounded, Composite, Unbounded
-from torchrl.envs.utils import RandomPolicy
 
 from rlstack import envs
 from rlstack.agents import make_agent
@@ -129,6 +129,20 @@ def _require_compiler(setting: Setting, compiles: bool) -> None:
         raise LeftOut(absent)
 
 
+class Uniform(TensorDictModuleBase):
+    """Draws actions from [-1, 1]; TorchRL's ``RandomPolicy`` reads bounds on the host, which cannot be recorded."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = [], list(env.action_keys)
+        self._shapes = {key: env.full_action_spec[key].shape for key in env.action_keys}
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for key, shape in self._shapes.items():
+            tensordict.set(key, 2 * torch.rand(shape, device=tensordict.device) - 1)
+        return tensordict
+
+
 def stepping(
     setting: Setting, name: str, options: Mapping[str, Any], num_worlds: int, unit: str, each: int, compiles: bool
 ) -> Found:
@@ -141,7 +155,7 @@ def stepping(
     count, device = 16 if setting.quick else num_worlds, torch.device(setting.device)
     torch.manual_seed(0)
     env = envs.make(name, num_worlds=count, device=setting.device, seed=0, compiled=compiles, **options)
-    collector: Any = make_collector(env, RandomPolicy(env.full_action_spec), _STEPS)
+    collector: Any = make_collector(env, Uniform(env), _STEPS)
     collector.lends, batches = True, iter(collector)
     for _ in range(1 if setting.quick else _WARM_UP[0]):
         next(batches)
