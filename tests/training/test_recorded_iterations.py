@@ -68,12 +68,13 @@ class Iterations:
         change: Change = lambda *_: None,
         count: int = 7,
         steps: int = 4,
+        explore: bool | None = True,
     ) -> None:
         torch.manual_seed(0)
         small = options_of(YAMLS[agent]["algorithm"], **_SMALL)
         self.agent = rlstack.make_agent(agent, env, 10_000, **{**SMALL.get(agent, {}), **small, **options})
         self.agent.compile(Compiler(compiles=False, graphs=True))
-        collector: Any = make_collector(env, self.agent.policy(explore=True), steps)
+        collector: Any = make_collector(env, self.agent.policy(explore), steps)
         collector.lends = True
         batches, monitor, frames = iter(collector), Monitor(), 0
         self.seen: list[dict[str, torch.Tensor]] = []
@@ -208,4 +209,4 @@ def test_a_collector_that_no_longer_explores(monkeypatch: pytest.MonkeyPatch) ->
         if now == 5:
             collector.exploration_type = ExplorationType.DETERMINISTIC
 
-    compared("sac", Drift, {}, monkeypatch, change=stop)
+    compared("sac", Drift, {}, monkeypatch, change=stop, explore=None)
