@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictSequential
 from torchrl.envs.utils import ExplorationType
 
 import rlstack
@@ -210,3 +211,26 @@ def test_a_collector_that_no_longer_explores(monkeypatch: pytest.MonkeyPatch) ->
             collector.exploration_type = ExplorationType.DETERMINISTIC
 
     compared("sac", Drift, {}, monkeypatch, change=stop, explore=None)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_policy_that_does_not_say_what_it_depends_on_is_not_recorded(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recurrent one says when its random frames end."""
+    core = {"kind": "lstm", "size": 8, "sequence_length": 4}
+    found = []
+    for records in (False, True):
+        with rehearsing(monkeypatch) if records else nullcontext():
+            torch.manual_seed(0)
+            env = Drift(choices=True)
+            agent = rlstack.make_agent("dqn", env, recurrent=core, random_frames=150, epsilon=0.0)
+            policy: Any = agent.policy(explore=True)
+            collector: Any = make_collector(env, policy if known else TensorDictSequential(policy), 4)
+            batches, seen = iter(collector), []
+            for number in range(12):
+                seen.append(next(batches)["action"].clone())
+                agent.set_frames(24 * (number + 1))
+            found.append(seen)
+    assert collector._recorded.replays is known
+    torch.testing.assert_close(found[1], found[0])
