@@ -28,7 +28,10 @@ _made: dict[tuple[Any, ...], Tensor] = {}
 
 
 def made_once(make: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Returns ``make(*arguments)``, a constant, which must not be written to; compiled code makes it anew."""
+    """Returns ``make(*arguments)``, a constant, which must not be written to; compiled code makes it anew.
+
+    It is kept for ever, since recorded code may read it.
+    """
     if torch.compiler.is_compiling():
         return make(*arguments)
     key = (make, *arguments)
@@ -37,17 +40,15 @@ def made_once(make: Callable[..., Tensor], *arguments: Any) -> Tensor:
     return _made[key]
 
 
-_counted: dict[tuple[torch.dtype, torch.device], Tensor] = {}
-
-
 def counting(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns ``[count]``: 0, 1, 2, ... It must not be written to, as it is part of a cached tensor."""
     if torch.compiler.is_compiling():
         return torch.arange(count, dtype=dtype, device=device)
-    known = _counted.get((dtype, device))
-    if known is None or len(known) < count:
-        known = _counted[dtype, device] = torch.arange(max(count, 1024), dtype=dtype, device=device)
-    return known[:count]
+    return made_once(_numbers, max(1024, 1 << (count - 1).bit_length()), dtype, device)[:count]
+
+
+def _numbers(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.arange(count, dtype=dtype, device=device)
 
 
 def put_where(

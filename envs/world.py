@@ -535,6 +535,11 @@ class World(WorldHooks, EnvBase):
         """Restarts worlds ``[W]`` bool without reading the mask; returns False if the world does not implement it."""
         return False
 
+    @property
+    def phase(self) -> Any:
+        """What steps depend on beside tensors, such as the rules of a stage: a recording is made for each."""
+        return None
+
     def make_ready(self, steps: int) -> None:
         """Prepares ``steps`` steps on a GPU: until they are over, no initial states are made.
 

@@ -63,7 +63,7 @@ class Tape(TorchDispatchMode):
                 for changed in (part for part in tree_leaves(given) if isinstance(part, Tensor)):
                     memory = changed.untyped_storage()
                     if memory.data_ptr() not in self._made and memory.data_ptr() not in self._before:
-                        whole = torch.empty(0, dtype=torch.uint8).set_(memory)
+                        whole = torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory)
                         self._before[memory.data_ptr()] = (whole, whole.clone())
         found = func(*args, **kwargs)
         aliased = [value.alias_info is not None for value in schema.returns]

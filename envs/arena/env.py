@@ -141,6 +141,10 @@ class Arena(World):
         """Stage of the curriculum."""
         return self._stage
 
+    @property
+    def phase(self) -> int | None:
+        return self._stage
+
     def _enter_stage(self, stage: int | None) -> None:
         """Sets the stage, which takes effect at once except for existing spawners."""
         self.rules, self._stage = self._rules_at(stage), stage

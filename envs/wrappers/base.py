@@ -59,6 +59,13 @@ class Wrapper(World):
             self.inner.run_type_checks = value
 
     @property
+    def phase(self) -> Any:
+        return self.inner.phase
+
+    def make_ready(self, steps: int) -> None:
+        self.inner.make_ready(steps)
+
+    @property
     def total_steps(self) -> int:
         return self.inner.total_steps
 

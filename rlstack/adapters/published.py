@@ -49,7 +49,7 @@ class PublishedPPO(PPO):
 
     def reported(self, info: Info) -> Info:
         """Returns the means over all minibatches of this update so far."""
-        self._seen.append(info)
+        self._seen.append({name: value.clone() for name, value in info.items()})  # the next step may overwrite it
         return {name: torch.stack([seen[name] for seen in self._seen]).mean() for name in info}
 
 

@@ -355,15 +355,8 @@ class Adam(torch.optim.Adam):
         gradients = [parameter.grad for parameter in parameters]
         if self._columns is None or any(gradient is None for gradient in gradients):
             self.found_inf = refused  # where torch's own step looks for it
-            self.count_apart()
             self.step()
-            if len(self.state) == len(parameters):
-                states = [self.state[parameter] for parameter in parameters]
-                if len({float(state["step"]) for state in states}) == 1:
-                    for state in states:
-                        state["step"] = states[0]["step"]
-                self._columns = tuple([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
-                self._counts = list({id(step): step for step in self._columns[2]}.values())
+            self._line_up()
             return
         means, squares, steps = self._columns
         for count in self._counts:
@@ -383,6 +376,23 @@ class Adam(torch.optim.Adam):
             for count in self._counts:
                 count.sub_(refused)
 
+    def step(self, closure: Any = None) -> Any:
+        """Makes torch's own step, which counts for each parameter."""
+        self.count_apart()
+        return super().step(closure)
+
+    def _line_up(self) -> None:
+        """Prepares quick steps, once all parameters have moments."""
+        parameters = self.param_groups[0]["params"]
+        if len(self.state) < len(parameters):
+            return
+        states = [self.state[parameter] for parameter in parameters]
+        if len({float(state["step"]) for state in states}) == 1:
+            for state in states:
+                state["step"] = states[0]["step"]
+        self._columns = tuple([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+        self._counts = list({id(step): step for step in self._columns[2]}.values())
+
     def count_apart(self) -> None:
         """Gives every parameter its own step count, as torch does, until the next :meth:`quick_step`."""
         if self._columns is not None:
@@ -400,6 +410,7 @@ class Adam(torch.optim.Adam):
         """Restores the moments as new tensors."""
         super().load_state_dict(state_dict)
         self._columns = None
+        self._line_up()
 
 
 class RMSprop(torch.optim.RMSprop):
@@ -420,8 +431,8 @@ class RMSprop(torch.optim.RMSprop):
         for parameter in parameters:
             state = self.state[parameter]
             if not state:
+                # Torch counts steps, but uses them for nothing.
                 state["step"], state["square_avg"] = torch.zeros(()), torch.zeros_like(parameter)
-            state["step"] += 1
         squares = [self.state[parameter]["square_avg"] for parameter in parameters]
         torch._foreach_mul_(squares, group["alpha"])
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - group["alpha"])

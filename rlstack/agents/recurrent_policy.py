@@ -57,6 +57,11 @@ class RecurrentPolicy(TensorDictModuleBase):
         self._starts = None if interface.carries else EpisodeStarts(interface)
         self._held: Tensor | None = None
 
+    @property
+    def phase(self) -> Any:
+        """See :class:`~rlstack.agents.base.Policy`."""
+        return self.inner.phase
+
     def reset(self) -> None:
         """Forgets the recurrent states that it keeps itself: the next call begins episodes everywhere."""
         self._held = None

@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
-from torchrl.envs.utils import set_exploration_type
+from torchrl.envs.utils import RandomPolicy, set_exploration_type
 
 from rlstack.envs.tensordicts import unchecked
 from rlstack.envs.world import World
@@ -37,12 +37,14 @@ class LeanCollector(Collector):
     recorded, all of a batch as one CUDA graph, unless it is a simulator outside torch (``saves_episodes`` is False).
 
     Attributes:
-        records: whether to record steps.
+        records: whether to record steps; None if the policy names all that it depends on beside tensors (``phase``, as
+            those of agents do), or draws random actions.
         lends: whether a recorded batch is lent: the next one is written into the same tensors.
     """
 
     _carrier: TensorDictBase
-    records, lends = True, False
+    records: bool | None = None
+    lends = False
 
     def iterator(self) -> Iterator[TensorDictBase]:
         """Yields batches until ``total_frames``."""
@@ -64,13 +66,15 @@ class LeanCollector(Collector):
                 return self.env.collect(policy.entries, self.frames_per_batch)
             if isinstance(self.env, World):
                 self.env.make_ready(self.frames_per_batch)
-            if not (self.records and isinstance(self.env, World) and self.env.saves_episodes):
+            known = hasattr(policy, "phase") or isinstance(policy, RandomPolicy)
+            torch_only = isinstance(self.env, World) and self.env.saves_episodes
+            if not torch_only or not (known if self.records is None else self.records):
                 return self._steps()
-            batch = self._recorded(getattr(policy, "phase", None))
+            batch = self._recorded(self.exploration_type, getattr(policy, "phase", None), self.env.phase)
             return batch if self.lends or not self._recorded.replays else own(batch)
 
-    def _steps(self, _phase: Any = None) -> TensorDictBase:
-        """Makes the steps of a batch; a policy that acts otherwise in another phase has a recording for each."""
+    def _steps(self, *_phases: Any) -> TensorDictBase:
+        """Makes the steps of a batch; where a policy or a world has several phases, each has its own recording."""
         carrier, env, policy, steps = self._carrier.copy(), self.env, self._wrapped_policy, []
         for _ in range(self.frames_per_batch):
             done, carrier = env.step_and_maybe_reset(policy(carrier))
@@ -80,7 +84,7 @@ class LeanCollector(Collector):
 
     @cached_property
     def _recorded(self) -> Recorded:
-        return Recorded(self._steps, "the steps of the worlds", (self,), self.env.device)
+        return Recorded(self._steps, "collecting a batch", (self,), self.env.device)
 
     def load_state_dict(self, state_dict: Any, **options: Any) -> None:
         """Restores a state, which has no ``policy_state_dict`` if the policy has none, such as a random one."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import random
 import traceback
 import types
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
@@ -21,8 +24,14 @@ _WARM_UP = 3  # calls before recording, during which libraries choose their algo
 _LAYOUTS = 8  # recordings of a function; each takes memory
 _NUMBERS = (int, float, str, bool, type(None), torch.Size, torch.device, torch.dtype)
 
+_GROWING = (dict, list, deque)
+
 Place = tuple[Any, Any, Any]
-"""An owner of values (a dict, a list, a tensordict or an object's ``__dict__``), a key in it, and the value there."""
+"""An owner of values, a key in it, and the value there.
+
+Owners are dicts, lists, deques, tensordicts and the ``__dict__`` of objects; and, with the name of an attribute as key,
+objects with ``__slots__`` and the cells of closures.
+"""
 
 
 class CannotRecord(Exception):
@@ -86,7 +95,8 @@ class Recorded:
     A replay does what a call would have done: it computes with new arguments, draws the next random numbers, and leaves
     new state in the objects that the function changes. These hold the same tensors before and after; what the function
     puts in their place is copied into them. Whole numbers that a call changes are counters, which a replay advances by
-    as much. If something else replaces a tensor, such as a loaded checkpoint, its content is taken over.
+    as much; the function may not compute with them, nor with other numbers that change from call to call. If something
+    else replaces a tensor, such as a loaded checkpoint, its content is taken over.
 
     Arguments that are no tensors are part of the layout. The results of a replay are the same tensors each time.
     Where nothing can be recorded (on a CPU, beyond :data:`_LAYOUTS` layouts, inside another recording, or after a
@@ -106,7 +116,7 @@ class Recorded:
         self, function: Callable[..., Any], what: str, state: Sequence[Any], device: torch.device, lent: bool = False
     ) -> None:
         self.function, self.what, self.failed, self._lent = function, what, False, lent
-        self._state = state
+        self._state, self._device = state, device
         self._kind: Any = GRAPHS.get(device.type)
         self._recordings: dict[Any, _Recording] = {}
 
@@ -196,14 +206,29 @@ class _Recording:
         of = self._of
         self._inputs = tensors if of._lent else [part.clone() if isinstance(part, Tensor) else part for part in tensors]
         for owner, key in self._replaced:  # nobody else may hold the tensors that replays write into
-            owner[key] = own(owner[key])
+            if (value := _now(owner, key)) is not None:
+                _put(owner, key, own(value))
         before, generators = _reachable((*of._state, of.function))
+        elsewhere = [
+            (owner, key, value, value._version)
+            for owner, key, value in before
+            if isinstance(value, Tensor) and value.device.type != of._device.type
+        ]
+        sizes = {id(owner): (owner, len(owner)) for owner, _, _ in before if isinstance(owner, _GROWING)}
+        drawn = _drawn_by_python()
         changes = _Changes()
 
         def compute_and_keep() -> Any:
             results = compute(self._inputs)
             for owner, key, value in before:
-                changes.compare(owner, key, value, _now(owner, key), repeats=True)
+                changes.compare(owner, key, value, _now(owner, key), counts=True)
+            if grown := next((owner for owner, size in sizes.values() if len(owner) > size), None):
+                raise CannotRecord(f"it adds {list(dict(_entries(grown)[1]))[-1]!r}")  # type: ignore[index]
+            for owner, key, value, version in elsewhere:
+                if value._version != version or _now(owner, key) is not value:
+                    raise CannotRecord(f"it changes {key!r} on another device: {value.device}")
+            if _drawn_by_python() != drawn:
+                raise CannotRecord("it draws random numbers of Python or NumPy")
             results = changes.apart(results)
             changes.copy()
             return results
@@ -212,17 +237,18 @@ class _Recording:
         try:
             self._results = graph.record(compute_and_keep)
         finally:
+            for owner, size in sizes.values():
+                while len(owner) > size:
+                    _ = owner.pop() if isinstance(owner, (list, deque)) else owner.popitem()
             for owner, key, value in before:
                 if _now(owner, key) is not value:
-                    owner[key] = value
-        self.graph, self._counters = graph, changes.numbers
+                    _put(owner, key, value)
+        self.graph, self._counters = graph, changes.counters
         holds: dict[int, bool] = {}
-        watched = [place for place in before if isinstance(place[0], (dict, list)) and _holds_tensors(place[2], holds)]
-        self._held = watched
+        watched = [place for place in before if not isinstance(place[0], TensorDictBase)]  # for speed
+        self._held = [place for place in watched if _holds_tensors(place[2], holds)]
         # What is called before every replay, so that looking at hundreds of places takes microseconds.
-        self._looks = [
-            (owner.get if isinstance(owner, dict) else owner.__getitem__, key, value) for owner, key, value in watched
-        ]
+        self._looks = [(_getter(owner), key, value) for owner, key, value in self._held]
 
     def is_stale(self) -> bool:
         """Takes over what others have put in the place of recorded tensors.
@@ -242,9 +268,7 @@ class _Recording:
             return True
         changes.copy()
         for owner, key, value in map(self._held.__getitem__, moved):
-            owner[key] = value
-        for owner, key, number in changes.numbers:
-            owner[key] = number
+            _put(owner, key, value)
         return False
 
 
@@ -252,48 +276,42 @@ class _Changes:
     """What differs between the objects that were there and those that are there now.
 
     Attributes:
-        numbers: places of numbers that differ, with the increase, or with the new number if nothing repeats it.
+        counters: places of whole numbers that a call changes, with the increase.
     """
 
     def __init__(self) -> None:
-        self.numbers: list[Place] = []
+        self.counters: list[Place] = []
         self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def compare(self, owner: Any, key: Any, old: Any, new: Any, repeats: bool = False) -> None:
+    def compare(self, owner: Any, key: Any, old: Any, new: Any, counts: bool = False) -> None:
         """Takes in a place, where ``old`` was and ``new`` is.
 
         Args:
-            repeats: whether a replay will make the same change.
+            counts: whether whole numbers that differ are counters.
 
         Raises:
-            CannotRecord: they are of different kinds, or a number differs that is no counter.
+            CannotRecord: something differs that is neither the content of a tensor nor a counter.
         """
         if old is new:
             return
-        inner = None
         if isinstance(old, Tensor) and isinstance(new, Tensor):
             if (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device):
                 self._pairs[id(old)] = (old, new)
                 return
-        elif isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS):
+        elif type(old) is type(new):
+            if (found := _entries(old)) is not None:
+                (inner, before), after = found, dict(_entries(new)[1])  # type: ignore[index]
+                if dict(before).keys() != after.keys():
+                    raise CannotRecord(f"it changes the entries of {key!r}")
+                for name, value in before:
+                    self.compare(inner, name, value, after[name], counts)
+                return
             if old == new:
                 return
-            counts = type(old) is int and type(new) is int
-            if owner is not None and (counts or not repeats):
-                self.numbers.append((owner, key, new - old if repeats else new))  # type: ignore[operator]
+            if counts and type(old) is int and owner is not None:
+                self.counters.append((owner, key, new - old))
                 return
-        elif type(old) is type(new):
-            inner = _entries(old), _entries(new)
-        if inner is None or inner[0] is None or inner[1] is None:
-            if type(old) is type(new) and inner is not None and (not repeats or old == new):
-                return
-            raise CannotRecord(f"it changes {key!r} from {_brief(old)} to {_brief(new)}")
-        (mine, before), (_, after) = inner  # type: ignore[misc]
-        found = dict(after)
-        if len(before) != len(found) or any(name not in found for name, _ in before):
-            raise CannotRecord(f"it changes the entries of {key!r}")
-        for name, value in before:
-            self.compare(mine, name, value, found[name], repeats)
+        raise CannotRecord(f"it changes {key!r} from {_brief(old)} to {_brief(new)}")
 
     def apart(self, results: Any) -> Any:
         """Returns results with copies of those tensors that :meth:`copy` will overwrite."""
@@ -314,6 +332,12 @@ class _Changes:
             torch._foreach_copy_(olds, [new.clone() if _memory(new) in written else new for new in news])
 
 
+def _drawn_by_python() -> Any:
+    """Returns what changes with every draw of random numbers by Python or NumPy."""
+    _, keys, position, *rest = np.random.get_state()
+    return random.getstate(), keys.tobytes(), position, rest  # type: ignore[attr-defined]
+
+
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
@@ -322,11 +346,26 @@ def _brief(value: Any) -> str:
     return str(list(value.shape)) if isinstance(value, Tensor) else f"{value!r:.40}"
 
 
+def _getter(owner: Any) -> Callable[[Any], Any]:
+    """Returns the function from a key to what an owner has there."""
+    if isinstance(owner, dict):
+        return owner.get
+    return owner.__getitem__ if isinstance(owner, (*_GROWING, TensorDictBase)) else partial(getattr, owner)
+
+
 def _now(owner: Any, key: Any) -> Any:
     """Returns what is at a place; None if there is nothing."""
-    if isinstance(owner, list):
-        return owner[key] if key < len(owner) else None
-    return owner.get(key, None)
+    try:
+        return _getter(owner)(key)
+    except (KeyError, IndexError, AttributeError, ValueError):  # a cell may be empty
+        return None
+
+
+def _put(owner: Any, key: Any, value: Any) -> None:
+    if isinstance(owner, (*_GROWING, TensorDictBase)):
+        owner[key] = value
+    else:
+        object.__setattr__(owner, key, value)
 
 
 def own(value: Any) -> Any:
@@ -338,15 +377,12 @@ def own(value: Any) -> Any:
     if isinstance(value, tuple):
         parts = [own(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, (dict, list)):
-        copied: Any = copy.copy(value)
-        for key in range(len(value)) if isinstance(value, list) else value:
-            copied[key] = own(value[key])
-        return copied
-    if _entries(value) is None:
+    if (found := _entries(value)) is None:
         return value
     copied = copy.copy(value)
-    vars(copied).update({key: own(entry) for key, entry in vars(value).items()})
+    owner, _ = _entries(copied)  # type: ignore[misc]
+    for key, entry in found[1]:
+        _put(owner, key, own(entry))
     return copied
 
 
@@ -354,17 +390,23 @@ def _entries(value: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
     """Returns the owner of the entries inside a value (None for a tuple's) and these; None if it has none."""
     if isinstance(value, (TensorDictBase, dict)):
         return value, list(value.items())
-    if isinstance(value, list):
+    if isinstance(value, (list, deque)):
         return value, list(enumerate(value))
     if isinstance(value, tuple) and not isinstance(value, torch.Size):
         return None, list(enumerate(value))
     if isinstance(value, (type, types.ModuleType, types.FunctionType, Tensor, TensorSpec, Recorded)):
         return None
-    known = type(value).__module__.partition(".")[0] not in ("torch", "torchrl", "tensordict", "omegaconf", "builtins")
-    if not (known or isinstance(value, (nn.Module, torch.optim.Optimizer))):
+    if _of_a_library(type(value).__module__) and not isinstance(value, (nn.Module, torch.optim.Optimizer)):
         return None
-    inside = getattr(value, "__dict__", None)
-    return None if inside is None else (inside, list(inside.items()))
+    if (inside := getattr(value, "__dict__", None)) is not None:
+        return inside, list(inside.items())
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(value, name)]
+    return (value, [(name, getattr(value, name)) for name in slots]) if slots else None
+
+
+def _of_a_library(module: str | None) -> bool:
+    """Returns whether what a module defines keeps its state to itself."""
+    return str(module).partition(".")[0] in ("torch", "torchrl", "tensordict", "omegaconf", "builtins")
 
 
 def _holds_tensors(value: Any, known: dict[int, bool]) -> bool:
@@ -394,7 +436,10 @@ def _reachable(roots: Sequence[Any]) -> tuple[list[Place], list[torch.Generator]
         elif isinstance(value, types.MethodType):
             stack += (value.__self__, value.__func__)
         elif isinstance(value, types.FunctionType):
-            stack += [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+            cells = [cell for cell in value.__closure__ or () if cell != types.CellType()]
+            if not _of_a_library(value.__module__):
+                places += [(cell, "cell_contents", cell.cell_contents) for cell in cells]
+            stack += [cell.cell_contents for cell in cells]
         elif isinstance(value, partial):
             stack += (value.func, value.args, value.keywords)
         elif (found := _entries(value)) is not None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from typing import Any, Literal
 
 import torch
-from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rlstack.config.agents import Activation
 from rlstack.envs.waiting import looks_are_free
 
 from .encoders import Layers, Observation, apply_linear, mlp
+from .own import OwnNetwork
 
 
 class StateNetwork(nn.Module):
@@ -139,7 +138,8 @@ class Critics(nn.ModuleList):
     """Networks of one structure that judge the same; on a GPU all are computed as one batch.
 
     There the parameters of all lie side by side in memory, so that each layer is one matrix product. This takes
-    networks without buffers that share no parameters; others are computed one by one, as all are on a CPU.
+    networks of this module without buffers that share no parameters, and no part of them may be a user's; others are
+    computed one by one, as all are on a CPU.
     """
 
     _whole: list[Tensor] | None = None
@@ -150,13 +150,13 @@ class Critics(nn.ModuleList):
 
     def _lay(self) -> None:
         """Lays the parameters of all networks side by side."""
-        self._whole = None
         parameters = [list(network.parameters()) for network in self]
         every = [parameter for own in parameters for parameter in own]
         alike = len({str(network) for network in self}) == 1 and len(set(map(id, every))) == len(every)
-        if len(self) < 2 or not every or not alike or any(True for _ in self.buffers()):
+        ours = all(isinstance(network, (ActionValue, StateNetwork)) for network in self)
+        if not (ours and alike and len(self) > 1) or any(isinstance(module, OwnNetwork) for module in self.modules()):
             return
-        if looks_are_free(every[0].device) or any(isinstance(network, TensorDictModuleBase) for network in self):
+        if looks_are_free(every[0].device) or any(True for _ in self.buffers()):
             return
         self._whole = [torch.stack([parameter.detach() for parameter in same]) for same in zip(*parameters)]
         for whole, same in zip(self._whole, zip(*parameters)):
@@ -175,7 +175,7 @@ class Critics(nn.ModuleList):
         first: Any = self[0]
         names = [name for name, _ in first.named_parameters()]
         columns = zip(*(network.parameters() for network in self))
-        trained = torch.is_grad_enabled() and next(first.parameters()).requires_grad
+        trained = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters())
         stacked = {
             name: _SideBySide.apply(whole, *own) if trained else whole
             for name, whole, own in zip(names, self._whole, columns)
@@ -186,13 +186,15 @@ class Critics(nn.ModuleList):
 
         return list(torch.vmap(one, randomness="different")(stacked).unbind(0))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Critics:
-        memo[id(self)] = copied = Critics(deepcopy(list(self), memo))
-        return copied.train(self.training)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Critics, (list(self),), {"training": self.training}  # copies and pickles lie side by side, too
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        before = [parameter.data_ptr() for parameter in self.parameters()]
         super()._apply(fn, recurse)
-        self._lay()
+        if before != [parameter.data_ptr() for parameter in self.parameters()]:
+            self._whole = None
+            self._lay()
         return self
 
 

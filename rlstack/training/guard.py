@@ -146,8 +146,12 @@ class Guard(Hook):
         """Checks the sums of earlier batches that the GPU has finished."""
         while self._pending and (wait or self._pending[0][0].is_there()):
             total, batch, before = self._pending.popleft()
-            if not total.is_finite() and (found := find(batch)) is not None:
+            if total.is_finite():
+                continue
+            if (found := find(batch)) is not None:
                 self._act(self._told(found, batch, before), batch, before)
+            else:  # a later batch has been written into the same tensors
+                self._act(f"something in the batch after frame {before:,}", None, before)
 
     def _goes_on(self, sequences: TensorDictBase | None, frames: int) -> bool:
         """Acts on updates that the optimisers have refused since the last call; False if the agent was restored."""

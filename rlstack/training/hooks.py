@@ -24,7 +24,8 @@ class Hook:
 
     A run calls each method of all its hooks in their order. Hooks may use the run's ``frames``, ``agent``, ``env``,
     ``config`` and ``run`` (its directory), and its methods ``log(metrics)``, ``event(text)``, ``save()`` and
-    ``finish()``, which makes the current batch the last one.
+    ``finish()``, which makes the current batch the last one. On a GPU the next batch and metrics are written into the
+    same tensors, so a hook copies what it keeps.
 
     Attributes:
         name: key of the hook's state in checkpoints, not one of the run's own; empty for a hook without state.

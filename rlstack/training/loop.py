@@ -114,7 +114,7 @@ class Training:
         self._worlds: list[dict[str, Any]] | None = None  # states that workers resume from
         self._prepared = False
         self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
-        self.monitor, self.imitation = Monitor(), Imitation(config)
+        self.monitor, self.imitation = Monitor(config.cudagraphs is not False), Imitation(config)
         found = [
             Interrupts(self.ranks),
             Hardware(self.device),

@@ -37,12 +37,13 @@ class Monitor(Hook):
 
     name = "monitor"
 
-    def __init__(self) -> None:
+    def __init__(self, records: bool = True) -> None:
+        self._records = records
         # Values stay on their device: reading a number from a GPU waits for it.
         self._names: list[str] = []
         self._sums: Tensor | None = None  # of episodes, and of their statistics by name
         self._learned: dict[str, Tensor | float] = {}
-        self._summed: Recorded | None = None
+        self._summed: Callable[..., Tensor] | None = None
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
         self.observe(batch, metrics)
@@ -56,11 +57,11 @@ class Monitor(Hook):
         episode = batch.get(EPISODE, None)
         if episode is None:
             return
+        done = batch.get(("next", "done"))
         if self._summed is None:
-            self._summed = Recorded(
-                _summed, "the statistics of episodes", (), batch.get(("next", "done")).device, lent=True
-            )
-        self._names, sums = list(episode.keys()), self._summed(episode, batch.get(("next", "done")))
+            recorded = Recorded(_summed, "summing up episodes", (), done.device, lent=True)
+            self._summed = recorded if self._records else _summed
+        self._names, sums = list(episode.keys()), self._summed(episode, done)
         self._sums = sums.clone() if self._sums is None else self._sums.to(sums.device) + sums
 
     def flush(self, everyone: Callable[[Any], list[Any]] = lambda state: [state]) -> dict[str, float]:

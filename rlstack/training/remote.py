@@ -129,7 +129,9 @@ def start_collector(
         return OfflineCollector.of(config, env)
     if not remote(config):
         collector: Any = make_collector(env, agent.policy(explore=True), c.steps_per_batch, policy_device=agent.device)
-        collector.lends, collector.records = True, config.cudagraphs is not False
+        collector.lends = True
+        if config.cudagraphs is False:
+            collector.records = False
         return collector
 
     def level() -> int | None:

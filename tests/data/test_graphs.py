@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -28,10 +30,29 @@ class Pair(NamedTuple):
     newer: Tensor
 
 
+class Slots:
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = torch.zeros(3)
+
+
+def _summing() -> Callable[[Tensor], Tensor]:
+    total = torch.zeros(3)
+
+    def add(x: Tensor) -> Tensor:
+        nonlocal total
+        total = total + x
+        return total
+
+    return add
+
+
 class Walk:
     """Changes its state in all the ways that objects do: in place, by replacing tensors, in tuples and by counting."""
 
     def __init__(self) -> None:
+        self.latest, self.inside, self.add = deque([torch.zeros(3)], maxlen=2), Slots(), _summing()
         self.place, self.pace = torch.zeros(3), torch.ones(3)
         self.seen, self.shown = Pair(torch.ones(2), torch.ones(2)), TensorDict({"a": torch.zeros(2)}, [2])
         self.steps, self.generator = 0, torch.Generator().manual_seed(3)
@@ -39,10 +60,12 @@ class Walk:
     def step(self, push: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self.place = 2 * self.place + push + torch.rand(3) + torch.rand(3, generator=self.generator)
         self.pace.mul_(1.5)
+        self.latest.append(self.latest[-1] + push)
+        self.inside.last = self.inside.last + self.latest[0] + self.add(push)
         self.seen = Pair(self.seen.newer, self.seen.older + 1)
         self.shown = TensorDict({"a": self.seen.newer * 2}, [2])
         self.steps += 1
-        return self.place, self.seen.older, self.pace.sum()
+        return self.place, self.seen.older, self.pace.sum() + self.inside.last
 
 
 def _walked(wrap: Callable[[Walk], Any], jump: int = -1) -> tuple[list[Any], Walk]:
@@ -76,18 +99,19 @@ def test_nobody_elses_tensors_are_overwritten() -> None:
     assert step.replays and all(torch.equal(tensor, content) for tensor, content in kept)
 
 
-def test_each_layout_has_its_recording_up_to_a_number() -> None:
-    calls: list[int] = []
+_calls: list[int] = []
 
+
+def test_each_layout_has_its_recording_up_to_a_number() -> None:
     def double(x: Tensor, plus: int) -> Tensor:
-        calls.append(len(x))
+        _calls.append(len(x))
         return 2 * x + plus
 
     recorded = Recorded(double, "doubling", (), CPU)
     for size in range(1, 11):
         for k in range(6):
             assert recorded(torch.full((size,), float(k)), size % 2).tolist() == [2.0 * k + size % 2] * size
-    assert [calls.count(size) for size in range(1, 11)] == [4] * 8 + [6, 6]
+    assert [_calls.count(size) for size in range(1, 11)] == [4] * 8 + [6, 6]
 
 
 def test_what_is_recorded_inside_is_part_of_the_whole() -> None:
@@ -103,6 +127,7 @@ class Odd:
 
     def __init__(self) -> None:
         self.steps, self.place, self.word = 0, torch.zeros(2), "a"
+        self.elsewhere, self.all = torch.zeros(1, device="meta"), {0: self.place}
 
     def looks(self) -> Tensor:
         self._go_on()
@@ -118,6 +143,20 @@ class Odd:
         self.word += "a"
         return self.place
 
+    def gathers(self) -> Tensor:
+        self._go_on()
+        self.all[self.steps] = self.place
+        return self.place
+
+    def counts(self) -> Tensor:
+        self._go_on()
+        self.elsewhere += 1
+        return self.place
+
+    def rolls(self) -> Tensor:
+        self._go_on()
+        return self.place * (random.random() < 2)
+
     def _go_on(self) -> None:
         self.steps += 1
         self.place = self.place + torch.rand(())
@@ -129,6 +168,9 @@ class Odd:
         ("looks", r"operation not permitted .*_local_scalar_dense tests/data/test_graphs.py:\d+"),
         ("grows", r"it changes 'place' from \[5\] to \[6\]"),
         ("renames", "it changes 'word' from 'aaaa' to 'aaaaa'"),
+        ("gathers", "it adds 4"),
+        ("counts", "it changes 'elsewhere' on another device: meta"),
+        ("rolls", "it draws random numbers of Python or NumPy"),
     ],
 )
 def test_what_cannot_be_recorded_is_told_once_and_goes_on_as_it_was(name: str, told: str) -> None:

@@ -116,3 +116,9 @@ def test_loaded_worlds_go_on_bit_for_bit(name: str, every: int, monkeypatch: pyt
     for key, value in wanted["next"].items(include_nested=True, leaves_only=True):
         assert torch.equal(found["next"][key], value), key
     assert wanted["next", "done"].any()
+
+
+def test_numbers_that_a_recording_reads_are_never_freed() -> None:
+    few, cpu = waiting.counting(3, torch.int64, torch.device("cpu")), torch.device("cpu")
+    assert waiting.counting(5000, torch.int64, cpu).tolist() == list(range(5000))
+    assert waiting.counting(3, torch.int64, cpu).data_ptr() == few.data_ptr()

@@ -6,13 +6,17 @@ A CPU rehearses it: what a CUDA graph could not record raises an error, which ma
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from copy import deepcopy
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictSequential
+from torchrl.envs.utils import ExplorationType
 
 import rlstack
 from rlstack import envs
@@ -26,6 +30,9 @@ from tests.agents.small_agents import CASES, SMALL, YAMLS, options_of
 from tests.exhaustive import exhaustive
 from tests.recorded_worlds import Drift
 from tests.rehearsal import rehearsing
+
+Change: TypeAlias = Callable[[int, Any, Any, Any], Any]
+"""What others do before an iteration, given its number, the worlds, the agent and the collector."""
 
 _FALLS = {"kind": "linear", "start": 0.3, "end": 0.1}
 _SCHEDULED = ("clip", "entropy_coefficient", "epsilon", "noise", "noise_scale", "lr", "lr_actor", "lr_critic")
@@ -54,43 +61,55 @@ class Iterations:
         replayed: whether steps of worlds, and learning, were replayed in the end.
     """
 
-    def __init__(self, agent: str, env: Any, options: dict[str, Any], count: int = 7, steps: int = 4) -> None:
+    def __init__(
+        self,
+        agent: str,
+        env: Any,
+        options: dict[str, Any],
+        change: Change = lambda *_: None,
+        count: int = 7,
+        steps: int = 4,
+        explore: bool | None = True,
+    ) -> None:
         torch.manual_seed(0)
         small = options_of(YAMLS[agent]["algorithm"], **_SMALL)
         self.agent = rlstack.make_agent(agent, env, 10_000, **{**SMALL.get(agent, {}), **small, **options})
         self.agent.compile(Compiler(compiles=False, graphs=True))
-        collector: Any = make_collector(env, self.agent.policy(explore=True), steps)
+        collector: Any = make_collector(env, self.agent.policy(explore), steps)
         collector.lends = True
         batches, monitor, frames = iter(collector), Monitor(), 0
         self.seen: list[dict[str, torch.Tensor]] = []
-        for _ in range(count):
+        for number in range(count):
+            change(number, env, self.agent, collector)
             batch = next(batches)
             sequences = flatten_agents(batch, self.agent.interface.group)
             frames += count_frames(batch, sequences, "decisions")
             metrics = self.agent.learn(sequences, frames)
             monitor.observe(batch, metrics)
             told = {"/".join(key) if isinstance(key, tuple) else key: batch[key] for key in batch.keys(True, True)}
-            parameters = {f"parameter {k}": value for k, value in enumerate(self.agent.parameters())}
-            self.seen.append({name: value.detach().clone() for name, value in (told | parameters).items()})
+            told |= {f"parameter {k}": value for k, value in enumerate(self.agent.parameters())}
+            told |= {name: torch.as_tensor(value) for name, value in metrics.items()}
+            for name, optimizer in self.agent.optimizers.items():
+                for k, moments in optimizer.state_dict()["optimizer"]["state"].items():
+                    told |= {f"{name} {k} {moment}": value for moment, value in moments.items()}
+            self.seen.append({name: value.detach().clone() for name, value in told.items()})
         self.metrics = monitor.metrics()
         steps_of = [step for optimizer in self.agent.optimizers.values() for step in optimizer._steps.values()]
         learned = [*self.agent._recorded.values(), *steps_of]
         self.replayed = collector._recorded.replays, any(getattr(part, "replays", False) for part in learned)
 
 
-def compared(
-    agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, learns: bool = True
-) -> None:
+def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
     """Asserts that recorded iterations are those that are computed, to the last bit."""
     found = []
     for records in (False, True):
         with rehearsing(monkeypatch) if records else nullcontext():
-            found.append(Iterations(agent, make(), options))
+            found.append(Iterations(agent, make(), options, **how))
     computed, recorded = found
     assert computed.replayed == (False, False) and recorded.replayed == (True, True)
     assert computed.agent.updates == recorded.agent.updates > 0
     for number, (one, other) in enumerate(zip(computed.seen, recorded.seen)):
-        differing = [name for name, value in one.items() if not torch.equal(value, other[name])]
+        differing = [name for name in one if not torch.allclose(one[name], other[name], 0, 0, equal_nan=True)]
         assert not differing, (number, differing)
     assert computed.metrics == pytest.approx(recorded.metrics, abs=0, nan_ok=True)
     assert any(bool(step["next/done"].any()) for step in computed.seen[4:]), "no episode ended while replaying"
@@ -123,6 +142,7 @@ _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
     ("ppo", False, {"advantage": "vtrace", "symmetry": "augment", "clip_value": 0.2, "shared_layers": 1}),
     ("ppo", True, {"target_kl": 1e-6, "normalize_over": "rollout"}),
     ("ppo", False, {"accumulate": 2, "precision": "bfloat16"}),
+    ("ppo_published", True, {}),
     ("a2c", True, {"advantage": "vtrace", **_NORMALIZED}),
     ("pqn", True, {"symmetry": "augment", **_NORMALIZED}),
     ("sac", False, {"n_step": 3, **_NORMALIZED, "symmetry": "augment", "actor_every": 2}),
@@ -165,3 +185,52 @@ def test_simulators_outside_torch_make_every_step(monkeypatch: pytest.MonkeyPatc
 def test_masks_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     compared("ppo", lambda: Drift(choices=True, masked=True), {}, monkeypatch)
     compared("dqn", lambda: Drift(choices=True, masked=True), {}, monkeypatch)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_a_loaded_state_is_taken_over(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(now: int, _: Any, agent: Any, __: Any) -> None:
+        if now == number:
+            agent.load_state_dict(deepcopy(agent.state_dict()))
+
+    compared("ppo", Drift, {}, monkeypatch, change=load)
+
+
+def test_a_stage_has_rules_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def enter(now: int, env: Any, *_: Any) -> None:
+        if now == 5:
+            env.set_stage(0)
+
+    make = partial(envs.make, "arena", num_worlds=6, stage=5, start_phases=[4], max_steps=80)
+    compared("ppo", make, {"minibatch_size": 200}, monkeypatch, change=enter, count=10, steps=40)
+
+
+def test_a_collector_that_no_longer_explores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(now: int, _: Any, __: Any, collector: Any) -> None:
+        if now == 5:
+            collector.exploration_type = ExplorationType.DETERMINISTIC
+
+    compared("sac", Drift, {}, monkeypatch, change=stop, explore=None)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_policy_that_does_not_say_what_it_depends_on_is_not_recorded(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recurrent one says when its random frames end."""
+    core = {"kind": "lstm", "size": 8, "sequence_length": 4}
+    found = []
+    for records in (False, True):
+        with rehearsing(monkeypatch) if records else nullcontext():
+            torch.manual_seed(0)
+            env = Drift(choices=True)
+            agent = rlstack.make_agent("dqn", env, recurrent=core, random_frames=150, epsilon=0.0)
+            policy: Any = agent.policy(explore=True)
+            collector: Any = make_collector(env, policy if known else TensorDictSequential(policy), 4)
+            batches, seen = iter(collector), []
+            for number in range(12):
+                seen.append(next(batches)["action"].clone())
+                agent.set_frames(24 * (number + 1))
+            found.append(seen)
+    assert collector._recorded.replays is known
+    torch.testing.assert_close(found[1], found[0])
