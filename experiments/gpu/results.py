@@ -10,7 +10,7 @@ from typing import Any
 
 from .runner import Outcome
 
-_COLUMNS = ("row", "median (least to most)", "kernels a step", "kernels an update", "card busy", "longest kernel")
+_COLUMNS = ("row", "median (least to most)", "kernels a step", "kernels an update", "card busy")
 
 
 def write(path: Path, about: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
@@ -41,9 +41,9 @@ def _of_card(content: Mapping[str, Any]) -> str:
     about += [f"commit {machine['commit'][:10]}"] if machine["commit"] else []
     checks = [row for row in rows if row["group"] == "correctness" and row["status"] in ("passed", "failed")]
     failed = [row["name"] for row in checks if row["status"] == "failed"]
-    told = f"{len(checks) - len(failed)} of {len(checks)} checks passed"
-    told += f"; failed: {', '.join(failed)}" if failed else ""
-    lines = [f"{', '.join(about)}: {told}.", "", f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
+    about += [f"{len(checks) - len(failed)} of {len(checks)} checks passed"] if checks else []
+    told = f"; failed: {', '.join(failed)}" if failed else ""
+    lines = [f"{', '.join(about)}{told}.", "", f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
     lines += [_line(row) for row in rows if row["group"] == "speed" and row["status"] == "passed"]
     return "\n".join(lines) + "\n"
 
@@ -55,6 +55,5 @@ def _line(row: Mapping[str, Any]) -> str:
     spread = f" ({least} to {most})" if found["repetitions"] > 1 else ""
     kernels = [f"{found[name]:,.0f}" if name in found else "" for name in ("kernels_per_step", "kernels_per_update")]
     busy = f"{found['busy']:.0%}" if "busy" in found else ""
-    longest = found["longest"][0]["name"][:60].replace("|", "\\|") if "longest" in found else ""
-    cells = (row["name"], f"{median} {found['unit']}{spread}", *kernels, busy, longest)
+    cells = (row["name"], f"{median} {found['unit']}{spread}", *kernels, busy)
     return f"| {' | '.join(cells)} |"
