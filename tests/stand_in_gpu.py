@@ -107,6 +107,8 @@ class _Made(TorchFunctionMode):
         if func == Tensor.data.__set__ and isinstance(args[1], _Held):  # type: ignore[attr-defined]
             torch.utils.swap_tensors(args[0], args[1].detach().requires_grad_(args[0].requires_grad))
             return None
+        if func is Tensor.__deepcopy__ and isinstance(args[0], _Held):  # torch would copy the memory that it has not
+            return args[1].setdefault(id(args[0]), args[0].detach().clone().requires_grad_(args[0].requires_grad))
         if func is Tensor.tolist and isinstance(args[0], _Held):
             return args[0].held.tolist()
         if func is Tensor.new_tensor:
