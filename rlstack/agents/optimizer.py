@@ -145,28 +145,22 @@ class Optimizer:
         if self._live_lr is not None:
             self._live_lr.fill_(value)
 
-    def minimize(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
+    def minimize(self, loss: Loss, batch: TensorDictBase, plainly: bool = False) -> tuple[Tensor, Tensor, Info]:
         """Makes one step on a batch.
 
         Args:
             loss: loss of the batch; it reports scalars, or one value for each entry.
+            plainly: whether to compute it here, even if it is compiled or recorded.
 
         Returns the loss, the largest norm of a group's gradient before clipping (0 for a step that is skipped) and the
         report.
         """
-        if self._compiler is None:
-            return self._minimize(loss, batch)
-        if loss not in self._steps:
-            what = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
-            make = self._recorded if self._compiler.graphs else self._compiled
-            self._steps[loss] = make(self._compiler, loss, f"the update of {self._what} ({what})")
-        return self._steps[loss](batch)
-
-    def _recorded(self, compiler: Compiler, loss: Loss, name: str) -> Callable[..., Any]:
-        quick: Loss = compiler(loss, name) if compiler.compiles else loss
-        return Recorded(partial(self._minimize, quick), name, (self,), self.refused.device)
-
-    def _minimize(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
+        if self._compiler is not None and not plainly:
+            if loss not in self._steps:
+                what = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
+                make = self._recorded if self._compiler.graphs else self._compiled
+                self._steps[loss] = make(self._compiler, loss, f"the update of {self._what} ({what})")
+            return self._steps[loss](batch)
         for parameter in self.parameters:
             parameter.grad = None
         parts = [batch] if self.accumulate == 1 else batch.chunk(self.accumulate)
@@ -194,6 +188,10 @@ class Optimizer:
         norm = self._step(value, info, batch)
         self._clamp()
         return value, norm, info
+
+    def _recorded(self, compiler: Compiler, loss: Loss, name: str) -> Callable[..., Any]:
+        step = partial(self.minimize, compiler(loss, name), plainly=True)
+        return Recorded(step, name, (self,), self.refused.device)
 
     def _clamp(self) -> None:
         for parameter, low, high in self._bounds:

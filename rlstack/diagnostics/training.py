@@ -26,6 +26,7 @@ from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.on_policy import FromRollouts
 from rlstack.agents.optimizer import Optimizer
 from rlstack.agents.torchrl import AroundLoss
+from rlstack.data.graphs import GRAPHS
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
@@ -260,7 +261,8 @@ def timed_run(
     ):
         # Schedules keep the length of the original run; only its end moves.
         training.agent, training.frames = measured.agent(training.env), measured.halfway
-        training.acceleration.apply(training.agent)
+        if measured.device.type in GRAPHS:
+            training.acceleration.apply(training.agent)
         if sections is not None and watch is not None:
             watch(sections, training)
         silent = contextlib.redirect_stdout(io.StringIO())
