@@ -23,7 +23,7 @@ def write(path: Path, about: Mapping[str, Any], outcomes: Sequence[Outcome]) -> 
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
         if all(before[name] == about[name] for name in ("quick", "machine")):
-            rows = {row["name"]: row for row in before["rows"]} | rows
+            rows |= {row["name"]: row for row in before["rows"] if row["name"] not in rows}
     unfinished = path.with_suffix(".new")
     unfinished.write_text(json.dumps({**about, "rows": list(rows.values())}, indent=1) + "\n", encoding="utf-8")
     unfinished.replace(path)
