@@ -139,5 +139,5 @@ def reason(error: Exception) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text, or its type if the text is empty."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Returns the first line of an error's text, shortened, or its type if the text is empty."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

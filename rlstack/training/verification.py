@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +113,11 @@ def verify(folder: Path, start: str | int | None, frames: int | None, hooks: Seq
         tempfile.TemporaryDirectory(prefix="rlstack-verify-") as temporary,
         granting([ends["config"], begins]),  # whose names have been checked
         working("training again", "frames", max(found.end - found.start, 1)) as work,
-        open(os.devnull, "w") as nowhere,
     ):
         copy = Path(temporary) / folder.resolve().name
         plain = _copied(config, begins, folder, copy)
         again = _Again(found.start, found.end, work)
-        with redirect_stdout(nowhere):
+        with redirect_stdout(StringIO()):
             _train(plain, [*hooks, again])
         if again.state is None:  # another rank compares
             return found
