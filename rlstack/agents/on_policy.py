@@ -26,10 +26,9 @@ from rlstack.networks.values import StateNetwork, orthogonal_
 
 from .base import Agent, Policy, exploring
 from .central import CentralNetwork, Mates
-from .compilation import CannotCompile, Compiler
 from .curiosity import Curiosity
 from .interface import MASK, Interface
-from .optimizer import Info, Optimizer
+from .optimizer import CannotCompile, Compiler, Info, Optimizer
 from .symmetry import with_images
 
 LOG_STD_RANGE = (-20.0, 5.0)

@@ -37,10 +37,9 @@ from rlstack.networks.values import ActionValue, StateNetwork
 
 from .base import Agent, Policy, exploring
 from .choosing import greedy
-from .compilation import CannotCompile, Compiler
 from .interface import MASK, Interface
 from .off_policy import OffPolicy
-from .optimizer import Info
+from .optimizer import CannotCompile, Compiler, Info
 
 _OPEN = ("torchrl.objectives.", "rlstack.losses.")
 """The modules whose losses may be named by a dotted path alone; any other is the user's, ``package.module:Class``."""
