@@ -24,8 +24,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from rlstack.networks.recurrent import Core
-from rlstack.networks.segments import Segments
+from rlstack.networks.recurrent import Core, Segments
 from rlstack.training.environment import machine
 
 RESULT = Path(__file__).parent / "results" / "recurrent.json"
