@@ -36,6 +36,11 @@ def _read(path: str) -> Any:
     return json.loads((HERE / f"{path}.json").read_text())
 
 
+def _without_earlier_recipes(result: dict[str, Any]) -> dict[str, Any]:
+    players = result["players"]
+    return {**result, "players": {name: row for name, row in players.items() if not name.startswith(("earlier", "time"))}}
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "quality": lambda: quality.table(_read("marinenav/final")),
     "reference_scores": lambda: scores.table(scores.measured(HERE / "reference_scores" / "results")),
@@ -46,13 +51,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "rocket_self_play": lambda: against.table(_read("rocket/self_play")),
     "rocket_league": lambda: tournament.table(_read("rocket/league")),
     "echelon": lambda: against.table(_read("echelon/bots")),
-    "echelon_short": lambda: against.table(_read("echelon/bots_short")),
     "echelon_generations": lambda: tournament.table(_read("echelon/generations")),
     "echelon_memory": lambda: memory.table(_read("echelon/memory")),
     "algorithms": lambda: algorithms.table(_read("marinenav/algorithms")),
     "options": lambda: options.table(_read("marinenav/options")),
     "benchmark_frozen": lambda: benchmark.table(_read("marinenav/benchmark_frozen")),
-    "benchmark_public": lambda: benchmark.table(_read("marinenav/benchmark_public")),
+    "benchmark_public": lambda: benchmark.table(_without_earlier_recipes(_read("marinenav/benchmark_public"))),
     "vtrace": lambda: corrections.table(_read("corrections/vtrace")),
     "retrace": lambda: corrections.table(_read("corrections/retrace")),
     "offline": lambda: offline.table(_read("marinenav/offline")["agents"], 50 * quality.LEVELS),
@@ -65,7 +69,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "workers": lambda: workers.markdown(_read("benchmarks/results/workers")),
     "soak": lambda: soak.markdown(_read("benchmarks/results/soak")),
     "gpu": lambda: gpu.markdown(HERE / "gpu"),
-    "recurrent": lambda: recurrent.markdown(_read("benchmarks/results/recurrent")),
+    "recurrent": lambda: recurrent.markdown(_read("benchmarks/results/recurrent"), inputs=64),
 }
 
 

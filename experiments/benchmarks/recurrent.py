@@ -131,15 +131,17 @@ def step(kind: Any, rows: int = 16, inputs: int = 4, size: int = 64, repeats: in
     return times
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """The cores of a result file for a page: sequences in milliseconds, then one step in microseconds."""
+def markdown(result: dict[str, Any], inputs: int | None = None) -> str:
+    """Tabulates a result: sequences (with so many inputs alone) in milliseconds, then one step in microseconds."""
     lines = [
         "| core, [sequences, steps, inputs] -> size | ends | rlstack | TorchRL pad | loop of cells |",
         "|---|---|---|---|---|",
     ]
     for row in result["milliseconds"]:
-        rows, steps, inputs, size = row["shape"]
-        cells = [f"{row['kind'].upper()} [{rows}, {steps}, {inputs}] -> {size}", f"{row['ends']:g}"]
+        rows, steps, width, size = row["shape"]
+        if inputs not in (None, width):
+            continue
+        cells = [f"{row['kind'].upper()} [{rows}, {steps}, {width}] -> {size}", f"{row['ends']:g}"]
         cells += [f"{row[way]:.1f} ms" for way in ("rlstack", "pad", "loop")]
         lines.append(f"| {' | '.join(cells)} |")
     for kind, times in result["step_microseconds"].items():
