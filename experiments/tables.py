@@ -37,8 +37,8 @@ def _read(path: str) -> Any:
 
 
 def _without_earlier_recipes(result: dict[str, Any]) -> dict[str, Any]:
-    players = result["players"]
-    return {**result, "players": {name: row for name, row in players.items() if not name.startswith(("earlier", "time"))}}
+    shown = {name: row for name, row in result["players"].items() if not name.startswith(("earlier", "time"))}
+    return {**result, "players": shown}
 
 
 TABLES: dict[str, Callable[[], str]] = {
