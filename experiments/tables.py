@@ -63,13 +63,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "recorded": lambda: recorded.table(_read("recorded/curves")),
     "speed": lambda: speed.markdown(_read("benchmarks/results/speed")),
     "peers": lambda: peers.markdown(_read("benchmarks/results/peers")),
-    "equal_ppo": lambda: equal_ppo.markdown(_read("benchmarks/results/equal_ppo")),
+    "equal_ppo": lambda: equal_ppo.table(_read("benchmarks/results/equal_ppo")),
     "instruction_sets": lambda: instruction_sets.markdown(_read("benchmarks/results/instruction_sets")),
-    "data_parallel": lambda: data_parallel.markdown(_read("benchmarks/results/data_parallel")),
-    "workers": lambda: workers.markdown(_read("benchmarks/results/workers")),
-    "soak": lambda: soak.markdown(_read("benchmarks/results/soak")),
+    "data_parallel": lambda: data_parallel.table(_read("benchmarks/results/data_parallel")),
+    "workers": lambda: workers.table(_read("benchmarks/results/workers")),
+    "soak": lambda: soak.table(_read("benchmarks/results/soak")),
     "gpu": lambda: gpu.markdown(HERE / "gpu"),
-    "recurrent": lambda: recurrent.markdown(_read("benchmarks/results/recurrent"), inputs=64),
+    "recurrent": lambda: recurrent.table(_read("benchmarks/results/recurrent"), inputs=64),
 }
 
 
