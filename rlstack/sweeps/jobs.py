@@ -56,6 +56,14 @@ def job(run: Path, beginning: Sequence[str], always: Sequence[str] = ()) -> list
     return [*beginning, f"run_dir={run}", *always]
 
 
+def check_settings(path: Path, kind: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raises a :class:`ConfigError` if a file was begun with other settings."""
+    for key, value in ours.items():
+        if theirs.get(key) != value:
+            begun = f"whose {key} is {theirs.get(key)}, not {value}; hydra.sweeper.folder=<another> begins a new one"
+            raise ConfigError(f"{path.parent} holds a {kind} {begun}")
+
+
 def tell_failures(folder: Path) -> None:
     """Prints the errors that jobs have reported in a folder, and removes the reports."""
     for result in take_results(folder):
