@@ -44,7 +44,15 @@ from rlstack.config.errors import (
     nearest_path,
     unknown_key,
 )
-from rlstack.config.groups import FOLDER_FLAGS, default_choices, hydra_set_aside, option_files, own_folders
+from rlstack.config.groups import (
+    FOLDER_FLAGS,
+    default_choices,
+    hydra_set_aside,
+    installed_worlds,
+    is_own,
+    option_files,
+    own_folders,
+)
 from rlstack.config.overrides import Word, in_sweep, override, quoted, readable, word
 from rlstack.config.typed import resolve
 from rlstack.envs.extras import needs
@@ -63,7 +71,7 @@ _OPTIONAL = ("curriculum", "experiment")
 """Groups from which nothing may be chosen, with ``null``."""
 _NO_NAME = re.compile(r"null|true|false|[\[{].*|[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 """Values that Hydra does not take for the name of a file."""
-_CLASS = re.compile(r"(env|agent)=([\w.]+:[\w.]+)")
+_CLASS = re.compile(r"[\w.]+:[\w.]+")
 
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -263,14 +271,14 @@ def words_as(*keys: str) -> Callable[[list[str]], list[str]]:
 def _of_class(entry: str) -> list[str]:
     """Returns the overrides for ``env=package:Class`` or ``agent=package:Class``, whose class alone knows its options.
 
-    A world starts from its name (``conf/env/own.yaml``), an algorithm from the defaults of its class.
+    So does that of a world which an installed package registers. A world starts from its name (``conf/env/own.yaml``),
+    an algorithm from the defaults of its class.
     """
-    match = _CLASS.fullmatch(entry)
-    if match is None:
-        return [entry]
-    group, name = match.groups()
-    if group == "env":
+    group, _, name = entry.partition("=")
+    if group == "env" and (_CLASS.fullmatch(name) or (is_own(name) and name in installed_worlds())):
         return ["env=own", f"env.name={name}"]
+    if group != "agent" or not _CLASS.fullmatch(name):
+        return [entry]
     from rlstack.agents import completed  # imports the user's class and torch
 
     defaults = completed({"name": name.rpartition(":")[2].lower(), "algorithm": name})

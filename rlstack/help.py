@@ -10,7 +10,6 @@ import os
 import re
 import textwrap
 from collections.abc import Sequence
-from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,15 @@ import yaml
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import missing_option
-from rlstack.config.groups import FOLDER_FLAGS, conf_dir, default_choices, inherited, option_files, own_folders
+from rlstack.config.groups import (
+    FOLDER_FLAGS,
+    conf_dir,
+    default_choices,
+    inherited,
+    installed_worlds,
+    option_files,
+    own_folders,
+)
 
 COMMANDS = {
     "train": "trains an agent in a world, or continues a run",
@@ -39,8 +46,6 @@ LISTS = {
     "envs": "lists the worlds; rlstack envs <name>: every option of one, also of <module>:<class>",
 }
 
-INSTALLED = "rlstack.envs"
-"""The group of entry points with which installed packages register worlds, see :mod:`rlstack.envs.registry`."""
 _FOOT = """\
 --cfg job: prints the whole configuration and ends
 -m agent=ppo,sac seed=0,1,2: makes several runs, one after another
@@ -89,8 +94,7 @@ def list_group(kind: str, arguments: Sequence[str]) -> str:
         return _described(group, named[0].removeprefix(f"{group}="), files)
     rows = [(name, headline(path)) for name, path in files.items()]
     if group == "env":
-        brought = metadata.entry_points(group=INSTALLED)
-        rows += [(entry.name, f"of an installed package: {entry.value}") for entry in brought]
+        rows += [(name, f"of an installed package: {target}") for name, target in installed_worlds().items()]
     foot = f"every option of one: rlstack {kind} {rows[0][0]}"
     return "\n".join([f"{kind}, for {group}=<name>:", *table(rows), "", foot])
 

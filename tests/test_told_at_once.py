@@ -51,7 +51,7 @@ MISTAKES = {
     "env.dtype={}": "env.dtype text {}",
     "env.action_repeat=1000000000": "env.action_repeat 1000000000 10000]",
     "agent=ppo agent.lr=abc": "agent.lr number schedule 'abc'",
-    "total_frames=1e300": "total_frames 1e+300",
+    "total_frames=1e300": "total_frames outside",
     "threads=100000": "threads 100000",
     "device=meta": "device 'meta' cuda:<k>",
     "compile=maybe": "compile true 'auto' 'maybe'",

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ def default_choices(command: str) -> dict[str, str | None]:
     chosen = [entry for entry in content["defaults"] if isinstance(entry, dict)]
     pairs = [(key.removeprefix("override "), value) for entry in chosen for key, value in entry.items()]
     return {key: value for key, value in pairs if not key.startswith("optional ")}
+
+
+def installed_worlds() -> dict[str, str]:
+    """Returns the worlds that installed packages register by entry points, see :mod:`rlstack.envs.registry`."""
+    return {entry.name: entry.value for entry in metadata.entry_points(group="rlstack.envs")}
 
 
 def is_own(world: str) -> bool:

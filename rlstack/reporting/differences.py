@@ -288,9 +288,7 @@ def from_default(run: StoredRun, folders: Sequence[Path] = ()) -> tuple[str, dic
     if ABSENT in (agent, world):
         raise ConfigError("the run does not say which agent and world it is of")
     agents, worlds = (option_files(group, folders) for group in ("agent", "env"))
-    named = {
-        name: [content["name"] for _, content in inherited(name, worlds) if "name" in content] for name in worlds
-    }
+    named = {name: [content["name"] for _, content in inherited(name, worlds) if "name" in content] for name in worlds}
     envs = [name for name in worlds if named[name][:1] == [world]]
     if agent not in agents:
         raise ConfigError(missing_option("agent", str(agent), list(agents)))
