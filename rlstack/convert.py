@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.config.errors import missing_option
 from rlstack.config.overrides import override, quoted
@@ -52,7 +52,7 @@ def positional(arguments: list[str]) -> list[str]:
         if arguments[index].partition("=")[0] in ConvertConfig.__dataclass_fields__:
             break
         rewritten[index] = f"{name}={quoted(arguments[index])}"
-    return open_group("agent", "env.kwargs")(rewritten)
+    return rewritten
 
 
 @as_module

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, ove
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, Interval, build, load_group, to_plain
 from rlstack.config.overrides import given_keys
 from rlstack.training.trained import TrainedRun
@@ -515,7 +515,7 @@ def _as_names(text: str) -> list[str]:
     return re.sub(r"[^\w=.-]", " ", text.replace("agent.", "")).split()
 
 
-command = HydraCommand("evaluate", open_group("agent", "env"))
+command = HydraCommand("evaluate")
 main = command.line(run)
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, build
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _save_arena(loaded: LoadedRun, out: str | None) -> Path:
     return path
 
 
-command = HydraCommand("export", open_group("agent", "env.kwargs"))
+command = HydraCommand("export")
 main = command.line(run)
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
-from rlstack.config import ConfigError, Interval, build, catalogue, conf_dir, to_plain
+from rlstack.command import HydraCommand, as_module
+from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.errors import missing_option
+from rlstack.config.groups import option_files
 from rlstack.config.overrides import given_keys
 from rlstack.envs.working import working
 
@@ -333,9 +334,9 @@ def train_arguments(given: list[str]) -> list[str]:
         folder = next((entry.partition("=")[2] for entry in reversed(given) if entry.startswith("folder=")), FOLDER)
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):  # reported later
             name = json.loads((Path(folder) / "league.json").read_text(encoding="utf-8"))["env"]["name"]
-            world = [f"env={name}"] if name in catalogue.names("env", [conf_dir()]) else []
+            world = [f"env={name}"] if name in option_files("env") else []
     result: list[str] = []
-    for entry in open_group("agent", "env")(given):
+    for entry in given:
         result += world if entry in (TRAIN, f"command={TRAIN}") else [entry]
     return result
 

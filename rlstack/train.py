@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, build, convert, to_plain
 from rlstack.config.groups import is_own
 from rlstack.config.overrides import given_overrides
@@ -196,7 +196,7 @@ def _changed(key: str, given: Any, stored: Any) -> str | None:
     return None if given in ("auto", stored) else key
 
 
-command = HydraCommand("train", open_group("agent", "env.kwargs", "imitation.expert_options"), makes_runs=True)
+command = HydraCommand("train", makes_runs=True)
 main = command.line(run)
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shows an agent acting: ``rlstack watch checkpoint=runs/<run>``, in a window, a terminal or a film."""
+"""Shows an agent acting: ``rlstack watch checkpoint=runs/<run>``, in a window, a terminal, a film, or its rewards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.errors import did_you_mean
 from rlstack.config.overrides import given_keys
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from torchrl.envs import EnvBase
 
     from rlstack.data.recordings import TransitionRecorder
+    from rlstack.diagnostics.reward_terms import RewardBreakdown
     from rlstack.envs.rendering.window import Window
     from rlstack.evaluation.pictures import ActingPolicy, EpisodeAnimation
 
@@ -41,7 +42,7 @@ class WatchConfig:
     episodes: Annotated[int, Interval(low=1)] | None
     seed: Annotated[int, Interval(low=0, high=2**32 - 1)]
     speed: Annotated[float, Interval(low=0, open_low=True)]
-    show: Literal["auto", "window", "terminal", "numbers"]
+    show: Literal["auto", "window", "terminal", "numbers", "rewards"]
     record: str | None
     replay: str | None
     device: str
@@ -52,7 +53,7 @@ class WatchConfig:
 
 
 @as_module
-def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
+def watch(*words: str, quiet: bool = False, **keys: Any) -> Any:
     """Shows an agent at play as the command ``rlstack watch`` does.
 
     Args:
@@ -60,7 +61,8 @@ def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
         quiet: prints nothing but warnings.
         keys: keys of ``conf/watch.yaml``.
 
-    Returns one line for each episode.
+    Returns one line for each episode; with ``show="rewards"`` the
+    :class:`rlstack.diagnostics.reward_terms.RewardBreakdown` of one.
 
     Example:
         >>> rlstack.watch(checkpoint="runs/<run>", record="film.mp4", episodes=3)
@@ -68,9 +70,11 @@ def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
     return command.call(run, words, keys, quiet)
 
 
-def run(cfg: DictConfig) -> list[str]:
+def run(cfg: DictConfig) -> list[str] | RewardBreakdown:
     """Loads a policy and its world and shows episodes; Ctrl-C ends it without an error, except while recording."""
     config = build(WatchConfig, cfg)
+    if config.show == "rewards":
+        return show_rewards(config)
     if config.record is not None and Path(config.record).suffix.lower() not in _FILMS:
         raise ConfigError(f"record: {config.record} must end in {' or '.join(_FILMS)}")
     if config.record is not None and config.show == "numbers":
@@ -209,6 +213,36 @@ def _print_numbers(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -
         told.append(episode.caption)
 
 
+def show_rewards(config: WatchConfig) -> RewardBreakdown:
+    """Plays an episode, prints one line for each term of its reward, and draws the plots."""
+    if config.checkpoint is None:
+        raise ConfigError("checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>")
+    from rlstack.diagnostics.reward_terms import draw_curves, draw_episode, play_episode, read_curves
+    from rlstack.evaluation.evaluator import check_fit
+    from rlstack.runs.loading import load
+    from rlstack.runs.run_directory import make_folder, named
+    from rlstack.runs.worlds import chosen_world, world_options
+
+    loaded = load(named(config.checkpoint, "checkpoint"), which=config.which, agent=config.agent)
+    env = chosen_world(config.env, loaded.config["env"])
+    check_fit(loaded.agent, env)
+    policy = loaded.agent.policy(explore=config.policy == "explore")
+    episode = play_episode(policy, env["name"], world_options(env), config.seed, given_keys("env"))
+    folder = Path(config.record) if config.record else (loaded.run_dir or loaded.path.parent) / "rewards"
+    make_folder(folder, "record")
+    steps = len(next(iter(episode.terms.values())))
+    print(f"an episode of {steps} steps in {env['name']}, seed {config.seed}: return {episode.returned:.3f}")
+    for name, values in sorted(episode.terms.items(), key=lambda entry: -abs(entry[1].sum())):
+        if values.any():
+            print(f"  {name:<18} {values.sum():>9.3f}   paid in {(values != 0).mean():.0%} of the steps")
+    draw_episode(episode, folder / "episode.png", f"{env['name']}, seed {config.seed}: return {episode.returned:.2f}")
+    print(f"wrote {folder / 'episode.png'}")
+    if loaded.run_dir is not None:
+        draw_curves(*read_curves(loaded.run_dir / "metrics.csv"), folder / "curves.png")
+        print(f"wrote {folder / 'curves.png'}")
+    return episode
+
+
 # -- who acts ----------------------------------------------------------------------------------------------------
 
 
@@ -290,7 +324,7 @@ def _own_player(env: EnvBase, world: str, name: str) -> ActingPolicy:
     return policy
 
 
-command = HydraCommand("watch", open_group("env", "agent"))
+command = HydraCommand("watch")
 main = command.line(run)
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ from torch.distributions import Categorical
 
 import rlstack
 from rlstack.config import conf_dir, to_plain
-from rlstack.config.overrides import override, replace_mappings
-from rlstack.help import COMMANDS, module_of
+from rlstack.config.overrides import override, readable
+from rlstack.help import COMMANDS
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import read_metrics
 from rlstack.training.trained import TrainedRun
@@ -206,19 +206,18 @@ def test_a_policy_of_torchrl_acts(run: TrainedRun) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_a_function(command: str) -> None:
-    name = module_of(command).removeprefix("rlstack.")
-    assert name in rlstack.__all__ and callable(getattr(rlstack, name))
-    assert {"words", "keys", "quiet"} <= set(inspect.signature(getattr(rlstack, name)).parameters)
+    assert command in rlstack.__all__ and callable(getattr(rlstack, command))
+    assert {"words", "keys", "quiet"} <= set(inspect.signature(getattr(rlstack, command)).parameters)
 
 
 def test_a_run_stands_for_its_folder(run: TrainedRun) -> None:
     assert rlstack.load(run).path == run.load().path
     for which in (run, run.path, str(run.path)):
-        assert [row["score"] for row in rlstack.list_runs(which, quiet=True)] == [run.score]
-        refused(rlstack.ConfigError, "a run is given twice", rlstack.compare, which, run, quiet=True)
+        assert [row["score"] for row in rlstack.report(which, page=False, quiet=True)] == [run.score]
+        refused(rlstack.ConfigError, "a run is given twice", rlstack.report, which, run, quiet=True)
     assert rlstack.evaluate(checkpoint=run, episodes=2, plots=False, video=False, quiet=True).summary()
     with pytest.raises(rlstack.ConfigError, match="expected words as on the command line, or paths, got int: 3"):
-        rlstack.compare(run, 3)  # type: ignore[arg-type]
+        rlstack.report(run, 3)  # type: ignore[arg-type]
 
 
 def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +225,7 @@ def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.Capture
     assert len(episodes) == 2 and capsys.readouterr().out.splitlines()[-2:] == episodes
     page = rlstack.report(str(run.path), output=Path.cwd() / "page.html")
     assert page.is_file() and str(page) in capsys.readouterr().out
-    assert [row["score"] for row in rlstack.list_runs(str(run.path), quiet=True)] == [run.score]
+    assert [row["score"] for row in rlstack.report(str(run.path), json=True, quiet=True)] == [run.score]
 
 
 # -- keys and mistakes ---------------------------------------------------------------------------------------------
@@ -244,8 +243,7 @@ def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.Capture
         ([], {"agent.lr": "fast"}, "agent.lr"),
         ([], {"agent": "bc", "total_frames": 100}, "agent: it only clones recorded data; set data="),
         ([], {"agent": "dqn", "total_frames": 500}, "agent.learning_starts: 1,000 frames, but the run ends at total_"),
-        ([], {"seed": 10**400}, "seed: a number of more than 300 digits"),
-        ([f"agent.hidden=[{10**400}]"], {}, "agent.hidden: a number of more than 300 digits"),
+        ([], {"seed": 10**400}, "seed: 100000000000000000...0000000000000000000 is outside"),
         ([], {"eval": {"evry": 3}}, "eval.evry: unknown key, did you mean 'every'?"),
         (["-m"], {"seed": 1}, "-m: a flag of the command line; in Python, several runs are a loop"),
         (["--config-dir=none"], {}, "--config-dir: none is not a folder"),
@@ -264,7 +262,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", [*VALUES, {"1": "a"}, {"ü b": {2: "a"}}, {"a": {}}], ids=repr)
+@pytest.mark.parametrize("value", [*VALUES, {"a": {}}], ids=repr)
 def test_values_of_python_arrive_as_they_are(value: Any) -> None:
     keys = {"env": "gymnasium", "env.kwargs": {"given": value}, "notify": value}
     config = rlstack.train.command.call(to_plain, [], keys)
@@ -320,10 +318,9 @@ def test_a_mapping_replaces_the_one_that_was_there(key: str, given: dict[str, An
     ],
 )
 def test_what_comes_after_a_mapping_changes_it(later: str, expected: Any) -> None:
-    words = ["++agent.lr={kind: linear, start: 0.002, end: 0.001}", f"++{later}"]
+    words = [*readable("agent.lr={kind: linear, start: 0.002, end: 0.001}"), *readable(later)]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("train", ["agent=ppo", "env=cartpole", *words])
-    replace_mappings(cfg, words)
     assert to_plain(cfg.agent.lr) == expected if isinstance(expected, dict) else cfg.agent.lr == expected
 
 

@@ -275,7 +275,7 @@ class _Reached(BaseException):
 
 
 @exhaustive("agent", ["dqn", "ppo", "sac"], quick=2)
-def test_seven_functions_of_ours_lead_to_the_gradients(
+def test_eight_functions_of_ours_lead_to_the_gradients(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """These functions, in this order, lead from a command to an update."""
@@ -293,5 +293,5 @@ def test_seven_functions_of_ours_lead_to_the_gradients(
     monkeypatch.setattr(torch.Tensor, "backward", stop)
     monkeypatch.setattr(sys, "argv", ["train", f"agent={agent}", "env=cartpole", *words])
     GlobalHydra.instance().clear()
-    with pytest.raises(_Reached, match=r"^job run execute learn (_study|_sample_and_update) update minimize$"):
+    with pytest.raises(_Reached, match=r"^main job run execute learn (_study|_sample_and_update) update minimize$"):
         main()

@@ -58,7 +58,7 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     (none)        a run directory or checkpoint of ours   ``which`` (latest, best), ``explore`` (False)
     rlstack       the same                                the same
     zoo           the name of an agent that comes with    ``explore`` (False)
-                  rlstack, see ``rlstack zoo``
+                  rlstack, see ``rlstack demo list``
     marinenav     files of a published agent              ``agent_type`` if the files do not tell
     sb3           a model's zip                           ``vecnormalize`` (its statistics), ``deterministic`` (True)
     arena         a ``.pt`` of the Arena's own stack      ``normalization`` (its statistics; ``none``),

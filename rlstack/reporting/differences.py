@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rlstack.config import ConfigError, catalogue, conf_dir, to_plain
+from rlstack.config import ConfigError, to_plain
 from rlstack.config.errors import missing_option
-from rlstack.config.groups import compose_config
+from rlstack.config.groups import compose_config, inherited, option_files
 from rlstack.config.overrides import override
 from rlstack.evaluation.statistics import LEAST, bootstrap_interval, iqm, leader
 
@@ -287,16 +287,13 @@ def from_default(run: StoredRun, folders: Sequence[Path] = ()) -> tuple[str, dic
     agent, world = (lookup(run.config, key) for key in ("agent.name", "env.name"))
     if ABSENT in (agent, world):
         raise ConfigError("the run does not say which agent and world it is of")
-    where = [*folders, conf_dir()]
-    agents, worlds = (catalogue.names(group, where) for group in ("agent", "env"))
-    envs = []
-    for name in worlds:
-        options = {option.key: option.value.strip("'\"") for option in catalogue.group_options("env", name, where)}
-        envs += [name] if options.get("name") == world else []
+    agents, worlds = (option_files(group, folders) for group in ("agent", "env"))
+    named = {name: [content["name"] for _, content in inherited(name, worlds) if "name" in content] for name in worlds}
+    envs = [name for name in worlds if named[name][:1] == [world]]
     if agent not in agents:
-        raise ConfigError(missing_option("agent", str(agent), agents))
+        raise ConfigError(missing_option("agent", str(agent), list(agents)))
     if not envs:
-        raise ConfigError(missing_option("env", str(world), worlds))
+        raise ConfigError(missing_option("env", str(world), list(worlds)))
     path = [override("hydra.searchpath", [f"file://{folder.absolute()}" for folder in folders])] if folders else []
     found = []
     for env in envs:

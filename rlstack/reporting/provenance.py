@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
-from rlstack.config import ConfigError, catalogue
+from rlstack.config import ConfigError
+from rlstack.config.groups import folder_flags
 
 from .blocks import Block, Code, DataTable, Panels, Paragraphs, Section, breakable, duration, number, shorter
 from .curves import panels
@@ -137,7 +138,7 @@ def _against_default(group: RunGroup, several: bool, folders: Sequence[Path]) ->
         yield DataTable(["key", "default", "this run"], rows, 3, caption, title if several or len(rows) > 40 else None)
     except ConfigError as error:
         lines = [entry["command"] for entry in run.environment if isinstance(entry.get("command"), list)]
-        flags = next((found for line in lines if (found := catalogue.folder_flags([*map(str, line)]))), "")
+        flags = next((found for line in lines if (found := folder_flags([*map(str, line)]))), "")
         why = f"they cannot be composed ({error})."
         if flags:
             command = f"rlstack report {shlex.quote(str(run.path))}{flags}"

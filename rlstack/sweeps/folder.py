@@ -21,7 +21,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-from rlstack.config import ConfigError, catalogue
+from rlstack.config import ConfigError
+from rlstack.config.groups import folder_flags
 from rlstack.envs.whole_files import write_json
 from rlstack.runs.run_directory import make_first_free, make_folder, removed_if_empty
 from rlstack.training.notices import concealed
@@ -143,7 +144,7 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
     print("\nthe runs of this sweep")
     print_rows(rows, sys.stdout)
     if any(folder in Path(result.get("run", "")).parents for result in results):
-        print(f"compare them: rlstack report {shlex.quote(str(folder))}{catalogue.folder_flags(sys.argv[1:])}")
+        print(f"compare them: rlstack report {shlex.quote(str(folder))}{folder_flags(sys.argv[1:])}")
 
 
 def _show_configurations(results: Sequence[Mapping[str, Any]], options: Sequence[Mapping[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlstack.config import ConfigError, build, to_plain
-from rlstack.config.overrides import override, replace_mappings
+from rlstack.config.overrides import override
 
 from .folder import take_results
 from .space import Space, assignment
@@ -39,7 +39,6 @@ def checked(compose: Compose, space: Space, fixed: Sequence[str]) -> TrainConfig
 
     drawn = [assignment(key, dimension.draw(Random(0))) for key, dimension in space.items()]
     composed = compose([*fixed, *drawn])
-    replace_mappings(composed, [*fixed, *drawn])
     plain = debugged(to_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
     return build(TrainConfig, with_length(plain))
 
