@@ -138,10 +138,10 @@ def interval(bounds: Iterable[float] | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Formats seconds as ``48 s``, ``12 min`` or ``3.4 h``."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+    """Formats seconds in the largest unit that gives at least two: ``48 s``, ``12 min``, ``3.4 h``, ``5 days``."""
+    sizes = {"days": 86400, "h": 3600, "min": 60}
+    unit, size = next(((unit, size) for unit, size in sizes.items() if seconds >= 2 * size), ("s", 1))
+    return f"{seconds / size:.3g} {unit}"
 
 
 def breakable(name: str) -> Markup:

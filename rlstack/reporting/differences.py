@@ -23,8 +23,6 @@ from .runs import StoredEvaluation, StoredRun
 
 NAMES = ("agent.name", "env.name", "env.id")
 """The names of agent and world: other options depend on them, and are compared only between equal ones."""
-OF_NO_MATTER = ("seed", "run_dir", "resume", "until", "device", "threads", "logger", "checkpoint", "log_every")
-"""Keys that do not distinguish experiments."""
 
 
 class AbsentKey:
@@ -67,8 +65,7 @@ def grouped(runs: Sequence[StoredRun]) -> list[RunGroup]:
     classes: dict[Row, list[dict[str, Any]]] = {}
     for run in runs:
         kind = tuple(repr(lookup(run.config, key)) for key in NAMES)
-        matters = {key: value for key, value in run.config.items() if key not in OF_NO_MATTER}
-        classes.setdefault(kind, []).append(matters)
+        classes.setdefault(kind, []).append(run.experiment)
     keys = [key for key in NAMES if len({repr(lookup(run.config, key)) for run in runs}) > 1]
     keys += dict.fromkeys(key for configs in classes.values() for key in varied(configs) if key not in keys)
     kept: dict[Row, str] = {}

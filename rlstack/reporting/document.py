@@ -20,7 +20,7 @@ from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, durati
 from .differences import GroupComparison, RunGroup, grouped
 from .listing import state_of
 from .results import leagues, results
-from .runs import CPU_SECONDS, SECONDS, StoredRun, find
+from .runs import CPU_SECONDS, SECONDS, StoredRun, check_folder, find
 
 _PARTS = Path(__file__).with_name("page")
 _KINDS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
@@ -64,9 +64,7 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0, folde
     Raises:
         ConfigError: the folder does not exist or holds no runs, or the metric does not exist.
     """
-    if not folder.is_dir():
-        raise ConfigError(f"folder: {folder} is not a folder")
-    runs, league_folders = find(folder)
+    runs, league_folders = find(check_folder("folder", folder))
     if not runs and not league_folders:
         raise ConfigError(f"folder: {folder} holds no runs, neither itself nor below (no metrics.csv, no config.yaml)")
     names = sorted({name for run in runs for name in run.curves})

@@ -20,8 +20,8 @@ from rlstack.evaluation.statistics import LEAST, LEVEL, separation
 from rlstack.evaluation.table import OF_SUCCESSES, aligned
 
 from .blocks import interval, number, shorter
-from .differences import NAMES, OF_NO_MATTER, compared_by, grouped, varied, worlds_of, written
-from .runs import EVALUATED, Series, StoredRun, find
+from .differences import NAMES, compared_by, grouped, varied, worlds_of, written
+from .runs import EVALUATED, Series, StoredRun, runs_in
 
 _MOST_KEYS = 8
 Interval = tuple[float, float]
@@ -64,7 +64,7 @@ class Improvement:
         paired: whether two single runs were evaluated on the same episodes.
         worlds: names of the worlds in which the runs trained.
         differences: by key of the configuration, the values in the first run of each group, as on a command line,
-            without the keys of :data:`OF_NO_MATTER`; of these, single runs show ``seed``.
+            without the keys of :data:`~rlstack.reporting.runs.OF_NO_MATTER`; of these, single runs show ``seed``.
         notes: a line for each missing part.
     """
 
@@ -94,15 +94,8 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
         ConfigError: a folder does not exist or holds no runs, a run is on both sides, or a run has not logged the
             metric.
     """
-    groups: list[list[StoredRun]] = [[], []]
-    for key, folders, group in zip(("first", "second"), (first, second), groups):
-        for path in folders:
-            if not path.is_dir():
-                raise ConfigError(f"{key}: {path} is not a folder")
-            runs, _ = find(path)
-            if not runs:
-                raise ConfigError(f"{key}: {path} holds no runs, neither itself nor below")
-            group += runs
+    sides_given = {"first": first, "second": second}
+    groups = [[run for folder in folders for run in runs_in(key, folder)] for key, folders in sides_given.items()]
     every = [run for group in groups for run in group]
     if len({run.path.resolve() for run in every}) < len(every):
         raise ConfigError("second: a run is given twice; each may be on one side, once")
@@ -130,8 +123,8 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
     differences, probabilities = resampled(values[0], values[1], paired)
     counted = min(map(len, values))
     spread = len(worlds) == 1 and counted >= LEAST
-    configs = [{key: value for key, value in group[0].config.items() if key not in OF_NO_MATTER} for group in groups]
-    apart = {key: (_value(one), _value(other)) for key, (one, other) in varied(configs).items()}
+    differing = varied([group[0].experiment for group in groups])
+    apart = {key: (_value(one), _value(other)) for key, (one, other) in differing.items()}
     if single and every[0].seed != every[1].seed:
         apart["seed"] = (_value(every[0].seed), _value(every[1].seed))
     notes = []

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlstack.runs.run_directory import is_taken
 
-from .blocks import number
+from .blocks import duration, number
 from .differences import compared_by, grouped
 from .runs import StoredRun, find
 
@@ -66,13 +66,6 @@ def state_of(run: StoredRun) -> tuple[str, str]:
     return how, "Ctrl-C, or a signal" if how == "interrupted" else why
 
 
-def _age(seconds: float) -> str:
-    """Formats seconds in the largest unit that gives at least two: ``44 s``, ``12 min``, ``3 h``, ``5 days``."""
-    sizes = {"days": 86400, "h": 3600, "min": 60}
-    unit, size = next(((unit, size) for unit, size in sizes.items() if seconds >= 2 * size), ("s", 1))
-    return f"{seconds / size:.0f} {unit}"
-
-
 def configurations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Formats the scores of finished runs that differ in their seed alone, in each world the highest mean first."""
     groups: dict[Any, list[float]] = {}
@@ -102,7 +95,7 @@ def shown(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, str
             "frames": f"{_count(row['frames'])}{total}",
             "state": row["state"],
             head: score if row["metric"] in (head, None) else f"{row['metric']} {score}",
-            "age": _age(row["age"]),
+            "age": duration(row["age"]),
         }
         found.append({name: cell.replace("–", "-") for name, cell in cells.items()})
     return found

@@ -18,15 +18,16 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from rlstack.config import bounded_yaml
+from rlstack.config import ConfigError, bounded_yaml
 from rlstack.envs.bounded_files import check_regular
 from rlstack.envs.working import working
 from rlstack.runs.manifest import MANIFEST, changed
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
-EVALUATING_SECONDS = "time/evaluating_seconds"
 SECONDS, CPU_SECONDS, EVALUATED = "time/seconds", "time/cpu_seconds", "eval/"
+OF_NO_MATTER = ("seed", "run_dir", "resume", "until", "device", "threads", "logger", "checkpoint", "log_every")
+"""Keys that do not distinguish experiments."""
 _LEAGUE = "league.json"
 _CONFIG = "config.yaml"
 _END = 2**13  # bytes at the end of a table that are read first
@@ -123,6 +124,11 @@ class StoredRun:
         """Seed of the run; None if unknown."""
         return self.config.get("seed")
 
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """The configuration without the keys that do not distinguish experiments."""
+        return {key: value for key, value in self.config.items() if key not in OF_NO_MATTER}
+
     def part(self, group: str) -> dict[str, Any]:
         """Returns a group of the configuration, or an empty mapping."""
         found = self.config.get(group)
@@ -172,6 +178,25 @@ def find(folder: Path, whole: bool = True) -> tuple[list[StoredRun], list[Path]]
                 folders.clear()  # runs are not searched for further runs
             folders[:] = [name for name in folders if not name.startswith(".")]
     return sorted(runs, key=lambda run: natural(run.name)), sorted(leagues)
+
+
+def runs_in(key: str, folder: Path) -> list[StoredRun]:
+    """Returns the runs in or below a folder that a key of a command names.
+
+    Raises:
+        ConfigError: it is not a folder, or holds no runs.
+    """
+    runs, _ = find(check_folder(key, folder))
+    if not runs:
+        raise ConfigError(f"{key}: {folder} holds no runs, neither itself nor below")
+    return runs
+
+
+def check_folder(key: str, folder: Path) -> Path:
+    """Returns a folder that a key of a command names; raises a :class:`ConfigError` if it is none."""
+    if not folder.is_dir():
+        raise ConfigError(f"{key}: {folder} is not a folder")
+    return folder
 
 
 def natural(name: str) -> list[tuple[int, str]]:
