@@ -191,8 +191,8 @@ class League:
         ours, theirs = signature(self.env), signature(env)
         for key in sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "name", key)):
             if ours.get(key) != theirs.get(key):
-                told = f"the league in {self.folder} plays with {ours.get(key)!r}; choose another folder"
-                raise ConfigError(f"env.{key}: {theirs.get(key)!r}, but {told}")
+                ours_is = f"the league in {self.folder} plays with {ours.get(key)!r}; choose another folder"
+                raise ConfigError(f"env.{key}: {theirs.get(key)!r}, but {ours_is}")
 
     def join(self, name: str, source: Source) -> None:
         """Adds a player unless it is a member; raises a :class:`ConfigError` if another member has this name."""
@@ -298,8 +298,8 @@ def _add_candidate(
     text, options = read_source(source)
     own = [RANDOM, *runner.sides.scripted]
     if text in own:
-        told = f"pool.players=[{text}] lets candidates meet it"
-        raise ConfigError(f"players: {text!r} comes with the world and is not a candidate; {told}")
+        advice = f"pool.players=[{text}] lets candidates meet it"
+        raise ConfigError(f"players: {text!r} comes with the world and is not a candidate; {advice}")
     check_source(source, runner.sample)
     kind, path = ("rlstack", text) if text.startswith(PREFIX) else parse(with_kind(text))
     file = checkpoint_file(Path(path), options.get("which", "latest")) if kind == "rlstack" else Path(path)

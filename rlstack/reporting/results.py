@@ -80,12 +80,12 @@ def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], spre
     seconds = [value for run in group.runs if (value := run.last(CPU_SECONDS)) is not None]
     frames = [run.frames for run in group.runs]
     reached = number(frames[0]) if len(set(map(number, frames))) == 1 else interval((min(frames), max(frames)))
-    told: dict[str, str] = {}
+    figures: dict[str, str] = {}
     if score is not None:
-        told = {"IQM": number(score.iqm), "95 % interval": interval(score.interval)}
-        told |= {"minimum": number(min(score.values)), "maximum": number(max(score.values))}
-        told |= {"mean": number(score.mean), str(comparison.metric): number(score.mean)}
-    shown = [told.get(name, "–") for name in spread]
+        figures = {"IQM": number(score.iqm), "95 % interval": interval(score.interval)}
+        figures |= {"minimum": number(min(score.values)), "maximum": number(max(score.values))}
+        figures |= {"mean": number(score.mean), str(comparison.metric): number(score.mean)}
+    shown = [figures.get(name, "–") for name in spread]
     return [*cells, len(group.runs), *shown, reached, duration(sum(seconds) / len(seconds)) if seconds else "–"]
 
 
@@ -227,9 +227,9 @@ def _league(folder: Path) -> list[Block]:
     league = League.open(folder)
     rows = []
     for row in standings(league):
-        told = [str(row[key] or "–") for key in ("kind", "commander")]
+        described = [str(row[key] or "–") for key in ("kind", "commander")]
         rated = [number(row["rating"]), number(row.get("deviation"))]
-        rows.append([row["player"], *told, *rated, *_record(row)])
+        rows.append([row["player"], *described, *rated, *_record(row)])
     name = f"{folder.name}: {len(league.members)} players, {len(league.games):,} games, {league.ratings.kind}"
     if not rows:
         return [Paragraphs([f"{name}. It has no players yet."])]

@@ -131,8 +131,8 @@ class StoredRun:
 
     def part(self, group: str) -> dict[str, Any]:
         """Returns a group of the configuration, or an empty mapping."""
-        found = self.config.get(group)
-        return found if isinstance(found, dict) else {}
+        settings = self.config.get(group)
+        return settings if isinstance(settings, dict) else {}
 
     def last(self, metric: str) -> float | None:
         """Returns the last value of a metric; None if it was never logged, or not in the last evaluation.
