@@ -6,7 +6,7 @@ import fcntl
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -282,18 +282,14 @@ def add_candidates(
         ConfigError: a file does not exist, is in the league already or cannot act in its world, or a name is taken or
             not possible for a file.
     """
-    copies: list[Path] = []
-    with league.changing():
-        try:
-            return [_add_candidate(league, runner, name, source, note, copies) for name, source in players]
-        except ConfigError:
-            for copy in copies:
-                copy.unlink(missing_ok=True)
-            raise
+    with ExitStack() as undo, league.changing():
+        names = [_add_candidate(league, runner, name, source, note, undo) for name, source in players]
+        undo.pop_all()
+    return names
 
 
 def _add_candidate(
-    league: League, runner: GameRunner, wanted: str | None, source: Source, note: str | None, copies: list[Path]
+    league: League, runner: GameRunner, wanted: str | None, source: Source, note: str | None, undo: ExitStack
 ) -> str:
     text, options = read_source(source)
     own = [RANDOM, *runner.sides.scripted]
@@ -321,13 +317,14 @@ def _add_candidate(
     member = LeagueMember(name, plain, utc_now(), "candidate", identified, meta=meta)
     if kind == "rlstack":
         member = replace(member, file=f"{PLAYERS}/{name}.pt")
-        copies.append(league.folder / PLAYERS / f"{name}.pt")
+        copy = league.folder / PLAYERS / f"{name}.pt"
+        undo.callback(copy.unlink, missing_ok=True)
         try:  # the parts of the checkpoint that playing needs
             state = read_agent(file)
             config = {**state["config"], "env": without_opponents(state["config"]["env"])}
             kept = {"frames": state["frames"], "agent": state["agent"], "config": config}
-            copies[-1].parent.mkdir(parents=True, exist_ok=True)
-            write_checkpoint(copies[-1], kept, state["frames"])
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_checkpoint(copy, kept, state["frames"])
         except (CheckpointError, OSError) as error:
             raise ConfigError(f"players: {error}") from None
         meta |= {"frames": state["frames"], "agent": config["agent"]["name"]}
