@@ -370,7 +370,7 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
     parts = {name: took * share(beginnings, whole=True) for name, beginnings in _UPDATE_PARTS.items()}
     mflop = 1e-6 * sum(event.flops for event in events if event.key in _PRODUCTS) / max(profiled.updates, 1)
     products = share(_PRODUCTS, whole=False)
-    found = {"mflop": mflop, "gflops": mflop / (took * products) if products else 0.0, "ms": took * products}
+    cost = {"mflop": mflop, "gflops": mflop / (took * products) if products else 0.0, "ms": took * products}
     return {
         "updates": sum(iteration.updates for iteration in counted),
         "batch": batch,
@@ -378,7 +378,7 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
         "updates_per_second": 1e3 / took,
         "samples_per_second": 1e3 * batch / took,
         "parts_ms": {"sampling, forward, loss, ...": took - sum(parts.values()), **parts},
-        "matrix_products": {**found, "share": products} if products else None,
+        "matrix_products": {**cost, "share": products} if products else None,
         "threads": [] if usual is None else over_threads(measured, usual[1]),
         "sweep": _sweep(measured, run),
     }
@@ -387,10 +387,10 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
 def _sweep(measured: MeasuredTraining, run: TimedRun) -> list[dict[str, Any]]:
     points = []
     for factor in _FACTORS:
-        found = run.update_of(factor)
-        if found is None:
+        measurable = run.update_of(factor)
+        if measurable is None:
             continue
-        samples, update = found
+        samples, update = measurable
         durations = repeat(update, measured.seconds / len(_FACTORS), measured.clock)
         took = sum(durations) / len(durations)
         points.append({"batch": samples, "ms_per_update": 1e3 * took, "samples_per_second": samples / took})

@@ -125,14 +125,14 @@ class Section:
         return self.title.lower().replace(" ", "-")
 
 
-def number(value: float | None) -> str:
-    """Formats a number with four digits, or with all digits before the decimal point."""
-    if value is None:
+def number(value: Any) -> str:
+    """Formats a number with four digits, or with all digits before the decimal point; anything else is a dash."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def interval(bounds: Iterable[float] | None) -> str:
+def interval(bounds: Iterable[Any] | None) -> str:
     """Formats two numbers as an interval."""
     return "–" if bounds is None else " to ".join(number(bound) for bound in bounds)
 

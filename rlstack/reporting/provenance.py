@@ -133,13 +133,13 @@ def _short(value: Any) -> str:
 
 def environment(runs: Sequence[StoredRun]) -> Section:
     """Shows versions, machine and commit, with a column for each that differs."""
-    found: dict[str, tuple[dict[str, str], list[str]]] = {}
+    environments: dict[str, tuple[dict[str, str], list[str]]] = {}
     for run in runs:
         for rows in _environments(run):
-            names = found.setdefault(repr(rows), (rows, []))[1]
+            names = environments.setdefault(repr(rows), (rows, []))[1]
             names += [run.name] if run.name not in names else []
     blocks: list[Block] = []
-    columns = list(found.values())
+    columns = list(environments.values())
     if columns:
         keys = dict.fromkeys(key for rows, _ in columns for key in rows)
         head = [""]

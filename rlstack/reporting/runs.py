@@ -30,7 +30,7 @@ OF_NO_MATTER = ("seed", "run_dir", "resume", "until", "device", "threads", "logg
 """Keys that do not distinguish experiments."""
 _LEAGUE = "league.json"
 _CONFIG = "config.yaml"
-_END = 2**13  # bytes at the end of a table that are read first
+_LAST_ROWS = 50  # least number of rows at the end of a table that are read for a list of runs
 _CONFIGS = (_CONFIG, ".hydra/config.yaml")
 Series = NDArray[np.float64]
 
@@ -131,8 +131,8 @@ class StoredRun:
 
     def part(self, group: str) -> dict[str, Any]:
         """Returns a group of the configuration, or an empty mapping."""
-        found = self.config.get(group)
-        return found if isinstance(found, dict) else {}
+        settings = self.config.get(group)
+        return settings if isinstance(settings, dict) else {}
 
     def last(self, metric: str) -> float | None:
         """Returns the last value of a metric; None if it was never logged, or not in the last evaluation.
@@ -211,10 +211,11 @@ def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, C
         whole: False reads the last rows, at least those since the last evaluation.
     """
     try:
-        text = (check_regular(path).read_bytes() if whole else _end_of(path)).decode(errors="replace")
+        text = check_regular(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         notes.append(f"{path.name} cannot be read ({error.strerror})")
         return {}
+    text = text if whole else _last_rows(text)
     end = text.rfind("\n") + 1
     if end < len(text):
         notes.append(f"{path.name}: the last row is cut off and was left out")
@@ -253,26 +254,16 @@ def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, C
     return curves
 
 
-def _end_of(path: Path) -> bytes:
+def _last_rows(text: str) -> str:
     """Returns the header of a table and its last rows, at least those since the last evaluation."""
-    with check_regular(path).open("rb") as file:
-        header = file.readline()
-        columns = [column for column, name in enumerate(header.split(b",")) if name.startswith(EVALUATED.encode())]
-
-        def is_evaluated(row: bytes) -> bool:
-            cells = row.split(b",")
-            return any(cells[column].strip() for column in columns if column < len(cells))
-
-        size, length = file.seek(0, os.SEEK_END), _END
-        while True:
-            start = max(size - length, len(header))
-            file.seek(start)
-            rows = file.read()
-            if start > len(header):
-                rows = rows.partition(b"\n")[2]  # the first one is cut off
-            if start == len(header) or not columns or any(map(is_evaluated, rows.splitlines())):
-                return header + rows
-            length *= 8
+    header, *rows = text.splitlines(keepends=True) or [""]
+    columns = [column for column, name in enumerate(header.split(",")) if name.startswith(EVALUATED)]
+    for start in range(len(rows) - 1, -1, -1):
+        cells = rows[start].split(",")
+        evaluated = not columns or any(cells[column].strip() for column in columns if column < len(cells))
+        if evaluated and len(rows) - start >= _LAST_ROWS:
+            return "".join([header, *rows[start:]])
+    return text
 
 
 def _numbers(cells: list[str]) -> list[float]:

@@ -158,7 +158,7 @@ def test_worlds_whose_number_stands_nowhere_are_counted() -> None:
         ("seconds=0", "seconds: 0"),
         ("clock=sun", "clock: "),
         ("env.workers=2", "clock: cpu cannot see"),
-        ("compare=nowhere.json", "compare: nowhere.json cannot be read"),
+        ("compare=nowhere.json", "compare: nowhere.json"),
         ("resume=runs/some", "resume: "),
         ("agent.minibatch_size=0", "agent.minibatch_size"),
     ],

@@ -139,10 +139,10 @@ def test_what_is_quicker_and_slower() -> None:
     ("content", "needle"),
     [
         (None, "No such file"),
-        ("{", "not JSON"),
-        ("[]", "schema None"),
-        ('{"schema": "rlstack.diagnosis/0"}', "schema 'rlstack.diagnosis/0', only 'rlstack.diagnosis/1'"),
-        (f'{{"schema": "{SCHEMA}", "tests": {{}}}}', "lacks config, subject"),
+        ("{", "JSON"),
+        ("[]", "not a whole diagnosis"),
+        ('{"schema": "rlstack.diagnosis/0"}', "schema is 'rlstack.diagnosis/0', not 'rlstack.diagnosis/1'"),
+        (f'{{"schema": "{SCHEMA}"}}', "tests"),
     ],
 )
 def test_other_files_are_refused_in_one_line(content: str | None, needle: str, tmp_path: Path) -> None:
