@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from ..instances import check_instances, completed
+from ..foreign import check_instances, completed
 from ..processes import TIMEOUT
 from ..spaces import Array
 from ..world import Act, World

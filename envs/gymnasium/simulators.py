@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..answers import fault
-from ..instances import close_all, completed
+from ..foreign import close_all, completed, fault
 from ..named import place_in_users_code
 from ..processes import TIMEOUT, EnvironmentFailed, Shared, Workers, divided, serve
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
