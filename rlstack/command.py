@@ -33,7 +33,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from rlstack import sweeps
 from rlstack.config import ConfigError, catalogue, conf_dir
 from rlstack.config.agents import CONFIGS
 from rlstack.config.allowed import granting
@@ -50,6 +49,7 @@ from rlstack.config.groups import hydra_set_aside, is_own
 from rlstack.config.overrides import (
     Word,
     given_overrides,
+    in_sweep,
     override,
     quoted,
     readable,
@@ -62,7 +62,6 @@ from rlstack.config.typed import resolve, to_plain
 from rlstack.envs.extras import needs
 from rlstack.envs.working import Work
 from rlstack.help import command_help, offered
-from rlstack.sweeps.folder import in_sweep, note_result, show_results, sweep_folder, take_results
 
 _FLAGS = {
     **dict.fromkeys(("--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m"), False),
@@ -71,6 +70,7 @@ _FLAGS = {
     **dict.fromkeys(("--config-dir", "-cd", "--experimental-rerun", "--info", "-i"), True),
 }
 """Hydra's own flags, and whether a value follows each."""
+_MULTIRUN = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
 _HYDRA = "1.3"
 """The version of Hydra whose defaults hold."""
 _OPTIONAL = ("curriculum", "experiment")
@@ -88,7 +88,7 @@ os.environ.setdefault("RL_WARNINGS", "False")
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
 
 # Hydra looks for sweepers in packages named hydra_plugins, such as ours.
-_PLACE_OF_PLUGINS = str(Path(sweeps.__file__).parent / "plugins")
+_PLACE_OF_PLUGINS = str(Path(__file__).with_name("sweeps") / "plugins")
 if _PLACE_OF_PLUGINS not in sys.path:
     sys.path.append(_PLACE_OF_PLUGINS)
 
@@ -156,8 +156,15 @@ class HydraCommand:
             if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
                 print(command_help(self._config_name, sys.argv[1:]))
                 raise SystemExit(0)
+            arguments = self._for_hydra(sys.argv[1:])
+            if not _MULTIRUN.intersection(arguments):
+                sys.argv[1:] = arguments
+                yield
+                return
+            from rlstack.sweeps.folder import show_results, sweep_folder, take_results
+
             groups = catalogue.read_command(self._config_name).groups if self._makes_runs else None
-            with sweep_folder(self._for_hydra(sys.argv[1:]), groups) as (sys.argv[1:], sweep):
+            with sweep_folder(arguments, groups) as (sys.argv[1:], sweep):
                 try:
                     yield
                 finally:
@@ -437,6 +444,8 @@ def job_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        from rlstack.sweeps.folder import note_result
+
         told = explain(error)
         line = f"{type(error).__name__}: {error}" if told is None else told
         note_result(error=line)
@@ -470,6 +479,8 @@ def explain(error: BaseException) -> str | None:
             text = f"{mark.name}:{mark.line + 1}: {error.problem}"
         case ConfigError() | HydraException() | YAMLError():
             text = str(error)
+        case ModuleNotFoundError() if (error.name or "").startswith("rlstack."):
+            text = f"this installation has no {error.name}, which this needs"
         case _:
             return None
     return " ".join(text.split())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from omegaconf import DictConfig
 
 from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, build
+from rlstack.config.rooms import Kind, registered, target
 
-if TYPE_CHECKING:
-    from rlstack.runs.loading import LoadedRun
+KINDS: dict[str, Kind] = registered("KINDS")
 
 
 @dataclass
@@ -21,7 +21,7 @@ class ExportConfig:
 
     checkpoint: str | None
     which: Literal["latest", "best"]
-    format: Literal["torchscript", "onnx", "arena"]
+    format: str
     out: str | None
     agent: dict[str, Any] | None = None
     allow: list[str] = field(default_factory=list)
@@ -51,8 +51,11 @@ def run(cfg: DictConfig) -> Path:
     from rlstack.runs.run_directory import named
 
     loaded = load(named(config.checkpoint, "checkpoint"), which=config.which, agent=config.agent)
-    if config.format == "arena":
-        return _save_arena(loaded, config.out)
+    if (kind := KINDS.get(config.format)) is not None and kind.export is not None:
+        files: list[Path] = target(kind.export)(loaded, config.out)
+        for file in files:
+            print(f"wrote {file}")
+        return files[0]
     ending = "pt" if config.format == "torchscript" else "onnx"
     out = loaded.folder / "exports" / f"{loaded.path.stem}_policy.{ending}" if config.out is None else Path(config.out)
     exported = export_policy(loaded.agent, out, config.format, frames=loaded.frames)
@@ -65,23 +68,6 @@ def run(cfg: DictConfig) -> Path:
     print(f"{exported.agreement} on {INPUTS} random inputs")
     print(f"wrote {exported.path} and {beside(exported.path)}")
     return exported.path
-
-
-def _save_arena(loaded: LoadedRun, out: str | None) -> Path:
-    """Writes files of the Arena's own stack, which can continue training there; also the curriculum of a final file."""
-    from rlstack.adapters.arena import STYLES, save_arena, training_state
-    from rlstack.runs.checkpoint import read_checkpoint
-
-    run = loaded.folder
-    path = run / "exports" / f"{run.resolve().name}_{loaded.frames}_steps.pt" if out is None else Path(out)
-    state = None
-    if path.stem.endswith("_final"):
-        style = STYLES.get((loaded.agent.interface.choices or (0,))[0])
-        curriculum = read_checkpoint(loaded.path).get("curriculum")
-        state = training_state(path, style, loaded.frames, None, curriculum)
-    for file in save_arena(loaded.agent, path, loaded.frames, state):
-        print(f"wrote {file}")
-    return path
 
 
 command = HydraCommand("export", open_group("agent", "env.kwargs"))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rlstack.config import ConfigError, catalogue
 from rlstack.config.catalogue import Option
+from rlstack.config.rooms import registered
 
 COMMANDS = {
     "train": "trains an agent in a world, or continues a run",
@@ -241,7 +242,7 @@ def _width() -> int:
 
 _WORDS = {
     "league": ("run", "rank", "play", "init", "add", "list", "evaluate", "train"),
-    "convert": ("arena", "marinenav", "sb3"),
+    "convert": sorted(kind for kind, entry in registered("KINDS").items() if entry.conversion),
 }
 """The first words that commands accept."""
 

@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import ConfigCompositionException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
@@ -43,6 +45,11 @@ def _written(value: Any) -> str:
     if isinstance(value, int) and abs(value) > 1e300:
         raise ConfigError(_TOO_LONG)
     return "null" if value is None else str(value).lower()
+
+
+def in_sweep() -> bool:
+    """Returns whether this process is a job of ``-m``."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def readable(entry: str) -> str:
@@ -98,8 +105,6 @@ def set_value(cfg: DictConfig, entry: str, value: Any) -> None:
 
 def given_overrides() -> list[str]:
     """Returns the overrides that the user gave on the command line, or from Python; none outside a command."""
-    from hydra.core.hydra_config import HydraConfig
-
     return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
