@@ -25,7 +25,6 @@ from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.on_policy import FromRollouts
 from rlstack.agents.optimizer import Optimizer
-from rlstack.agents.torchrl import AroundLoss
 from rlstack.data.graphs import GRAPHS
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.hooks import Hook
@@ -346,7 +345,7 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
     took = sum(parts.values())
     usual = run.update_of(1)
     # Torch's counter of operations inspects the parts of every called module, and fails on TensorDictParams.
-    countable = usual is not None and not isinstance(run.agent, AroundLoss)
+    countable = usual is not None and run.agent.config.algorithm != "torchrl"
     batch = usual[0] if usual else run.sequences.numel()
     return {
         "updates": updates,
