@@ -115,7 +115,7 @@ def evaluate(
     Args:
         judged: a run's folder or a checkpoint, :func:`rlstack.train`'s or :func:`rlstack.load`'s result, or
             ``kind:path`` of an agent from elsewhere; or an object that acts: an agent, a policy that TorchRL's
-            collectors accept, or a function of observations (see :func:`rlstack.adapters.protocols.foreign_policy`).
+            collectors accept, or a function of observations (kind ``callable`` of :func:`rlstack.load_policy`).
         env: option of the group ``env``, or a class; None for the world that a run was trained in.
         words: arguments as on the command line, such as ``"env.max_steps=200"``.
         opponents: opponents to play games against instead; the content of ``results.json`` is then returned.
@@ -303,10 +303,11 @@ def _judge_acting(config: EvaluateConfig, acting: Any, device: torch.device) -> 
     from torch import nn
     from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-    from rlstack.adapters.protocols import foreign_policy
     from rlstack.agents import Agent
     from rlstack.agents.fit import telling
+    from rlstack.agents.foreign import KINDS
     from rlstack.agents.interface import Interface
+    from rlstack.config.rooms import target
     from rlstack.evaluation.evaluator import check_fit, judging_world
     from rlstack.runs.loading import LoadedRun
     from rlstack.runs.worlds import chosen_world
@@ -331,7 +332,7 @@ def _judge_acting(config: EvaluateConfig, acting: Any, device: torch.device) -> 
                 if (key := interface.key("action")) not in seen.keys(True):
                     raise ConfigError(f"{name}: writes {', '.join(map(str, acting.out_keys))}, the world takes {key!r}")
             elif callable(acting) or hasattr(acting, "act") or hasattr(acting, "predict"):
-                policy = foreign_policy(acting, world)
+                policy = target(KINDS["callable"].policy)(acting, world)
             else:
                 raise ConfigError(f"{name}: neither a run nor a policy")
     judged = Candidate(policy, env, f"{name} ({config.policy})", None, player=name)
@@ -416,9 +417,11 @@ def from_world(config: EvaluateConfig) -> Candidate:
 
 def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
     """Returns the world's options without opponents: in games, both sides are agents."""
-    from rlstack.runs.opponents import without_opponents
+    if config.opponents is None:
+        return env
+    from rlstack.play.register import without_opponents
 
-    return without_opponents(env) if config.opponents is not None else env
+    return without_opponents(env)
 
 
 def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:

@@ -285,7 +285,7 @@ def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> Be
 
 def _runner(env: dict[str, Any], device: str, **options: Any) -> GameRunner:
     from rlstack.play.matches import GameRunner
-    from rlstack.runs.opponents import without_opponents
+    from rlstack.play.register import without_opponents
     from rlstack.runs.worlds import choose_device, world_options
 
     if not env.get("name"):
@@ -297,8 +297,8 @@ def _runner(env: dict[str, Any], device: str, **options: Any) -> GameRunner:
 def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     """Returns the world of the first player that is a run."""
     from rlstack.play.players import read_source
+    from rlstack.play.register import without_opponents
     from rlstack.runs.loading import load
-    from rlstack.runs.opponents import without_opponents
     from rlstack.runs.zoo import PREFIX
 
     for source in players.values():
@@ -351,9 +351,9 @@ def train(cfg: DictConfig) -> League | None:
 
     from rlstack.play.commanders import PoolConfig
     from rlstack.play.league import League
+    from rlstack.play.league_training import OpenRun, training_world
     from rlstack.play.players import name_of
     from rlstack.training import run as training
-    from rlstack.training.league import OpenRun, training_world
 
     league, rules = League.open(ours.folder), build(PoolConfig, ours.pool, "pool")
     plain["env"] = training_world(league, rules, plain.get("env") or {}, given_keys("env"))

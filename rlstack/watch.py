@@ -271,7 +271,6 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     from rlstack.agents.interface import Interface, difference
     from rlstack.evaluation.evaluator import evaluation_world
     from rlstack.runs.loading import load
-    from rlstack.runs.opponents import without_opponents
     from rlstack.runs.worlds import choose_device, chosen_world, world_options
 
     device = choose_device(config.device)
@@ -289,6 +288,8 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     group = chosen_world(config.env, None if loaded is None else loaded.config["env"])
     scripted = config.checkpoint is None and config.policy != _RANDOM
     if scripted:
+        from rlstack.play.register import without_opponents
+
         both = envs.world_hooks(group["name"]).two_sided_options
         group, given = {**without_opponents(group), **both}, [*given, *both]
     try:

@@ -69,7 +69,7 @@ def trap(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "trap", raising=False)
-    monkeypatch.setitem(registry._WORLDS, "duel", NAME)
+    monkeypatch.setitem(registry._REGISTERED, "duel", NAME)
     return tmp_path
 
 

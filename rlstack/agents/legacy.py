@@ -1,4 +1,4 @@
-"""An agent from elsewhere, used as it is: it acts wherever agents act, explores at random, and does not learn."""
+"""Wraps a policy from elsewhere as an agent that acts, explores at random, and never learns."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Legacy(Agent):
         if kind == "rlstack":
             return ConfigError(f"agent=legacy cannot be trained; begin a run from its networks: init={path}")
         imitate = f"imitate it: agent=<name> imitation.expert={kind}:{path}"
-        if kind not in ("sb3", "marinenav", "arena"):
+        if KINDS[kind].conversion is None:
             return ConfigError(f"an agent from elsewhere cannot be trained here; {imitate}")
         convert = f"rlstack convert {kind} {path} out=converted.pt env=<env>"
         return ConfigError(f"an agent from elsewhere cannot be trained here; convert it: {convert}; or {imitate}")
@@ -148,5 +148,5 @@ class SpecsOnly(WorldHooks):
 
 def _options(config: LegacyConfig) -> dict[str, Any]:
     """Returns the options that are given in addition to kind and path."""
-    names = [name for options in KINDS.values() for name in options if name != "explore"]
+    names = [name for entry in KINDS.values() for name in entry.options if name != "explore"]
     return {name: getattr(config, name) for name in names if getattr(config, name) is not None}

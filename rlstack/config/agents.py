@@ -724,7 +724,7 @@ class LegacyConfig:
 
     name: str
     algorithm: str
-    kind: str | None = None  # marinenav | sb3 | arena | torchscript | onnx | callable | rlstack
+    kind: str | None = None  # rlstack, or one of those that rlstack/adapters registers
     path: str | None = None  # its file or folder, or package.module:attribute of a callable
     epsilon: Probability = 0.0  # probability of a uniform random action while exploring
 

@@ -19,10 +19,10 @@ from rlstack.config.errors import writing
 from rlstack.envs.whole_files import open_to_append, write_json
 from rlstack.evaluation.evaluator import OURS
 from rlstack.files.safe_load import read_json_object
+from rlstack.play.register import without_opponents
 from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
 from rlstack.runs.loading import checkpoint_file, read_agent
 from rlstack.runs.manifest import check, sealed
-from rlstack.runs.opponents import without_opponents
 from rlstack.runs.zoo import PREFIX
 
 from .games import GameResult, Schedule

@@ -338,6 +338,8 @@ class ScriptedPolicy(TensorDictModuleBase):
         name: name of the player, such as Rocket's ``rule``.
     """
 
+    reads_state = True
+
     def __init__(self, env: EnvBase, name: str) -> None:
         super().__init__()
         self.in_keys, self.out_keys = [(GROUP, "observation")], [(GROUP, "action")]

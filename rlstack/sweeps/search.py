@@ -24,7 +24,7 @@ from rlstack.config.errors import writing
 from rlstack.envs.extras import needs
 from rlstack.training.hooks import Hook
 
-from .folder import JOBS, in_sweep
+from .folder import JOBS
 from .jobs import Compose, Launch, check_settings, checked, job, reached, show_scores, tell_failures, wait_for
 from .space import RangeDimension, Space, assignment, check_values, split
 
@@ -291,8 +291,8 @@ class Pruning(Hook):
 
 
 def pruning(run: str) -> list[Hook]:
-    """Returns the hooks of a run, given by its folder, if it is a trial of a search."""
-    sweeper: Any = to_plain(HydraConfig.get().sweeper) if in_sweep() else {}
+    """Returns the hooks of a run of a sweep, given by its folder, if it is a trial of a search."""
+    sweeper: Any = to_plain(HydraConfig.get().sweeper)
     if not str(sweeper.pop("_target_", "")).endswith(".SearchSweeper"):
         return []
     return [Pruning(build(SearchConfig, sweeper, "hydra.sweeper"), int(Path(run).name.removeprefix("trial_")))]

@@ -27,7 +27,6 @@ from rlstack.adapters.arena import (
 from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
 from rlstack.convert import positional
 from rlstack.convert import run as convert
-from rlstack.export import run as export
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.training.curriculum import Curriculum
 from rlstack.training.stages import CurriculumConfig
@@ -396,7 +395,7 @@ def test_the_commands_convert_and_write_back(model: Path, tmp_path: Path, capsys
     told = capsys.readouterr().out
     assert "ppo_published of 58,311 parameters; its greedy actions differ by 0.0e+00 at most on 256" in told
     assert rlstack.load(out).frames == 65536
-    command("export", export, f"checkpoint={out}", "format=arena", f"out={back}")
+    command("convert", convert, f"checkpoint={out}", "format=arena", f"out={back}")
     names = ["run_final.pt", "run_final_metadata.json", "run_normalization_final.json", "run_final_training_state.json"]
     assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
     one, other = (torch.load(path, weights_only=True) for path in (model, back))
@@ -425,7 +424,7 @@ def test_the_curriculum_goes_along(tmp_path: Path) -> None:
     config = {"agent": to_plain(agent.config), "env": {"name": "any"}, "total_frames": 1000}
     state = {"frames": 77, "agent": agent.state_dict(), "config": config, "curriculum": course.state_dict()}
     write_checkpoint(tmp_path / "ours.pt", state, 77)
-    command("export", export, f"checkpoint={tmp_path / 'ours.pt'}", "format=arena", f"out={tmp_path / 'x_final.pt'}")
+    command("convert", convert, f"checkpoint={tmp_path / 'ours.pt'}", "format=arena", f"out={tmp_path / 'x_final.pt'}")
     record = json.loads((tmp_path / "x_final_training_state.json").read_text())
     assert record["curriculum_stage_index"] == 1 and record["curriculum_metrics"]["episode_lengths"] == [700.0] * 60
     entries = {"current_stage_index": record["curriculum_stage_index"], "metrics": record["curriculum_metrics"]}

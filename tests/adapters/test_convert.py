@@ -260,7 +260,7 @@ def test_marinenavs_agents(
 
 def test_the_commands_words() -> None:
     known = positional(["sb3", "it's.zip", "out=x", "agent.lr=1"])
-    assert known == ["kind='sb3'", "path='it\\'s.zip'", "out=x", "++agent.lr=1"]
+    assert known == ["kind='sb3'", "path='it\\'s.zip'", "out=x", "agent.lr=1"]
     assert positional(["kind=sb3", "path=x", "out=y"]) == ["kind=sb3", "path=x", "out=y"]
     assert positional([]) == []
 

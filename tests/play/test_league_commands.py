@@ -16,10 +16,10 @@ from rlstack import league
 from rlstack.config import ConfigError
 from rlstack.play import commanders
 from rlstack.play.league import League
+from rlstack.play.league_training import OpenRun
 from rlstack.play.ratings import rating_system
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.runs.run_directory import RunDirectory
-from rlstack.training.league import OpenRun
 from tests.play.duel import NAME, Duel, constant_run
 
 WORLD = [f"++env.name={NAME}", "++env.num_worlds=8", "++env.length=2"]

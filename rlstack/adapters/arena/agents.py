@@ -22,8 +22,10 @@ from rlstack.config.errors import prefixed
 from rlstack.data.normalizers import ObservationNormalizer, load_statistics, statistics_to_json
 from rlstack.networks.distributions import Choices
 from rlstack.networks.encoders import FlatEncoder
+from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.loading import LoadedRun
 
-from .files import ArenaFiles, load_files, write_files
+from .files import ArenaFiles, load_files, training_state, write_files
 
 CONFIGURATION = "ppo_published"
 """The file in ``conf/agent`` with the algorithm and options by which these agents were trained."""
@@ -203,6 +205,31 @@ def save_arena(
         statistics = {"ret_mean": [0.0], "ret_var": [1.0], "ret_count": 0.0}
         statistics |= statistics_to_json(agent.normalizer, agent.reward_scaler)
     return write_files(Path(path), checkpoint, metadata, statistics, training_state)
+
+
+def export_run(loaded: LoadedRun, out: str | None) -> list[Path]:
+    """Writes a run's agent as the stack's files; a final checkpoint also gets the record of the training."""
+    run = loaded.folder
+    path = run / "exports" / f"{run.resolve().name}_{loaded.frames}_steps.pt" if out is None else Path(out)
+    state = None
+    if path.stem.endswith("_final"):
+        style = STYLES.get((loaded.agent.interface.choices or (0,))[0])
+        curriculum = read_checkpoint(loaded.path).get("curriculum")
+        state = training_state(path, style, loaded.frames, None, curriculum)
+    return save_arena(loaded.agent, path, loaded.frames, state)
+
+
+def converted(
+    path: str, env: EnvBase, options: Mapping[str, Any], agent_options: Mapping[str, Any]
+) -> tuple[Agent, Any, int]:
+    """Converts a checkpoint, see :class:`rlstack.config.rooms.Kind`."""
+    files = load_files(path, **options)
+    return arena_agent(files, env, **agent_options), arena_policy(files, env), files.num_timesteps
+
+
+def own_world(path: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns the world of a checkpoint, with its style of control."""
+    return "arena", {"style": style_of(path, **options)}
 
 
 def published_names(agent: Any) -> Iterator[tuple[str, Tensor]]:

@@ -173,6 +173,19 @@ def published_agent(
     return agent
 
 
+def converted(
+    path: str, env: EnvBase, options: Mapping[str, Any], agent_options: Mapping[str, Any]
+) -> tuple[Agent, Any, int]:
+    """Converts a published agent, see :class:`rlstack.config.rooms.Kind`."""
+    return published_agent(path, env, **options, **agent_options), published_policy(path, env, **options), 0
+
+
+def own_world(path: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns the world of a published agent, with its kind of actions."""
+    agent_type = load_published(path, **options).agent_type
+    return "marinenav_published", {"continuous_actions": agent_type is None or agent_type in CONTINUOUS}
+
+
 def save_published(agent: Agent, directory: str | Path) -> None:
     """Writes the published files (``.pth`` weights and constructor JSON) of a native agent of one of the six types.
 

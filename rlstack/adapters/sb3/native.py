@@ -22,7 +22,7 @@ from rlstack.networks.keyed import KeyedEncoder
 
 from .model import SB3Model, load_sb3, sb3_layers
 from .networks import Layers, RecurrentActorCritic, Weights
-from .policy import check_fit
+from .policy import check_fit, sb3_policy
 from .vecnormalize import VecNormalize
 
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "GELU": "gelu", "ELU": "elu"}
@@ -136,6 +136,19 @@ def sb3_agent(
                 _fill_sac(agent, model, columns, Weights(model.state))
             _fill_statistics(agent, model)
     return agent
+
+
+def converted(
+    path: str, env: EnvBase, options: Mapping[str, Any], agent_options: Mapping[str, Any]
+) -> tuple[Agent, Any, int]:
+    """Converts a model, see :class:`rlstack.config.rooms.Kind`."""
+    model = load_sb3(path, options.get("vecnormalize"))
+    return sb3_agent(model, env, **agent_options), sb3_policy(model, env), model.num_timesteps
+
+
+def own_world(path: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Raises a :class:`ConfigError`: a model does not say which env it was trained in."""
+    raise ConfigError("env: missing, the world that the agent acts in: env=gymnasium env.id=CartPole-v1")
 
 
 # -- configuration -----------------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from tensordict import TensorDictBase
 
 from rlstack.agents.base import Agent
-from rlstack.play.pool import LEARNER
-from rlstack.play.versus import Versus
-from rlstack.runs.opponents import without_opponents
+from rlstack.training.hooks import Hook
 
-from .hooks import Hook
+from .pool import LEARNER
+from .register import without_opponents
+from .versus import Versus
 
 if TYPE_CHECKING:
-    from .loop import Training
+    from rlstack.training.loop import Training
 
 PROMOTION_GAMES = 100
 """Number of games after a snapshot before the next promotion is possible."""
@@ -39,12 +39,12 @@ class SelfPlay(Hook):
             world.pool.directory = folder
 
     @classmethod
-    def of(cls, env: Any, folder: Path, config: Mapping[str, Any], agent: Agent) -> SelfPlay | None:
+    def of(cls, training: Training) -> SelfPlay | None:
         """Returns self-play in a run's world, whose opponent ``self`` is the agent; None without opponents inside."""
-        if not isinstance(env, Versus):
+        if not isinstance(training.env, Versus):
             return None
-        env.follow(agent.policy(explore=True))
-        return cls(env, folder, config)
+        training.env.follow(training.agent.policy(explore=True))
+        return cls(training.env, training.run.path / "opponents", training.raw_config)
 
     def on_start(self, training: Training) -> None:
         if training.ranks.count > 1:

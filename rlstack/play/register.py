@@ -1,14 +1,9 @@
-"""The option ``opponents`` of every two-sided world; importing this module registers it with :func:`rlstack.envs.make`.
-
-It imports nothing slow; :mod:`rlstack.play.versus` implements the option.
-"""
+"""What this room adds to rlstack, such as the option ``opponents`` of two-sided worlds; see ``config/rooms.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-from rlstack.envs import registry
 
 OPTION = "opponents"
 
@@ -27,9 +22,16 @@ def in_evaluations(opponents: Any) -> Any:
     return opponents
 
 
-registry.register_option(
-    OPTION, "rlstack.play.versus:against", dict[str, Any] | None, two_sided=True, evaluated=in_evaluations
-)
+WORLD_OPTIONS = {
+    OPTION: {
+        "target": "rlstack.play.versus:against",
+        "annotation": dict[str, Any] | None,
+        "two_sided": True,
+        "evaluated": in_evaluations,
+    }
+}
+HOOKS = {"self_play": "rlstack.play.self_play:SelfPlay.of"}
+PLAYERS = {"scripted": "rlstack.play.versus:own_policy"}
 
 
 def without_opponents(env: Mapping[str, Any]) -> dict[str, Any]:

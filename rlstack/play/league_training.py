@@ -11,13 +11,13 @@ from typing import Any, TextIO
 
 from rlstack.config import ConfigError
 from rlstack.envs.whole_files import open_to_append
-from rlstack.play.commanders import PoolConfig, pool
-from rlstack.play.league import OF_TRAINING, League, identity, locked, signature
-from rlstack.runs.opponents import OPTION, without_opponents
 from rlstack.runs.run_directory import CONFIG, RunDirectory
 from rlstack.runs.worlds import world_options
+from rlstack.training.config import RESUMABLE
 
-from .config import RESUMABLE
+from .commanders import PoolConfig, pool
+from .league import OF_TRAINING, League, identity, locked, signature
+from .register import OPTION, without_opponents
 
 FOLDER = "runs"
 """Name of the folder of a league's runs."""
