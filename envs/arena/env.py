@@ -14,13 +14,13 @@ from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 from rlstack.envs.tensordicts import unchecked
 
 from ..pool import StartPool
+from ..recording import EpisodeRecorder
 from ..waiting import chosen, looks_are_free
 from ..world import Mirror, World
 from .events import SampledDraws, begin
 from .features import TargetFeatures
 from .mirror import mirror
 from .observation import GROUPS, SIZE, observe
-from .recording import ArenaRecorder
 from .rules import STAGES, make_rules
 from .simulation import ArenaKernels, ArenaOutcome, advance, advance_densely, compiled_kernels, trimmed
 from .state import ArenaStart, ArenaState
@@ -268,6 +268,8 @@ class Arena(World):
         """See :func:`rlstack.envs.arena.mirror.mirror`."""
         return mirror(self.rules.style)
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> ArenaRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import ArenaRecorder  # which loads what draws
+
         return ArenaRecorder(self, worlds, titles)

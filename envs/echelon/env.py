@@ -16,6 +16,7 @@ from rlstack.envs.tensordicts import unchecked
 
 from ..keys import GROUP
 from ..pool import StartPool
+from ..recording import EpisodeRecorder, EpisodeRecording
 from ..waiting import chosen, looks_are_free, put_where
 from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
 from .actions import AXES, BUTTON_CHOICES, BUTTONS, KINDS, counts, mask_size, orders_of
@@ -35,7 +36,6 @@ from .match import compiled as compiled_kernels
 from .observation import size as observation_size
 from .players import SIDES, bot_weights, fire_range
 from .projectiles import Which
-from .recording import EchelonRecorder, EchelonRecording
 from .rewards import make_weights
 from .rules import MAP
 from .state import EchelonStarts
@@ -294,14 +294,16 @@ class Echelon(World):
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EchelonRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import EchelonRecorder  # which loads what draws
+
         return EchelonRecorder(self, worlds, titles)
 
     @staticmethod
-    def load_replay(path: str | Path) -> EchelonRecording:
+    def load_replay(path: str | Path) -> EpisodeRecording:
         """See :mod:`rlstack.envs.echelon.replay`."""
-        from .replay import load_replay
+        from .recording import load_replay
 
         return load_replay(path)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from ..keys import GROUP
-from ..recording import EpisodeRecorder, EpisodeRecording
+from ..recording import EpisodeRecorder, EpisodeRecording, Row
 from .rules import MarineNavRules
 from .simulation import AFTER_COLLISION, AFTER_GOAL, COLLISION, GOAL, TIME_OUT
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+_STANDING = ("goal", "start", "obstacles", "obstacle_present", "cores")
+_MOVING = ("pose", "active", "reached", "time")
+_SHOWN = ("pose", "active", "reached", "status", "perceived", "perceived_mask")
 COLLIDED, ARRIVED = (COLLISION, AFTER_COLLISION), (GOAL, AFTER_GOAL)
 """Status codes of robots that ended this way."""
 
@@ -128,53 +132,34 @@ def _shaped(name: str, value: Array, shape: tuple[int, ...]) -> Array:
     return array.reshape(shape)
 
 
-class MarineNavRecorder(EpisodeRecorder[dict[str, Any], MarineNavRecording]):
+class MarineNavRecorder(EpisodeRecorder[MarineNavRecording]):
     """Records some worlds of an env, one episode of each."""
 
-    def _look(self, places: list[int]) -> list[dict[str, Any]]:
-        shown = self._env._current()[GROUP]
-        return [self._frame(place, int(self._worlds[place]), shown) for place in places]
+    def _state(self, worlds: Tensor) -> Mapping[str, Tensor]:
+        state, shown = self._env.worlds, self._env._current()[GROUP]
+        values = {name: getattr(state, name) for name in (*_MOVING, *_STANDING)}
+        values |= {"clock": state.steps, "status": shown["info"].T}
+        for name, seen in (("perceived", "objects"), ("perceived_mask", "mask")):
+            values[name] = shown["observation", seen].movedim(0, -1)
+        values = {name: value.index_select(-1, worlds) for name, value in values.items()}
+        status = values["status"]
+        over = ~values["active"].any(0) | (status == TIME_OUT).any(0)
+        if self._env.options.end_on_collision:
+            over = over | torch.isin(status, torch.tensor(COLLIDED, device=status.device)).any(0)
+        return {**values, "over": over}
 
-    def _time(self, frame: dict[str, Any]) -> float:
-        return float(frame["steps"])
-
-    def _is_over(self, frame: dict[str, Any]) -> bool:
-        crashed = self._env.options.end_on_collision and np.isin(frame["status"], COLLIDED).any()
-        return bool(crashed or not frame["active"].any() or (frame["status"] == TIME_OUT).any())
-
-    def _frame(self, place: int, world: int, shown: TensorDictBase) -> dict[str, Any]:
-        state = self._env.worlds
-        moment = _copied(
-            pose=state.pose[..., world].T,
-            active=state.active[:, world],
-            reached=state.reached[:, world],
-            time=state.time[:, world],
-            steps=state.steps[world],
-            status=shown["info"][world],
-            perceived=shown["observation", "objects"][world],
-            perceived_mask=shown["observation", "mask"][world],
+    def _recording(self, frames: list[Row], title: str) -> MarineNavRecording:
+        first, steps = frames[0], len(frames) - 1
+        time = (frames[-1]["time"] - first["time"]).max()
+        dt = time / steps if steps else MarineNavRules().dt * MarineNavRules().substeps
+        columns: dict[str, Any] = {name: np.stack([frame[name] for frame in frames]) for name in _SHOWN}
+        columns["pose"] = columns["pose"].transpose(0, 2, 1)
+        return MarineNavRecording(
+            dt=float(dt),
+            goal=first["goal"].T,
+            start=first["start"].T,
+            obstacles=first["obstacles"][:, first["obstacle_present"]].T,
+            cores=first["cores"][:, first["cores"][3] != 0].T,
+            title=title,
+            **columns,
         )
-        return moment | ({} if self._frames[place] else {"map": self._map(world)})
-
-    def _map(self, world: int) -> dict[str, Array]:
-        state = self._env.worlds
-        return _copied(
-            goal=state.goal[..., world].T,
-            start=state.start[..., world].T,
-            obstacles=state.obstacles[:, state.obstacle_present[:, world], world].T,
-            cores=state.cores[:, state.cores[3, :, world] != 0, world].T,
-        )
-
-    def _recording(self, frames: list[dict[str, Any]], title: str) -> MarineNavRecording:
-        ground = frames[0]["map"]
-        columns: dict[str, Any] = {
-            name: np.stack([frame[name] for frame in frames]) for name in frames[0] if name != "map"
-        }
-        time, steps = columns.pop("time"), len(frames) - 1
-        columns.pop("steps")
-        dt = (time[-1] - time[0]).max() / steps if steps else MarineNavRules().dt * MarineNavRules().substeps
-        return MarineNavRecording(dt=float(dt), title=title, **columns, **ground)
-
-
-def _copied(**tensors: Tensor) -> dict[str, Array]:
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}

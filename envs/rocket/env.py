@@ -17,6 +17,7 @@ from rlstack.envs.tensordicts import unchecked
 from ..keys import GROUP
 from ..pool import StartPool
 from ..processes import TIMEOUT
+from ..recording import EpisodeRecorder, EpisodeRecording
 from ..waiting import chosen, looks_are_free, put_where
 from ..world import Mirror, Sides, World, check_within
 from . import rules
@@ -36,7 +37,6 @@ from .match import (
 from .mirror import mirror
 from .observation import size
 from .players import SIDES
-from .recording import RocketRecorder, RocketRecording, load_replay
 from .rewards import make_weights
 from .rocketsim.backend import Simulators
 from .simulation import PLAIN, compiled_kernels
@@ -301,11 +301,15 @@ class Rocket(World):
         if self._simulators is not None:  # it cannot resume a match
             self._restart(None)
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> RocketRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import RocketRecorder  # which loads what draws
+
         return RocketRecorder(self, worlds, titles)
 
     @staticmethod
-    def load_replay(path: str | Path) -> RocketRecording:
+    def load_replay(path: str | Path) -> EpisodeRecording:
         """See :func:`rlstack.envs.rocket.recording.load_replay`."""
+        from .recording import load_replay
+
         return load_replay(path)

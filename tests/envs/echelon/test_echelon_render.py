@@ -12,8 +12,9 @@ import pytest
 
 from rlstack.envs.echelon.drawing import BLUE, RED, EchelonLayout, background
 from rlstack.envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
-from rlstack.envs.echelon.recording import EchelonRecording, RecordedMap
-from rlstack.envs.echelon.render import EchelonAnimation
+from rlstack.envs.echelon.recording import EchelonAnimation, EchelonRecording
+from rlstack.envs.echelon.replay import RecordedMap
+from rlstack.envs.recording import Frames
 from rlstack.envs.rendering.films import in_grid, save_animation, save_picture
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
@@ -42,7 +43,7 @@ def changed(**frames: Any) -> EchelonRecording:
     record = fight()[1].record
     new = dataclasses.replace(
         record,
-        frames=dataclasses.replace(record.frames, **frames),
+        frames=Frames(**vars(record.frames) | frames),
         **{"events": (), "flights": (), "smoke": tuple(np.zeros((0, 4)) for _ in record.smoke)},
     )
     return EchelonRecording(lambda: new)

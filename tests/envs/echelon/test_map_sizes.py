@@ -10,9 +10,7 @@ import torch
 
 from rlstack import envs
 from rlstack.envs.echelon.maps import cell, look_up, make_maps
-from rlstack.envs.echelon.recording import EchelonRecorder
-from rlstack.envs.echelon.render import EchelonAnimation
-from rlstack.envs.echelon.replay import load_replay, save_replay
+from rlstack.envs.echelon.recording import EchelonAnimation, EchelonRecorder, load_replay
 from rlstack.envs.echelon.rules import SPAWN_SQUARE
 from rlstack.envs.echelon.sensors import clear_between
 from tests.refusals import refused
@@ -81,7 +79,7 @@ def test_replays_and_films_show_maps_of_any_size(tmp_path: Path) -> None:
     env.step(env.rand_action(root))
     recorder.add()
     [recorded] = recorder.recordings()
-    save_replay(recorded, tmp_path / "one.json")
+    recorded.save_replay(tmp_path / "one.json")
     read = load_replay(tmp_path / "one.json")
     assert read.options["size"] == read.record.ground.side == 100
     assert (EchelonAnimation(read, SMALL).draw(5.0) == EchelonAnimation(recorded, SMALL).draw(5.0)).all()

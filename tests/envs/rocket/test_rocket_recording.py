@@ -12,16 +12,11 @@ import pytest
 import torch
 
 from rlstack import envs
+from rlstack.envs.recording import Frames
 from rlstack.envs.rocket.actions import controls
 from rlstack.envs.rocket.env import Rocket
-from rlstack.envs.rocket.recording import (
-    ABSENT,
-    COLUMNS,
-    RocketFrames,
-    RocketRecorder,
-    RocketRecording,
-    load_replay,
-)
+from rlstack.envs.rocket.pitch import ABSENT
+from rlstack.envs.rocket.recording import COLUMNS, RocketRecorder, RocketRecording, load_replay
 from tests.refusals import refused
 
 STEP = 8  # ticks
@@ -105,7 +100,7 @@ def test_between_two_states_things_are_in_between() -> None:
     far = {name: value.copy() for name, value in vars(frames).items()}
     far["position"][1, 0] = (4000.0, -4000.0, 17.0)  # it came back elsewhere
     far["position"][0, 0] = (-4000.0, 4000.0, 17.0)
-    leapt = RocketRecording(RocketFrames(**far)).at(STEP / 2)
+    leapt = RocketRecording(Frames(**far)).at(STEP / 2)
     assert leapt.position[0].tolist() == [-4000.0, 4000.0, 17.0]
 
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from rlstack.envs.recording import Frames
 from rlstack.envs.rendering.canvas import width_of, write
 from rlstack.envs.rendering.films import save_animation
 from rlstack.envs.rocket.env import Rocket
 from rlstack.envs.rocket.pitch import BLUE, ORANGE, RocketPictureLayout, background
-from rlstack.envs.rocket.recording import RocketFrames, RocketRecorder, RocketRecording
-from rlstack.envs.rocket.render import RocketAnimation
+from rlstack.envs.rocket.recording import RocketAnimation, RocketRecorder, RocketRecording
 from tests.exhaustive import exhaustive
 
 SIZE = (640, 360)
@@ -40,7 +40,7 @@ def empty(steps: int = 2, cars: int = 2, **changes: Any) -> RocketRecording:
     columns["position"][..., 2] = 17.0
     for name, value in changes.items():
         columns[name][:] = value
-    return RocketRecording(RocketFrames(**columns))
+    return RocketRecording(Frames(**columns))
 
 
 def at(picture: Array, x: float, y: float, z: float | None = None) -> Array:
