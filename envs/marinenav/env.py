@@ -14,6 +14,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec
 
 from ..keys import GROUP
 from ..pool import StartPool
+from ..recording import EpisodeRecorder
 from ..waiting import chosen_together, counting, put_where
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
 from . import mirror
@@ -24,7 +25,6 @@ from .generator import episode_options, evaluation_set
 from .noise import SampledNoise
 from .perception import NoiseDraws, candidate_pairs
 from .players import PLAYERS, sail
-from .recording import MarineNavRecorder
 from .reset import LevelSchedule, random_worlds
 from .rules import OBSERVED_OBJECTS, MarineNavRules
 from .safety import SAFETY_STATISTICS, begun, measured, safety_statistics
@@ -395,6 +395,8 @@ class MarineNav(World):
             return "its rules of the road ask for turns to starboard alone; set env.colregs_penalty=0"
         return mirror.CONTINUOUS if self.options.continuous else mirror.DISCRETE
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> MarineNavRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import MarineNavRecorder  # which loads what draws
+
         return MarineNavRecorder(self, worlds, titles)
