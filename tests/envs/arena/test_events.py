@@ -11,10 +11,9 @@ import torch
 
 from rlstack.envs.arena.env import Arena
 from rlstack.envs.arena.events import begin
-from rlstack.envs.arena.rules import FAR, NEVER, ArenaRules, make_rules
+from rlstack.envs.arena.rules import FAR, NEVER, ArenaRules, make_rules, make_tables
 from rlstack.envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
 from rlstack.envs.arena.state import ArenaState
-from rlstack.envs.arena.tables import make_tables
 from rlstack.evaluation.evaluator import evaluation_world
 from tests.envs.arena.recorded import GivenDraws
 
