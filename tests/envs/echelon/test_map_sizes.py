@@ -91,17 +91,3 @@ def test_replays_and_films_show_maps_of_any_size(tmp_path: Path) -> None:
     for size, fault in faults.items():
         (tmp_path / "two.json").write_text(text.replace('"size":[100,', f'"size":[{size},', 1))
         refused(ValueError, fault, load_replay, tmp_path / "two.json")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": 46}, r"^size: 46 is not an even number from 48 to 128$"),
-        ({"size": 65}, r"^size: 65 is not"),
-        ({"size": 130}, r"^size: 130 is not"),
-        ({"size": 64.0}, r"^size: 64.0 is not"),
-        ({"size": 128, "maps": 1025}, r"^maps: 1025 is not possible, a bank has 1 to 1024 of size 128$"),
-    ],
-)
-def test_sizes_that_are_not_possible(options: dict[str, Any], message: str) -> None:
-    refused(ValueError, message, envs.make, "echelon", num_worlds=1, **options)
