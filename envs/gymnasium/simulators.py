@@ -1,17 +1,21 @@
-"""Environments stepped one after the other, their results in rows of arrays."""
+"""Environments stepped in this process or in others, their results in rows of arrays.
+
+Worker processes import this module, so it does not import torch.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..answers import fault
-from ..instances import close_all, completed
+from ..foreign import close_all, completed, fault
 from ..named import place_in_users_code
-from ..processes import EnvironmentFailed
+from ..processes import TIMEOUT, EnvironmentFailed, Shared, Workers, divided, serve
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
 from .making import Environment, Recipe
 
@@ -94,38 +98,18 @@ class SimulatorArrays:
     flags: Array
     mask: Array | None
 
-    def parts(self) -> list[Array]:
-        """All arrays in a fixed order."""
-        mask = [] if self.mask is None else [self.mask]
-        return [*self.observations, self.action, self.reward, self.success, self.flags, *mask]
-
-    @classmethod
-    def of_parts(cls, parts: Sequence[Array], leaves: int) -> SimulatorArrays:
-        """Reverses :meth:`parts`."""
-        action, reward, success, flags, *mask = parts[leaves:]
-        return cls(list(parts[:leaves]), action, reward, success, flags, mask[0] if mask else None)
-
-
-class EnvironmentSimulators(Protocol):
-    """Environments behind :class:`SimulatorArrays`, here or in other processes; ``failures`` of these were replaced."""
-
-    failures: int
-
-    def step(self) -> None:
-        """Takes the stored actions; environments that have ended stay as they are, with reward 0."""
-
-    def reset(self, rows: Iterable[int], seeds: Iterable[int | None]) -> None:
-        """Starts new episodes; a seed of None continues with the environment's own random numbers."""
-
-    def render(self) -> Any:
-        """A picture of the first environment, or None."""
-
-    def close(self) -> None:
-        """Ends them for good."""
+    def map(self, function: Callable[[Any], Any]) -> SimulatorArrays:
+        """Returns the function's results for all arrays."""
+        single = (function(part) for part in (self.action, self.reward, self.success, self.flags))
+        mask = None if self.mask is None else function(self.mask)
+        return SimulatorArrays([function(leaf) for leaf in self.observations], *single, mask)
 
 
 class LocalSimulators:
     """Environments of this process, for some rows of the arrays.
+
+    Those that have ended stay as they are, with reward 0, until they are reset. A reset with the seed None continues
+    with an environment's own random numbers.
 
     Args:
         recipe: by which they were made.
@@ -238,3 +222,120 @@ class LocalSimulators:
         space = self._rows[row].observation_space
         changed = "" if space == self._space else f"; its observation_space has changed from {self._space} to {space}"
         return EnvironmentFailed(" ".join(f"{self._recipe.id}: {call}: {why}{changed}".split()))
+
+
+_STEP, _RESET, _RENDER = b"s", b"r", b"p"
+
+
+class WorkerSimulators:
+    """Environments divided among worker processes, with the methods of :class:`LocalSimulators`.
+
+    If a worker is replaced, the episodes of its environments end as truncated, with reward 0 and the observations seen
+    last; the next ones begin from seeds of their own.
+
+    Args:
+        recipe: of every environment.
+        dtype: of floating-point observations and actions.
+        arrays: shapes and types of what is shared.
+        workers: number of processes.
+        timeout: see :class:`~rlstack.envs.processes.Workers`.
+        every_step: see :class:`LocalSimulators`.
+
+    Attributes:
+        arrays: in shared memory.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        dtype: str,
+        arrays: SimulatorArrays,
+        workers: int,
+        timeout: float = TIMEOUT,
+        every_step: bool = False,
+    ) -> None:
+        shared = arrays.map(Shared.like)
+        self.arrays = shared.map(Shared.array)
+        self._lost: set[int] = set()  # rows whose next episode has no random numbers to go on with
+        self._cut: set[int] = set()  # rows whose episode ends in the next step
+        arguments, rows = (recipe, dtype, shared, every_step), divided(len(arrays.reward), workers)
+        self._workers = Workers(_work, arguments, rows, "environments", timeout)
+        self.close = self._workers.close
+
+    @property
+    def failures(self) -> int:
+        """Number of workers that have been replaced."""
+        return self._workers.failures
+
+    def step(self) -> None:
+        self._end(self._cut)
+        self._cut.clear()
+        over = self.arrays.flags[0, :, 0].copy()
+        rows = self._workers.rows
+        for worker in self._exchange(dict.fromkeys(range(len(rows)), _STEP))[1]:
+            self.arrays.reward[list(rows[worker])] = 0.0
+            self._end(row for row in rows[worker] if not over[row])
+
+    def reset(self, rows: Iterable[int], seeds: Iterable[int | None]) -> None:
+        wanted = {row: self._seed(row) if seed is None else seed for row, seed in zip(rows, seeds)}
+        messages = {}
+        for worker, own in enumerate(self._workers.rows):
+            if part := [row for row in own if row in wanted]:
+                messages[worker] = _RESET + json.dumps([part, [wanted[row] for row in part]]).encode()
+        while messages:
+            failed = self._exchange(messages)[1]
+            for worker in failed:
+                over = self.arrays.flags[0, :, 0]
+                self._cut.update(row for row in self._workers.rows[worker] if row not in wanted and not over[row])
+            messages = {worker: messages[worker] for worker in failed}
+
+    def render(self) -> Any:
+        answers, failed = self._exchange({0: _RENDER})
+        if failed:
+            self._cut.update(self._workers.rows[0])
+            return None
+        header, _, pixels = answers[0].partition(b"\n")
+        kind, shape = json.loads(header)
+        return np.frombuffer(pixels, kind).reshape(shape).copy() if kind else None
+
+    def _end(self, rows: Iterable[int]) -> None:
+        """Truncates episodes; the worker leaves environments alone that have ended."""
+        for row in rows:
+            self.arrays.flags[:, row, 0] = True, False, True
+
+    def _seed(self, row: int) -> int | None:
+        """Returns the seed of the next episode: None where an environment continues with its own random numbers."""
+        if row not in self._lost:
+            return None
+        self._lost.remove(row)
+        return int(np.random.SeedSequence((self.failures, row)).generate_state(1)[0] >> 1)
+
+    def _exchange(self, messages: dict[int, bytes]) -> tuple[dict[int, bytes], list[int]]:
+        answers, failed = self._workers.exchange(messages)
+        for worker in failed:
+            self._lost.update(self._workers.rows[worker])
+        return answers, failed
+
+
+def _work(
+    connection: Connection, rows: range, recipe: Recipe, dtype: str, shared: SimulatorArrays, every_step: bool
+) -> None:
+    """Runs a worker."""
+
+    def build() -> LocalSimulators:
+        return LocalSimulators.make(recipe, rows, dtype, shared.map(Shared.array), every_step)
+
+    serve(connection, build, _obey, LocalSimulators.close)
+
+
+def _obey(simulators: LocalSimulators, message: bytes) -> bytes:
+    if message == _STEP:
+        simulators.step()
+        return b""
+    if message[:1] == _RESET:
+        simulators.reset(*json.loads(message[1:]))
+        return b""
+    picture = simulators.render()
+    if not isinstance(picture, np.ndarray) or picture.dtype.hasobject:
+        return b"[null, null]\n"
+    return json.dumps([picture.dtype.str, picture.shape]).encode() + b"\n" + picture.tobytes()

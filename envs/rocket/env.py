@@ -16,6 +16,7 @@ from rlstack.envs.tensordicts import unchecked
 
 from ..keys import GROUP
 from ..pool import StartPool
+from ..processes import TIMEOUT
 from ..waiting import chosen, looks_are_free, put_where
 from ..world import Mirror, Sides, World, check_within
 from . import rules
@@ -37,7 +38,7 @@ from .observation import size
 from .players import SIDES
 from .recording import RocketRecorder, RocketRecording, load_replay
 from .rewards import make_weights
-from .rocketsim.backend import PATIENCE, Simulators
+from .rocketsim.backend import Simulators
 from .simulation import PLAIN, compiled_kernels
 from .starts import RocketStarts
 
@@ -127,7 +128,7 @@ class Rocket(World):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         seed: int | None = 0,
-        worker_timeout: float = PATIENCE,
+        worker_timeout: float = TIMEOUT,
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
         if worker_timeout <= 0:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrl.data import Binary, Composite, NonTensor, TensorSpec
 from torchrl.envs import EnvBase
 
-from ..instances import check_instances, close_all, completed
+from ..foreign import check_instances, close_all, completed
 from ..keys import ACTION_MASK
 from ..spaces import nest
 from ..world import GROUP, World

@@ -19,7 +19,7 @@ from rlstack.envs.named import found
 
 from .base import Agent
 from .interface import Interface
-from .precision import decided
+from .optimizer import decided
 
 __all__ = ["Agent", "Interface", "agent_class", "build_agent", "make_agent", "register"]
 

@@ -27,9 +27,8 @@ from rlstack.networks.calls import by_name
 from rlstack.networks.keyed import build_encoder
 from rlstack.networks.own import OwnNetwork
 
-from .compilation import CannotCompile, Compiler, trace_gradients
 from .interface import MASK, Interface
-from .optimizer import Optimizer
+from .optimizer import CannotCompile, Compiler, Optimizer, trace_gradients
 from .own_networks import OwnNetworks
 from .symmetry import Mirroring
 

@@ -26,10 +26,9 @@ from rlstack.networks.values import StateNetwork, orthogonal_
 
 from .base import Agent, Policy, exploring
 from .central import CentralNetwork, Mates
-from .compilation import CannotCompile, Compiler
 from .curiosity import Curiosity
 from .interface import MASK, Interface
-from .optimizer import Info, Optimizer
+from .optimizer import CannotCompile, Compiler, Info, Optimizer
 from .symmetry import with_images
 
 LOG_STD_RANGE = (-20.0, 5.0)
@@ -51,7 +50,7 @@ class FromRollouts(Agent):
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
         c = config
-        if c.rnd is not None:
+        if getattr(c, "rnd", None) is not None:
             self.curiosity = Curiosity(c.rnd, interface, (c.self_features, c.object_features)).to(device)
             self.networks["curiosity"] = self.curiosity
             self.schedules["lr_predictor"] = make_schedule(c.rnd.lr, total_frames, "agent.rnd.lr", RATE)

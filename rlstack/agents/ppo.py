@@ -14,9 +14,8 @@ from rlstack.config.agents import PPOConfig
 from rlstack.envs.waiting import shuffled
 from rlstack.losses import PPOLoss
 
-from .compilation import CannotCompile, Compiler
 from .on_policy import OnPolicy, nearly_equal
-from .optimizer import Info
+from .optimizer import CannotCompile, Compiler, Info
 
 _METRICS = {
     "loss/total": "total",

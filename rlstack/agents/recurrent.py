@@ -28,13 +28,12 @@ from rlstack.networks.segments import Segments
 
 from .base import Agent, exploring
 from .central import Mates
-from .compilation import CannotCompile, Compiler
 from .dqn import DQN
 from .interface import MASK, Interface
 from .iqn import IQN
 from .off_policy import OffPolicy
 from .on_policy import OnPolicy
-from .optimizer import Info
+from .optimizer import CannotCompile, Compiler, Info
 from .recurrent_policy import RecurrentPolicy
 
 SEEN = "seen"

@@ -34,7 +34,9 @@ _WITHOUT_LEARNING = ("env", "inference")
 
 
 def diagnose(
-    measured: MeasuredTraining, test: str = "all", tell: Callable[[str, dict[str, Any]], Any] = lambda name, found: None
+    measured: MeasuredTraining,
+    test: str = "all",
+    tell: Callable[[str, dict[str, Any]], Any] = lambda name, record: None,
 ) -> dict[str, Any]:
     """Measures a training.
 
@@ -71,7 +73,7 @@ def diagnose(
         "cpu_share": used,
     }
     options = {name: to_plain(getattr(config, name)) for name in ("agent", "env", "collector", "log_every")}
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "schema": SCHEMA,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "subject": described(measured),
@@ -79,7 +81,7 @@ def diagnose(
         "config": options,
         "tests": results,
     }
-    return {**found, "verdict": [to_plain(advice) for advice in verdict(found)]}
+    return {**record, "verdict": [to_plain(advice) for advice in verdict(record)]}
 
 
 def described(measured: MeasuredTraining) -> dict[str, Any]:

@@ -87,11 +87,11 @@ class Evaluation:
 
     def in_words(self) -> str:
         """Returns success and return in one line, with a warning if something is wrong."""
-        found = self.summary()
-        words = [f"return {found['eval/return']:.2f}" if "eval/return" in found else "no return"]
-        if "eval/success" in found:
-            low, high = found["eval/success_low"], found["eval/success_high"]
-            words.insert(0, f"success {found['eval/success']:.3f} [{low:.3f}, {high:.3f}]")
+        summary = self.summary()
+        words = [f"return {summary['eval/return']:.2f}" if "eval/return" in summary else "no return"]
+        if "eval/success" in summary:
+            low, high = summary["eval/success_low"], summary["eval/success_high"]
+            words.insert(0, f"success {summary['eval/success']:.3f} [{low:.3f}, {high:.3f}]")
         endless = f"no episode ended within {self.max_steps:,} steps" if self.cut == len(self.levels) else ""
         return "; ".join(part for part in (", ".join(words), endless, self.trouble()) if part)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import NormalDist
+from statistics import NormalDist, fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -139,6 +140,15 @@ def leader(groups: Mapping[str, Sequence[float]]) -> tuple[str, str, str]:
         return first, "best", f"{words} against {closest}"
     title = "highest mean" if max(map(len, groups.values())) > 1 else "highest score"
     return first, title, f"not separated from {closest} ({words})"
+
+
+def by_mean(groups: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
+    """Returns number of seeds, mean and ends of each group's scores by its name, the highest mean first."""
+    ranked = sorted(groups.items(), key=lambda entry: -fmean(entry[1]))
+    return {
+        name: {"seeds": str(len(scores)), "mean": fmean(scores), "minimum": min(scores), "maximum": max(scores)}
+        for name, scores in ranked
+    }
 
 
 def _check_confidence(confidence: float) -> None:

@@ -89,8 +89,8 @@ def weights(league: League, config: PoolConfig, name: str, rivals: Sequence[str]
         frames = league.members[rival].meta.get("frames") or 0
         rows.append((ratings.rating(rival), frames, won / (record.games + 1)))
     columns = torch.tensor(rows, dtype=torch.float64)
-    found = make_sampler(config.sampler)(Standings(columns[:, 0], ratings.rating(name), columns[:, 1], columns[:, 2]))
-    return found / found.sum()
+    chances = make_sampler(config.sampler)(Standings(columns[:, 0], ratings.rating(name), columns[:, 1], columns[:, 2]))
+    return chances / chances.sum()
 
 
 def matches(

@@ -279,7 +279,7 @@ _REPLACED = {
     r"\s+": " ",
 }
 """What matplotlib writes into every file, and what stands in its place, as one page holds many."""
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     **{"svg.fonttype": "none", "svg.hashsalt": "rlstack", "text.parse_math": False, "font.size": 11},
     **{"axes.spines.left": False, "axes.spines.right": False, "axes.spines.top": False, "axes.edgecolor": _DIM},
     **{"axes.titlesize": 11, "axes.labelsize": 11, "axes.titlecolor": _DIM, "axes.labelcolor": _DIM},
@@ -294,7 +294,7 @@ def _svg(figure: Figure, title: str, style: str = "") -> Markup:
     figure.savefig(text, format="svg", transparent=True)
     width, height = 72 * figure.get_size_inches()
     area = figure.axes[0]
-    left, bottom, right, top = area.get_position().extents * (width, height, width, height)
+    left, bottom, right, top = np.asarray(area.get_position().extents) * (width, height, width, height)
     frame = (left, right, height - bottom, height - top, *area.get_xlim(), *area.get_ylim())
     body = text.getvalue().partition("</metadata>")[2].removesuffix("</svg>\n")
     for pattern, replacement in _REPLACED.items():

@@ -80,12 +80,12 @@ def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], spre
     seconds = [value for run in group.runs if (value := run.last(CPU_SECONDS)) is not None]
     frames = [run.frames for run in group.runs]
     reached = number(frames[0]) if len(set(map(number, frames))) == 1 else interval((min(frames), max(frames)))
-    told: dict[str, str] = {}
+    figures: dict[str, str] = {}
     if score is not None:
-        told = {"IQM": number(score.iqm), "95 % interval": interval(score.interval)}
-        told |= {"minimum": number(min(score.values)), "maximum": number(max(score.values))}
-        told |= {"mean": number(score.mean), str(comparison.metric): number(score.mean)}
-    shown = [told.get(name, "–") for name in spread]
+        figures = {"IQM": number(score.iqm), "95 % interval": interval(score.interval)}
+        figures |= {"minimum": number(min(score.values)), "maximum": number(max(score.values))}
+        figures |= {"mean": number(score.mean), str(comparison.metric): number(score.mean)}
+    shown = [figures.get(name, "–") for name in spread]
     return [*cells, len(group.runs), *shown, reached, duration(sum(seconds) / len(seconds)) if seconds else "–"]
 
 
@@ -115,7 +115,7 @@ def _levels(evaluation: StoredEvaluation) -> Iterator[DataTable]:
     rest = [name for name in _statistics(levels) if name not in FIRST]
     called = [str(level.get("level", "")) for level in levels]
     rows = [
-        [name, number(_figure(level.get("episodes"))), *(_cell(level, key) for key in names)]
+        [name, number(level.get("episodes")), *(_cell(level, key) for key in names)]
         for name, level in zip(called, levels)
     ]
     interval_of_success = "; success with its 95 % interval" if "success" in names else ""
@@ -164,7 +164,7 @@ def _later(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool)
     names = [name for name in _statistics(levels) if name in FIRST]
     for run, entry in entries:
         for level in entry.content["levels"]:
-            cells = [run.name, entry.name, str(level.get("level", "")), number(_figure(level.get("episodes")))]
+            cells = [run.name, entry.name, str(level.get("level", "")), number(level.get("episodes"))]
             rows.append(cells + [_cell(level, name) for name in names])
     caption = "Evaluations made by rlstack.evaluate."
     return DataTable.of_runs(["run", "evaluation", "level", "episodes", *names], rows, several, 3, caption=caption)
@@ -174,7 +174,7 @@ def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool)
     rows = []
     for run, entry in entries:
         for row in entry.content["opponents"]:
-            rating = number(_figure(row.get("elo_after")))
+            rating = number(row.get("elo_after"))
             rows.append([run.name, entry.name, str(row.get("opponent", "")), *_record(row), rating])
     head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided (95 %)", "rating"]
     return DataTable.of_runs(head, rows, several, 3, caption="Games against opponents.")
@@ -182,10 +182,7 @@ def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool)
 
 def _record(row: Mapping[str, Any]) -> list[str]:
     """Formats games, wins, draws and losses, and the share of wins among decided games with its bounds."""
-    counts = [number(_figure(row.get(key))) for key in ("games", "wins", "draws", "losses")]
-    rates = [_figure(row.get(f"decided_win_rate{end}")) for end in ("", "_low", "_high")]
-    known = [rate for rate in rates if rate is not None]
-    return [*counts, "–" if len(known) < 3 else f"{number(known[0])} ({interval(known[1:])})"]
+    return [*(number(row.get(key)) for key in ("games", "wins", "draws", "losses")), _cell(row, "decided_win_rate")]
 
 
 def _statistics(levels: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -194,15 +191,9 @@ def _statistics(levels: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _cell(values: Mapping[str, Any], name: str) -> str:
-    value = _figure(values.get(name))
-    bounds = [_figure(values.get(f"{name}{end}")) for end in ("_low", "_high")]
-    if value is None or None in bounds:
-        return number(value)
-    return f"{value:.3f} ({bounds[0]:.3f} to {bounds[1]:.3f})"
-
-
-def _figure(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """Formats a statistic, with its interval if it has one."""
+    bounds = [values.get(f"{name}{end}") for end in ("_low", "_high")]
+    return number(values.get(name)) + ("" if None in bounds else f" ({interval(bounds)})")
 
 
 # -- leagues -----------------------------------------------------------------------------------------------------
@@ -227,9 +218,9 @@ def _league(folder: Path) -> list[Block]:
     league = League.open(folder)
     rows = []
     for row in standings(league):
-        told = [str(row[key] or "–") for key in ("kind", "commander")]
+        described = [str(row[key] or "–") for key in ("kind", "commander")]
         rated = [number(row["rating"]), number(row.get("deviation"))]
-        rows.append([row["player"], *told, *rated, *_record(row)])
+        rows.append([row["player"], *described, *rated, *_record(row)])
     name = f"{folder.name}: {len(league.members)} players, {len(league.games):,} games, {league.ratings.kind}"
     if not rows:
         return [Paragraphs([f"{name}. It has no players yet."])]

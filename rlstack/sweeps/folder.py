@@ -140,7 +140,7 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
 
 def _show_configurations(results: Sequence[Mapping[str, Any]], options: Sequence[Mapping[str, Any]]) -> None:
     """Prints the scores of runs that differ only in their seed, and which mean is the highest."""
-    from rlstack.evaluation.statistics import leader
+    from rlstack.evaluation.statistics import by_mean, leader
     from rlstack.evaluation.table import print_rows
 
     scores: dict[str, list[float]] = {}
@@ -151,14 +151,11 @@ def _show_configurations(results: Sequence[Mapping[str, Any]], options: Sequence
             scores.setdefault(name, []).append(score)
             given[name] = values
     worlds = sorted({result["world"] for result in results if "world" in result})
-    rows = [
-        {**given[name], "seeds": str(len(of)), "mean": math.fsum(of) / len(of), "minimum": min(of), "maximum": max(of)}
-        for name, of in scores.items()
-    ]
-    if len(results) > len(rows) > 0:
+    if len(results) > len(scores) > 0:
+        lines = by_mean(scores)
         print("\nthe configurations of this sweep")
-        print_rows(sorted(rows, key=lambda row: -row["mean"] if len(worlds) == 1 else 0), sys.stdout)
+        print_rows([{**given[name], **lines[name]} for name in (lines if len(worlds) == 1 else scores)], sys.stdout)
     if len(worlds) > 1:
         print(f"the scores of different worlds ({', '.join(worlds)}) do not compare")
-    elif len(rows) > 1:
+    elif len(scores) > 1:
         print("{1}: {0}, {2}".format(*leader(scores)))

@@ -75,15 +75,15 @@ def wait_for(run: Path) -> None:
     """Waits until no job of a killed command trains this run."""
     from rlstack.runs.run_directory import taken
 
-    told = False
+    announced = False
     while True:
         try:
             with taken(run):
                 return
         except ConfigError as error:
-            if not told:
+            if not announced:
                 print(f"waiting: {error}", flush=True)
-            told = True
+            announced = True
             time.sleep(1)
 
 
@@ -109,8 +109,10 @@ def show_scores(
     """
     from rlstack.evaluation.table import print_rows
 
-    told = [{key: f"{x:.3g}" if isinstance(x, float) else str(x) for key, x in values.items()} for _, values, _ in rows]
-    print_rows([{**before, **values, **after} for (before, _, after), values in zip(rows, told)], sys.stdout)
+    formatted = [
+        {key: f"{x:.3g}" if isinstance(x, float) else str(x) for key, x in values.items()} for _, values, _ in rows
+    ]
+    print_rows([{**before, **values, **after} for (before, _, after), values in zip(rows, formatted)], sys.stdout)
     end = "highest" if direction == "maximize" else "lowest"
     best = shlex.quote(override("checkpoint", first))
     print(f"evaluate the run with the {end} score, of a single seed: rlstack evaluate {best}")

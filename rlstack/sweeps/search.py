@@ -236,25 +236,25 @@ def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compos
     config = build(SearchConfig, to_plain(options), "hydra.sweeper")
     space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments], may_vary=("",))
     run = checked(compose, space, fixed)
-    found = Search(config, space, {"arguments": fixed})
-    while numbers := found.batch():
-        left = [number for number in numbers if not _is_over(found, number, run.objective)]
-        params = {number: found.study.trials[number].params for number in left}
-        jobs = [job(found.run(number), [*fixed, *starmap(assignment, params[number].items())]) for number in left]
+    searched = Search(config, space, {"arguments": fixed})
+    while numbers := searched.batch():
+        left = [number for number in numbers if not _is_over(searched, number, run.objective)]
+        params = {number: searched.study.trials[number].params for number in left}
+        jobs = [job(searched.run(number), [*fixed, *starmap(assignment, params[number].items())]) for number in left]
         if jobs:
             print(f"trials {numbers[0] + 1} to {numbers[-1] + 1} of {config.n_trials}", flush=True)
             for number in left:
-                wait_for(found.run(number))
+                wait_for(searched.run(number))
             launch(jobs, left[0])
-        tell_failures(found.folder / JOBS)
-        found.finish({number: _ended(found.run(number), run.objective) for number in numbers})
-    show(found)
+        tell_failures(searched.folder / JOBS)
+        searched.finish({number: _ended(searched.run(number), run.objective) for number in numbers})
+    show(searched)
 
 
-def _is_over(found: Search, number: int, objective: ObjectiveConfig) -> bool:
+def _is_over(searched: Search, number: int, objective: ObjectiveConfig) -> bool:
     """Returns whether the run of a trial has reached its end, or has been pruned."""
-    complete, scores = _ended(found.run(number), objective)
-    return complete or falls_behind(found.study, number, scores)
+    complete, scores = _ended(searched.run(number), objective)
+    return complete or falls_behind(searched.study, number, scores)
 
 
 def _ended(run: Path, objective: ObjectiveConfig) -> tuple[bool, list[float]]:
@@ -298,16 +298,16 @@ def pruning(run: str) -> list[Hook]:
     return [Pruning(build(SearchConfig, sweeper, "hydra.sweeper"), int(Path(run).name.removeprefix("trial_")))]
 
 
-def show(found: Search) -> None:
+def show(searched: Search) -> None:
     """Prints a table of the trials, the one with the best score last, and the paths of the files."""
-    order = found.ranked()
+    order = searched.ranked()
     rows = []
     for number in order:
-        trial = found.study.trials[number]
+        trial = searched.study.trials[number]
         state = {"FAIL": "failed"}.get(trial.state.name, trial.state.name.lower())
-        values = {key: trial.params[key] for key in found.space}
+        values = {key: trial.params[key] for key in searched.space}
         rows.append(({"trial": str(number), "score": score_of(trial)}, values, {"state": state}))
-    print(f"\nsearch finished: {found.folder}")
-    show_scores(rows, found.run(order[-1]), found.config.direction)
-    print(f"hyperparameters and scores of every trial: {found.folder / FILE}")
+    print(f"\nsearch finished: {searched.folder}")
+    show_scores(rows, searched.run(order[-1]), searched.config.direction)
+    print(f"hyperparameters and scores of every trial: {searched.folder / FILE}")
     print("for more trials, repeat the command with a higher hydra.sweeper.n_trials")

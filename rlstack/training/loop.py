@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
 from rlstack.agents import build_agent
-from rlstack.agents.precision import decided
+from rlstack.agents.optimizer import decided
 from rlstack.config import ConfigError
 from rlstack.config.agents import renewed
 from rlstack.config.overrides import given_overrides

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rlstack.agents.precision import explained
+from rlstack.agents.optimizer import explained
 from rlstack.config.groups import folder_flags
 from rlstack.config.overrides import override
 from rlstack.config.schedules import in_words

@@ -136,8 +136,8 @@ def test_critics_without_an_lstm(network: dict[str, Any], tmp_path: Path) -> Non
     ours = load_sb3(folder / "model.zip")
     assert ours.activation == "ELU"
     seen = torch.from_numpy(observations(False, 6))
-    initial, starts = ours.network.initial_state(6), torch.ones(6, dtype=torch.bool)  # type: ignore[operator]
-    outputs, _ = ours.network.outputs(seen, initial, starts)  # type: ignore[operator]
+    initial, starts = ours.network.initial_memory(6), torch.ones(6, dtype=torch.bool)
+    outputs, _ = ours.network(seen, initial, starts)
     with torch.no_grad():
         zeros = torch.zeros(1, 6, 256)
         value = model.policy.predict_values(seen, (zeros, zeros), starts.float())

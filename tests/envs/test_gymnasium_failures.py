@@ -98,7 +98,7 @@ def test_a_worker_lost_in_a_reset_cuts_the_episodes_of_its_others(tmp_path: Path
 @pytest.mark.parametrize("how", ["raises", "dies"])
 def test_one_that_fails_again_and_again_ends_it(how: str) -> None:
     env = fragile(how, 2, num_envs=2)
-    times = "it has failed 4 times in a row within its first 100 steps"
+    times = "it has failed 4 times in a row within its first 100 answers"
     message = rf"^worker 0 of 2 \(environments 0 to 0\): {REASONS[how]}; {times}$"
     with pytest.warns(RuntimeWarning, match="it is replaced"), pytest.raises(WorkersFailed, match=message) as caught:
         rolled(env, 20)

@@ -54,7 +54,7 @@ def test_an_interrupted_step_leaves_nothing_to_mix_up(monkeypatch: pytest.Monkey
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(env._simulators, "_collect", interrupt)
+    monkeypatch.setattr(env._simulators._workers, "_receive", interrupt)
     with pytest.raises(KeyboardInterrupt):
         env.step(root)
     assert children() == 0

@@ -261,12 +261,13 @@ def test_a_curriculum_changes_the_opponents() -> None:
     class Staged(Versus):
         """A world whose stages change nothing but the opponent."""
 
+        num_stages = 3
+
         def _enter_stage(self, stage: int) -> None:
             return
 
     plain = duel()
     env = Staged(plain.inner, plain.config)
-    env.num_stages = 3
     stages = [
         {"name": "a", "opponents": ["random"], "advance": {"frames": {"min": 10}}},
         {"name": "b", "advance": {"frames": {"min": 20}}},

@@ -82,7 +82,7 @@ def test_long_names_leave_room_for_numbers(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     html = render(report(run))
     assert "<h1>ppo_<wbr>toy_<wbr>seed0_<wbr>20260102-<wbr>030405</h1>" in html and 'class="name">ppo' not in html
-    assert "final easy 1 0.500" in words(report(run)) and "hard 1 0.500" in words(report(run))
+    assert "final easy 1 0.5" in words(report(run)) and "hard 1 0.5" in words(report(run))
     assert words(report(run)).count(" final ") == 1
     make_run(tmp_path / "other", config(1))
     html = render(report(tmp_path))
