@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union
 from omegaconf import DictConfig
 
 from rlstack.command import HydraCommand, as_module
-from rlstack.config import ConfigError, Interval, build, load_group, to_plain
+from rlstack.config import ConfigError, Interval, build, load_group
 from rlstack.config.overrides import given_keys
 from rlstack.training.trained import TrainedRun
 
@@ -30,7 +28,6 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
 
 _TRAINED = ("greedy", "explore")
 USUAL_EPISODES = 60  # the default of conf/evaluate.yaml
-_LONGEST = 60  # letters for the opponents in a folder's name
 
 
 @dataclass
@@ -336,6 +333,7 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
         ConfigError: the checkpoint does not exist, the changes are impossible, or the world does not fit the agent.
     """
     from rlstack.evaluation.evaluator import check_fit
+    from rlstack.evaluation.result_names import as_names
     from rlstack.runs.loading import load, overrides
     from rlstack.runs.run_directory import named
     from rlstack.runs.worlds import chosen_world
@@ -348,7 +346,7 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     stem = f"{loaded.frames:012d}" if loaded.run_dir else f"{loaded.path.stem}_{loaded.frames:012d}"
     player = loaded.run_dir.name if loaded.run_dir else loaded.path.stem
     policy = loaded.agent.policy(explore=config.policy == "explore")
-    stem = "_".join([stem, *_as_names(changes)])
+    stem = "_".join([stem, *as_names(changes)])
     return Candidate(policy, env, name, loaded.folder / "evaluations", stem, player, loaded.frames)
 
 
@@ -361,6 +359,7 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     from rlstack.agents import agent_class, build_agent
     from rlstack.agents.legacy import Legacy
     from rlstack.evaluation.evaluator import judging_world
+    from rlstack.evaluation.result_names import as_names, short_hash
     from rlstack.runs.worlds import chosen_world
 
     assert config.agent is not None
@@ -372,9 +371,9 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
         agent = build_agent(config.agent, world, 1, device)
     source = f"{config.agent['kind']}:{config.agent['path']}"
     path = Path(str(config.agent["path"]))
-    called = _as_names(path.stem if path.is_file() else path.name)
+    called = as_names(path.stem if path.is_file() else path.name)
     given = {**config.agent, "path": str(path.resolve()) if path.exists() else str(path)}
-    folder = "_".join([config.agent["kind"], *called, _short_hash(given)])
+    folder = "_".join([config.agent["kind"], *called, short_hash(given)])
     policy = agent.policy(explore=config.policy == "explore")
     return Candidate(policy, env, source, Path("runs") / folder / "evaluations", player=" ".join(called) or "agent")
 
@@ -419,6 +418,7 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
     Raises:
         ConfigError: the folder cannot be created.
     """
+    from rlstack.evaluation.result_names import opponent_names, world_names
     from rlstack.runs.run_directory import make_folder
 
     if config.output is not None:
@@ -429,8 +429,8 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
     if config.episodes != USUAL_EPISODES and not config.episodes_file:
         parts += [f"{config.episodes}{'games' if config.opponents else 'episodes'}"]
     parts += ["explore"] if config.policy == "explore" else []
-    parts += _world_names(judged.env) if config.env else []
-    parts += _opponent_names(config.opponents) if config.opponents else []
+    parts += world_names(judged.env) if config.env else []
+    parts += opponent_names(config.opponents) if config.opponents else []
     parts += [Path(config.episodes_file).name.partition(".")[0]] if config.episodes_file else []
     return make_folder(judged.folder / "_".join(parts), "output")
 
@@ -457,46 +457,6 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
     if not configs:
         raise ConfigError(f"episodes_file: {file} holds no episodes")
     return EpisodeSet(configs, ["all"] * len(configs))
-
-
-# -- names of folders: equal for equal agents, worlds and opponents -----------------------------------------------
-
-
-def _world_names(env: dict[str, Any]) -> list[str]:
-    """Returns a world's name, its ``id`` if it has one, and a hash of options that differ from those of its yaml."""
-    from rlstack.evaluation.evaluator import OURS, as_evaluated
-
-    name, which = str(env.get("name")), env.get("id")
-    try:
-        usual = as_evaluated(name, load_group("env", name))
-    except ConfigError:  # a world without a yaml
-        usual = {}
-    ignored = ("name", "id", *OURS)
-    options, usual = ({key: entries[key] for key in entries if key not in ignored} for entries in (env, usual))
-    called = [*_as_names(name), *(_as_names(str(which)) if which is not None else [])]
-    return [*called, *([] if options == usual else [_short_hash(options)])]
-
-
-def _opponent_names(opponents: list[Any]) -> list[str]:
-    """Returns the names of the opponents, with a hash of paths, whose names may be equal; if long, the hash alone."""
-    plain = all(isinstance(source, str) for source in opponents)
-    places = [Path(source.partition(":")[2] or source) for source in opponents] if plain else []
-    text = "_".join(Path(source).name for source in opponents) if plain else ""
-    called = _as_names(text) if len(text) <= _LONGEST else []
-    if called and not any(place.exists() for place in places):
-        return ["against", *called]
-    resolved = [str(place.resolve()) if place.exists() else source for place, source in zip(places, opponents)]
-    return ["against", *called, _short_hash({"opponents": resolved if plain else opponents})]
-
-
-def _short_hash(content: dict[str, Any]) -> str:
-    """Returns a hash of six letters."""
-    return hashlib.sha256(json.dumps(to_plain(content), sort_keys=True).encode()).hexdigest()[:6]
-
-
-def _as_names(text: str) -> list[str]:
-    """Splits a text into words that can be part of a folder's name."""
-    return re.sub(r"[^\w=.-]", " ", text.replace("agent.", "")).split()
 
 
 command = HydraCommand("evaluate")
