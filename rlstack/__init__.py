@@ -14,47 +14,26 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = [
-    "ConfigError",
-    "RunError",
-    "convert",
-    "demo",
-    "diagnose",
-    "envs",
-    "evaluate",
-    "export_policy",
-    "flatten_agents",
-    "imitate",
-    "league",
-    "load",
-    "load_policy",
-    "make_agent",
-    "make_collector",
-    "report",
-    "train",
-    "verify",
-    "watch",
-]
-
 if TYPE_CHECKING:
-    from . import envs
-    from .adapters.exporting import export_policy
-    from .agents import make_agent
-    from .agents.foreign import load_policy
-    from .config.errors import ConfigError, RunError
-    from .convert import convert
-    from .data.collector import make_collector
-    from .data.flatten import flatten_agents
-    from .demo import demo
-    from .diagnose import diagnose
-    from .evaluate import evaluate
-    from .league import league
-    from .report import report
-    from .runs.loading import load
-    from .train import train
-    from .training.imitation import imitate
-    from .verify import verify
-    from .watch import watch
+    from . import envs as envs
+    from .adapters.exporting import export_policy as export_policy
+    from .agents import make_agent as make_agent
+    from .agents.foreign import load_policy as load_policy
+    from .config.errors import ConfigError as ConfigError
+    from .config.errors import RunError as RunError
+    from .convert import convert as convert
+    from .data.collector import make_collector as make_collector
+    from .data.flatten import flatten_agents as flatten_agents
+    from .demo import demo as demo
+    from .diagnose import diagnose as diagnose
+    from .evaluate import evaluate as evaluate
+    from .league import league as league
+    from .report import report as report
+    from .runs.loading import load as load
+    from .train import train as train
+    from .training.imitation import imitate as imitate
+    from .verify import verify as verify
+    from .watch import watch as watch
 
 FORMER = {
     "runs": "rlstack report <folder> page=false",
@@ -91,6 +70,7 @@ _HOMES = {
     "load_policy": "rlstack.agents.foreign",
     "export_policy": "rlstack.adapters.exporting",
 }
+__all__ = [*_MODULES, *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from omegaconf import DictConfig
 from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import Interval, build
 from rlstack.config.errors import writing
-from rlstack.watch import watch
+from rlstack.watch import has_display, watch
 
 
 @dataclass
@@ -52,7 +51,7 @@ def run(cfg: DictConfig) -> list[Any]:
         return _list(config.json)
     known = card(config.name)
     print(f"{known['agent']} in {known['world']}, trained for {known['frames']:,} frames; Ctrl-C ends it", flush=True)
-    if config.show == "film" or (config.show == "auto" and not _screen_is_there()):
+    if config.show == "film" or (config.show == "auto" and not (has_display() or sys.stdout.isatty())):
         film = Path(f"demo_{config.name}.mp4")
         with writing(film.absolute()):
             shutil.copyfile(zoo_folder() / config.name / FILM, film)  # drawing takes a minute
@@ -93,11 +92,6 @@ def _row(known: dict[str, Any]) -> dict[str, Any]:
         "return": round(score["eval/return"], 2),
         "episodes": known["episodes"],
     }
-
-
-def _screen_is_there() -> bool:
-    display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    return bool(display) or sys.stdout.isatty()
 
 
 command = HydraCommand("demo", words_as("name"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module
+from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.errors import missing_option
 from rlstack.config.groups import option_files
@@ -81,16 +81,6 @@ class LeagueTrainConfig:
     pool: dict[str, Any] = field(default_factory=dict)
 
 
-def positional(arguments: list[str]) -> list[str]:
-    """Turns the first word that is not an option, such as ``run``, into ``command=run``."""
-    for index, entry in enumerate(arguments):
-        if entry in (*COMMANDS, TRAIN):
-            return [*arguments[:index], f"command={entry}", *arguments[index + 1 :]]
-    if arguments and arguments[0].isalpha():
-        return [f"command={arguments[0]}", *arguments[1:]]
-    return arguments
-
-
 @as_module
 def league(*words: str, quiet: bool = False, **keys: Any) -> League | None:
     """Plays, rates and trains players as the command ``rlstack league`` does.
@@ -105,7 +95,7 @@ def league(*words: str, quiet: bool = False, **keys: Any) -> League | None:
     Example:
         >>> rlstack.league("run", players=["runs/<run>", "random"], games=20).ratings
     """
-    if keys.get("command") == TRAIN or f"command={TRAIN}" in positional(list(words)):
+    if keys.get("command") == TRAIN or _trains(words):
         return _train_command.call(train, words, keys, quiet)
     return _command.call(run, words, keys, quiet)
 
@@ -113,19 +103,8 @@ def league(*words: str, quiet: bool = False, **keys: Any) -> League | None:
 def run(cfg: DictConfig) -> League | None:
     """Runs the command."""
     config = build(LeagueConfig, cfg)
-    if config.command is None:
-        raise ConfigError(f"command: missing, one of {', '.join((*COMMANDS, TRAIN))}")
     if config.command not in COMMANDS:
-        raise ConfigError(missing_option("command", config.command, [*COMMANDS, TRAIN]))
-    given = given_keys()
-    for key in sorted(given):
-        users = [name for name, keys in _USED.items() if key in keys]
-        if users and config.command not in users:
-            raise ConfigError(f"{key}: {config.command!r} does not use it, only {', '.join(users)}; leave it out")
-    needed = {"keep": "save", "video": "save", "output": "replay"}
-    for key in sorted(given & needed.keys()):
-        if getattr(config, needed[key]) is None:
-            raise ConfigError(f"{key}: has no effect without {needed[key]}=; give both or neither")
+        raise ConfigError(missing_option("command", str(config.command), [*COMMANDS, TRAIN]))
     COMMANDS[config.command](config)
     return _league(config.folder)
 
@@ -308,20 +287,14 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     raise ConfigError("env: missing, since no player names a world: env=rocket")
 
 
-_GAMES = {"games", "num_worlds", "seed"}
-_USED = {
-    "run": {"env", "players", "mode", "round", "ratings", "plots", "save", "keep", "video", *_GAMES},
-    "rank": {"plots"},
-    "play": {"env", "players", "ratings", "plots", "save", "keep", "video", "replay", "output", *_GAMES},
-    "init": {"env", "ratings"},
-    "add": {"players", "note"},
-    "evaluate": {"players", "pool", *_GAMES},
-}
-"""The keys that only some commands use."""
-
 COMMANDS: dict[str, Callable[[LeagueConfig], None]] = {
-    **{"run": run_league, "rank": rank, "play": play},
-    **{"init": init, "add": add, "list": show, "evaluate": evaluate},
+    "run": run_league,
+    "rank": rank,
+    "play": play,
+    "init": init,
+    "add": add,
+    "list": show,
+    "evaluate": evaluate,
 }
 
 # -- training ------------------------------------------------------------------------------------------------------
@@ -384,7 +357,7 @@ def submit(league: League, run: Path, ours: LeagueTrainConfig, rules: PoolConfig
     show_members(league)
 
 
-_command = HydraCommand("league", positional)
+_command = HydraCommand("league", words_as("command"))
 _main = _command.line(run)
 _train_command = HydraCommand("league_train", train_arguments)
 _train_main = _train_command.line(train)
@@ -392,7 +365,11 @@ _train_main = _train_command.line(train)
 
 def main() -> Any:
     """Runs the command line; ``train`` composes another configuration."""
-    return _train_main() if f"command={TRAIN}" in positional(sys.argv[1:]) else _main()
+    return _train_main() if _trains(sys.argv[1:]) else _main()
+
+
+def _trains(words: Sequence[str]) -> bool:
+    return TRAIN in words or f"command={TRAIN}" in words
 
 
 if __name__ == "__main__":

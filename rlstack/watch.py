@@ -103,7 +103,7 @@ def _show(config: WatchConfig, opened: ExitStack) -> list[str]:
     from rlstack.play.replays import read_replay
     from rlstack.training.recorded import write_recorded
 
-    told: list[str] = []
+    captions: list[str] = []
     shown: WatchedPolicy | None = None
     try:
         if config.replay is not None:
@@ -115,28 +115,28 @@ def _show(config: WatchConfig, opened: ExitStack) -> list[str]:
             if config.transitions is not None:
                 shown = shown._replace(transitions=TransitionRecorder(Interface.of(shown.env).group))
             if config.show == "numbers":
-                _print_numbers(config, shown, told)
+                _print_numbers(config, shown, captions)
             else:
                 try:
-                    with closing(_animations(config, shown, told)) as animations:
+                    with closing(_animations(config, shown, captions)) as animations:
                         _present(config, animations, shown.name)
                 except NoPicturesError as error:
                     if config.show != "auto" or config.record is not None:
                         raise
                     config.episodes = config.episodes or 1
                     print(f"{error}; show=auto shows its numbers")
-                    _print_numbers(config, shown, told)
+                    _print_numbers(config, shown, captions)
     except KeyboardInterrupt:
         if config.record is not None:
             raise
-    for line in told:
+    for line in captions:
         print(line)
     if config.transitions is not None and shown is not None and shown.transitions is not None:
         interface, made = Interface.of(shown.env), shown.transitions.transitions()
         print(f"wrote {write_recorded(config.transitions, made, interface, shown.name)}")
     if config.record is not None:
         print(f"wrote {config.record}")
-    return told
+    return captions
 
 
 class NoPicturesError(ConfigError):
@@ -157,8 +157,7 @@ def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title:
         return
     shown, hold = [next(animations)], HOLD_SECONDS
     screen: Window | None = None
-    display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if config.show == "window" or (config.show == "auto" and display):
+    if config.show == "window" or (config.show == "auto" and has_display()):
         height, width = shown[0].draw(shown[0].span[0]).shape[:2]
         try:
             screen = TkWindow((width, height), title)
@@ -177,6 +176,12 @@ def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title:
                 return
 
 
+def has_display() -> bool:
+    """Returns whether a window can be opened here."""
+    named = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return sys.platform in ("darwin", "win32") or bool(named)
+
+
 def _numbers_of(config: WatchConfig) -> Iterator[int]:
     """Returns the numbers of the episodes: without end only if somebody watches, in a terminal or a window."""
     watched = sys.stdout.isatty() or config.show in ("auto", "window")
@@ -185,8 +190,10 @@ def _numbers_of(config: WatchConfig) -> Iterator[int]:
     return iter(range(1, (config.episodes or 1) + 1))
 
 
-def _animations(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> Generator[EpisodeAnimation, None, None]:
-    """Yields the episodes one after another; appends the caption of each one shown to ``told``."""
+def _animations(
+    config: WatchConfig, shown: WatchedPolicy, captions: list[str]
+) -> Generator[EpisodeAnimation, None, None]:
+    """Yields the episodes one after another; appends the caption of each one shown to ``captions``."""
     from rlstack.evaluation.pictures import LiveEpisode, animate
 
     for number in _numbers_of(config):
@@ -199,10 +206,10 @@ def _animations(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> G
         try:
             yield animation
         finally:
-            told.append(animation.caption)
+            captions.append(animation.caption)
 
 
-def _print_numbers(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> None:
+def _print_numbers(config: WatchConfig, shown: WatchedPolicy, captions: list[str]) -> None:
     from rlstack.evaluation.pictures import LiveEpisode, numbers
 
     for number in _numbers_of(config):
@@ -210,7 +217,7 @@ def _print_numbers(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -
         while not episode.over:
             episode.step()
             print(f"{episode.steps:>5}  {numbers(episode.latest)}", flush=True)
-        told.append(episode.caption)
+        captions.append(episode.caption)
 
 
 def show_rewards(config: WatchConfig) -> RewardBreakdown:

@@ -154,7 +154,7 @@ def convert(hint: Any, value: Any, key: str) -> Any:
             if isinstance(interval, Interval) and value not in interval:
                 raise ConfigError(interval.refusal(key, value))
         return value
-    if hint is Any or (dataclasses.is_dataclass(hint) and isinstance(value, hint)):
+    if hint is Any or (isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, hint)):
         return value
     if not _fits(hint, value):
         guess = did_you_mean(value, _words_of(hint)) if isinstance(value, str) else ""

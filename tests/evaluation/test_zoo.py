@@ -90,7 +90,7 @@ def test_the_zoo_is_listed(capsys) -> None:
 
 def test_the_demo_makes_a_film_where_there_is_no_screen(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rlstack.demo._screen_is_there", bool)
+    monkeypatch.setattr("rlstack.demo.has_display", bool)
     told = rlstack.demo("marinenav")
     assert told == [
         "there is no display and no terminal to play it in; copied the film of an episode to "
