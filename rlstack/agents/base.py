@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,7 +18,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
 from rlstack.config import ConfigError
+from rlstack.config.options import Activation, Count, EncoderConfig, Fraction, Precision, Steps, layers
 from rlstack.config.schedules import make_schedules
+from rlstack.config.typed import Interval
 from rlstack.data.flatten import kept
 from rlstack.data.graphs import Recorded
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
@@ -31,6 +34,72 @@ from .interface import MASK, Interface
 from .optimizer import CannotCompile, Compiler, Optimizer, trace_gradients
 from .own_networks import OwnNetworks
 from .symmetry import Mirroring
+
+
+@dataclass
+class AgentConfig:
+    """The options of every agent."""
+
+    name: str
+    algorithm: str
+
+    # networks
+    network: str | dict[str, str] | None = None  # your own, package.module:Net; or some of them by role:
+    #   {actor: package.module:Actor}, see rlstack/agents/README.md
+    network_options: dict[str, Any] = field(default_factory=dict)  # further arguments of your network
+    inputs: Literal["raw", "features"] = "features"  # features: the world's own scaled inputs, if any; raw: as they are
+    self_features: Count = 64  # width of the encoding of the agent's own state in worlds with objects, or of an image
+    object_features: list[Count] = layers(32, 32)  # widths of the layers that every perceived object goes through
+    encoders: dict[str, EncoderConfig] | None = None  # of single keys of a dict observation:
+    #   {<key>: {kind: mlp, hidden: [64]}}, see rlstack/networks/keyed.py
+    hidden: list[Count] = layers(256, 256)  # hidden widths
+    activation: Activation = "relu"  # relu | tanh | silu | gelu | elu
+    normalize_observations: bool = False  # by running mean and variance; a replay buffer keeps raw observations
+    normalize_rewards: bool = False  # divided by the running std of the return; no mean is subtracted
+
+    # data
+    steps_per_batch: Count = 1  # env steps per world between two calls of the learner
+    gamma: Fraction = 0.99  # discount per decision
+    symmetry: Literal["none", "augment"] = "none"
+    #   augment: also learn from mirror images, in a world that has a mirror, see rlstack/agents/symmetry.py
+
+    # optimisation
+    precision: Precision = "auto"  # of forward passes: float32 | bfloat16 | float16 (with loss scaling) |
+    #   auto: see bfloat16_pays
+    bfloat16_pays: bool = False  # auto uses bfloat16 if this is true, the device has units for it, and there is no
+    #   recurrent core; otherwise float32
+    accumulate: Count = 1  # number of equal parts into which a batch is split; their gradients are summed
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "object_features"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} [] has no layers, give one width at least")
+        if self.symmetry == "augment" and getattr(self, "recurrent", None) is not None:
+            raise ValueError("symmetry=augment is for agents without a recurrent core, recurrent must be null")
+        if self.network_options and not self.network:
+            raise ValueError("network_options are those of a network of yours, which agent.network names")
+        part = "batch_size" if hasattr(self, "batch_size") else "minibatch_size"
+        if (size := getattr(self, part, 0)) % self.accumulate:
+            raise ValueError(f"accumulate {self.accumulate} does not divide {part} {size}")
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """The recurrent core of an agent.
+
+    Attributes:
+        kind: type of its cells.
+        size: width of a layer.
+        layers: number of stacked layers.
+        sequence_length: number of steps through which gradients flow (truncated backpropagation through time, Williams
+            & Peng 1990); the recurrent state at the start of a sequence represents everything before it.
+    """
+
+    kind: Literal["lstm", "gru"]
+    size: Count = 128
+    layers: Annotated[int, Interval(low=1, high=100)] = 1
+    sequence_length: Steps = 32
+
 
 _LEARNING = ("reward_scaler", "curiosity")
 """Networks that only learning needs, not policies."""
@@ -190,7 +259,7 @@ class Agent(ABC):
 
     Args:
         config: the agent's typed configuration, with at least the fields of
-            :class:`rlstack.config.agents.AgentConfig`, and ``Scheduled`` fields where schedules are allowed.
+            :class:`AgentConfig`, and ``Scheduled`` fields where schedules are allowed.
         interface: the env as the agent sees it.
         total_frames: length of the run, to which schedules are relative.
         device: device of the networks.

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.config.agents import Activation
+from rlstack.config.options import Activation
 from rlstack.networks.encoders import Observation, mlp
 from rlstack.networks.values import StateNetwork
 

@@ -7,19 +7,35 @@ reproduce; on the same batch the loss equals that of TorchRL's ``DQNLoss``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import DQNConfig
+from rlstack.config.options import Fraction
 from rlstack.losses import DQNLoss, RetraceLoss
 from rlstack.networks.distributions import legal
 from rlstack.networks.values import DuelingNetwork, StateNetwork
 
 from .base import Policy, exploring
-from .off_policy import ValueBased
+from .off_policy import ReplayedConfig, ValueBased, ValueBasedConfig
+
+
+@dataclass
+class DQNConfig(ValueBasedConfig):
+    """The options of DQN."""
+
+    # networks
+    dueling: bool = False  # separate streams for the state's value and the actions' advantages
+    recurrent: ReplayedConfig | None = None
+    #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
+
+    # targets
+    double: bool = True  # the target's action is chosen by the online network
+    retrace_lambda: Fraction = 1.0  # decay of the traces of correction=retrace
+    retrace_epsilon: Fraction = 0.0  # share of random actions of the policy whose value it learns; 0: greedy
 
 
 class DQN(ValueBased):

@@ -7,13 +7,29 @@ for values of choices; see the README of this folder.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from rlstack.config.options import (
+    Count,
+    LearningRate,
+    PerUpdate,
+    Positive,
+    Probability,
+    ReplayConfig,
+    Squash,
+    Steps,
+    Tau,
+    Whole,
+    layers,
+    linear,
+)
+from rlstack.config.typed import Interval
 from rlstack.data import make_replay
 from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, NStepWindows, transitions
@@ -23,10 +39,119 @@ from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.renormalized import running_statistics
 
-from .base import Agent, Policy, exploring
+from .base import Agent, AgentConfig, Policy, RecurrentConfig, exploring
 from .choosing import Choosing
 from .interface import Interface, require_continuous
 from .optimizer import Info, Optimizer
+
+
+@dataclass(frozen=True)
+class ReplayedConfig(RecurrentConfig):
+    """The recurrent core of an agent that learns from replayed sequences.
+
+    Attributes:
+        burn_in: number of steps before each sequence that only bring its first recurrent state up to date.
+    """
+
+    burn_in: Annotated[int, Interval(low=0, high=10_000, why="steps of an episode")] = 0
+
+
+@dataclass
+class OffPolicyConfig(AgentConfig):
+    """The options of every agent with a replay buffer."""
+
+    # targets
+    n_step: Steps = 1  # rewards summed before bootstrapping
+    target_tau: Tau = 0.005
+    #   target <- tau network + (1 - tau) target
+    target_every: Count | None = None  # frames between target updates, null: after every update
+
+    # replay and cadence
+    batch_size: Count = 256  # transitions per update
+    buffer_size: Count = 200_000  # transitions
+    replay_device: str | None = None  # device of the replay buffer; null: the learner's; cpu saves GPU memory
+    replay: ReplayConfig = field(default_factory=ReplayConfig)  # where transitions are stored, and how they are sampled
+    priority_exponent: Annotated[float, Interval(low=0, high=10)] = 0.6  # of sampler=prioritized, 0: uniform
+    importance_exponent: Probability = linear(0.4, 1.0)  # of the weights that correct for it
+    random_frames: Whole = 0  # frames of uniform random actions at the start
+    learning_starts: Whole = 1000  # frames before the first update
+    frames_per_update: PerUpdate = 1  # frames per gradient step; 0.5 means two updates per frame
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.replay.directory is not None and self.replay.storage != "LazyMemmapStorage":
+            raise ValueError("replay.directory is for replay.storage=LazyMemmapStorage, give null")
+        if self.batch_size > self.buffer_size:
+            raise ValueError(f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}")
+        if self.n_step > self.buffer_size:
+            raise ValueError(f"n_step {self.n_step} is more than buffer_size {self.buffer_size} holds")
+
+
+@dataclass
+class ValueBasedConfig(OffPolicyConfig):
+    """The options that DQN, QR-DQN, IQN and Rainbow share."""
+
+    # networks
+    hidden: list[Count] = layers(128, 128)
+    layer_norm: bool = False  # in every hidden layer: keeps the values of rarely chosen actions bounded
+
+    # targets
+    target_tau: Tau = 1.0
+    target_every: Count | None = 500
+    batch_size: Count = 64
+    buffer_size: Count = 100_000
+    steps_per_batch: Count = 4
+    frames_per_update: PerUpdate = 4
+
+    # optimisation
+    lr: LearningRate = 5.0e-4
+    max_grad_norm: Positive | None = 10.0  # null: gradients are not clipped
+
+    # exploration
+    epsilon: Probability = linear(1.0, 0.05, duration=0.1)  # probability of a uniform random action
+
+    # targets
+    correction: Literal["none", "retrace"] = "none"
+    #   of n-step returns for actions that the greedy policy would not take: none | retrace (Munos et al. 2016)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.correction == "retrace" and self.n_step == 1:
+            raise ValueError("correction=retrace corrects returns of several steps, n_step is 1")
+        if self.correction == "retrace" and getattr(self, "recurrent", None) is not None:
+            raise ValueError("correction=retrace is for agents without a recurrent core, recurrent must be null")
+
+
+@dataclass
+class CriticsConfig(OffPolicyConfig):
+    """The options that DDPG, TD3, SAC and TQC share."""
+
+    # networks
+    layer_norm: bool = False  # in the critics
+    join: Literal["concat", "gated"] = "concat"
+    #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
+    critic_norm: Literal["none", "batch"] = "none"
+    #   batch: batch renormalisation in the critics in the place of target networks (CrossQ, Bhatt et al. 2024)
+    weight_norm: bool = False  # keeps the weights of each hidden unit of the critics at norm 1
+    squash: Squash = "tanh"  # tanh | arctan
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = isinstance(self.network, str) or "critic" in (self.network or ())
+        if self.weight_norm and self.critic_norm == "none" and not self.layer_norm:
+            raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
+        if (self.weight_norm or self.critic_norm == "batch") and named:
+            raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
+        if self.critic_norm == "none":
+            return
+        if self.layer_norm:
+            raise ValueError("critic_norm=batch is in the place of layer_norm, give layer_norm=false")
+        if self.join == "gated":
+            raise ValueError("critic_norm=batch needs join=concat")
+        if self.target_every is not None:
+            raise ValueError("critic_norm=batch has no target networks, target_every must be null")
+        if self.target_tau != OffPolicyConfig.target_tau:
+            raise ValueError("critic_norm=batch has no target networks, leave out target_tau")
 
 
 class OffPolicy(Agent):

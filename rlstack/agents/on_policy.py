@@ -6,7 +6,8 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -14,8 +15,21 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import RATE
+from rlstack.config.options import (
+    RATE,
+    Activation,
+    Coefficient,
+    Count,
+    Fraction,
+    Gain,
+    LearningRate,
+    NonNegative,
+    Positive,
+    Whole,
+    layers,
+)
 from rlstack.config.schedules import make_schedule
+from rlstack.config.typed import Interval
 from rlstack.envs.tensordicts import unchecked
 from rlstack.envs.waiting import looks_are_free
 from rlstack.losses.a2c import PolicyGradientLoss
@@ -24,12 +38,68 @@ from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybr
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.values import StateNetwork, orthogonal_
 
-from .base import Agent, Policy, exploring
+from .base import Agent, AgentConfig, Policy, RecurrentConfig, exploring
 from .central import CentralNetwork, Mates
-from .curiosity import Curiosity
+from .curiosity import Curiosity, RNDConfig
 from .interface import MASK, Interface
 from .optimizer import CannotCompile, Compiler, Info, Optimizer
 from .symmetry import with_images
+
+
+@dataclass
+class OnPolicyConfig(AgentConfig):
+    """The options that PPO and A2C share."""
+
+    # networks
+    hidden: list[Count] = layers(64, 64)  # hidden widths of policy and value function
+    activation: Activation = "tanh"
+    shared_layers: Whole = 0  # number of first hidden layers that both share; 0: separate networks
+    critic_hidden: list[Count] | None = None  # hidden widths of the value function, if they differ from the policy's
+    critic: Literal["own", "central"] = "own"
+    #   own: sees its agent's observation; central: also sees, in training, those of the others in its world
+    recurrent: RecurrentConfig | None = None
+    #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32}, or kind: gru
+    orthogonal: bool = True  # orthogonal initial weights with gain sqrt 2, except for the outputs:
+    policy_gain: Gain = 0.01  # gain of the policy's output
+    value_gain: Gain = 1.0  # gain of the value function's output
+    initial_std: Annotated[float, Interval(low=1e-8, high=148.0, why="its logarithm is kept within [-20, 5]")] = 1.0
+    #   of Gaussian actions; learned, independent of the state
+    greedy: Literal["mode", "sample"] = "mode"
+    #   in evaluation: mode: the mean or most probable choice; sample: a sample
+
+    # data
+    advantage: Literal["gae", "vtrace"] = "gae"
+    #   gae: for data of the present policy; vtrace: corrects for data of older ones (collector=multiasync)
+    gae_lambda: Fraction = 0.95  # of generalised advantages, and decay of vtrace's traces
+    rho_clip: Positive = 1.0  # advantage=vtrace: bound of the probability ratio that weights an error ...
+    c_clip: Positive = 1.0  # ... and of the one that weights later errors
+    normalize_advantage: bool = True  # zero mean and unit standard deviation
+
+    # exploration
+    rnd: RNDConfig | None = None  # an exploration bonus for novel observations: {coefficient: 1.0}; null: none
+
+    # optimisation
+    value_coefficient: NonNegative = 0.5  # weight of the value function's error
+    entropy_coefficient: Coefficient = 0.0  # weight of the entropy bonus
+    lr: LearningRate = 3.0e-4
+    optimizer_eps: Positive = 1.0e-5
+    max_grad_norm: Positive | None = 0.5  # null: gradients are not clipped
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shared_layers >= len(self.hidden):
+            raise ValueError(f"shared_layers {self.shared_layers} leaves none of the {len(self.hidden)} hidden layers")
+        if self.symmetry == "augment" and self.critic == "central":
+            raise ValueError("symmetry=augment needs critic=own: a central one looks up what others saw")
+        if self.shared_layers and self.network:
+            raise ValueError("network: networks of yours share no layers with others, give shared_layers=0")
+        if self.shared_layers and self.critic_hidden is not None:
+            raise ValueError("critic_hidden must be null where layers are shared")
+        if self.c_clip > self.rho_clip:
+            raise ValueError(f"c_clip {self.c_clip} is above rho_clip {self.rho_clip}, give at most that")
+        if self.critic_hidden == []:
+            raise ValueError("critic_hidden [] has no layers, give one width at least, or null")
+
 
 LOG_STD_RANGE = (-20.0, 5.0)
 """The range of log standard deviations: for actions in [-1, 1], and wide enough for those without bounds."""

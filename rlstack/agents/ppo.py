@@ -5,17 +5,44 @@ On the same batch the loss equals that of TorchRL's ``ClipPPOLoss``.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.config.agents import PPOConfig
+from rlstack.config.options import Count, Positive, Scheduled, Whole
+from rlstack.config.typed import Interval
 from rlstack.envs.waiting import shuffled
 from rlstack.losses import PPOLoss
 
-from .on_policy import OnPolicy, nearly_equal
+from .on_policy import OnPolicy, OnPolicyConfig, nearly_equal
 from .optimizer import CannotCompile, Compiler, Info
+
+
+@dataclass
+class PPOConfig(OnPolicyConfig):
+    """The options of PPO."""
+
+    # data
+    steps_per_batch: Count = 128  # env steps per world between two updates
+    normalize_over: Literal["minibatch", "rollout"] = "minibatch"
+    #   advantages are normalised over each minibatch, or the whole rollout
+
+    # optimisation
+    epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 10  # passes over the data
+    minibatch_size: Annotated[int, Interval(low=2, high=2**53)] = 256  # about: the data are split into equal parts
+    clip: Annotated[Scheduled, Interval(low=0, high=100, open_low=True, why="probability ratios begin at 1")] = 0.2
+    #   of the probability ratio
+    clip_value: Positive | None = None  # value predictions are clipped to this distance from the old; null: no limit
+    target_kl: Positive | None = None  # an update stops after an epoch in which the policy moved this far
+    value_first: Whole = 0  # initial frames in which only the value function learns: about 1e6 after imitation
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.value_first and self.shared_layers:
+            raise ValueError("value_first needs a value function of its own, shared_layers=0")
+
 
 _METRICS = {
     "loss/total": "total",

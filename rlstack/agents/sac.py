@@ -7,7 +7,8 @@ reproduce; on the same batch the losses equal those of TorchRL's ``SACLoss`` and
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import SACConfig
+from rlstack.config.options import Count, LearningRate, Positive, Probability, Whole
+from rlstack.config.typed import Interval
 from rlstack.losses import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import GaussianActor, squashed
 from rlstack.networks.distributions import masked_logits
@@ -25,8 +27,45 @@ from rlstack.networks.values import ActionValue, StateNetwork
 
 from .choosing import greedy
 from .interface import Interface, chosen_by
-from .off_policy import ActorCritic
+from .off_policy import ActorCritic, CriticsConfig
 from .optimizer import Info
+
+
+@dataclass
+class SACConfig(CriticsConfig):
+    """The options of SAC."""
+
+    # targets
+    target_actor: bool = False  # target actions come from a target network of the actor (published)
+
+    # temperature
+    alpha: Annotated[float, Interval(low=2.1e-9, high=22_000, why="its logarithm is kept within [-20, 10]")] = 1.0
+    #   initial weight of the entropy, or the fixed one
+    learn_alpha: bool = True  # tuned towards the target entropy
+    target_entropy: Annotated[float, Interval(low=-1000, high=1000, why="about -1 for each action")] | None = None
+    #   null: minus the number of action dimensions, or 0.89 log n for n (legal) choices
+    lr_alpha: LearningRate = 3.0e-4
+
+    # replay and cadence
+    random_frames: Whole = 100
+    learning_starts: Whole = 100
+
+    # optimisation
+    lr_actor: LearningRate = 3.0e-4
+    lr_critic: LearningRate = 3.0e-4
+    actor_every: Count = 1  # critic updates per update of actor and temperature; targets follow every critic update
+    max_grad_norm: Positive | None = None  # null: gradients are not clipped
+
+    # acting
+    epsilon: Probability = 0.0  # probability of a uniform random action while exploring
+    greedy: Literal["mode", "sample"] = "mode"  # mode: the squashed mean, or the most probable choice; sample: a sample
+    #   (published)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critic_norm == "batch" and self.target_actor:
+            raise ValueError("critic_norm=batch has no target networks, target_actor must be false")
+
 
 LOG_ALPHA_RANGE = (-20.0, 10.0)
 """The range of the log temperature: an entropy that cannot reach its target would move it without bound."""

@@ -5,13 +5,27 @@ On the same batch the losses equal those of TorchRL's ``TD3Loss``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.config.agents import TD3Config
+from rlstack.config.options import Count, Noise, NonNegative
 from rlstack.losses import TD3Loss
 
-from .ddpg import DDPG
+from .ddpg import DDPG, DDPGConfig
+
+
+@dataclass
+class TD3Config(DDPGConfig):
+    """The options of TD3."""
+
+    # targets
+    target_noise: Noise = 0.2  # std of the noise on target actions ...
+    target_noise_clip: NonNegative = 0.5  # ... which is clipped to this
+
+    # optimisation
+    actor_every: Count = 2  # critic updates per update of actor and targets
 
 
 class TD3(DDPG):
