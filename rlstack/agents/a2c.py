@@ -41,10 +41,4 @@ class A2C(OnPolicy):
             return {}
         loss, norm, info = self.optimizer.minimize(self.objective, self.for_step(batch))
         self.updates += 1
-        return {
-            "loss/total": loss,
-            "loss/policy": info["policy"],
-            "loss/value": info["value"],
-            "grad/all": norm,
-            "policy/entropy": info["entropy"],
-        }
+        return self.metrics(loss, norm, info)

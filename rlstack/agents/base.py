@@ -101,6 +101,11 @@ class RecurrentConfig:
     sequence_length: Steps = 32
 
 
+CRITIC_NAMES = {
+    **{"value": "value/predicted", "target": "value/target"},
+    **{"critic_1": "loss/critic_1", "critic_2": "loss/critic_2"},
+}
+"""Names of metrics of critics by what their losses report; anything else is ``value/<name>``."""
 _LEARNING = ("reward_scaler", "curiosity")
 """Networks that only learning needs, not policies."""
 
@@ -252,6 +257,16 @@ class Target:
             self.copy()
         else:
             self._approach(self._target, self._online, None)
+
+
+def named(info: Mapping[str, Tensor], names: Mapping[str, str], group: str) -> dict[str, Tensor | float]:
+    """Returns the scalars that a loss reports under the names of metrics: those in ``names``, or ``group/<name>``."""
+    return {names.get(name, f"{group}/{name}"): value for name, value in info.items() if not value.dim()}
+
+
+def critic_metrics(loss: Tensor, norm: Tensor, info: Mapping[str, Tensor]) -> dict[str, Tensor | float]:
+    """Returns the metrics of one step of a critic."""
+    return {"loss/critic": loss, "grad/critic": norm, **named(info, CRITIC_NAMES, "value")}
 
 
 class Agent(ABC):

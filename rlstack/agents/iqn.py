@@ -42,6 +42,7 @@ class IQNConfig(ValueBasedConfig):
     act_levels: Literal["midpoints", "random"] = "midpoints"
     #   midpoints: evenly spaced; random: drawn for every decision
     cvar: CVaR = 1.0  # conditional value at risk: act by the mean of the worst fraction of returns; or, in worlds
+    #   that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
 
 
 @dataclass(frozen=True)

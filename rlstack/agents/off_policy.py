@@ -34,12 +34,13 @@ from rlstack.data import make_replay
 from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, NStepWindows, transitions
 from rlstack.data.recordings import in_rows
+from rlstack.data.samplers import takes_priorities
 from rlstack.losses import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.renormalized import running_statistics
 
-from .base import Agent, AgentConfig, Policy, RecurrentConfig, exploring
+from .base import Agent, AgentConfig, Policy, RecurrentConfig, critic_metrics, exploring
 from .choosing import Choosing
 from .interface import Interface, require_continuous
 from .optimizer import Info, Optimizer
@@ -164,11 +165,11 @@ class OffPolicy(Agent):
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
-        self.prioritized = config.replay.sampler == "prioritized"
-        if not self.prioritized:
+        self.replay = self.make_replay()
+        self.prioritized = takes_priorities(self._sampler)
+        if not hasattr(self._sampler, "beta"):
             for known in (self.schedules, self.scheduled):
                 known.pop("importance_exponent", None)
-        self.replay = self.make_replay()
         self.n_step = self.make_n_step()
         self._frames_due, self._next_target_update = 0.0, config.target_every or 0
         self.build()
@@ -303,9 +304,13 @@ class OffPolicy(Agent):
 
     def sample(self) -> TensorDictBase:
         """Draws a batch from the replay buffer."""
-        if self.prioritized:
-            self.replay.sampler.beta = self.now("importance_exponent")
+        if "importance_exponent" in self.schedules:
+            self._sampler.beta = self.now("importance_exponent")
         return self.replay.sample()
+
+    @property
+    def _sampler(self) -> Any:
+        return getattr(self.replay, "sampler", self.replay)  # a replay of one's own may draw by itself
 
     def reprioritize(self, batch: TensorDictBase, info: Info) -> None:
         """Updates the priorities of a batch's entries with their errors, if the replay buffer is prioritised."""
@@ -447,7 +452,9 @@ class ActorCritic(OffPolicy):
         return critic_metrics(loss, norm, info) | self.actor_step(batch)
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """Makes one step of the actor and returns its metrics, with those that the loss reports as ``policy/...``."""
+        """Makes one step of the actor if due; returns its metrics, with what the loss reports as ``policy/...``."""
+        if self.updates % self.cycle:
+            return {}
         loss, norm, info = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
         return {"loss/actor": loss, "grad/actor": norm, **{f"policy/{name}": value for name, value in info.items()}}
 
@@ -465,10 +472,10 @@ class ValueBased(Choosing, OffPolicy):
 
     optimizer: Optimizer
 
-    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Returns the loss on a batch ``[N]`` and its metrics."""
-        told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
-        return told
+    @property
+    def objective(self) -> Any:
+        """The loss: maps a batch ``[N]`` to a scalar that is a mean over it, and metrics."""
+        return self.loss.critic_loss
 
     @property
     def corrects(self) -> bool:
@@ -494,9 +501,3 @@ class ValueBased(Choosing, OffPolicy):
         loss, norm, info = self.optimizer.minimize(self.objective, batch)
         self.reprioritize(batch, info)
         return critic_metrics(loss, norm, info)
-
-
-def critic_metrics(loss: Tensor, norm: Tensor, info: Info) -> dict[str, Tensor | float]:
-    """Returns the metrics of one step of a critic."""
-    told: dict[str, Tensor | float] = {"loss/critic": loss, "grad/critic": norm, "value/predicted": info["value"]}
-    return {**told, "value/target": info["target"]} if "target" in info else told

@@ -32,13 +32,13 @@ from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval
 from rlstack.envs.tensordicts import unchecked
 from rlstack.envs.waiting import looks_are_free
-from rlstack.losses.a2c import PolicyGradientLoss
 from rlstack.losses.advantage import estimate, normalized, vtrace
+from rlstack.losses.ppo import PolicyGradientLoss
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.values import StateNetwork, orthogonal_
 
-from .base import Agent, AgentConfig, Policy, RecurrentConfig, exploring
+from .base import Agent, AgentConfig, Policy, RecurrentConfig, exploring, named
 from .central import CentralNetwork, Mates
 from .curiosity import Curiosity, RNDConfig
 from .interface import MASK, Interface
@@ -131,9 +131,18 @@ class FromRollouts(Agent):
     def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns the active decisions of ``[B, T]`` as a flat batch ``[N]``, with all that learning needs."""
 
+    @property
+    def objective(self) -> Any:
+        """The loss: maps a batch ``[N]`` to a scalar that is a mean over it, and metrics."""
+        return self.loss.critic_loss
+
     @abstractmethod
-    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Returns a scalar that is a mean over a batch ``[N]``, and metrics."""
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """Makes the updates on one :meth:`rollout`."""
+
+    def minibatch_sizes(self, rows: int, size: int) -> list[int]:
+        """Returns the lengths, each about ``size``, of the minibatches that ``rows`` entries are split into."""
+        return nearly_equal(rows, size, self.compiler is not None and self.compiler.graphs and not self.learns_in_one)
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its mirror image appended if enabled, ``[2 N]``."""
@@ -152,18 +161,9 @@ class FromRollouts(Agent):
         image["observation"] = self.normalized(image["observation"])
         return {"image": TensorDict(image, sequences.batch_size)}
 
-    @abstractmethod
-    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """Makes the updates on one :meth:`rollout`."""
-
-    def teaches(self, sequences: TensorDictBase) -> bool:
+    def can_learn(self, sequences: TensorDictBase) -> bool:
         """Returns whether an update on these data is possible."""
         return True
-
-    @property
-    def records_steps(self) -> bool:
-        """Whether single steps are recorded, since a batch differs in size from those before."""
-        return self.compiler is not None and self.compiler.graphs and not self.learns_in_one
 
     @property
     def learns_in_one(self) -> bool:
@@ -176,7 +176,7 @@ class FromRollouts(Agent):
         return study(sequences)
 
     def _study(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
-        metrics = self.update(self.rollout(sequences)) if self.teaches(sequences) else {}
+        metrics = self.update(self.rollout(sequences)) if self.can_learn(sequences) else {}
         if self.curiosity is not None:
             seen = self._kept(sequences.get(("next", "observation")), sequences)
             metrics |= self.curiosity.learn(seen, self.least(len(seen)), self.predictor_optimizer.minimize)
@@ -210,8 +210,6 @@ class OnPolicy(FromRollouts):
     """An agent with a policy and a value function, which learns from the advantages of fresh data."""
 
     OPTIMIZER = "adam"
-    LEAST_DECISIONS = 1
-    """The smallest number of decisions from which it learns."""
     WEIGHS = False
     """Whether the loss itself multiplies advantages by the probability ratio of learner and acting policy."""
 
@@ -418,14 +416,18 @@ class OnPolicy(FromRollouts):
     def make_loss(self, **options: Any) -> PolicyGradientLoss:
         """Returns the algorithm's loss; ``options`` are those common to all such losses."""
 
-    def objective(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
-        """Returns a scalar that is a mean over a batch ``[N]``, and metrics; fewer of them without ``report``."""
-        told: tuple[Tensor, Info] = self.loss.total_loss(batch, report)
-        return told
+    @property
+    def objective(self) -> Any:
+        return self.loss.total_loss
 
     def plain_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """Returns the objective without its report, which is not needed for most minibatches."""
         return self.objective(batch, report=False)
+
+    def metrics(self, loss: Tensor, norm: Tensor, info: Info) -> dict[str, Tensor | float]:
+        """Returns the metrics of one step, among them everything that the loss reports."""
+        names = {"policy": "loss/policy", "value": "loss/value"}
+        return {"loss/total": loss, "grad/all": norm, **named(info, names, "policy")}
 
     def refresh(self) -> None:
         super().refresh()

@@ -20,12 +20,11 @@ from rlstack.envs.waiting import shuffled
 from rlstack.losses import PQNLoss
 from rlstack.networks.values import StateNetwork
 
-from .base import AgentConfig, Policy, exploring
+from .base import AgentConfig, Policy, critic_metrics, exploring
 from .choosing import Choosing
 from .curiosity import RNDConfig
 from .interface import Interface
-from .on_policy import FromRollouts, nearly_equal
-from .optimizer import Info
+from .on_policy import FromRollouts
 
 
 @dataclass
@@ -99,21 +98,15 @@ class PQN(Choosing, FromRollouts):
         }
         return self._kept(TensorDict(entries, sequences.batch_size), sequences)
 
-    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
-        return told
-
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of updates on minibatches in random order; the returns are computed once, before the first."""
-        c, rows = self.config, self.least(len(batch))
+        rows = self.least(len(batch))
         metrics: dict[str, Tensor | float] = {}
-        for _ in range(c.epochs if rows else 0):
-            sizes = nearly_equal(rows, c.minibatch_size, self.records_steps)
+        for _ in range(self.config.epochs if rows else 0):
+            sizes = self.minibatch_sizes(rows, self.config.minibatch_size)
             for minibatch in batch[shuffled(len(batch), self.device)[: sum(sizes)]].split(sizes):
-                loss, norm, info = self.optimizer.minimize(self.objective, self.for_step(minibatch))
+                metrics = critic_metrics(*self.optimizer.minimize(self.objective, self.for_step(minibatch)))
                 self.updates += 1
-                metrics = {"loss/critic": loss, "grad/critic": norm}
-                metrics |= {"value/predicted": info["value"], "value/target": info["target"]}
         return metrics
 
     def expected_updates(self) -> float:

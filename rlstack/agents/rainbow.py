@@ -105,8 +105,7 @@ class Rainbow(ValueBased):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         self.resample()
-        metrics = super().update(batch)
-        return {**metrics, "value/predicted": torch.as_tensor(metrics["value/predicted"]).mean()}
+        return super().update(batch)
 
     def resample(self) -> None:
         """Draws new noise, always for the target, and for the network if ``resample_noise`` is set."""

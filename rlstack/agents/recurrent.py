@@ -224,7 +224,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
 
     # -- data ----------------------------------------------------------------------------------------------------
 
-    def teaches(self, sequences: TensorDictBase) -> bool:
+    def can_learn(self, sequences: TensorDictBase) -> bool:
         return self.least(int(sequences.get("active").sum())) > 0  # a recurrent core takes at least one step
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:

@@ -155,14 +155,14 @@ class SAC(ActorCritic):
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one step of the actor (against the new critics) and the temperature, every ``actor_every`` updates."""
-        if self.updates % self.config.actor_every:
-            return {}
-        told = super().actor_step(batch)
-        wanted = told.pop("policy/target_entropy", self.loss.target_entropy)
+        metrics: dict[str, Any] = super().actor_step(batch)
+        if not metrics:
+            return metrics
+        wanted = metrics.pop("policy/target_entropy", self.loss.target_entropy)
         if self.config.learn_alpha:
-            gap = (told["policy/entropy"] - wanted).expand(len(batch))
+            gap = (metrics["policy/entropy"] - wanted).expand(len(batch))
             self.alpha_optimizer.minimize(self._alpha_loss, batch.empty().set("gap", gap))
-        return {**told, "policy/alpha": self.temperature().detach()}
+        return {**metrics, "policy/alpha": self.temperature().detach()}
 
     def _alpha_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """Returns the temperature's loss; the entropy's distance from its target is the same in every row."""

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensordict import TensorDictBase
-from torch import Tensor
-
 from rlstack.config.options import Count, Noise, NonNegative
 from rlstack.losses import TD3Loss
 
@@ -46,10 +43,6 @@ class TD3(DDPG):
             target_noise_clip=c.target_noise_clip,
             joint=c.critic_norm == "batch",
         )
-
-    def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """Makes a step of the actor, as of the targets, with every ``actor_every``-th step of the critics."""
-        return {} if self.updates % self.config.actor_every else super().actor_step(batch)
 
     def _targets_due(self, frames: int) -> bool:
         return self.updates % self.config.actor_every == 0 and super()._targets_due(frames)

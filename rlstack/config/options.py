@@ -75,7 +75,12 @@ class ReplayConfig:
     storage: Literal["LazyTensorStorage", "LazyMemmapStorage"] = "LazyTensorStorage"
     #   LazyTensorStorage: in memory | LazyMemmapStorage: in files, which may exceed memory
     directory: str | None = None  # folder of these files, null: the system's temporary one
-    sampler: Literal["uniform", "prioritized"] = "uniform"  # uniform | prioritized (by errors, Schaul et al. 2016)
+    sampler: str = "uniform"  # uniform | prioritized (by errors, Schaul et al. 2016) | <package>:<Class>: a subclass of
+    #   torchrl.data.replay_buffers.Sampler; arguments of its constructor may be capacity, alpha, beta, eps and device
+
+    def __post_init__(self) -> None:
+        if self.sampler not in ("uniform", "prioritized") and ":" not in self.sampler:
+            raise ValueError(f"sampler {self.sampler!r} is not uniform, prioritized or package:Class")
 
 
 _ENCODERS = {
@@ -139,10 +144,6 @@ def linear(start: float, end: float, duration: float | None = None) -> Any:
 def cosine(start: float, end: float) -> Any:
     """Returns the same with the shape of half a cosine, over the whole run."""
     return field(default_factory=lambda: ScheduleConfig("cosine", start, end, 1.0))
-
-    #   that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
-
-    #   that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
 
 
 _SHIPPED = (Path(__file__), *sorted((Path(__file__).parents[1] / "agents").glob("*.py")))

@@ -113,7 +113,7 @@ def test_the_importance_exponent_is_a_schedule_of_those_who_use_it() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"replay": {"sampler": "best"}}, "agent.replay.sampler: expected one of 'uniform', 'prioritized'"),
+        ({"replay": {"sampler": "best"}}, "agent.replay: sampler 'best' is not uniform, prioritized or package:Class"),
         (
             {"replay": {"storage": "ListStorage"}},
             "agent.replay.storage: .*expected one of 'LazyTensorStorage', 'LazyMemmapStorage'",

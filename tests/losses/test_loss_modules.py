@@ -410,7 +410,7 @@ def test_a_policy_without_a_formula_for_its_entropy() -> None:
     out = A2CLoss(Squashed(), Net(S, 1), entropy_coefficient=0.1)(data)
     assert torch.isfinite(out["loss_entropy"]) and out["loss_entropy"].requires_grad
     gaussian = Independent(Normal(torch.zeros(N, 2), torch.ones(N, 2)), 1)
-    assert torch.equal(losses.a2c.entropy_of(gaussian), gaussian.entropy())
+    assert torch.equal(losses.ppo.entropy_of(gaussian), gaussian.entropy())
 
 
 # -- targets -----------------------------------------------------------------------------------------------------------
