@@ -74,6 +74,13 @@ def agent_class(name: str | None) -> type[Agent]:
     return cls
 
 
+def fitting(kind: str) -> list[str]:
+    """Returns the shipped algorithms that take actions of a kind, see :attr:`Interface.kind`."""
+    names = [path.stem for path in sorted((conf_dir() / "agent").glob("*.yaml"))]
+    own = [name for name in names if importlib.util.find_spec(f"{__name__}.{name}") is not None]
+    return [name for name in own if kind in getattr(agent_class(name), "ACTIONS", ())]
+
+
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a configuration whose missing options are filled in with the defaults of its algorithm."""
     return {**defaults_of(agent_class(config.get("algorithm")).Config), **config}

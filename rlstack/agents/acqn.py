@@ -35,7 +35,7 @@ from rlstack.config.options import (
     linear,
 )
 from rlstack.config.typed import Interval
-from rlstack.losses import ACIQNLoss
+from rlstack.losses.aciqn import ACIQNLoss
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
 from .base import Target
@@ -171,7 +171,7 @@ class ACQN(ActorCritic):
             worlds = len(action) if action.dim() > 1 else 1
             action = (action + torch.randn_like(action) * self._noise_sizes(worlds, action)).clamp(-1, 1)
         random = torch.rand_like(action) * 2 - 1
-        return torch.where(torch.rand_like(action[..., :1]) < self.now("epsilon"), random, action)
+        return torch.where(torch.rand_like(action[..., :1]) < self.scheduled_value("epsilon"), random, action)
 
     def _noise_sizes(self, worlds: int, like: Tensor) -> Tensor:
         """Standard deviations ``[W, 1...]``, log-spaced from noise_low to noise_high across the worlds.
@@ -181,7 +181,7 @@ class ACQN(ActorCritic):
         low, high = max(self.config.noise_low, 1e-6), max(self.config.noise_high, 1e-6)
         ends = (math.log10(low), math.log10(high)) if worlds > 1 else 2 * (math.log10(low * high) / 2,)
         sizes = torch.logspace(*ends, worlds, dtype=like.dtype, device=like.device)
-        return self.now("noise_scale") * sizes.view(-1, *[1] * (like.dim() - 1))
+        return self.scheduled_value("noise_scale") * sizes.view(-1, *[1] * (like.dim() - 1))
 
     # -- learning ------------------------------------------------------------------------------------------------
 

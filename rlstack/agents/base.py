@@ -25,7 +25,7 @@ from rlstack.data.flatten import kept
 from rlstack.data.graphs import Recorded
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.waiting import looks_are_free
-from rlstack.losses import Loss
+from rlstack.losses.base import Loss
 from rlstack.networks.calls import by_name
 from rlstack.networks.keyed import build_encoder
 from rlstack.networks.own import OwnNetwork
@@ -106,6 +106,12 @@ CRITIC_NAMES = {
     **{"critic_1": "loss/critic_1", "critic_2": "loss/critic_2"},
 }
 """Names of metrics of critics by what their losses report; anything else is ``value/<name>``."""
+_KINDS = {
+    "vector": "continuous actions",
+    "choice": "one discrete action",
+    "choices": "several discrete actions",
+    "hybrid": "hybrid actions",
+}
 _LEARNING = ("reward_scaler", "curiosity")
 """Networks that only learning needs, not policies."""
 
@@ -382,7 +388,7 @@ class Agent(ABC):
 
         On the CPU nothing is computed that is not used; on a GPU, finding out would cost more.
         """
-        epsilon, lead = self.now("epsilon"), self.interface.lead(observation)
+        epsilon, lead = self.scheduled_value("epsilon"), self.interface.lead(observation)
         if self.unused("epsilon"):
             return best()
         if looks_are_free(self.device) and not torch.compiler.is_compiling():
@@ -446,10 +452,23 @@ class Agent(ABC):
         """Returns the class that a configuration asks for: this one, or another one of the same algorithm."""
         return cls
 
+    ACTIONS: ClassVar[tuple[str, ...]]
+    """The kinds of action that the algorithm takes, see :attr:`Interface.kind`."""
+
     @classmethod
-    @abstractmethod
     def check(cls, interface: Interface) -> None:
         """Raises a one-line :class:`ConfigError` if the algorithm cannot act in such an env."""
+        if interface.kind in cls.ACTIONS:
+            return
+        from . import fitting
+
+        takes, name = [_KINDS[kind] for kind in cls.ACTIONS], cls.__name__.lower()
+        agents = ", ".join(fitting(interface.kind))
+        remedies = [f"choose an agent for such actions ({agents})"] if agents else []
+        if interface.either_action:
+            remedies.append(f"set env.continuous_actions={str('vector' in cls.ACTIONS).lower()}")
+        text = f"agent={name} needs {' or '.join(takes)}, the env has {interface.describe_action()}"
+        raise ConfigError("; ".join([text, ", or ".join(remedies)]) if remedies else text)
 
     @abstractmethod
     def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
@@ -481,7 +500,7 @@ class Agent(ABC):
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one update on this data alone, outside the run's schedule, as self-checks do."""
 
-    def lesson(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
+    def imitation_batch(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
         """Returns the arguments of :meth:`imitation_loss` for a batch of decisions to imitate."""
         return self.normalized(batch.get("observation")), batch.get("action"), batch.get(MASK, None)
 
@@ -497,7 +516,7 @@ class Agent(ABC):
 
     # -- compiled code -------------------------------------------------------------------------------------------
 
-    def now(self, name: str) -> Any:
+    def scheduled_value(self, name: str) -> Any:
         """Returns the value of a schedule for losses and policies: a number, or where code is compiled or recorded, a
         0-d tensor that follows it."""
         if not self._follows(name):
@@ -542,7 +561,7 @@ class Agent(ABC):
             self._recorded[what] = Recorded(function, told, (self,), self.device, lent=True)
         return self._recorded[what]
 
-    def quick(self, choose: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(self, choose: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the function by which an exploring policy acts, compiled if the agent is."""
         return choose if self.compiler is None else self.compiler(choose, f"the policy of {self.config.name}")
 

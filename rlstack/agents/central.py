@@ -68,7 +68,7 @@ def apart(there: Tensor) -> Tensor:
     return there & ~torch.eye(there.shape[-1], dtype=torch.bool, device=there.device)
 
 
-class Mates:
+class Others:
     """Computes the values that a :class:`CentralNetwork` gives the agents of one rollout.
 
     Rows of sequences ``[B, T]`` are in the order of :func:`~rlstack.data.flatten.flatten_agents`: the A agents of the

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlstack.config.options import Gain, LearningRate, NoiseScale, NonNegative, Positive, Probability, Whole
-from rlstack.losses import DDPGLoss
+from rlstack.losses.ddpg import DDPGLoss
 from rlstack.networks.renormalized import renormalized
 from rlstack.networks.values import ActionValue
 
@@ -77,8 +77,8 @@ class DDPG(ActorCritic):
         """Adds Gaussian noise to the greedy action; with probability ``epsilon``, acts uniformly at random."""
         action = self.exploit(observation)
         if not self.unused("noise"):
-            action = (action + self.now("noise") * torch.randn_like(action)).clamp(-1, 1)
+            action = (action + self.scheduled_value("noise") * torch.randn_like(action)).clamp(-1, 1)
         if self.unused("epsilon"):
             return action
         random = torch.rand_like(action) * 2 - 1
-        return torch.where(torch.rand_like(action[..., :1]) < self.now("epsilon"), random, action)
+        return torch.where(torch.rand_like(action[..., :1]) < self.scheduled_value("epsilon"), random, action)

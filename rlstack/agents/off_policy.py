@@ -30,19 +30,19 @@ from rlstack.config.options import (
     linear,
 )
 from rlstack.config.typed import Interval
-from rlstack.data import make_replay
 from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, NStepWindows, transitions
 from rlstack.data.recordings import in_rows
+from rlstack.data.replay import make_replay
 from rlstack.data.samplers import takes_priorities
-from rlstack.losses import greedy_returns
+from rlstack.losses.retrace import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.renormalized import running_statistics
 
 from .base import Agent, AgentConfig, Policy, RecurrentConfig, critic_metrics, exploring
 from .choosing import Choosing
-from .interface import Interface, require_continuous
+from .interface import Interface
 from .optimizer import Info, Optimizer
 
 
@@ -210,7 +210,7 @@ class OffPolicy(Agent):
         """Returns exploring actions for an observation ``[...]``, in the agent's form."""
 
     def policy(self, explore: bool | None = None) -> Policy:
-        try_out = self.exploit if explore is False else self.quick(self.explore)
+        try_out = self.exploit if explore is False else self.compiled(self.explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
             if not exploring(explore):
@@ -232,7 +232,7 @@ class OffPolicy(Agent):
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         c = self.config
         self._observe(sequences)
-        self.remember(sequences)
+        self.extend(sequences)
         self._frames_due += frames - self.frames
         self.set_frames(frames)
         if frames < c.learning_starts or self.least(len(self.replay)) < c.batch_size:
@@ -275,11 +275,11 @@ class OffPolicy(Agent):
         own = self._clipped(self._own(sequences))
         return self.update(self.prepared(self._transitions(self.make_n_step(carry=False)(own))))
 
-    def remember(self, sequences: TensorDictBase) -> None:
+    def extend(self, sequences: TensorDictBase) -> None:
         """Puts new data into the replay buffer."""
         self.replay.extend(self._transitions(self.n_step(self._clipped(self._own(sequences)))))
 
-    def study(self, recorded: TensorDictBase, seen: bool = False) -> None:
+    def load_data(self, recorded: TensorDictBase, seen: bool = False) -> None:
         """Replaces the contents of the replay buffer with recorded transitions ``[N]``.
 
         Args:
@@ -305,8 +305,11 @@ class OffPolicy(Agent):
     def sample(self) -> TensorDictBase:
         """Draws a batch from the replay buffer."""
         if "importance_exponent" in self.schedules:
-            self._sampler.beta = self.now("importance_exponent")
-        return self.replay.sample()
+            self._sampler.beta = self.scheduled_value("importance_exponent")
+        batch = self.replay.sample()
+        if self.prioritized and "priority_weight" not in batch.keys():  # noqa: SIM118
+            batch.set("priority_weight", torch.ones_like(batch.get("index"), dtype=self.interface.dtype))
+        return batch
 
     @property
     def _sampler(self) -> Any:
@@ -405,15 +408,12 @@ class ActorCritic(OffPolicy):
     """
 
     CRITICS: tuple[str, ...] = ("critic_1", "critic_2")
+    ACTIONS = ("vector",)
     actor: Any
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
     _running: list[Tensor] | None = None
     """The running statistics of critics that normalise over the batch."""
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        require_continuous(cls.__name__.lower(), interface)
 
     def deterministic_actor(self, layer_norm: bool = False) -> nn.Module:
         """Returns a new actor of deterministic actions: the user's with squashed outputs, if one is named."""

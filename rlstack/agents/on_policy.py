@@ -14,7 +14,6 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from rlstack.config import ConfigError
 from rlstack.config.options import (
     RATE,
     Activation,
@@ -39,7 +38,7 @@ from rlstack.networks.encoders import Trunk
 from rlstack.networks.values import StateNetwork, orthogonal_
 
 from .base import Agent, AgentConfig, Policy, RecurrentConfig, exploring, named
-from .central import CentralNetwork, Mates
+from .central import CentralNetwork, Others
 from .curiosity import Curiosity, RNDConfig
 from .interface import MASK, Interface
 from .optimizer import CannotCompile, Compiler, Info, Optimizer
@@ -210,6 +209,9 @@ class OnPolicy(FromRollouts):
     """An agent with a policy and a value function, which learns from the advantages of fresh data."""
 
     OPTIMIZER = "adam"
+    ACTIONS = ("vector", "choice", "choices", "hybrid")
+    LEAST_DECISIONS = 1
+    """The smallest number of decisions from which it learns."""
     WEIGHS = False
     """Whether the loss itself multiplies advantages by the probability ratio of learner and acting policy."""
 
@@ -231,7 +233,7 @@ class OnPolicy(FromRollouts):
         if self.numbers:
             actor.register_parameter("log_std", nn.Parameter(torch.full((self.numbers,), math.log(c.initial_std))))
         self.actor, self.critic = self.add_network("actor", actor), self.add_network("critic", critic)
-        self.mates = Mates(critic, interface.agents) if isinstance(critic, CentralNetwork) else None
+        self.others = Others(critic, interface.agents) if isinstance(critic, CentralNetwork) else None
         self.loss = self.make_loss(
             value_coefficient=c.value_coefficient,
             entropy_coefficient=self.scheduled["entropy_coefficient"],
@@ -252,15 +254,6 @@ class OnPolicy(FromRollouts):
             return CentralNetwork(shared or self.encoder("critic"), hidden, others, c.activation)
         own = self.own_network("critic", 1)
         return own or StateNetwork(shared or self.encoder("critic"), 1, hidden, c.activation)
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        if not interface.continuous and interface.choices is None and interface.hybrid is None:
-            name = cls.__name__.lower()
-            raise ConfigError(
-                f"agent={name} takes continuous, discrete, multi-discrete and hybrid actions, "
-                f"the env has {interface.describe_action()}"
-            )
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -284,16 +277,16 @@ class OnPolicy(FromRollouts):
 
     def _value(self, features: Tensor, batch: TensorDictBase) -> Tensor:
         """Returns the values ``[N]`` of the encoded observations of a batch ``[N]``."""
-        if self.mates is not None:
-            features = torch.cat((features, self._others(self.mates, batch)), -1)
+        if self.others is not None:
+            features = torch.cat((features, self._others(self.others, batch)), -1)
         return self.critic.head(features).squeeze(-1)
 
-    def _others(self, mates: Mates, batch: TensorDictBase) -> Tensor:
+    def _others(self, others: Others, batch: TensorDictBase) -> Tensor:
         """Returns the pooled encodings of the others, for a central critic."""
-        return mates.seen(batch.get("place"))
+        return others.seen(batch.get("place"))
 
     def compile(self, compiler: Compiler) -> None:
-        if self.mates is not None:
+        if self.others is not None:
             raise CannotCompile("agent.critic=central looks up what others see")
         super().compile(compiler)
 
@@ -307,7 +300,7 @@ class OnPolicy(FromRollouts):
                 raw = distribution.sample() if sampled else distribution.mode()
                 return raw, None if explore is False else distribution.log_prob(raw)
 
-            return self.quick(choose) if explores else choose
+            return self.compiled(choose) if explores else choose
 
         choosers = {explores: chooser(explores) for explores in (False, True)}
 
@@ -332,10 +325,10 @@ class OnPolicy(FromRollouts):
 
         Its entries are ``observation`` (scaled), ``action`` (before clipping), ``log_prob``, ``value``, ``advantage``
         and ``return``, all ``[N]``; ``action_mask`` where the env has one, and for a central critic ``place`` (see
-        :class:`Mates`).
+        :class:`Others`).
         """
         observation = self.normalized(sequences.get("observation"))
-        place = None if self.mates is None else self.mates.begin(observation, sequences.get("active"))
+        place = None if self.others is None else self.others.begin(observation, sequences.get("active"))
         following, reward = sequences.get("next"), self.scaled_reward(sequences)
         with self.optimizer.autocast():
             values = self._values(observation, sequences)
@@ -380,7 +373,7 @@ class OnPolicy(FromRollouts):
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Returns the values ``[B, T, 1]`` of all (scaled) observations ``[B, T]`` and of those that follow them."""
-        value = self.critic(observation) if self.mates is None else self.mates.values()
+        value = self.critic(observation) if self.others is None else self.others.values()
         return value, self._next_values(value, sequences)
 
     def _next_values(
@@ -400,14 +393,14 @@ class OnPolicy(FromRollouts):
         ends = following.get("done")[..., 0] & ~following.get("terminated")[..., 0]
         ends[:, -1:].fill_(True)
         following_value = torch.cat((value[:, 1:], value[:, -1:]), 1)
-        if self.mates is None and not looks_are_free(value.device):
+        if self.others is None and not looks_are_free(value.device):
             values = self.critic(self.normalized(following.get("observation")))  # of all: selecting would wait
             return torch.where(ends.unsqueeze(-1), values, following_value)
-        if self.mates is None:
+        if self.others is None:
             following_value[ends] = self.critic(seen(ends))
         else:
             encoded = encoded or (lambda index: self.critic.encoder(seen(index)))
-            following_value[ends] = self.mates.values_after(sequences, ends, encoded)
+            following_value[ends] = self.others.values_after(sequences, ends, encoded)
         return following_value
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -433,7 +426,7 @@ class OnPolicy(FromRollouts):
         super().refresh()
         for name in ("clip", "entropy_coefficient"):
             if name in self.schedules:
-                setattr(self.loss, name, self.now(name))
+                setattr(self.loss, name, self.scheduled_value(name))
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its advantages normalised if :attr:`normalizes_steps`."""
@@ -454,8 +447,8 @@ class OnPolicy(FromRollouts):
 
     def finish(self, sequences: TensorDictBase) -> None:
         super().finish(sequences)
-        if self.mates is not None:
-            self.mates.forget()
+        if self.others is not None:
+            self.others.forget()
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Negative log likelihood for choices and hybrid actions; otherwise squared difference from the mean."""

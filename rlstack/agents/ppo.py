@@ -14,7 +14,7 @@ from torch import Tensor
 from rlstack.config.options import Count, Positive, Scheduled, Whole
 from rlstack.config.typed import Interval
 from rlstack.envs.waiting import shuffled
-from rlstack.losses import PPOLoss
+from rlstack.losses.ppo import PPOLoss
 
 from .on_policy import OnPolicy, OnPolicyConfig
 from .optimizer import CannotCompile, Compiler
@@ -49,6 +49,7 @@ class PPO(OnPolicy):
 
     Config = PPOConfig
     WEIGHS = True
+    LEAST_DECISIONS = 2  # a single advantage cannot be normalised
 
     def make_loss(self, **options: Any) -> PPOLoss:
         return PPOLoss(
@@ -70,7 +71,7 @@ class PPO(OnPolicy):
         ``E[ratio - 1 - log ratio]`` (Schulman 2020) on the epoch's last minibatch, from which the metrics come, too.
         """
         c, rows = self.config, self.least(len(batch))
-        if rows * self.row_size < 2:  # a single advantage cannot be normalised
+        if rows * self.row_size < self.LEAST_DECISIONS:
             return {}
         self.loss.policy_learns = self.frames >= c.value_first
         if c.normalize_advantage and not self.normalizes_steps:

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlstack.config.options import Count, Fraction, LearningRate, Positive, Probability, layers, linear
 from rlstack.config.typed import Interval
 from rlstack.envs.waiting import shuffled
-from rlstack.losses import PQNLoss
+from rlstack.losses.pqn import PQNLoss
 from rlstack.networks.values import StateNetwork
 
 from .base import AgentConfig, Policy, critic_metrics, exploring
@@ -72,7 +72,7 @@ class PQN(Choosing, FromRollouts):
         return values
 
     def policy(self, explore: bool | None = None) -> Policy:
-        try_out = self.exploit if explore is False else self.quick(self.explore)
+        try_out = self.exploit if explore is False else self.compiled(self.explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
             choose = try_out if exploring(explore) else self.exploit

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from rlstack.config import ConfigError
 from rlstack.config.options import Count, LearningRate, Positive, Probability, Whole
 from rlstack.config.typed import Interval
-from rlstack.losses import DiscreteSACLoss, SACLoss
+from rlstack.losses.sac import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import GaussianActor, squashed
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.own import OwnGaussianActor
@@ -26,7 +26,7 @@ from rlstack.networks.renormalized import renormalized
 from rlstack.networks.values import ActionValue, StateNetwork
 
 from .choosing import greedy
-from .interface import Interface, chosen_by
+from .interface import chosen_by
 from .off_policy import ActorCritic, CriticsConfig
 from .optimizer import Info
 
@@ -75,6 +75,7 @@ class SAC(ActorCritic):
     """Soft actor-critic."""
 
     Config = SACConfig
+    ACTIONS = ("vector", "choice")
     config: SACConfig
 
     def build(self) -> None:
@@ -101,14 +102,6 @@ class SAC(ActorCritic):
         c, size = self.config, self.interface.action.shape[-1] if self.choices is None else self.choices
         names = ("gamma", "alpha", "target_entropy", "squash", "target_actor")
         return {"action_size": size, **{name: getattr(c, name) for name in names}}
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        if not interface.continuous and (interface.choices is None or len(interface.choices) != 1):
-            raise ConfigError(
-                "agent=sac needs continuous actions or one discrete action, the env has "
-                f"{interface.describe_action()}; ppo and a2c take several discrete actions"
-            )
 
     def _new_actor(self) -> nn.Module:
         c = self.config
@@ -142,7 +135,7 @@ class SAC(ActorCritic):
         if self.unused("epsilon"):
             return action
         random = self.interface.random_action(self.interface.lead(observation), self.device, mask)
-        chosen = torch.rand(self.interface.lead(observation), device=self.device) < self.now("epsilon")
+        chosen = torch.rand(self.interface.lead(observation), device=self.device) < self.scheduled_value("epsilon")
         return torch.where(chosen if self.choices is not None else chosen.unsqueeze(-1), random, action)
 
     def _sample(self, observation: Any, mask: Tensor | None) -> Tensor:

@@ -489,7 +489,7 @@ class OffPolicyTorchRL(AroundLoss, OffPolicy):
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         action: Tensor = self.act(self.normalized(observation), mask, ExplorationType.RANDOM)["action"]
         if self.kind == "deterministic":
-            action = (action + torch.randn_like(action) * self.now("noise")).clamp(-1, 1)
+            action = (action + torch.randn_like(action) * self.scheduled_value("noise")).clamp(-1, 1)
         return self.epsilon_greedy(lambda: action, observation, mask)
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:

@@ -12,10 +12,9 @@ from torch import nn
 
 from rlstack.config.options import Levels, Positive, Whole
 from rlstack.config.typed import Interval
-from rlstack.losses import TQCLoss
+from rlstack.losses.tqc import TQCLoss
 from rlstack.networks.values import ActionValue
 
-from .interface import Interface, require_continuous
 from .sac import SAC, SACConfig
 
 
@@ -43,11 +42,8 @@ class TQC(SAC):
     """Soft actor-critic with truncated quantile critics."""
 
     Config = TQCConfig
+    ACTIONS = ("vector",)
     config: TQCConfig
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        require_continuous("tqc", interface)
 
     def build(self) -> None:
         self.CRITICS = tuple(f"critic_{k + 1}" for k in range(self.config.num_critics))

@@ -153,7 +153,7 @@ def make_sampler(name: str, **options: Any) -> Sampler:
         raise ConfigError(f"agent.replay.sampler: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, Sampler)):
         raise ConfigError(f"agent.replay.sampler: {name} is not a torchrl.data.replay_buffers.Sampler")
-    known = inspect.signature(kind.__init__).parameters
+    known = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
     options |= {"max_capacity": options["capacity"], "beta": 0.4}
     return kind(**{key: value for key, value in options.items() if key in known})
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlstack.agents.dqn import DQN, DQNConfig
 from rlstack.config.options import Fraction, Positive
-from rlstack.losses import DQNLoss
+from rlstack.losses.dqn import DQNLoss
 
 
 @dataclass
