@@ -10,7 +10,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rlstack.config import ConfigError
-from rlstack.data import SumTree, importance_weights, make_replay
+from rlstack.data.replay import make_replay
+from rlstack.data.samplers import importance_weights
+from rlstack.data.sum_tree import SumTree
 
 _WHOLE_REDRAWS, _REDRAWS = 100, 1000
 
