@@ -203,28 +203,6 @@ def blank_state(
     )
 
 
-@dataclass(frozen=True)
-class ArenaStart:
-    """Worlds that have just begun."""
-
-    state: ArenaState
-    observation: Tensor  # [n, .]
-    statistics: Tensor  # [., n]
-
-    def __len__(self) -> int:
-        return len(self.observation)
-
-    def saved(self) -> dict[str, Any]:
-        """Nested dict of tensors."""
-        return {"state": dict(self.state.items()), "shown": [self.observation, self.statistics]}
-
-    @classmethod
-    def restored(cls, saved: dict[str, Any], device: torch.device) -> ArenaStart:
-        """The inverse of :meth:`saved`."""
-        state = ArenaState(**{name: value.to(device) for name, value in saved["state"].items()})
-        return cls(state, *(value.to(device) for value in saved["shown"]))
-
-
 # -- rows of columns: the first or nearest slot of each world ------------------------------------------------------
 
 

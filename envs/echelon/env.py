@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +15,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 
 from rlstack.envs.tensordicts import of_agents, with_ends
 
-from ..pool import StartPool
+from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder, EpisodeRecording
 from ..waiting import chosen, looks_are_free, put_where
 from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
@@ -24,7 +25,6 @@ from .match import (
     PLAIN,
     STATISTICS,
     EchelonMatch,
-    EchelonOpening,
     EchelonOptions,
     open_match,
     play,
@@ -93,7 +93,7 @@ class Echelon(World):
     """
 
     observing = ("rlstack.envs.echelon.match:observe",)
-    _pool: StartPool[EchelonOpening]
+    _pool: StartPool[Opening[EchelonMatch]]
     replay_ending = ".json"
     evaluation_options: ClassVar[dict[str, Any]] = {"fire_probability": 1.0, "fire_stages": None, "map_seed": 1_000_003}
     tie_breaker: ClassVar[str] = "hp_margin"
@@ -148,12 +148,12 @@ class Echelon(World):
             shown["action_mask"] = mask
         self.choices = counts(mechs) if actions == "multi" else None
         self.declare_specs(shown, action, STATISTICS, lead[1])
-        partial = visibility == "partial"
-        self.starts = EchelonStarts(self.tables, partial, bots, fire)
+        hides = visibility == "partial"
+        self.starts = EchelonStarts(self.tables, hides, bots, fire)
         scale = torch.tensor(weights, dtype=dtype, device=self.device).view(-1, 1, 1, 1)
         which: Which = "all" if not looks_are_free(self.device) else "padded" if compiled else "flying"
         kinds = tuple(kind for kind, weight in enumerate(bots) if weight > 0)
-        self._options = EchelonOptions(scale, actions, self._teams, partial, vent_blocks_fire, kinds, max_steps, which)
+        self._options = EchelonOptions(scale, actions, self._teams, hides, vent_blocks_fire, kinds, max_steps, which)
         self.options = {
             **{"blue": blue, "red": red, "opponent": opponent, "visibility": visibility, "max_steps": max_steps},
             **{"vent_blocks_fire": vent_blocks_fire, "size": size, "maps": maps, "map_seed": map_seed},
@@ -164,7 +164,7 @@ class Echelon(World):
         """Orders of the agents in the last decision, ``[teams, 10, n, W]``, None before the first."""
         self._told: list[tuple[Tensor, Tensor]] = []
         self._kernels = compiled_kernels(PLAIN) if compiled else PLAIN
-        self._pool = StartPool(self._start, EchelonOpening.restored)
+        self._pool = StartPool(self._start, partial(Opening.restored, EchelonMatch))
         if self._stages:
             self._enter_stage(0)
 
@@ -175,7 +175,7 @@ class Echelon(World):
         own = torch.Generator(self.device).manual_seed(int(words[0]))  # a stage draws none of the world's numbers
         matches = [self._match] if hasattr(self, "_match") else []
         if self._pool.opening is not None:
-            matches.append(self._pool.opening.match)
+            matches.append(self._pool.opening.state)
         for match in matches:
             match.state.fire_prob.uniform_(low, high, generator=own)
 
@@ -192,10 +192,10 @@ class Echelon(World):
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
             begun = self._start(self.num_worlds)
-            self._match, self._shown = begun.match, begun.shown
+            self._match, self._shown = begun.state, begun.shown
         else:
             fresh, places = self._pool.take(len(worlds))
-            self._match.copy_worlds(worlds, fresh.match, places)
+            self._match.copy_worlds(worlds, fresh.state, places)
             # Not in place, since batches refer to these tensors.
             self._shown = {
                 name: value.index_copy(0, worlds, fresh.shown[name][places]) for name, value in self._shown.items()
@@ -204,13 +204,13 @@ class Echelon(World):
 
     def _restart_where(self, ended: Tensor) -> bool:
         fresh, places = self._pool.take_where(ended)
-        put_where(ended, self._match.items(), fresh.match.items(), places)
+        put_where(ended, self._match.items(), fresh.state.items(), places)
         # Not in place, since batches refer to these tensors.
         self._shown = {name: chosen(ended, fresh.shown[name], places, value) for name, value in self._shown.items()}
         self._count()
         return True
 
-    def _start(self, count: int) -> EchelonOpening:
+    def _start(self, count: int) -> Opening[EchelonMatch]:
         return open_match(self.starts.draw(count, self.generator, self.float_dtype), self.tables, self._options)
 
     def _count(self) -> None:

@@ -43,6 +43,7 @@ COLLIDED, ARRIVED = (COLLISION, AFTER_COLLISION), (GOAL, AFTER_GOAL)
 _STATUS = {TIME_OUT: "time-out"} | dict.fromkeys(COLLIDED, "collision") | dict.fromkeys(ARRIVED, "goal reached")
 SIZE, _TILE = (960, 720), (240, 270)
 """Width and height of pictures, and of overviews, in pixels, multiples of the video encoder's macroblocks."""
+_SQUARE = (62, 32, 634)  # of the chart: left, top, side
 _SPEED = 10.0  # seconds of an episode in a second of film
 
 
@@ -184,8 +185,15 @@ class MarineNavAnimation(Animation):
     def __init__(self, recording: MarineNavRecording) -> None:
         self._recording, self.per_second = recording, _SPEED / recording.dt
         self._still = np.full((SIZE[1], SIZE[0], 3), 255, np.uint8)
-        self._chart = recording.chart(62, 32, 634)
+        self._chart = recording.chart(*_SQUARE)
         recording.draw_still(self._chart.canvas(self._still))
+
+    def longer(self, recording: MarineNavRecording) -> Animation:
+        """Returns this animation itself unless robots have left its chart."""
+        if recording.chart(*_SQUARE) != self._chart:
+            return recording.animation()
+        self._recording, self.per_second = recording, _SPEED / recording.dt
+        return self
 
     @property
     def span(self) -> tuple[float, float]:

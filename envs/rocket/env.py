@@ -14,7 +14,7 @@ from torchrl.data import Unbounded
 
 from rlstack.envs.tensordicts import of_agents, with_ends
 
-from ..pool import StartPool
+from ..pool import Opening, StartPool
 from ..processes import TIMEOUT
 from ..recording import EpisodeRecorder, EpisodeRecording
 from ..waiting import chosen, looks_are_free, put_where
@@ -27,7 +27,6 @@ from .match import (
     STATISTICS,
     RocketMatch,
     RocketMatchOptions,
-    RocketOpening,
     conclude,
     open_match,
     play,
@@ -101,7 +100,7 @@ class Rocket(World):
     replay_ending = ".npz"
     evaluation_options: ClassVar[dict[str, Any]] = {"kick_offs": 1.0, "random_states": 0.0, "aerials": 0.0}
     observing = ("rlstack.envs.rocket.match:observe",)
-    _pool: StartPool[RocketOpening]
+    _pool: StartPool[Opening[RocketMatch]]
 
     def __init__(
         self,
@@ -158,7 +157,7 @@ class Rocket(World):
         """The functions of a tick."""
         self.controls: Tensor | None = None
         """The controls of the last step, ``[8, C, W]``, None before the first."""
-        self._pool = StartPool(self._start, RocketOpening.restored)
+        self._pool = StartPool(self._start, partial(Opening.restored, RocketMatch))
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
         self._simulators = self._backend(backend, workers, worker_timeout, compiled, ramps)
@@ -184,12 +183,12 @@ class Rocket(World):
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
             begun = self._start(self.num_worlds)
-            self._match, self._observation = begun.match, begun.observation
+            self._match, self._observation = begun.state, begun.shown
         else:
             fresh, places = self._pool.take(len(worlds))
-            self._match.copy_worlds(worlds, fresh.match, places)
+            self._match.copy_worlds(worlds, fresh.state, places)
             # Not in place, since batches refer to these tensors.
-            self._observation = self._observation.index_copy(0, worlds, fresh.observation[places])
+            self._observation = self._observation.index_copy(0, worlds, fresh.shown[places])
         if self._simulators is not None:
             self._simulators.begin(self._match.world, worlds)
         self._count()
@@ -198,13 +197,13 @@ class Rocket(World):
         if self._simulators is not None:
             return False
         fresh, places = self._pool.take_where(ended)
-        put_where(ended, self._match.items(), fresh.match.items(), places)
+        put_where(ended, self._match.items(), fresh.state.items(), places)
         # Not in place, since batches refer to these tensors.
-        self._observation = chosen(ended, fresh.observation, places, self._observation)
+        self._observation = chosen(ended, fresh.shown, places, self._observation)
         self._count()
         return True
 
-    def _start(self, count: int) -> RocketOpening:
+    def _start(self, count: int) -> Opening[RocketMatch]:
         return open_match(self.starts.draw(count, self.generator, self.float_dtype), self._options)
 
     def _count(self) -> None:

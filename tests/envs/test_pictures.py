@@ -194,6 +194,16 @@ def test_an_animation_is_the_same_in_any_order(recording: Callable[[], EpisodeRe
     assert (recording().animation().draw(times[1]) == forwards[1]).all()
 
 
+def test_an_animation_goes_on_with_a_longer_recording_of_the_same_episode() -> None:
+    whole = sailing()
+    parts = {name: getattr(whole, name)[:3] for name in ("pose", "active", "status", "perceived", "perceived_mask")}
+    animation = sailing(**parts).animation()
+    assert animation.longer(whole) is animation and animation.span == (0.0, 5.0)
+    assert (animation.draw(5.0) == whole.animation().draw(5.0)).all()
+    far = sailing(pose=whole.pose + np.array([0.0, 40.0, 0.0]))
+    assert animation.longer(far) is not animation
+
+
 def test_a_single_frame_knows_what_was_before() -> None:
     episode = arena.recording()
     hurt = [frame if t < 4 else dataclasses.replace(frame, health=140.0) for t, frame in enumerate(episode.frames)]
