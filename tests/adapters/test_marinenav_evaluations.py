@@ -150,17 +150,6 @@ def test_what_is_written_is_read(tmp_path: Path, choices: bool) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file.npz"]
 
 
-def test_lists_of_equal_length_become_axes_and_are_read_alike(tmp_path: Path) -> None:
-    ours = Evaluations()
-    for step in (1, 2):
-        ours.add(step, [Episode([history(3), history(3)], 0.0, False, 1.0, 1.0)] * 2)
-    ours.save(tmp_path / "file.npz")
-    shapes = {name: array.shape for name, array in as_users_load_it(tmp_path / "file.npz").items()}
-    assert shapes["trajectories"] == (2, 2, 2, 4, 13) and shapes["relations"] == (2, 2, 2, 0)
-    assert shapes["rewards"] == (2, 2)
-    assert_same(read_evaluations(tmp_path / "file.npz"), ours)
-
-
 def test_numbers_as_numpy_has_them_are_read_too(tmp_path: Path) -> None:
     """Covers other writers: arrays within lists, numbers of any width, arrays of plain numbers."""
     one = history(2)
@@ -199,15 +188,6 @@ def test_a_resumed_run_replaces_the_evaluations_of_the_future_it_left_behind() -
     assert ours.timesteps == [20, 40]
     assert [row["return"] for row in ours.summary()] == [20.0, -1.0]
     assert ours.summary()[0]["time"] is None
-
-
-def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    ours = Evaluations()
-    ours.add(2000, [Episode([], 3.0, True, 12.5, 900.0), Episode([], 1.0, False, 50.0, 100.0)])
-    ours.print_table()
-    header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["timestep", "success", "return", "time", "energy"]
-    assert row.split() == ["2000", "0.500", "2.00", "12.50", "900"]
 
 
 # --- files that are refused
