@@ -190,6 +190,15 @@ def test_a_resumed_run_replaces_the_evaluations_of_the_future_it_left_behind() -
     assert ours.summary()[0]["time"] is None
 
 
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = Evaluations()
+    ours.add(2000, [Episode([], 3.0, True, 12.5, 900.0), Episode([], 1.0, False, 50.0, 100.0)])
+    ours.print_table()
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["timestep", "success", "return", "time", "energy"]
+    assert row.split() == ["2000", "0.500", "2.00", "12.50", "900"]
+
+
 # --- files that are refused
 
 
