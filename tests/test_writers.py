@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlstack.adapters.arena import load_files, write_files
+from rlstack.adapters.arena.files import load_files, write_files
 from rlstack.adapters.marinenav.files import load_published, write_directory
 from rlstack.config import ConfigError
 from rlstack.envs import whole_files

@@ -5,10 +5,10 @@ from rlstack.config.rooms import Kind
 _ROOM = "rlstack.adapters"
 
 KINDS = {
-    "marinenav": Kind(f"{_ROOM}.marinenav:published_policy", ("agent_type",), f"{_ROOM}.marinenav.agents"),
-    "sb3": Kind(f"{_ROOM}.sb3:sb3_policy", ("vecnormalize", "deterministic"), f"{_ROOM}.sb3.native"),
+    "marinenav": Kind(f"{_ROOM}.marinenav.agents:published_policy", ("agent_type",), f"{_ROOM}.marinenav.agents"),
+    "sb3": Kind(f"{_ROOM}.sb3.policy:sb3_policy", ("vecnormalize", "deterministic"), f"{_ROOM}.sb3.native"),
     "arena": Kind(
-        f"{_ROOM}.arena:arena_policy",
+        f"{_ROOM}.arena.agents:arena_policy",
         ("normalization", "deterministic"),
         f"{_ROOM}.arena.agents",
         export=f"{_ROOM}.arena.agents:export_run",

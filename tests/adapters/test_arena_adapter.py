@@ -14,16 +14,8 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 import rlstack
-from rlstack.adapters.arena import (
-    arena_agent,
-    arena_policy,
-    curriculum_from_published,
-    find_statistics,
-    load_files,
-    published_names,
-    save_arena,
-    style_of,
-)
+from rlstack.adapters.arena.agents import arena_agent, arena_policy, published_names, save_arena, style_of
+from rlstack.adapters.arena.files import curriculum_from_published, find_statistics, load_files
 from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
 from rlstack.convert import positional
 from rlstack.convert import run as convert

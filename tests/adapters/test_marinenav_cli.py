@@ -18,9 +18,10 @@ import pytest
 import torch
 
 import rlstack
-from rlstack.adapters.marinenav import load_published, network_state, published_agent
 from rlstack.adapters.marinenav.__main__ import main, train_together
+from rlstack.adapters.marinenav.agents import network_state, published_agent
 from rlstack.adapters.marinenav.evaluations import read_evaluations
+from rlstack.adapters.marinenav.files import load_published
 from rlstack.adapters.marinenav.published_run import PublishedFiles, folders
 from rlstack.adapters.marinenav.trial import Trial, read_trials
 from rlstack.config import ConfigError, build

@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlstack import envs
-from rlstack.adapters.marinenav import published_agent, published_policy
+from rlstack.adapters.marinenav.agents import published_agent, published_policy
 from rlstack.agents import Agent
 from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from rlstack import envs
-from rlstack.adapters.marinenav import NETWORKS, load_published, published_agent, published_policy, save_published
+from rlstack.adapters.marinenav.agents import published_agent, published_policy, save_published
+from rlstack.adapters.marinenav.files import load_published
+from rlstack.adapters.marinenav.weights import NETWORKS
 from rlstack.config import ConfigError
 from tests.adapters.damage import damaged
 from tests.adapters.published_networks import CONTINUOUS, Inputs, acting_network, native, world, write

@@ -14,7 +14,8 @@ from torchrl.data import OneHot
 from torchrl.envs import EnvBase, InitTracker, TransformedEnv
 
 from rlstack import envs
-from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_policy
+from rlstack.adapters.sb3.model import SB3Model, load_sb3
+from rlstack.adapters.sb3.policy import sb3_policy
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from tests.adapters.small_worlds import Noise, box
@@ -174,16 +175,6 @@ def test_memory_in_a_collector_goes_on_between_batches() -> None:
     batches = [batch.clone() for batch in make_collector(env, sb3_policy(chosen, env), 10, total_frames=6 * 30)]
     assert len(batches) == 3
     check_memory(chosen, torch.cat(batches, 1))
-
-
-def test_memory_in_a_loop_of_steps() -> None:
-    chosen, env = model("recurrent_ppo_small"), Noise(5, 4, num_worlds=6)
-    policy, td, steps = sb3_policy(chosen, env), env.reset(), []
-    for _ in range(25):
-        td = env.step(policy(td))
-        steps.append(td.clone())
-        td = env.maybe_reset(env.step_mdp(td))
-    check_memory(chosen, torch.stack(steps, 1))
 
 
 def test_forgetting() -> None:
