@@ -201,12 +201,10 @@ class Evaluation:
             }
             read = cls(columns, levels, *(content[key] for key in ("world", "options", "seed", "policy")))
             found = {int(index): str(what) for index, what in content.get("non_finite", {}).items()}
+            if any(value.dim() != 1 for value in columns.values()) or not all(isinstance(name, str) for name in levels):
+                raise ValueError("an episode holds something other than a level and numbers")
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"not a complete evaluation ({type(error).__name__}: {first_line(error)})") from None
-        if any(value.dim() != 1 for value in columns.values()):
-            raise ValueError("not a complete evaluation: an episode contains something other than numbers")
-        if not all(isinstance(level, str) for level in levels):
-            raise ValueError("not a complete evaluation: an episode's level is not a name")
         return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"), found=found)
 
     def save(self, path: str | Path) -> None:

@@ -36,7 +36,6 @@ PLAYERS = "players"
 """Name of the folder with copies of the candidates, within the league's."""
 SCHEMA_VERSION = 2
 """Version 2 added candidates and commanders; in a file of version 1 every member is a player."""
-READABLE = (1, 2)
 SAVED_EVERY = 10.0
 """Seconds between two saves of a round's finished games."""
 _LOCK = ".league.lock"
@@ -388,8 +387,6 @@ def _content(path: Path) -> dict[str, Any]:
         raise ConfigError(f"folder: {path.parent} holds no league ({FILE}); 'init' or 'run' begins one")
     check(path)
     content = read_json_object(path)
-    version = content.get("schema_version")
-    if version not in READABLE:
-        versions = " and ".join(map(str, READABLE))
-        raise ConfigError(f"{path}: schema_version {version}, this program reads versions {versions}")
+    if (version := content.get("schema_version")) not in (1, SCHEMA_VERSION):
+        raise ConfigError(f"{path}: schema_version {version}, this program reads versions 1 and {SCHEMA_VERSION}")
     return content

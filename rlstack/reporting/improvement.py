@@ -94,11 +94,11 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
         ConfigError: a folder does not exist or holds no runs, a run is on both sides, or a run has not logged the
             metric.
     """
-    sides_given = {"first": first, "second": second}
+    sides_given = {"folder": first, "other": second}
     groups = [[run for folder in folders for run in runs_in(key, folder)] for key, folders in sides_given.items()]
     every = [run for group in groups for run in group]
     if len({run.path.resolve() for run in every}) < len(every):
-        raise ConfigError("second: a run is given twice; each may be on one side, once")
+        raise ConfigError("other: a run is given twice; each may be on one side, once")
     metric = score or compared_by(every)
     for run in every:
         if metric is None or run.last(metric) is None:

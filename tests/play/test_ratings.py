@@ -153,16 +153,10 @@ def test_states_go_through_json(kind: str) -> None:
     assert 0.5 < ratings.expected("a", "b") < 1
 
 
-@pytest.mark.parametrize("kind", ["elo", "glicko2"])
-def test_impossible_games_are_refused(kind: str) -> None:
-    refused(ValueError, "against itself", rating_system(kind).record, [Scored("a", "a", 1.0)])
-    refused(ValueError, r"a score of 0.7 is unknown", rating_system(kind).record, [Scored("a", "b", 0.7)])
-
-
 def test_wrong_systems_are_refused_in_one_line() -> None:
     refused(ConfigError, r"ratings.system: no option 'eloo', did you mean 'elo'", rating_system, "eloo")
     refused(ConfigError, r"ratings.kk: unknown key.*allowed: anchors, k, start", rating_system, "elo", kk=3)
     refused(ConfigError, r"ratings.k: -1.0 is outside \(0, inf\)", rating_system, "elo", k=-1)
-    refused(ConfigError, "names no rating system", ratings_from, {"players": {}})
-    with pytest.raises(ConfigError, match="not a state of glicko2"):
+    refused(ConfigError, "not a state of a rating system .*system", ratings_from, {"players": {}})
+    with pytest.raises(ConfigError, match="not a state of a rating system"):
         ratings_from({"system": "glicko2", "parameters": {}, "players": {"a": {}}})

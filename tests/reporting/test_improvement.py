@@ -202,8 +202,8 @@ def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> N
     ("words", "message"),
     [
         (["a", ","], "error: other: ',' names an empty path"),
-        (["a", "no"], "error: second: no is not a folder"),
-        (["a", "a"], "error: second: a run is given twice"),
+        (["a", "no"], "error: other: no is not a folder"),
+        (["a", "a"], "error: other: a run is given twice"),
         (["a", "b", "score=eval/retrn"], "error: score: a has not logged 'eval/retrn', did you mean 'eval/return'"),
     ],
 )
