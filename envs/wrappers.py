@@ -196,7 +196,7 @@ def _mapped(spec: TensorSpec, function: Callable[[TensorSpec], TensorSpec]) -> T
 
 # -- repeated actions ------------------------------------------------------------------------------------------------
 
-_RECORDERS: WeakKeyDictionary[World, WeakSet[EpisodeRecorder[Any, Any]]] = WeakKeyDictionary()
+_RECORDERS: WeakKeyDictionary[World, WeakSet[EpisodeRecorder[Any]]] = WeakKeyDictionary()
 """The recorders of each world; not attributes, since they would prevent pickling."""
 
 
@@ -218,7 +218,7 @@ class ActionRepeat(Wrapper):
         self.reward_spec = _mapped(inner.full_reward_spec, lambda spec: _summed(spec, repeats))
         self._root_keys = list(self.observation_spec.keys(include_nested=True, leaves_only=True))
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any] | None:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`; it records while this world exists."""
         made = self.inner.recorder(worlds, titles)
         if isinstance(made, EpisodeRecorder):

@@ -21,7 +21,7 @@ from rlstack.config.overrides import given_keys
 from rlstack.envs.working import working
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
-    from rlstack.play.commanders import PoolConfig
+    from rlstack.play.candidates import PoolConfig
     from rlstack.play.league import League
     from rlstack.play.matches import GameRunner
     from rlstack.play.players import Source
@@ -153,7 +153,7 @@ def show(config: LeagueConfig) -> None:
 
 def evaluate(config: LeagueConfig) -> None:
     """Plays the matches of candidates, which become commanders if they are good enough."""
-    from rlstack.play.commanders import PoolConfig, evaluate_all, to_evaluate
+    from rlstack.play.candidates import PoolConfig, evaluate_all, to_evaluate
     from rlstack.play.league import League
     from rlstack.play.results import show_members
 
@@ -322,7 +322,7 @@ def train(cfg: DictConfig) -> League | None:
         told = "'league train' finds the run to continue by itself; rlstack train resume=<run> resumes one"
         raise ConfigError(f"resume: {told}")
 
-    from rlstack.play.commanders import PoolConfig
+    from rlstack.play.candidates import PoolConfig
     from rlstack.play.league import League
     from rlstack.play.league_training import OpenRun, training_world
     from rlstack.play.players import name_of
@@ -345,7 +345,7 @@ def train(cfg: DictConfig) -> League | None:
 
 def submit(league: League, run: Path, ours: LeagueTrainConfig, rules: PoolConfig, plain: dict[str, Any]) -> None:
     """Adds a complete run as a candidate, unless it is one, and evaluates it."""
-    from rlstack.play.commanders import evaluate_all
+    from rlstack.play.candidates import evaluate_all
     from rlstack.play.league import add_candidates, identity
     from rlstack.play.results import show_members
     from rlstack.runs.loading import checkpoint_file

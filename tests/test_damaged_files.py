@@ -26,8 +26,7 @@ from rlstack.agents import Interface
 from rlstack.agents.foreign import load_policy
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.diagnostics import comparison
-from rlstack.envs.echelon.replay import load_replay as load_fight
-from rlstack.envs.echelon.replay import save_replay as save_fight
+from rlstack.envs.echelon.recording import load_replay as load_fight
 from rlstack.envs.marinenav.episodes import load_episodes
 from rlstack.envs.rocket.recording import load_replay
 from rlstack.evaluation.results import Evaluation
@@ -118,7 +117,7 @@ def graph(folder: Path) -> Path:
 
 
 def fought(folder: Path) -> Path:
-    save_fight(fight()[1], folder / "fight.json")
+    fight()[1].save_replay(folder / "fight.json")
     return folder / "fight.json"
 
 

@@ -14,17 +14,15 @@ from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 from rlstack.envs.tensordicts import unchecked
 
 from ..pool import StartPool
+from ..recording import EpisodeRecorder
 from ..waiting import chosen, looks_are_free
 from ..world import Mirror, World
 from .events import SampledDraws, begin
-from .features import TargetFeatures
-from .mirror import mirror
+from .features import TargetFeatures, mirror
 from .observation import GROUPS, SIZE, observe
-from .recording import ArenaRecorder
-from .rules import STAGES, make_rules
+from .rules import STAGES, make_rules, make_tables
 from .simulation import ArenaKernels, ArenaOutcome, advance, advance_densely, compiled_kernels, trimmed
 from .state import ArenaStart, ArenaState
-from .tables import make_tables
 
 STATISTICS = (
     *("return", "length", "success", "time", "phase", "spawners", "enemies", "health"),
@@ -265,9 +263,11 @@ class Arena(World):
         self._pool.load_state_dict(state["pool"], self.device)
 
     def mirror(self) -> Mirror:
-        """See :func:`rlstack.envs.arena.mirror.mirror`."""
+        """See :func:`rlstack.envs.arena.features.mirror`."""
         return mirror(self.rules.style)
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> ArenaRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import ArenaRecorder  # which loads what draws
+
         return ArenaRecorder(self, worlds, titles)

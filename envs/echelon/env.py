@@ -12,10 +12,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.tensordicts import of_agents, with_ends
 
-from ..keys import GROUP
 from ..pool import StartPool
+from ..recording import EpisodeRecorder, EpisodeRecording
 from ..waiting import chosen, looks_are_free, put_where
 from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
 from .actions import AXES, BUTTON_CHOICES, BUTTONS, KINDS, counts, mask_size, orders_of
@@ -26,7 +26,6 @@ from .match import (
     EchelonMatch,
     EchelonOpening,
     EchelonOptions,
-    EchelonOutcome,
     open_match,
     play,
     statistics,
@@ -35,7 +34,6 @@ from .match import compiled as compiled_kernels
 from .observation import size as observation_size
 from .players import SIDES, bot_weights, fire_range
 from .projectiles import Which
-from .recording import EchelonRecorder, EchelonRecording
 from .rewards import make_weights
 from .rules import MAP
 from .state import EchelonStarts
@@ -233,7 +231,8 @@ class Echelon(World):
             self._match, outcome = play(self._match, orders, self.tables, self._options, self._kernels)
         self._shown = outcome.shown
         self._count()
-        return self._with_ends(self._current(), outcome)
+        reward = outcome.reward.flatten(0, 1).T.contiguous()
+        return with_ends(self._current(), reward, outcome.terminated, outcome.truncated, self._active)
 
     def tell(self, halves: Tensor, orders: Tensor) -> None:
         """Sets exact orders for the next decision, in place of these teams' actions.
@@ -244,28 +243,11 @@ class Echelon(World):
         """
         self._told.append((halves, orders))
 
-    def _with_ends(self, root: TensorDict, outcome: EchelonOutcome) -> TensorDict:
-        terminated, truncated = outcome.terminated[:, None], outcome.truncated[:, None]
-        ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
-        for name, value in ends.items():
-            root.set(name, value)
-        agents = root.get(GROUP)
-        gone = ~self._active[..., None]
-        agents.set("reward", outcome.reward.flatten(0, 1).T.contiguous()[..., None])
-        agents.set("terminated", terminated[:, None] | gone)
-        agents.set("truncated", truncated[:, None] & ~gone)
-        agents.set("done", ends["done"][:, None] | gone)
-        return root
-
     def _current(self) -> TensorDict:
-        worlds, lead = self.batch_size, torch.Size([self.num_worlds, self._teams * self.tables.mechs])
-        columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
-        episode = unchecked(columns, batch_size=worlds, device=self.device)
         seen = {"observation": self._shown["observation"], "active": self._active}
         if "mask" in self._shown:
             seen["action_mask"] = self._shown["mask"]
-        agents = unchecked(seen, batch_size=lead, device=self.device)
-        return unchecked({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
+        return of_agents(seen, dict(zip(STATISTICS, self._episode.unbind(0))))
 
     @property
     def worlds(self) -> EchelonMatch:
@@ -294,14 +276,16 @@ class Echelon(World):
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EchelonRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import EchelonRecorder  # which loads what draws
+
         return EchelonRecorder(self, worlds, titles)
 
     @staticmethod
-    def load_replay(path: str | Path) -> EchelonRecording:
+    def load_replay(path: str | Path) -> EpisodeRecording:
         """See :mod:`rlstack.envs.echelon.replay`."""
-        from .replay import load_replay
+        from .recording import load_replay
 
         return load_replay(path)
 

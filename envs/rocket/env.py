@@ -12,16 +12,16 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Unbounded
 
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.tensordicts import of_agents, with_ends
 
-from ..keys import GROUP
 from ..pool import StartPool
 from ..processes import TIMEOUT
+from ..recording import EpisodeRecorder, EpisodeRecording
 from ..waiting import chosen, looks_are_free, put_where
 from ..world import Mirror, Sides, World, check_within
 from . import rules
 from .actions import action_spec, controls
-from .features import DriverFeatures
+from .features import DriverFeatures, mirror
 from .field import Field
 from .match import (
     STATISTICS,
@@ -33,10 +33,8 @@ from .match import (
     play,
     statistics,
 )
-from .mirror import mirror
 from .observation import size
 from .players import SIDES
-from .recording import RocketRecorder, RocketRecording, load_replay
 from .rewards import make_weights
 from .rocketsim.backend import Simulators
 from .simulation import PLAIN, compiled_kernels
@@ -180,7 +178,7 @@ class Rocket(World):
         return SIDES
 
     def mirror(self) -> Mirror:
-        """See :func:`rlstack.envs.rocket.mirror.mirror`."""
+        """See :func:`rlstack.envs.rocket.features.mirror`."""
         return mirror(self._options.observation, self._actions, self.starts.cars)
 
     def _restart(self, worlds: Tensor | None) -> None:
@@ -228,26 +226,12 @@ class Rocket(World):
                 outcome = outcome._replace(truncated=outcome.truncated | (lost & ~outcome.terminated))
         self._observation = outcome.observation
         self._count()
-        root = self._current()
-        terminated, truncated = outcome.terminated[:, None], outcome.truncated[:, None]
-        ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
-        for name, value in ends.items():
-            root.set(name, value)
-        agents = root.get(GROUP)
-        absent = ~self._active[..., None]
-        agents.set("reward", outcome.reward.T.to(self.float_dtype)[..., None])
-        agents.set("terminated", terminated[:, None] | absent)
-        agents.set("truncated", truncated[:, None] & ~absent)
-        agents.set("done", ends["done"][:, None] | absent)
-        return root
+        reward = outcome.reward.T.to(self.float_dtype)
+        return with_ends(self._current(), reward, outcome.terminated, outcome.truncated, self._active)
 
     def _current(self) -> TensorDict:
-        worlds, lead = self.batch_size, torch.Size([self.num_worlds, self.starts.cars])
-        columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
-        episode = unchecked(columns, batch_size=worlds, device=self.device)
         seen = {"observation": self._observation, "active": self._active}
-        agents = unchecked(seen, batch_size=lead, device=self.device)
-        return unchecked({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
+        return of_agents(seen, dict(zip(STATISTICS, self._episode.unbind(0))))
 
     @property
     def worlds(self) -> RocketMatch:
@@ -301,11 +285,15 @@ class Rocket(World):
         if self._simulators is not None:  # it cannot resume a match
             self._restart(None)
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> RocketRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import RocketRecorder  # which loads what draws
+
         return RocketRecorder(self, worlds, titles)
 
     @staticmethod
-    def load_replay(path: str | Path) -> RocketRecording:
+    def load_replay(path: str | Path) -> EpisodeRecording:
         """See :func:`rlstack.envs.rocket.recording.load_replay`."""
+        from .recording import load_replay
+
         return load_replay(path)

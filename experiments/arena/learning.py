@@ -21,7 +21,7 @@ from typing import Any
 from experiments.against import read_log, write_rows
 from experiments.results import markdown, picture, read_csv
 from experiments.runs import add_options, check, cost, final_evaluation, other_seeds, settings_file, train, trained_on
-from rlstack.envs.arena.render import ArenaAnimation
+from rlstack.envs.arena.recording import ArenaAnimation
 from rlstack.envs.rendering.films import save_animation
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.loading import load

@@ -12,9 +12,10 @@ import torch
 from torchrl.envs import EnvBase
 
 from rlstack.config import ConfigError, build, conf_dir, load_group
-from rlstack.config.agents import defaults_of
 from rlstack.config.errors import missing_option
+from rlstack.config.options import defaults_of
 from rlstack.config.rooms import registered
+from rlstack.config.schedules import make_schedules
 from rlstack.envs.named import found
 
 from .base import Agent
@@ -68,14 +69,30 @@ def agent_class(name: str | None) -> type[Agent]:
     if not (isinstance(cls, type) and issubclass(cls, Agent)):  # a file may name anything
         raise ConfigError(f"agent.algorithm: {target!r} is not a class of rlstack.agents.Agent")
     if not dataclasses.is_dataclass(getattr(cls, "Config", None)):
-        wanted = "a dataclass of its options, such as one derived from rlstack.config.agents.OffPolicyConfig"
+        wanted = "a dataclass of its options, such as one derived from rlstack.agents.off_policy.OffPolicyConfig"
         raise ConfigError(f"agent.algorithm: {target} has no Config, {wanted}")
     return cls
+
+
+def fitting(kind: str) -> list[str]:
+    """Returns the shipped algorithms that take actions of a kind, see :attr:`Interface.kind`."""
+    names = [path.stem for path in sorted((conf_dir() / "agent").glob("*.yaml"))]
+    own = [name for name in names if importlib.util.find_spec(f"{__name__}.{name}") is not None]
+    return [name for name in own if kind in getattr(agent_class(name), "ACTIONS", ())]
 
 
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a configuration whose missing options are filled in with the defaults of its algorithm."""
     return {**defaults_of(agent_class(config.get("algorithm")).Config), **config}
+
+
+def check_agent(config: Mapping[str, Any], total_frames: int) -> None:
+    """Checks the options of an agent as far as possible without its world.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, or a number or schedule out of its bounds.
+    """
+    make_schedules(build(agent_class(config.get("algorithm")).Config, config, "agent"), total_frames, "agent")
 
 
 def build_agent(

@@ -7,19 +7,36 @@ reproduce; on the same batch the loss equals that of TorchRL's ``DQNLoss``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import DQNConfig
-from rlstack.losses import DQNLoss, RetraceLoss
+from rlstack.config.options import Fraction
+from rlstack.losses.dqn import DQNLoss
+from rlstack.losses.retrace import RetraceLoss
 from rlstack.networks.distributions import legal
 from rlstack.networks.values import DuelingNetwork, StateNetwork
 
 from .base import Policy, exploring
-from .off_policy import ValueBased
+from .off_policy import ReplayedConfig, ValueBased, ValueBasedConfig
+
+
+@dataclass
+class DQNConfig(ValueBasedConfig):
+    """The options of DQN."""
+
+    # networks
+    dueling: bool = False  # separate streams for the state's value and the actions' advantages
+    recurrent: ReplayedConfig | None = None
+    #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
+
+    # targets
+    double: bool = True  # the target's action is chosen by the online network
+    retrace_lambda: Fraction = 1.0  # decay of the traces of correction=retrace
+    retrace_epsilon: Fraction = 0.0  # share of random actions of the policy whose value it learns; 0: greedy
 
 
 class DQN(ValueBased):
@@ -50,10 +67,10 @@ class DQN(ValueBased):
         """Returns the batch itself: the loss corrects its returns by the probabilities of the actions."""
         return batch
 
-    def remember(self, sequences: TensorDictBase) -> None:
+    def extend(self, sequences: TensorDictBase) -> None:
         if self.corrects and "log_prob" not in sequences.keys():  # noqa: SIM118
             raise ConfigError("agent.correction=retrace needs the probability of each action, these data have none")
-        super().remember(sequences)
+        super().extend(sequences)
 
     def policy(self, explore: bool | None = None) -> Policy:
         """With :attr:`corrects`, an exploring policy also writes the ``log_prob`` of each action."""
@@ -64,7 +81,7 @@ class DQN(ValueBased):
             best = self.exploit(observation, mask)
             return self.epsilon_greedy(lambda: best, observation, mask), best
 
-        quick, (actions,) = self.quick(choose), self.interface.choices or (0,)
+        quick, (actions,) = self.compiled(choose), self.interface.choices or (0,)
 
         def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
             epsilon: Any = 0.0
@@ -74,7 +91,7 @@ class DQN(ValueBased):
                 epsilon = 1.0
                 action = best = self.interface.random_action(self.interface.lead(observation), self.device, mask)
             else:
-                epsilon = self.now("epsilon")
+                epsilon = self.scheduled_value("epsilon")
                 action, best = quick(observation, mask)
             dtype = self.interface.dtype
             allowed = actions if mask is None else legal(mask).sum(-1).to(dtype)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlstack.config.agents import QRDQNConfig
-from rlstack.losses import QRDQNLoss
+from rlstack.config.options import Levels, Positive
+from rlstack.losses.qrdqn import QRDQNLoss
 from rlstack.networks.quantile import FixedQuantileNetwork
 
-from .iqn import check_level, levels
-from .off_policy import ValueBased
+from .iqn import CVaR, check_level, levels
+from .off_policy import ValueBased, ValueBasedConfig
+
+
+@dataclass
+class QRDQNConfig(ValueBasedConfig):
+    """The options of QR-DQN."""
+
+    # targets
+    double: bool = True  # the target's action is chosen by the online network
+    num_quantiles: Levels = 32  # of each action's return, at evenly spaced levels
+    kappa: Positive = 1.0  # Huber threshold of the quantile loss
+
+    # acting
+    cvar: CVaR = 1.0  # conditional value at risk: act by the mean of the worst fraction of returns; or, in worlds
+    #   that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
 
 
 class QRDQN(ValueBased):

@@ -7,6 +7,8 @@ an entry point ``name = "package.register"`` in the group ``rlstack.rooms``.
 from __future__ import annotations
 
 import importlib
+import pkgutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -56,3 +58,18 @@ def target(name: str) -> Any:
     """Imports what ``package.module:attribute`` names in a table."""
     module, _, attribute = name.partition(":")
     return attrgetter(attribute)(importlib.import_module(module))
+
+
+def lazily(package: str, path: Iterable[str]) -> Callable[[str], Any]:
+    """Returns the ``__getattr__`` of a package whose names are those that its files define, imported when asked for."""
+
+    def attribute(name: str) -> Any:
+        files = [] if name.startswith("_") else [module.name for module in pkgutil.iter_modules(path)]
+        for file in files if name not in files else [name]:
+            module = importlib.import_module(f"{package}.{file}")
+            defined = module if file == name else getattr(module, name, None)
+            if file == name or getattr(defined, "__module__", None) == module.__name__:
+                return defined
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return attribute

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import io
+import pkgutil
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from tensordict import TensorDictBase
@@ -93,13 +95,7 @@ class Sections(contextlib.ExitStack):
         Args:
             whole: whether sections inside it count towards this one.
         """
-        own, original = vars(owner).get(attribute), getattr(owner, attribute)
-        put: Callable[..., Any]
-        take: Callable[..., Any]
-        if isinstance(owner, type):
-            put, take = functools.partial(setattr, owner), functools.partial(delattr, owner)
-        else:  # bypasses the __setattr__ of worlds and networks
-            put, take = vars(owner).__setitem__, vars(owner).pop
+        original = getattr(owner, attribute)
 
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -115,14 +111,12 @@ class Sections(contextlib.ExitStack):
                 self._account()
                 self._stack.pop()
 
-        put(attribute, timed)
-        self.callback(lambda: take(attribute) if own is None else put(attribute, own))
+        self.enter_context(mock.patch.object(owner, attribute, timed))
 
     def watch_named(self, name: str, section: str, whole: bool = False) -> None:
         """Assigns ``package.module:function`` or ``package.module:Class.method`` to a section."""
-        module, _, path = name.partition(":")
-        *owners, attribute = path.split(".")
-        self.watch(functools.reduce(getattr, owners, importlib.import_module(module)), attribute, section, whole)
+        owner, attribute = re.split(r"[:.](?=\w+$)", name)
+        self.watch(pkgutil.resolve_name(owner), attribute, section, whole)
 
     def _account(self) -> None:
         if self._running:

@@ -15,7 +15,7 @@ from rlstack.runs.run_directory import CONFIG, RunDirectory
 from rlstack.runs.worlds import world_options
 from rlstack.training.config import RESUMABLE
 
-from .commanders import PoolConfig, pool
+from .candidates import PoolConfig, pool
 from .league import OF_TRAINING, League, identity, locked, signature
 from .register import OPTION, without_opponents
 

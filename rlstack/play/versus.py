@@ -15,8 +15,8 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, Interval, build
-from rlstack.config.agents import Count
 from rlstack.config.errors import prefixed
+from rlstack.config.options import Count
 from rlstack.envs.world import GROUP, World, hooks_of
 from rlstack.envs.wrappers import Wrapper
 

@@ -258,12 +258,13 @@ def _last_rows(text: str) -> str:
     """Returns the header of a table and its last rows, at least those since the last evaluation."""
     header, *rows = text.splitlines(keepends=True) or [""]
     columns = [column for column, name in enumerate(header.split(",")) if name.startswith(EVALUATED)]
-    for start in range(len(rows) - 1, -1, -1):
-        cells = rows[start].split(",")
-        evaluated = not columns or any(cells[column].strip() for column in columns if column < len(cells))
-        if evaluated and len(rows) - start >= _LAST_ROWS:
-            return "".join([header, *rows[start:]])
-    return text
+    start = max(len(rows) - _LAST_ROWS, 0)
+    while columns and start:
+        cells = [row.split(",") for row in rows[start:]]
+        if any(row[column].strip() for row in cells for column in columns if column < len(row)):
+            break
+        start = max(len(rows) - 8 * (len(rows) - start), 0)
+    return "".join([header, *rows[start:]])
 
 
 def _numbers(cells: list[str]) -> list[float]:

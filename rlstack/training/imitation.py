@@ -117,7 +117,7 @@ def _remember(agent: Agent, sequences: TensorDictBase) -> None:
     if agent.reward_scaler is not None:
         agent.reward_scaler.update(sequences)
     # An expert may write entries that the agent's own transitions do not have.
-    agent.remember(sequences.exclude("raw_action", "log_prob", "memory", ("next", "memory")))
+    agent.extend(sequences.exclude("raw_action", "log_prob", "memory", ("next", "memory")))
 
 
 def expert_policy(
@@ -215,7 +215,7 @@ def _fit(agent: Agent, recorded: RecordedDecisions, epochs: int, batch_size: int
 
 
 def _loss(agent: Agent, batch: TensorDictBase) -> tuple[Tensor, Info]:
-    return agent.imitation_loss(*agent.lesson(batch)), {}
+    return agent.imitation_loss(*agent.imitation_batch(batch)), {}
 
 
 def _acting_parameters(agent: Agent, batch: TensorDictBase) -> list[Tensor]:

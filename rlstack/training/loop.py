@@ -17,7 +17,7 @@ from torchrl.envs import EnvBase
 from rlstack.agents import build_agent
 from rlstack.agents.optimizer import decided
 from rlstack.config import ConfigError
-from rlstack.config.agents import renewed
+from rlstack.config.options import renewed
 from rlstack.config.overrides import given_overrides
 from rlstack.config.rooms import registered, target
 from rlstack.data.flatten import flatten_agents

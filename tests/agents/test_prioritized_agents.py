@@ -37,7 +37,7 @@ def watched(agent: Any) -> list[TensorDict]:
 
 def one_update(agent: Any, sequences: TensorDict) -> tuple[TensorDict, torch.Tensor, torch.Tensor]:
     """Returns the sample of one update, and the stored priorities before and after it."""
-    agent.remember(sequences)
+    agent.extend(sequences)
     tree, taken = agent.replay.sampler.tree, watched(agent)
     chosen = torch.arange(0, len(agent.replay.storage), 3)
     agent.replay.update_priority(chosen, torch.linspace(0.1, 5.0, len(chosen)))
@@ -113,11 +113,13 @@ def test_the_importance_exponent_is_a_schedule_of_those_who_use_it() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"replay": {"sampler": "best"}}, "agent.replay.sampler: expected one of 'uniform', 'prioritized'"),
+        ({"replay": {"sampler": "best"}}, "agent.replay: sampler 'best' is not uniform, prioritized or package:Class"),
         (
             {"replay": {"storage": "ListStorage"}},
             "agent.replay.storage: .*expected one of 'LazyTensorStorage', 'LazyMemmapStorage'",
         ),
+        ({"replay": {"sampler": "tests.agents.own_sampler:torch"}}, "agent.replay.sampler: .* is not a torchrl"),
+        ({"replay": {"sampler": "tests.agents.own_sampler:Old"}}, "agent.replay.sampler: .*Old"),
         ({"replay": {"directory": "/tmp"}}, "agent: replay.directory is for replay.storage=LazyMemmapStorage"),
     ],
 )
@@ -135,6 +137,21 @@ def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
         agent.learn(part, 30 * (k + 1))
     outcomes = both_go_on(agent, other, parts[2:], [90, 120])
     assert agent.updates > 2 and equal(*outcomes)
+
+
+def test_a_sampler_of_ones_own_is_named_by_its_path() -> None:
+    env = plain(discrete=True)
+    for name in ("Newest", "Noting"):
+        agent = small(env, name="dqn", replay={"sampler": f"tests.agents.own_sampler:{name}"})
+        taken = watched(agent)
+        agent.learn(env.experience(agent, 3, 30), 90)
+        sampler, drawn = agent.replay.sampler, taken[-1]["index"]
+        assert agent.updates and drawn.tolist() == list(range(len(agent.replay) - len(drawn), len(agent.replay)))
+        assert sampler.capacity == agent.config.buffer_size
+        assert "schedule/importance_exponent" not in agent.schedule_metrics()
+        if name == "Noting":
+            index, error = sampler.noted
+            assert torch.equal(index, drawn) and (error > 0).all()
 
 
 def test_an_agent_learns_from_files(tmp_path: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, Interval, build, to_plain
-from rlstack.config.agents import renewed
+from rlstack.config.options import renewed
 from tests.refusals import refused
 
 Fraction = Annotated[float, Interval(low=0, high=1, open_high=True)]

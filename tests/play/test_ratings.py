@@ -68,6 +68,12 @@ def test_fitted_ratings_of_who_always_wins_are_finite_and_ordered() -> None:
     assert fit_elo([]) == {}
 
 
+@pytest.mark.parametrize(("prior", "odds"), [(1.0, 7.0), (2.0, 4.0)])  # 3.5 of 4 games, 4 of 5
+def test_the_prior_of_a_fit_is_drawn_games_against_a_beginner(prior: float, odds: float) -> None:
+    fitted = fit_elo([Scored("a", "beginner", 1.0)] * 3, anchors={"beginner": 1500.0}, prior=prior)
+    assert fitted["a"] == pytest.approx(1500 + 400 * math.log10(odds))
+
+
 # -- Glicko-2: the example in Glickman's paper -------------------------------------------------------------------
 
 PLAYER = Rating(1500, 200, 0.06)

@@ -1,7 +1,6 @@
 """MarineNav's published agents (arXiv 2412.09466): their files as policies and as native agents, and the way back."""
 
 from rlstack.adapters.marinenav.agents import (
-    load_published_actor,
     network_state,
     published_agent,
     published_policy,
@@ -17,7 +16,6 @@ __all__ = [
     "NETWORKS",
     "Published",
     "load_published",
-    "load_published_actor",
     "network_state",
     "published_agent",
     "published_arrays",

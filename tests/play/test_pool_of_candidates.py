@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlstack.config import ConfigError, build
-from rlstack.play.commanders import (
+from rlstack.play.candidates import (
     PoolConfig,
     commander_name,
     evaluate,

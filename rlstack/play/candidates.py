@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rlstack.config import ConfigError, Interval
-from rlstack.config.agents import Count
+from rlstack.config.options import Count
 from rlstack.envs.working import working
 
 from .games import GameResult, Schedule, WinLossRecord
