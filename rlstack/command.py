@@ -53,7 +53,16 @@ from rlstack.config.groups import (
     option_files,
     own_folders,
 )
-from rlstack.config.overrides import Word, in_sweep, override, quoted, readable, word
+from rlstack.config.overrides import (
+    Word,
+    assign_again,
+    given_overrides,
+    in_sweep,
+    override,
+    quoted,
+    readable,
+    word,
+)
 from rlstack.config.typed import resolve
 from rlstack.envs.extras import needs
 from rlstack.envs.working import Work
@@ -127,6 +136,8 @@ class HydraCommand:
         def job(cfg: DictConfig) -> Any:
             # Errors are reported here: one that escapes a job makes Hydra print another line.
             _use_one_thread(cfg)
+            if in_sweep():
+                assign_again(cfg, given_overrides())
             with job_errors() if in_sweep() else user_errors(), _work_shown(), self._checked(cfg):
                 return task(cfg)
 
@@ -188,15 +199,11 @@ class HydraCommand:
                 stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
             try:
                 cfg = stack.enter_context(_composed(self._config_name, self._for_hydra(typed)))
-            except USER_ERRORS as error:
-                raise ConfigError(str(explain(error))) from None
-            from rlstack.runs.seeding import surroundings_untouched  # torch takes seconds to import
+                from rlstack.runs.seeding import surroundings_untouched  # torch takes seconds to import
 
-            stack.enter_context(surroundings_untouched())
-            _use_one_thread(cfg)
-            stack.enter_context(_work_shown(quiet))
-            try:
-                with self._checked(cfg):
+                stack.enter_context(surroundings_untouched())
+                _use_one_thread(cfg)
+                with _work_shown(quiet), self._checked(cfg):
                     return task(cfg)
             except RunError as error:
                 if error.details:

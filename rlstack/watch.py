@@ -105,38 +105,43 @@ def _show(config: WatchConfig, opened: ExitStack) -> list[str]:
 
     captions: list[str] = []
     shown: WatchedPolicy | None = None
+    if config.replay is None:
+        shown = find_policy(config, given_keys("env"))
+        opened.callback(shown.env.close)
+        if config.transitions is not None:
+            shown = shown._replace(transitions=TransitionRecorder(Interface.of(shown.env).group))
     try:
-        if config.replay is not None:
-            replay = FinishedAnimation(read_replay(Path(config.replay)), Path(config.replay).name)
-            _present(config, iter([replay]), config.replay)
+        if shown is not None:
+            _play(config, shown, captions)
         else:
-            shown = find_policy(config, given_keys("env"))
-            opened.callback(shown.env.close)
-            if config.transitions is not None:
-                shown = shown._replace(transitions=TransitionRecorder(Interface.of(shown.env).group))
-            if config.show == "numbers":
-                _print_numbers(config, shown, captions)
-            else:
-                try:
-                    with closing(_animations(config, shown, captions)) as animations:
-                        _present(config, animations, shown.name)
-                except NoPicturesError as error:
-                    if config.show != "auto" or config.record is not None:
-                        raise
-                    config.episodes = config.episodes or 1
-                    print(f"{error}; show=auto shows its numbers")
-                    _print_numbers(config, shown, captions)
+            file = Path(str(config.replay))
+            _present(config, iter([FinishedAnimation(read_replay(file), file.name)]), str(file))
     except KeyboardInterrupt:
         if config.record is not None:
             raise
-    for line in captions:
-        print(line)
+    for caption in captions:
+        print(caption)
     if config.transitions is not None and shown is not None and shown.transitions is not None:
         interface, made = Interface.of(shown.env), shown.transitions.transitions()
         print(f"wrote {write_recorded(config.transitions, made, interface, shown.name)}")
     if config.record is not None:
         print(f"wrote {config.record}")
     return captions
+
+
+def _play(config: WatchConfig, shown: WatchedPolicy, captions: list[str]) -> None:
+    """Plays the episodes in pictures, or in numbers if these are asked for or the world draws none."""
+    if config.show == "numbers":
+        return _print_numbers(config, shown, captions)
+    try:
+        with closing(_animations(config, shown, captions)) as animations:
+            _present(config, animations, shown.name)
+    except NoPicturesError as error:
+        if config.show != "auto" or config.record is not None:
+            raise
+        config.episodes = config.episodes or 1
+        print(f"{error}; show=auto shows its numbers")
+        _print_numbers(config, shown, captions)
 
 
 class NoPicturesError(ConfigError):

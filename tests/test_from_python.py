@@ -28,7 +28,7 @@ from torch.distributions import Categorical
 
 import rlstack
 from rlstack.config import conf_dir, to_plain
-from rlstack.config.overrides import readable
+from rlstack.config.overrides import assign_again, readable
 from rlstack.help import COMMANDS
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import read_metrics
@@ -304,9 +304,11 @@ def test_a_mapping_replaces_the_one_that_was_there(tmp_path: Path) -> None:
 )
 def test_what_comes_after_a_mapping_changes_it(later: str, expected: Any) -> None:
     words = [*readable("agent.lr={kind: linear, start: 0.002, end: 0.001}"), *readable(later)]
+    kept = [word for word in words if not word.endswith("=null")]  # as a sweeper keeps them
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("train", ["agent=ppo", "env=cartpole", *words])
-    assert to_plain(cfg.agent.lr) == expected if isinstance(expected, dict) else cfg.agent.lr == expected
+        whole, merged = (compose("train", ["agent=ppo", "env=cartpole", *given]) for given in (words, kept))
+    assign_again(merged, kept)
+    assert to_plain(whole)["agent"]["lr"] == to_plain(merged)["agent"]["lr"] == expected
 
 
 def test_other_keys_than_those_there_may_be_in_a_mapping_but_not_beside_it() -> None:

@@ -54,10 +54,7 @@ def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("argument", "needles"),
     [
-        ("agent=acqnn", ["agent", "did you mean 'acqn'"]),
-        ("agent.gama=0.9", ["agent.gama", "gamma"]),
         ("env=gymnasium", ["total_frames: missing", "total_frames=1e5"]),
-        ("agent.gamma=1.5", ["agent.gamma", "1.5", "[0, 1]"]),
         ("eval.episodes=0", ["eval.episodes", "0"]),
         ("env.num_wordls=3", ["env.num_wordls", "num_worlds"]),
         ("env.continuous_actions=false", ["continuous"]),

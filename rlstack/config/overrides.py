@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
 from rlstack.config.errors import ConfigError, prefixed
 from rlstack.config.typed import to_plain
@@ -68,6 +70,13 @@ def readable(entry: str) -> list[str]:
     if not _OPEN.match(entry) or not equals:
         return [entry]
     return [f"++{key}=null", f"++{entry}"] if value.startswith("{") else [f"++{entry}"]
+
+
+def assign_again(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Assigns the values of open groups once more, in order: a sweeper keeps only the last override of each key."""
+    for entry in OverridesParser.create().parse_overrides(list(overrides)):
+        if _OPEN.match(str(entry.input_line).lstrip("+")) and not entry.is_delete():
+            OmegaConf.update(cfg, entry.key_or_group, entry.value(), merge=False, force_add=True)
 
 
 def given_overrides() -> list[str]:
