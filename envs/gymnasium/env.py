@@ -154,7 +154,7 @@ class Gymnasium(World):
         """Draws the first environment in its current state, uint8 ``[H, W, 3]``.
 
         Raises:
-            RuntimeError: the environment does not draw; it needs ``kwargs: {render_mode: rgb_array}`` and ``workers: 0``.
+            RuntimeError: it does not draw; it needs ``kwargs: {render_mode: rgb_array}`` and ``workers: 0``.
             ValueError: it draws with a package that is not installed, or something other than a picture.
         """
         from ..rendering.rendered import as_picture  # which imports what draws
