@@ -125,8 +125,8 @@ class Workers:
         for worker in range(len(rows)):
             self._await(worker)
 
-    def exchange(self, messages: Mapping[int, bytes]) -> tuple[dict[int, bytes], list[int]]:
-        """Sends messages to workers; returns the answers, and the workers that gave none and have been replaced.
+    def exchange(self, messages: Mapping[int, bytes]) -> list[int]:
+        """Sends messages to workers and waits until they have obeyed; returns those that failed and have been replaced.
 
         Raises:
             WorkersFailed: a worker fails again and again, or another one in its place would fail too.
@@ -134,7 +134,6 @@ class Workers:
         """
         if not self._connections:
             raise RuntimeError("the workers of this world have ended")
-        answers: dict[int, bytes] = {}
         failed: dict[int, WorkerFailed] = {}
         try:
             for worker, message in messages.items():
@@ -143,7 +142,7 @@ class Workers:
             end = time.monotonic() + self.timeout
             for worker in messages:
                 try:
-                    answers[worker] = self._receive(worker, end - time.monotonic())
+                    self._receive(worker, end - time.monotonic())
                 except WorkerFailed as error:
                     failed[worker] = error
             for worker, failure in failed.items():
@@ -151,8 +150,8 @@ class Workers:
         except BaseException:  # Ctrl-C too: an answer left behind would be taken for that to the next message
             self.close()
             raise
-        self._answers.update(answers.keys())
-        return answers, list(failed)
+        self._answers.update(messages.keys() - failed.keys())
+        return list(failed)
 
     def _start(self, worker: int) -> tuple[Connection, Any]:
         context = multiprocessing.get_context("spawn")
@@ -173,8 +172,8 @@ class Workers:
                 raise
             raise WorkersFailed(f"{self._named(worker)} cannot begin: {error}", error.traceback) from error
 
-    def _receive(self, worker: int, seconds: float) -> bytes:
-        """Returns a worker's next answer; the first one reports that it has begun."""
+    def _receive(self, worker: int, seconds: float) -> None:
+        """Waits for a worker's next answer; the first one reports that it has begun."""
         connection, process = self._connections[worker], self._processes[worker]
         try:
             if not connection.poll(max(seconds, 0.0)):
@@ -186,7 +185,6 @@ class Workers:
         if answer[:1] in (_FAILED, _HOPELESS):
             reason, _, trace = answer[1:].decode(errors="replace").partition("\0")
             raise (WorkerFailed if answer[:1] == _FAILED else WorkersFailed)(reason, trace)
-        return answer[1:]
 
     def _replace(self, worker: int, error: WorkerFailed) -> None:
         text = f"{self._named(worker)}: {error}"
@@ -233,7 +231,7 @@ def _kill(process: Any) -> None:
 def serve(
     connection: Connection,
     build: Callable[[], Work],
-    obey: Callable[[Work, bytes], bytes],
+    obey: Callable[[Work, bytes], None],
     end: Callable[[Work], None] = lambda work: None,
 ) -> None:
     """Runs a worker: builds an object, then answers messages until the other side closes.
@@ -241,7 +239,7 @@ def serve(
     Args:
         connection: the worker's end of the pipe.
         build: function that builds the worker's object.
-        obey: function that handles a message and returns the answer.
+        obey: function that does what a message says.
         end: function called with the object before the worker ends, also after an error.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the workers
@@ -250,7 +248,8 @@ def serve(
         try:
             connection.send_bytes(_DONE)
             while (message := connection.recv_bytes()) != _CLOSE:
-                connection.send_bytes(_DONE + obey(work, message))
+                obey(work, message)
+                connection.send_bytes(_DONE)
         finally:
             end(work)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):

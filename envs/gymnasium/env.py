@@ -154,15 +154,17 @@ class Gymnasium(World):
         """Draws the first environment in its current state, uint8 ``[H, W, 3]``.
 
         Raises:
-            RuntimeError: the environment does not draw; it needs ``kwargs: {render_mode: rgb_array}``.
+            RuntimeError: it does not draw; it needs ``kwargs: {render_mode: rgb_array}`` and ``workers: 0``.
             ValueError: it draws with a package that is not installed, or something other than a picture.
         """
         from ..rendering.rendered import as_picture  # which imports what draws
 
+        if self._workers:
+            raise RuntimeError(f"{self._recipe.id} renders no picture in other processes; set workers: 0")
         if self._simulators is None:
             self._restart(None)
         try:
-            picture = self._simulators.render() if self._simulators is not None else None
+            picture = self._first.render()
         except DependencyNotInstalled as error:
             raise ValueError(missing_package(str(self._recipe.id), error)) from None
         except GymnasiumError:  # of Atari without a render_mode

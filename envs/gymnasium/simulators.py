@@ -136,8 +136,7 @@ class LocalSimulators:
         self._over, self._actions, self._rewards = arrays.flags[0, own, 0], arrays.action[own], arrays.reward[own]
         # Where an observation is one array as it comes, it goes straight to its row.
         self._plain = arrays.observations[0] if codec.observations.plain and not codec.mask else None
-        self._space = self.environments[0].observation_space
-        _, self._rest = split_mask(self._space)
+        _, self._rest = split_mask(self.environments[0].observation_space)
         self._every_step, self._steps = every_step, 0
         self._begun: dict[int, int] = {}  # the number of steps before an episode, by row
         self._fresh: set[int] = set()  # rows whose episode has made no step
@@ -180,7 +179,7 @@ class LocalSimulators:
             step = f"step {self._steps - self._begun[row]} of an episode"
             if answer is None:
                 raise self._recipe.failed(step, error) from error
-            raise self._unfit(step, row, answer, error) from error
+            raise self._unfit(step, answer, error) from error
         fresh.clear()
         self._rewards[:] = rewards
 
@@ -196,10 +195,7 @@ class LocalSimulators:
                     raise ValueError(told)
                 self._observe(row, observation, info)
             except Exception as error:
-                raise self._unfit("reset", row, (observation, 0.0, False, False, info), error) from error
-
-    def render(self) -> Any:
-        return self.environments[0].render()
+                raise self._unfit("reset", (observation, 0.0, False, False, info), error) from error
 
     def close(self) -> None:
         close_all(self.environments)
@@ -214,17 +210,15 @@ class LocalSimulators:
             observation = self._rest(observation)
         codec.observations.write(arrays.observations, row, observation)
 
-    def _unfit(self, call: str, row: int, answer: Any, error: Exception) -> EnvironmentFailed:
+    def _unfit(self, call: str, answer: Any, error: Exception) -> EnvironmentFailed:
         """The error of an environment whose answer fits nowhere."""
         if not isinstance(answer, tuple) or len(answer) != 5:
             return self._recipe.misfit(call, str(error))
         why = fault(self._codec.misfit, *answer) or f"{error}{place_in_users_code(error)}"
-        space = self._rows[row].observation_space
-        changed = "" if space == self._space else f"; its observation_space has changed from {self._space} to {space}"
-        return EnvironmentFailed(" ".join(f"{self._recipe.id}: {call}: {why}{changed}".split()))
+        return EnvironmentFailed(" ".join(f"{self._recipe.id}: {call}: {why}".split()))
 
 
-_STEP, _RESET, _RENDER = b"s", b"r", b"p"
+_STEP = b"step"
 
 
 class WorkerSimulators:
@@ -272,7 +266,7 @@ class WorkerSimulators:
         self._cut.clear()
         over = self.arrays.flags[0, :, 0].copy()
         rows = self._workers.rows
-        for worker in self._exchange(dict.fromkeys(range(len(rows)), _STEP))[1]:
+        for worker in self._exchange(dict.fromkeys(range(len(rows)), _STEP)):
             self.arrays.reward[list(rows[worker])] = 0.0
             self._end(row for row in rows[worker] if not over[row])
 
@@ -281,22 +275,13 @@ class WorkerSimulators:
         messages = {}
         for worker, own in enumerate(self._workers.rows):
             if part := [row for row in own if row in wanted]:
-                messages[worker] = _RESET + json.dumps([part, [wanted[row] for row in part]]).encode()
+                messages[worker] = json.dumps([part, [wanted[row] for row in part]]).encode()
         while messages:
-            failed = self._exchange(messages)[1]
+            failed = self._exchange(messages)
             for worker in failed:
                 over = self.arrays.flags[0, :, 0]
                 self._cut.update(row for row in self._workers.rows[worker] if row not in wanted and not over[row])
             messages = {worker: messages[worker] for worker in failed}
-
-    def render(self) -> Any:
-        answers, failed = self._exchange({0: _RENDER})
-        if failed:
-            self._cut.update(self._workers.rows[0])
-            return None
-        header, _, pixels = answers[0].partition(b"\n")
-        kind, shape = json.loads(header)
-        return np.frombuffer(pixels, kind).reshape(shape).copy() if kind else None
 
     def _end(self, rows: Iterable[int]) -> None:
         """Truncates episodes; the worker leaves environments alone that have ended."""
@@ -310,11 +295,12 @@ class WorkerSimulators:
         self._lost.remove(row)
         return int(np.random.SeedSequence((self.failures, row)).generate_state(1)[0] >> 1)
 
-    def _exchange(self, messages: dict[int, bytes]) -> tuple[dict[int, bytes], list[int]]:
-        answers, failed = self._workers.exchange(messages)
+    def _exchange(self, messages: dict[int, bytes]) -> list[int]:
+        """Sends messages; returns the workers that have been replaced."""
+        failed = self._workers.exchange(messages)
         for worker in failed:
             self._lost.update(self._workers.rows[worker])
-        return answers, failed
+        return failed
 
 
 def _work(
@@ -328,14 +314,8 @@ def _work(
     serve(connection, build, _obey, LocalSimulators.close)
 
 
-def _obey(simulators: LocalSimulators, message: bytes) -> bytes:
+def _obey(simulators: LocalSimulators, message: bytes) -> None:
     if message == _STEP:
         simulators.step()
-        return b""
-    if message[:1] == _RESET:
-        simulators.reset(*json.loads(message[1:]))
-        return b""
-    picture = simulators.render()
-    if not isinstance(picture, np.ndarray) or picture.dtype.hasobject:
-        return b"[null, null]\n"
-    return json.dumps([picture.dtype.str, picture.shape]).encode() + b"\n" + picture.tobytes()
+    else:
+        simulators.reset(*json.loads(message))

@@ -110,7 +110,7 @@ class Simulators:
             self._workers = Workers(work, self._arguments, self._rows, "matches", self._patience)
         self._arrays.controls[:] = controls.detach().permute(2, 1, 0).float().cpu().numpy()
         lost = torch.zeros(controls.shape[-1], dtype=torch.bool)
-        for worker in self._workers.exchange(dict.fromkeys(range(len(self._rows)), b"step"))[1]:
+        for worker in self._workers.exchange(dict.fromkeys(range(len(self._rows)), b"step")):
             worlds = torch.tensor(list(self._rows[worker]))
             lost[worlds] = True
             self.begin(state, worlds.to(controls.device))

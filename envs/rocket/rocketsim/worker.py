@@ -370,7 +370,7 @@ class RocketSimMatches:
         self._worlds = {row: WorldViews(*(part[row] for part in views)) for row in rows}
         self._arenas = {row: RocketSimMatch(simulator, cars) for row in rows}
 
-    def step(self, _: bytes) -> bytes:
+    def step(self, _: bytes) -> None:
         """Makes a step of all matches, the only request; matches marked as fresh begin before it."""
         fresh = self._arrays.fresh.tolist()
         for row, arena in self._arenas.items():
@@ -379,7 +379,6 @@ class RocketSimMatches:
                 self._arrays.fresh[row] = 0
             arena.play(self._arrays.controls[row], self._ticks)
             arena.write(self._arrays.rows[row])
-        return b""
 
 
 def work(connection: Connection, *share: Any) -> None:
