@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlstack.config.options import Gain, LearningRate, NoiseScale, NonNegative, Positive, Probability, Whole
 from rlstack.losses.ddpg import DDPGLoss
-from rlstack.networks.renormalized import renormalized
-from rlstack.networks.values import ActionValue
 
 from .off_policy import ActorCritic, CriticsConfig
 
@@ -51,16 +49,10 @@ class DDPG(ActorCritic):
     CRITICS: tuple[str, ...] = ("critic",)
 
     def build(self) -> None:
-        c, size = self.config, self.interface.action.shape[-1]
-        self.actor = self.add_network("actor", self.deterministic_actor(c.layer_norm))
-        self.critics = [self.add_network(name, self._new_critic(size)) for name in self.CRITICS]
+        self.actor = self.add_network("actor", self.deterministic_actor(self.config.layer_norm))
+        self.critics = [self.add_network(name, self.continuous_critic()) for name in self.CRITICS]
         self.loss = self.make_loss()
         self.follow_and_optimize()
-
-    def _new_critic(self, size: int) -> nn.Module:
-        c, own = self.config, self.own_network("critic", 1, actions=size)
-        critic = own or ActionValue(self.encoder("critic"), size, c.hidden, c.activation, c.layer_norm, c.join)
-        return renormalized(critic, c.critic_norm == "batch")
 
     def make_loss(self) -> DDPGLoss:
         """Returns a loss over the agent's networks."""

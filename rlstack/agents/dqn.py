@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlstack.config import ConfigError
 from rlstack.config.options import Fraction
@@ -45,16 +45,15 @@ class DQN(ValueBased):
     Config = DQNConfig
     config: DQNConfig
 
+    def make_network(self, actions: int) -> nn.Module:
+        c, kind = self.config, DuelingNetwork if self.config.dueling else StateNetwork
+        own = self.own_network("network", actions)
+        return own or kind(self.encoder(), actions, c.hidden, activation=c.activation, layer_norm=c.layer_norm)
+
     def build(self) -> None:
-        c, (actions,) = self.config, self.interface.choices or (0,)
-        own, kind = self.own_network("network", actions), DuelingNetwork if c.dueling else StateNetwork
-        network = own or kind(self.encoder(), actions, c.hidden, activation=c.activation, layer_norm=c.layer_norm)
-        self.network = self.add_network("network", network)
-        self.loss = self.make_loss()
+        super().build()
         if self.corrects and not isinstance(self.loss, RetraceLoss):
             raise ConfigError(f"agent.correction: {type(self.loss).__name__} has no retrace, set it to none")
-        self.add_target("network", self.loss.target_network, c.target_tau)
-        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
 
     def make_loss(self) -> DQNLoss:
         """Returns the loss, which is almost all that variants of DQN differ in."""

@@ -74,14 +74,14 @@ class IQN(ValueBased):
     Config = IQNConfig
     config: IQNConfig
 
-    def build(self) -> None:
-        c, (actions,) = self.config, self.interface.choices or (0,)
+    def make_network(self, actions: int) -> QuantileNetwork:
+        c = self.config
         check_level(c.cvar, self.interface)
-        network = QuantileNetwork(self.encoder(), actions, c.hidden, c.activation, c.layer_norm)
-        self.network = self.add_network("network", network)
-        self.loss = IQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double, c.target_action)
-        self.add_target("network", self.loss.target_network, c.target_tau)
-        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
+        return QuantileNetwork(self.encoder(), actions, c.hidden, c.activation, c.layer_norm)
+
+    def make_loss(self) -> IQNLoss:
+        c = self.config
+        return IQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double, c.target_action)
 
     def action_values(self, observation: Any) -> Tensor:
         """Returns the conditional value at risk of every action, ``[..., N]``."""

@@ -38,7 +38,8 @@ from rlstack.data.samplers import takes_priorities
 from rlstack.losses.retrace import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
-from rlstack.networks.renormalized import running_statistics
+from rlstack.networks.renormalized import renormalized, running_statistics
+from rlstack.networks.values import ActionValue
 
 from .base import Agent, AgentConfig, Policy, RecurrentConfig, critic_metrics, exploring
 from .choosing import Choosing
@@ -180,7 +181,9 @@ class OffPolicy(Agent):
 
     def make_replay(self, steps: int = 1) -> Any:
         """Returns a replay buffer as ``config.replay`` specifies, of transitions or of sequences of ``steps``."""
-        c, where = self.config, self.replay_device()
+        c = self.config
+        device = c.replay_device
+        where = None if device is None else usable_device(device, "agent.replay_device", "null, cpu, cuda, cuda:<k>")
         options = {"storage": c.replay.storage, "directory": c.replay.directory, "sampler": c.replay.sampler}
         return make_replay(
             c.buffer_size, c.batch_size, self.device, where, alpha=c.priority_exponent, steps=steps, **options
@@ -189,15 +192,6 @@ class OffPolicy(Agent):
     def make_n_step(self, carry: bool = True) -> NStep:
         """Returns the object that makes n-step transitions of new data, see :class:`NStep`."""
         return NStep(self.config.n_step, self.config.gamma, carry)
-
-    def replay_device(self) -> torch.device | None:
-        """Returns the device of the replay buffer; None for the agent's.
-
-        Raises:
-            ConfigError: not a device, or one that is not available.
-        """
-        name = self.config.replay_device
-        return None if name is None else usable_device(name, "agent.replay_device", "null, cpu, cuda, cuda:<k>")
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -425,6 +419,13 @@ class ActorCritic(OffPolicy):
             actor.output.weight.mul_(c.output_scale)
         return actor
 
+    def continuous_critic(self, outputs: int = 1) -> nn.Module:
+        """Returns a new critic of an observation and a vector of actions: the user's, if one is named."""
+        c, size = self.config, self.interface.action.shape[-1]
+        own = self.own_network("critic", outputs, actions=size)
+        shape = (c.hidden, c.activation, c.layer_norm, c.join, outputs)
+        return renormalized(own or ActionValue(self.encoder("critic"), size, *shape), c.critic_norm == "batch")
+
     def follow_and_optimize(self, target_actor: bool = True) -> None:
         """Makes targets and optimisers for the networks ``actor`` and :attr:`CRITICS`."""
         c = self.config
@@ -466,11 +467,27 @@ class ActorCritic(OffPolicy):
 class ValueBased(Choosing, OffPolicy):
     """An agent that learns the values of choices from a replay buffer.
 
-    A subclass implements :meth:`build`, which sets ``self.network``, ``self.loss`` and ``self.optimizer``, and
-    :meth:`action_values`. The loss that is minimised is ``self.loss.critic_loss``.
+    A subclass implements :meth:`make_network`, :meth:`make_loss` and :meth:`action_values`. The loss that is minimised
+    is ``self.loss.critic_loss``.
     """
 
     optimizer: Optimizer
+
+    @abstractmethod
+    def make_network(self, actions: int) -> nn.Module:
+        """Returns a new network of the values of so many actions."""
+
+    @abstractmethod
+    def make_loss(self) -> Any:
+        """Returns a loss of ``self.network`` with a ``target_network``."""
+
+    def build(self) -> None:
+        c, (actions,) = self.config, self.interface.choices or (0,)
+        self.network = self.add_network("network", self.make_network(actions))
+        self.loss = self.make_loss()
+        self.add_target("network", self.loss.target_network, c.target_tau)
+        eps = getattr(c, "adam_eps", 1e-8)
+        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm, eps=eps)
 
     @property
     def objective(self) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlstack.config.options import Levels, Positive
 from rlstack.losses.qrdqn import QRDQNLoss
@@ -36,15 +36,15 @@ class QRDQN(ValueBased):
     Config = QRDQNConfig
     config: QRDQNConfig
 
-    def build(self) -> None:
-        c, (actions,) = self.config, self.interface.choices or (0,)
+    def make_network(self, actions: int) -> nn.Module:
+        c = self.config
         check_level(c.cvar, self.interface)
         own, shape = self.own_network("network", c.num_quantiles, actions), (actions, c.num_quantiles)
-        network = own or FixedQuantileNetwork(self.encoder(), *shape, c.hidden, c.activation, c.layer_norm)
-        self.network = self.add_network("network", network)
-        self.loss = QRDQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double)
-        self.add_target("network", self.loss.target_network, c.target_tau)
-        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
+        return own or FixedQuantileNetwork(self.encoder(), *shape, c.hidden, c.activation, c.layer_norm)
+
+    def make_loss(self) -> QRDQNLoss:
+        c = self.config
+        return QRDQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double)
 
     def action_values(self, observation: Any) -> Tensor:
         """Returns the conditional value at risk of every action, ``[..., N]``."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.modules import NoisyLinear
 
 from rlstack.config.options import Finite, Noise, Positive, Probability, ReplayConfig, Steps, linear
@@ -65,17 +65,17 @@ class Rainbow(ValueBased):
 
     config: RainbowConfig
 
-    def build(self) -> None:
-        c, (actions,) = self.config, self.interface.choices or (0,)
+    def make_network(self, actions: int) -> nn.Module:
+        c = self.config
         noisy = partial(NoisyLinear, std_init=c.noise_std, use_exploration_type=False)
         own = self.own_network("network", actions, c.num_atoms)
         options = c.num_atoms, c.activation, noisy, c.layer_norm
-        network = own or DuelingNetwork(self.encoder(), actions, c.hidden, *options)
-        self.network = self.add_network("network", network)
+        return own or DuelingNetwork(self.encoder(), actions, c.hidden, *options)
+
+    def make_loss(self) -> C51Loss:
+        c = self.config
         atoms = torch.linspace(c.value_min, c.value_max, c.num_atoms, dtype=self.interface.dtype, device=self.device)
-        self.loss = C51Loss(self.network, atoms, c.gamma)
-        self.add_target("network", self.loss.target_network, c.target_tau)
-        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm, eps=c.adam_eps)
+        return C51Loss(self.network, atoms, c.gamma)
 
     # -- acting --------------------------------------------------------------------------------------------------
 

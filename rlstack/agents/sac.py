@@ -22,8 +22,7 @@ from rlstack.losses.sac import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import GaussianActor, squashed
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.own import OwnGaussianActor
-from rlstack.networks.renormalized import renormalized
-from rlstack.networks.values import ActionValue, StateNetwork
+from rlstack.networks.values import StateNetwork
 
 from .choosing import greedy
 from .interface import chosen_by
@@ -117,10 +116,7 @@ class SAC(ActorCritic):
         if self.choices is not None:
             own = self.own_network("critic", self.choices)
             return own or StateNetwork(self.encoder("critic"), self.choices, c.hidden, c.activation, c.layer_norm)
-        size = self.interface.action.shape[-1]
-        own = self.own_network("critic", 1, actions=size)
-        critic = own or ActionValue(self.encoder("critic"), size, c.hidden, c.activation, c.layer_norm, c.join)
-        return renormalized(critic, c.critic_norm == "batch")
+        return self.continuous_critic()
 
     # -- acting --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from torch import nn
 from rlstack.config.options import Levels, Positive, Whole
 from rlstack.config.typed import Interval
 from rlstack.losses.tqc import TQCLoss
-from rlstack.networks.values import ActionValue
 
 from .sac import SAC, SACConfig
 
@@ -50,10 +49,7 @@ class TQC(SAC):
         super().build()
 
     def _new_critic(self) -> nn.Module:
-        c, size = self.config, self.interface.action.shape[-1]
-        own = self.own_network("critic", c.num_quantiles, actions=size)
-        common = (size, c.hidden, c.activation, c.layer_norm, c.join, c.num_quantiles)
-        return own or ActionValue(self.encoder("critic"), *common)
+        return self.continuous_critic(self.config.num_quantiles)
 
     def make_loss(self) -> TQCLoss:
         return TQCLoss(self.actor, self.critics, drop=self.config.drop, kappa=self.config.kappa, **self.loss_options())

@@ -77,6 +77,35 @@ def test_so_does_one_of_an_agent_with_a_memory(name: str) -> None:
     check(agent, *one_update(agent, sequences))
 
 
+def test_the_priority_of_a_sequence_is_mostly_its_largest_error() -> None:
+    """R2D2: 0.9 of the largest and 0.1 of the mean error of the steps that are learned from."""
+    torch.manual_seed(0)
+    memory = {"kind": "gru", "size": 8, "layers": 1, "sequence_length": 4, "burn_in": 2}
+    sizes = {"hidden": [16], "batch_size": 16, "n_step": 2}
+    env = Recall(4, delay=2)
+    agent: Any = make_agent("dqn", env, 1000, recurrent=memory, **sizes, **PRIORITIZED)
+    agent.extend(_recalled(agent, env, 60))
+    batch = agent.prepared(agent.sample())
+    errors = agent.loss.critic_loss(agent.unrolled(batch))[1]["td_error"]
+    each = errors.split(batch["active"][:, 2:6].sum(1).tolist())
+    wanted = torch.stack([0.9 * row.max() + 0.1 * row.mean() for row in each])
+    torch.testing.assert_close(agent.objective(batch)[1]["td_error"], wanted)
+
+
+def test_returns_of_several_steps_end_where_episodes_begin_anew() -> None:
+    env = plain(discrete=True)
+    fresh, agent = (small(env, name="dqn", n_step=3) for _ in range(2))
+    first, second = env.experience(agent, 2, 4), env.experience(agent, 2, 4)
+    agent.extend(first)
+    before = len(agent.replay)
+    agent.begin_episodes()
+    for each in (fresh, agent):
+        each.extend(second)
+    assert len(agent.replay) == before + len(fresh.replay)
+    rewards = (each.replay[:]["next", "reward"] for each in (agent, fresh))
+    assert torch.equal(next(rewards)[before:], next(rewards))
+
+
 def _recalled(agent: Any, env: Recall, frames: int) -> TensorDict:
     from rlstack import make_collector
     from rlstack.data.flatten import flatten_agents
