@@ -96,7 +96,7 @@ def updating(case: Case, compiles: bool) -> Callable[[], int]:
             return agent.updates - before
 
         return learn
-    agent.remember(sequences)
+    agent.extend(sequences)
 
     def update() -> int:
         for _ in range(case.updates):

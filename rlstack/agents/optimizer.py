@@ -21,7 +21,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.config.agents import Precision
+from rlstack.config.options import Precision
 from rlstack.data.graphs import Recorded
 from rlstack.envs.compilation import Compiled
 from rlstack.envs.waiting import looks_are_free

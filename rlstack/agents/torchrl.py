@@ -11,7 +11,8 @@ import inspect
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -25,9 +26,10 @@ from torchrl.objectives import SoftUpdate
 from torchrl.objectives.common import LossModule
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import RATE, LossNetwork, TorchRLConfig
 from rlstack.config.errors import did_you_mean, unknown_key
+from rlstack.config.options import RATE, Count, Finite, LearningRate, NoiseScale, Positive, Probability, defaults_of
 from rlstack.config.schedules import make_schedule
+from rlstack.config.typed import Interval, to_plain
 from rlstack.envs.named import imported
 from rlstack.envs.waiting import shuffled
 from rlstack.losses.advantage import normalized
@@ -38,10 +40,100 @@ from rlstack.networks.values import ActionValue, StateNetwork
 from .base import Agent, Policy, exploring
 from .choosing import greedy
 from .interface import MASK, Interface
-from .off_policy import OffPolicy
+from .off_policy import OffPolicy, OffPolicyConfig
 from .on_policy import FromRollouts, nearly_equal
 from .optimizer import CannotCompile, Compiler, Info
 
+
+@dataclass(frozen=True)
+class LossNetwork:
+    """A network of a TorchRL loss.
+
+    Attributes:
+        kind: kind of its output: ``actor``: a distribution of actions; ``deterministic``: an action; ``value``: the
+            value of a state; ``action_value``: that of a state and a continuous action; ``action_values``: those of
+            all choices.
+        hidden: widths of the hidden layers; None for the agent's.
+        layer_norm: normalise each hidden layer.
+        batch_norm: normalise over the batch before every layer, by batch renormalisation.
+        copies: number of copies, each with its own weights: an ensemble.
+        out_key: key of its values in the output; None for TorchRL's default.
+    """
+
+    kind: Literal["actor", "deterministic", "value", "action_value", "action_values"]
+    hidden: list[Count] | None = None
+    layer_norm: bool = False
+    batch_norm: bool = False
+    copies: Annotated[int, Interval(low=1, high=1000)] = 1
+    out_key: str | None = None
+
+
+@dataclass(frozen=True)
+class LossOptimizer:
+    """An optimiser of some parameters of a TorchRL loss.
+
+    Attributes:
+        networks: prefixes of the names of the parameters that it trains.
+        lr: its learning rate.
+        every: number of updates per step of this optimiser.
+    """
+
+    networks: list[str]
+    lr: LearningRate
+    every: Count = 1
+
+
+@dataclass(kw_only=True)
+class TorchRLConfig(OffPolicyConfig):
+    """The options of an agent with a TorchRL ``LossModule``."""
+
+    loss: str  # torchrl.objectives.<Loss>, rlstack.losses.<Loss>, or package.module:Class of yours
+    networks: dict[str, LossNetwork]  # by the names of the loss's arguments: {actor_network: {kind: actor}, ...}
+    data: Literal["replay", "rollout"] = "replay"  # replay: from a buffer; rollout: fresh, by the present policy
+
+    # the loss
+    options: dict[str, Any] = field(default_factory=dict)  # further arguments of the loss
+    keys: dict[str, str | list[str]] = field(default_factory=dict)  # of the loss's set_keys, such as {reward: cost}
+    loss_weights: dict[str, Finite] = field(default_factory=dict)  # of its terms in the minimised sum, else 1:
+    #   {loss_actor_bc: 0}
+    value_estimator: Literal["td0", "td1", "td_lambda", "gae"] = "td0"  # that the loss makes itself, for data=rollout
+    #   (replay: td0); not vtrace, which in TorchRL 0.14.1 uses the probability of a newly drawn action
+    estimator_options: dict[str, Any] = field(default_factory=dict)  # of it, such as {lmbda: 0.95}; gamma is above
+
+    # optimisation
+    lr: LearningRate = 3.0e-4
+    optimizers: dict[str, LossOptimizer] = field(default_factory=dict)  # instead of one for all networks:
+    #   {actor: {networks: [actor_network], lr: 1.0e-3, every: 2}, ...}, a forward pass for each
+    optimizer_eps: Positive = 1.0e-8
+    max_grad_norm: Positive | None = None  # null: gradients are not clipped
+
+    # exploration
+    epsilon: Probability = 0.0  # probability of a uniform random action
+    noise: NoiseScale = 0.1  # std of the Gaussian noise on the actions of a deterministic actor
+
+    # rollouts
+    epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 1  # passes over the data
+    minibatch_size: Count = 256  # about: the data are split into nearly equal parts
+    normalize_advantage: bool = False  # over the rollout: zero mean and unit standard deviation
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data == "replay" and self.value_estimator != "td0":
+            told = "needs sequences, data=rollout; with replay give td0"
+            raise ValueError(f"value_estimator={self.value_estimator} {told}")
+        if self.optimizers and self.lr != TorchRLConfig.lr:
+            raise ValueError("lr is for agents without optimizers, whose rates are optimizers.<name>.lr")
+        if self.data == "rollout":
+            for name, value in defaults_of(TorchRLConfig).items():
+                if name in WITHOUT_ROLLOUTS and to_plain(getattr(self, name)) != value:
+                    raise ValueError(f"{name} is for data=replay, leave it out")
+        if self.symmetry == "augment" and self.data == "rollout":
+            told = "of own losses, ppo and a2c take it with rollouts"
+            raise ValueError(f"symmetry=augment is for data=replay here; {told}")
+
+
+WITHOUT_ROLLOUTS = ("n_step", "target_every", "replay", "random_frames", "epsilon")
+"""Options that have no effect with ``data: rollout``."""
 _OPEN = ("torchrl.objectives.", "rlstack.losses.")
 """The modules whose losses may be named by a dotted path alone; any other is the user's, ``package.module:Class``."""
 _ACTING = ("actor", "deterministic", "action_values")
@@ -397,7 +489,7 @@ class OffPolicyTorchRL(AroundLoss, OffPolicy):
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         action: Tensor = self.act(self.normalized(observation), mask, ExplorationType.RANDOM)["action"]
         if self.kind == "deterministic":
-            action = (action + torch.randn_like(action) * self.now("noise")).clamp(-1, 1)
+            action = (action + torch.randn_like(action) * self.scheduled_value("noise")).clamp(-1, 1)
         return self.epsilon_greedy(lambda: action, observation, mask)
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:

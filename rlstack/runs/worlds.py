@@ -12,16 +12,20 @@ import torch
 from omegaconf import OmegaConf
 from torchrl.envs import EnvBase
 
-import rlstack.runs.opponents  # noqa: F401  (makes env.opponents known)
 from rlstack import envs
 from rlstack.config import ConfigError, convert, to_plain
 from rlstack.config.errors import unknown_key
 from rlstack.config.groups import is_own
+from rlstack.config.rooms import registered
 from rlstack.data.devices import usable_device
+from rlstack.envs.registry import register_option
 from rlstack.envs.world import GROUP
 
 _OURS = ("device", "seed")  # top-level keys of a run
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+for _name, _option in registered("WORLD_OPTIONS").items():
+    register_option(_name, **_option)
 
 
 def world_options(config: Mapping[str, Any]) -> dict[str, Any]:

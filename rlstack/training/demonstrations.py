@@ -22,10 +22,10 @@ from rlstack.agents.base import Agent
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.recurrent import Recurrent, RecurrentPolicy
 from rlstack.config import ConfigError
-from rlstack.data import cut, episode_starts
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.data.recordings import save_arrays
+from rlstack.data.sequences import cut, episode_starts
 from rlstack.envs.working import working
 from rlstack.envs.world import MEMORY
 
@@ -235,5 +235,5 @@ class RecordedSequences(RecordedDecisions):
         return train.get("observation")[train.get("active")]
 
     def greedy(self, policy: RecurrentPolicy, batch: TensorDictBase) -> tuple[Tensor, Tensor]:
-        observation, wanted, mask = self.agent.lesson(batch)
+        observation, wanted, mask = self.agent.imitation_batch(batch)
         return self.agent.interface.from_env(policy.inner.entries(observation, mask)["action"]), wanted

@@ -17,8 +17,9 @@ from torchrl.envs import EnvBase
 from rlstack.agents import build_agent
 from rlstack.agents.optimizer import decided
 from rlstack.config import ConfigError
-from rlstack.config.agents import renewed
+from rlstack.config.options import renewed
 from rlstack.config.overrides import given_overrides
+from rlstack.config.rooms import registered, target
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs import world_hooks
 from rlstack.envs.compilation import telling, under_way
@@ -46,7 +47,6 @@ from .monitor import Clock, EvaluationLeftOut, EvaluationTime, Monitor, count_fr
 from .progress import Progress
 from .remote import build_worlds, remote, start_collector, worlds_here
 from .self_check import BatchChecks
-from .self_play import SelfPlay
 from .summary import league_command, resume_command
 
 OWN_STATE = (
@@ -123,7 +123,7 @@ class Training:
             Guard(config.guard, self.agent, run.path, self.ranks.seed(config.seed), config.collector.count),
             self.monitor,
             self.curriculum,
-            SelfPlay.of(self.env, run.path / "opponents", raw_config, self.agent),
+            *(target(name)(self) for name in registered("HOOKS").values()),
             *hooks,
             EvaluationTime(),
         ]
