@@ -232,7 +232,7 @@ class AroundLoss(Agent):
         """Returns a network of the kind in ``c``, on observations (and actions if it evaluates them); or the user's."""
         hidden, choices = c.hidden or self.config.hidden, self.interface.choices
         outputs = choices[0] if choices else self.interface.action.shape[-1]
-        options = {"activation": self.config.activation, "layer_norm": c.layer_norm}
+        options: dict[str, Any] = {"activation": self.config.activation, "layer_norm": c.layer_norm}
         if c.kind in ("action_value", "action_values") and (c.kind == "action_values") is not bool(choices):
             told = "kind action_value is for continuous actions, action_values for choices"
             raise ConfigError(f"agent.networks.{name}: {told}")
