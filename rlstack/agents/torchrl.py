@@ -248,8 +248,9 @@ class AroundLoss(Agent):
         if c.kind == "value":
             return ValueOperator(network, ["observation"], [c.out_key or "state_value"])
         if c.kind == "action_values":
-            keys = {"in_keys": ["observation"], "action_mask_key": MASK if self.interface.masked else None}
-            return QValueActor(network, spec=self.action_spec, action_space="categorical", **keys)
+            mask = MASK if self.interface.masked else None
+            reads: dict[str, Any] = {"in_keys": ["observation"], "action_mask_key": mask}
+            return QValueActor(network, spec=self.action_spec, action_space="categorical", **reads)
         if c.kind == "deterministic":
             return TensorDictModule(nn.Sequential(network, nn.Tanh()), ["observation"], ["action"])
         # Keeps distributions and their log probabilities out of low precision.
