@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, Interval, build, load_group, to_plain
 from rlstack.config.overrides import given_keys
-from rlstack.training.trained import TrainedRun
+from rlstack.training.run import TrainedRun
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     import torch
@@ -185,7 +185,7 @@ def run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
         raise ConfigError("transitions: games cannot be recorded; leave out opponents")
 
     from rlstack.runs.worlds import choose_device
-    from rlstack.training.memory import check_fits, episodes_of
+    from rlstack.training.preflight import check_fits, episodes_of
     from rlstack.training.recorded import check_target
 
     check_target(config.transitions)
@@ -416,7 +416,7 @@ def from_world(config: EvaluateConfig) -> Candidate:
 
 def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
     """Returns the world's options without opponents: in games, both sides are agents."""
-    from rlstack.runs.opponents import without_opponents
+    from rlstack.runs.worlds import without_opponents
 
     return without_opponents(env) if config.opponents is not None else env
 

@@ -284,8 +284,7 @@ def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> Be
 
 def _runner(env: dict[str, Any], device: str, **options: Any) -> GameRunner:
     from rlstack.play.matches import GameRunner
-    from rlstack.runs.opponents import without_opponents
-    from rlstack.runs.worlds import choose_device, world_options
+    from rlstack.runs.worlds import choose_device, without_opponents, world_options
 
     if not env.get("name"):
         raise ConfigError("env.name: missing; name the world to play in")
@@ -297,7 +296,7 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     """Returns the world of the first player that is a run."""
     from rlstack.play.players import read_source
     from rlstack.runs.loading import load
-    from rlstack.runs.opponents import without_opponents
+    from rlstack.runs.worlds import without_opponents
     from rlstack.runs.zoo import PREFIX
 
     for source in players.values():

@@ -15,8 +15,7 @@ from rlstack.runs.run_directory import RunDirectory, named
 from rlstack.training import run as runs
 from rlstack.training.config import RESUMABLE, ObjectiveConfig, TrainConfig, is_resumable, with_length
 from rlstack.training.hooks import Hook
-from rlstack.training.run import debugged, run_name
-from rlstack.training.trained import TrainedRun
+from rlstack.training.run import TrainedRun, debugged, run_name
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from rlstack.agents import Agent

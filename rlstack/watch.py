@@ -237,8 +237,7 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     from rlstack.agents.interface import Interface, difference
     from rlstack.evaluation.evaluator import evaluation_world
     from rlstack.runs.loading import load
-    from rlstack.runs.opponents import without_opponents
-    from rlstack.runs.worlds import choose_device, chosen_world, world_options
+    from rlstack.runs.worlds import choose_device, chosen_world, without_opponents, world_options
 
     device = choose_device(config.device)
     kind, path = (None, "") if config.checkpoint is None else parse(config.checkpoint)

@@ -24,7 +24,7 @@ from rlstack.config import build, conf_dir, to_plain
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
-from rlstack.training.remote import start_collector
+from rlstack.training.workers import start_collector
 
 from .speed import circumstances
 

@@ -22,7 +22,7 @@ from rlstack.files.safe_load import read_json_object
 from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
 from rlstack.runs.loading import checkpoint_file, read_agent
 from rlstack.runs.manifest import check, sealed
-from rlstack.runs.opponents import without_opponents
+from rlstack.runs.worlds import without_opponents
 from rlstack.runs.zoo import PREFIX
 
 from .games import GameResult, Schedule

@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # commands import hooks before torch, which takes seconds
     from rlstack.evaluation.evaluator import Evaluation
 
     from .loop import Training
-    from .notices import Notices
 
 
 class DropBatch(Exception):
@@ -91,18 +90,3 @@ class Hook:
 
     def load_state_dict(self, state: Any) -> None:
         """Restores :meth:`state_dict`."""
-
-
-class NoticesHook(Hook):
-    """Sends a notice of every new best evaluation, and of the end."""
-
-    def __init__(self, notices: Notices) -> None:
-        self._notices = notices
-
-    def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
-        if is_best:
-            self._notices.tell(f"new best at {training.frames:,} frames: {evaluation.in_words()}")
-
-    def on_end(self, training: Training) -> None:
-        if training.evaluation is not None:
-            self._notices.tell(f"ended at {training.frames:,} frames: {training.evaluation.in_words()}")

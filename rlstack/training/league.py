@@ -13,9 +13,8 @@ from rlstack.config import ConfigError
 from rlstack.envs.whole_files import open_to_append
 from rlstack.play.commanders import PoolConfig, pool
 from rlstack.play.league import OF_TRAINING, League, identity, locked, signature
-from rlstack.runs.opponents import OPTION, without_opponents
 from rlstack.runs.run_directory import CONFIG, RunDirectory
-from rlstack.runs.worlds import world_options
+from rlstack.runs.worlds import OPTION, without_opponents, world_options
 
 from .config import RESUMABLE
 

@@ -31,23 +31,21 @@ from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import restore_rng, rng_state, seed_everything
 from rlstack.runs.worlds import choose_device, world_options
 
-from .acceleration import Acceleration
+from .acceleration import Acceleration, set_determinism
 from .config import TrainConfig, differing, is_resumable
 from .curriculum import Curriculum
-from .determinism import apply
 from .distributed import Ranks
 from .guard import Guard
-from .hardware import Hardware
 from .hooks import DropBatch, Hook
 from .imitation import Imitation
 from .interrupt import Interrupted, Interrupts
 from .loggers import MetricLogger
-from .monitor import Clock, EvaluationLeftOut, EvaluationTime, Monitor, count_frames, is_due
+from .monitor import Clock, EvaluationLeftOut, EvaluationTime, Hardware, Monitor, count_frames, is_due
+from .preflight import BatchChecks
 from .progress import Progress
-from .remote import build_worlds, remote, start_collector, worlds_here
-from .self_check import BatchChecks
 from .self_play import SelfPlay
 from .summary import league_command, resume_command
+from .workers import build_worlds, remote, start_collector, worlds_here
 
 OWN_STATE = (
     *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
@@ -101,7 +99,7 @@ class Training:
         self.env = build_worlds(config, worlds_device, self.acceleration.world)
         self.ranks.place(self.env, config.seed)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
-        apply(config.deterministic, self.agent)
+        set_determinism(config.deterministic, self.agent)
         self.acceleration.apply(self.agent)
         self.last_frame = min(config.total_frames, config.until or config.total_frames)
         self.frames = self.previous = 0

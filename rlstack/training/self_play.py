@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from rlstack.agents.base import Agent
 from rlstack.play.pool import LEARNER
 from rlstack.play.versus import Versus
-from rlstack.runs.opponents import without_opponents
+from rlstack.runs.worlds import without_opponents
 
 from .hooks import Hook
 

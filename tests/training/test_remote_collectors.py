@@ -22,8 +22,8 @@ from torch import nn
 from rlstack.agents import build_agent
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.training.config import TrainConfig
-from rlstack.training.remote import build_worlds, check_collector, start_collector
 from rlstack.training.run import train
+from rlstack.training.workers import build_worlds, check_collector, start_collector
 from tests.refusals import refused
 from tests.training.shared_runs import plain_config
 from tests.training.test_distributed import ROOT, rows
