@@ -80,7 +80,7 @@ class _Callbacks(Hook):
 
     def on_batch(self, training: Training, batch: Any, metrics: Mapping[str, Any]) -> None:
         if self._on_batch is not None and training.ranks.any(
-            _ends(self._on_batch, training, {**training.monitor.metrics(), **metrics})
+            _ends(self._on_batch, training, {**training.metrics(), **metrics})
         ):
             training.finish()
 

@@ -67,7 +67,7 @@ def collecting(collector: str, *overrides: str) -> Iterator[Iterator[Any]]:
         options += ["total_frames=1_000_000", "eval.every=1_000_000", "checkpoint.every=1_000_000"]
         plain = to_plain(compose("train", [*options, *overrides]))
         run = Training(build(TrainConfig, plain), RunDirectory.create(Path(folder) / "run", "test", 9), plain)
-        made = start_collector(run.config, run.env, run.agent, None, {}, None)
+        made = start_collector(run.config, run.env, run.agent, [], {}, None)
         with closing(run.env):
             yield iter(made)
             made.shutdown(close_env=False)

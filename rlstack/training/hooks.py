@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:  # commands import hooks before torch, which takes seconds
     from tensordict import TensorDictBase
@@ -12,6 +12,9 @@ if TYPE_CHECKING:  # commands import hooks before torch, which takes seconds
     from rlstack.evaluation.evaluator import Evaluation
 
     from .loop import Training
+
+
+AnyHook = TypeVar("AnyHook", bound="Hook")
 
 
 class DropBatch(Exception):
@@ -53,6 +56,10 @@ class Hook:
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
         """Called after the agent has learned from a batch ``[W, T]``; may raise :class:`DropBatch`."""
+
+    def on_progress(self, training: Training) -> Mapping[str, Any]:
+        """Returns metrics since the last log line for the display, which changes more often."""
+        return {}
 
     def on_log(self, training: Training) -> Mapping[str, Any]:
         """Returns metrics ``group/name`` to add to a log line."""

@@ -459,6 +459,8 @@ class Imitation(Hook):
         self._expert: TensorDictModuleBase | None = None
 
     def on_prepare(self, training: Training) -> None:
+        if self.done and training.best_rank and self._config.imitation.only:
+            raise ConfigError("resume: the run is complete; imitation.only=false continues with reinforcement learning")
         if self._config.imitation.wanted and not (training.frames or self.done):
             self.find(training.agent)
 

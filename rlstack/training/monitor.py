@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import sys
@@ -24,15 +23,10 @@ from rlstack.evaluation.statistics import wilson_interval
 from .hooks import Hook
 
 if TYPE_CHECKING:
-    from rlstack.envs.working import Work
-    from rlstack.evaluation.evaluator import Evaluation
-
     from .loop import Training
 
 EPISODE = ("next", "episode")
-_SECONDS, _EVALUATING = "time/seconds", "time/evaluating_seconds"
-_SHARE = 0.2
-"""Greatest share of a run's time for evaluations before the last one, and for one as long as these."""
+_SECONDS, EVALUATING = "time/seconds", "time/evaluating_seconds"
 _BY_THEMSELVES = ("success", "level")
 """Statistics that are logged with more than their mean, or under another name."""
 
@@ -55,6 +49,9 @@ class Monitor(Hook):
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
         self.observe(batch, metrics)
+
+    def on_progress(self, training: Training) -> Mapping[str, Any]:
+        return self.metrics()
 
     def on_log(self, training: Training) -> Mapping[str, Any]:
         return self.flush(training.ranks.everyone)
@@ -146,7 +143,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self.total = {_SECONDS: 0.0, "time/cpu_seconds": 0.0, _EVALUATING: 0.0}
+        self.total = {_SECONDS: 0.0, "time/cpu_seconds": 0.0, EVALUATING: 0.0}
         self.start(0)
 
     def start(self, frames: int) -> None:
@@ -161,15 +158,15 @@ class Clock:
         try:
             yield
         finally:
-            self.total[_EVALUATING] += time.monotonic() - began
+            self.total[EVALUATING] += time.monotonic() - began
 
     def learning(self) -> float:
         """Returns the wall-clock seconds of the whole run without evaluations."""
-        return self.read()[_SECONDS] - self.total[_EVALUATING]
+        return self.read()[_SECONDS] - self.total[EVALUATING]
 
     def rate(self, frames: int) -> float:
         """Returns frames per second of this process, without the time of evaluations."""
-        before = self._before[_SECONDS] - self._before[_EVALUATING]
+        before = self._before[_SECONDS] - self._before[EVALUATING]
         return (frames - self._frames) / max(self.learning() - before, 1e-9)
 
     def read(self) -> dict[str, float]:
@@ -177,50 +174,6 @@ class Clock:
         self.total[_SECONDS] = self._before[_SECONDS] + max(time.monotonic() - self._wall, 1e-9)
         self.total["time/cpu_seconds"] = self._before["time/cpu_seconds"] + time.process_time() - self._cpu
         return self.total
-
-
-class EvaluationLeftOut(Exception):
-    """Ends an evaluation that takes too long a part of the run's time."""
-
-
-class EvaluationTime(Hook):
-    """Leaves out evaluations, except the last one, so that they take at most a fifth of a run's time.
-
-    It acts if ``eval.every`` is null. An evaluation is begun if, with the last one, it may fit into the fifth, and
-    given up when it does not; the next one is begun when there is time for one that takes twice as long. Evaluations
-    change nothing in how a run trains, so a run is the same, to the last bit, whichever of them are made.
-    """
-
-    def __init__(self) -> None:
-        self._needed = 0.0  # seconds that an evaluation has taken, or twice those after which it was given up
-        self._begun, self._end = 0.0, math.inf
-
-    def evaluation_due(self, training: Training) -> bool | None:
-        due, self._end = training.due(training.config.evaluation_every), math.inf
-        if training.config.eval.every is not None or not due or training.frames >= training.last_frame:
-            return due
-        learning = training.clock.learning()
-        allowed = (learning * _SHARE / (1 - _SHARE) - training.clock.total[_EVALUATING]) / 2  # half is for the last one
-        (fits,) = training.ranks.of_first(allowed >= self._needed)
-        self._begun = time.monotonic()
-        if fits:
-            self._end = self._begun + allowed
-        elif training.ranks.first:
-            training.event(_left_out(training))
-        return bool(fits)
-
-    def on_work(self, training: Training, work: Work) -> None:
-        if time.monotonic() > self._end and not work.over and work.what == "evaluating":
-            self._needed, self._end = 2 * (self._end - self._begun), math.inf
-            raise EvaluationLeftOut(_left_out(training))
-
-    def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
-        self._needed, self._end = time.monotonic() - self._begun, math.inf
-
-
-def _left_out(training: Training) -> str:
-    every = training.config.evaluation_every
-    return f"no evaluation at {training.frames:,} frames, to save time; eval.every={every} makes every one"
 
 
 def is_due(every: float, previous: int, now: int, last: int) -> bool:

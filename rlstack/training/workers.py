@@ -52,6 +52,7 @@ from rlstack.runs.worlds import build_world, device_of_worlds, size_key
 
 from .config import CollectorConfig, TrainConfig
 from .curriculum import Curriculum
+from .hooks import Hook
 from .offline import OfflineCollector
 
 ATTEMPTS = 3
@@ -204,16 +205,14 @@ class WorkerCollector(LeanCollector):
     def load_state_dict(self, state_dict: Any, **_: Any) -> None:
         """Restores :meth:`state_dict`; worlds that cannot be saved begin new episodes."""
         state = _unpacked(state_dict)
-        state = state if "world" in state else {"world": state}  # the form that earlier versions saved
         self._enter_stage()  # in which worlds that cannot be saved begin
         self.env.load_state_dict(state["world"])
         self._stage = -1  # the state may hold the stage of the batch before
         self._enter_stage()
         self.reset()
-        if hooks_of(self.env).saves_episodes and state.get("remembered"):
+        if hooks_of(self.env).saves_episodes and state["remembered"]:
             self._carrier.update(state["remembered"])
-        if "random" in state:
-            restore_rng(state["random"])
+        restore_rng(state["random"])
 
 
 def _packed(state: dict[str, Any]) -> dict[str, Tensor]:
@@ -375,7 +374,7 @@ class RemoteCollector:
         if not self._waits:
             self._agent.begin_episodes()
             return
-        self._steps = saved[0].get("world", saved[0]).get("total_steps", 0)
+        self._steps = saved[0]["world"].get("total_steps", 0)
         self._inner.update_policy_weights_(self._weights())
         states = {f"worker{index}": _packed(state) for index, state in enumerate(saved)}
         on_ray = not hasattr(self._inner, "procs")
@@ -531,14 +530,14 @@ def start_collector(
     config: TrainConfig,
     env: EnvBase,
     agent: Agent,
-    curriculum: Curriculum | None,
+    hooks: Sequence[Hook],
     options: Mapping[str, Any],
     saved: Sequence[dict[str, Any]] | None,
 ) -> Any:
     """Returns the collector of a run: over the worlds of this process, or over workers.
 
     Args:
-        curriculum: curriculum that sets the stage of the workers' worlds.
+        hooks: hooks of the run; a curriculum among them sets the stage of the workers' worlds.
         options: options of the worlds; see :class:`rlstack.training.acceleration.Acceleration`.
         saved: states that the workers' worlds resume from.
 
@@ -556,7 +555,7 @@ def start_collector(
         return collector
 
     def level() -> int | None:
-        return None if curriculum is None else curriculum.level
+        return next((hook.level for hook in hooks if isinstance(hook, Curriculum)), None)
 
     start = partial(_start_workers, config, dict(options))
     device, waits = device_of_worlds(c.device, _CPU), c.backend != "multiasync"

@@ -95,7 +95,7 @@ def test_workers_act_as_the_learner_was_taught(name: str, backend: list[str], tm
     env = build_worlds(config, torch.device("cpu"), {})
     agent: Any = build_agent(config.agent, env, config.total_frames, torch.device("cpu"))
     agent.set_frames(10**7)  # after those at random
-    collector = start_collector(config, env, agent, None, {}, None)
+    collector = start_collector(config, env, agent, [], {}, None)
     try:
         batches = iter(collector)
         assert next(batches)["action"].mean() < 1.7
