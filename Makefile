@@ -1,8 +1,9 @@
 # Every target sets up .venv by itself, once; `make help` lists them.
 #
-#   PYTHON    interpreter that creates .venv (3.10 or newer)      make test PYTHON=python3.12
-#   PIP_ARGS  extra arguments for each `pip install`              make train PIP_ARGS="--no-cache-dir"
-#   ARGS      passed on to the command that the target runs       make train ARGS="seed=1"
+#   PYTHON       interpreter that creates .venv (3.10 or newer)      make test PYTHON=python3.12
+#   PIP_ARGS     extra arguments for each `pip install`              make train PIP_ARGS="--no-cache-dir"
+#   ARGS         passed on to the command that the target runs       make train ARGS="seed=1"
+#   CONSTRAINTS  file with the exact versions to install             make test CONSTRAINTS=constraints-latest.txt
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,12 +12,13 @@ SHELL := /bin/bash
 PYTHON ?= python3
 PIP_ARGS ?=
 ARGS ?=
+CONSTRAINTS ?= constraints.txt
 
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.rlstack-stamp
 EXTRAS_STAMP := $(VENV)/.rlstack-extras-stamp
-PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install $(PIP_ARGS) -c constraints.txt
+PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install $(PIP_ARGS) -c $(CONSTRAINTS)
 
 .PHONY: help venv train report test test-portable test-all lint format bench gpu wheel pins clean
 
@@ -27,7 +29,7 @@ venv: $(STAMP) ## set up .venv (the other targets do so themselves)
 
 # One environment for everything. An existing .venv, whatever made it, is completed, not replaced.
 # torch goes first, alone and pinned, so that nothing that follows can move it.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	@echo 'setting up $(VENV) (the first time takes a few minutes)'
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python 3.10 or newer is needed: make PYTHON=...")'
@@ -90,10 +92,10 @@ gpu: $(STAMP) ## checks and speeds of everything on a GPU, five minutes; ARGS="o
 wheel: $(STAMP) ## build the source archive, and out of it the wheel, into dist/
 	$(PY) -m build --no-isolation --outdir dist .
 
-pins: $(STAMP) ## rewrite constraints.txt from what .venv holds
-	@{ grep '^#' constraints.txt; $(PY) -m pip freeze --all --exclude-editable --exclude pip --exclude rlstack-torchrl \
+pins: $(STAMP) ## rewrite CONSTRAINTS from what .venv holds
+	@{ grep '^#' $(CONSTRAINTS); $(PY) -m pip freeze --all --exclude-editable --exclude pip --exclude rlstack-torchrl \
 		| sed -E 's/^(torch==[^+]+)\+.*/\1/; /^(torch|torchrl|tensordict)==/!s/$$/ ; python_version >= "3.11"/'; } > constraints.tmp
-	@mv constraints.tmp constraints.txt
+	@mv constraints.tmp $(CONSTRAINTS)
 	@touch $(STAMP)
 
 clean: ## remove caches and build output; runs/ and .venv stay

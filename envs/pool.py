@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+from .record import Fields
 
 
 class EpisodeStart(Protocol):
@@ -18,6 +21,40 @@ class EpisodeStart(Protocol):
 
     def saved(self) -> dict[str, Any]:
         """Returns a nested dict of tensors and numbers."""
+
+
+@dataclass(frozen=True)
+class Opening(Generic[Fields]):
+    """Worlds at the beginning of episodes.
+
+    Attributes:
+        state: their state, whose last dimension is the world.
+        shown: what they show: a tensor, or a list or dict of tensors.
+    """
+
+    state: Fields
+    shown: Any
+
+    def __len__(self) -> int:
+        return self.state.items()[0][1].shape[-1]
+
+    def saved(self) -> dict[str, Any]:
+        """Returns a nested dict of tensors."""
+        return {"state": dict(self.state.items()), "shown": self.shown}
+
+    @classmethod
+    def restored(cls, kind: type[Fields], saved: dict[str, Any], device: torch.device | None) -> Opening[Fields]:
+        """Inverts :meth:`saved`; ``kind`` is the class of the state."""
+        items = saved["state"] if "state" in saved else saved["match"]  # as version 0.1.0 wrote some
+        return cls(kind.from_items(_moved(items, device)), _moved(saved["shown"], device))
+
+
+def _moved(value: Any, device: torch.device | None) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: _moved(entry, device) for name, entry in value.items()}
+    return [_moved(entry, device) for entry in value]
 
 
 Made = TypeVar("Made", bound=EpisodeStart)

@@ -1,4 +1,4 @@
-"""Spawned worker processes with shared arrays and short messages."""
+"""Worker processes that hold simulators: shared arrays, short messages, and what happens if one fails."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
+import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +25,10 @@ Work = TypeVar("Work")
 _CLOSE = b"c"
 _DONE, _FAILED, _HOPELESS = b"+", b"!", b"x"
 _PATIENCE = 5.0  # s in which a worker must end
+_TO_BEGIN = 300.0  # s, as many simulators take a while
+_FIRST_ANSWERS, _IN_VAIN = 100, 3  # a worker that fails within its first answers; how often in a row that may be
+TIMEOUT = 60.0
+"""Seconds in which a worker has to answer, else it is taken for hung."""
 
 
 class WorkerFailed(RuntimeError):
@@ -69,82 +77,135 @@ class Shared(NamedTuple):
         return np.frombuffer(self.memory, self.dtype, size).reshape(self.shape)
 
 
-class Processes:
-    """Workers that run until they are closed, this object is garbage-collected, or the program ends.
+def divided(count: int, parts: int) -> list[range]:
+    """Divides the numbers below ``count`` among at most so many parts, as evenly as possible."""
+    parts = max(1, min(parts, count))
+    return [range(*ends) for ends in pairwise(count * part // parts for part in range(parts + 1))]
+
+
+class Workers:
+    """Spawned processes that hold simulators, each those of some rows of shared arrays.
+
+    They run until they are closed, this object is garbage-collected, or the program ends. A worker that fails, dies, or
+    does not answer in time is replaced; the first time causes a warning.
 
     Args:
-        target: module-level function of a pipe's end and a task that a worker runs, and that calls :func:`serve`.
-        tasks: one task for each worker.
-        name: name of the processes, to which a number is added.
+        target: module-level function that a worker runs, and that calls :func:`serve`; its arguments are its end of a
+            pipe, its rows and ``arguments``.
+        rows: rows of each worker.
+        name: what a row is, in the plural, for messages and the names of the processes.
+        timeout: seconds in which a worker must answer.
+
+    Attributes:
+        failures: number of workers that have been replaced.
+
+    Raises:
+        WorkersFailed: a worker cannot begin.
     """
 
-    def __init__(self, target: Callable[[Connection, Any], None], tasks: Sequence[Any], name: str) -> None:
-        self._target, self._tasks, self._name = target, list(tasks), name
+    def __init__(
+        self,
+        target: Callable[..., None],
+        arguments: tuple[Any, ...],
+        rows: Sequence[range],
+        name: str,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self.rows, self.timeout, self.failures = rows, timeout, 0
+        self._target, self._arguments, self._name = target, arguments, name
+        self._answers, self._in_vain = Counter[int](), Counter[int]()
         self._connections: list[Connection] = []
         self._processes: list[Any] = []
         # Also runs when this object is garbage-collected, and when the program ends.
         self.close = weakref.finalize(self, _stop, self._connections, self._processes)
-        for worker in range(len(self._tasks)):
+        for worker in range(len(rows)):
             connection, process = self._start(worker)
             self._connections.append(connection)
             self._processes.append(process)
+        for worker in range(len(rows)):
+            self._await(worker)
 
-    def __len__(self) -> int:
-        """Number of workers, 0 once they are closed."""
-        return len(self._connections)
+    def exchange(self, messages: Mapping[int, bytes]) -> list[int]:
+        """Sends messages to workers and waits until they have obeyed; returns those that failed and have been replaced.
+
+        Raises:
+            WorkersFailed: a worker fails again and again, or another one in its place would fail too.
+            RuntimeError: the workers have been closed.
+        """
+        if not self._connections:
+            raise RuntimeError("the workers of this world have ended")
+        failed: dict[int, WorkerFailed] = {}
+        try:
+            for worker, message in messages.items():
+                with suppress(OSError):  # of a worker that has died, which has no answer either
+                    self._connections[worker].send_bytes(message)
+            end = time.monotonic() + self.timeout
+            for worker in messages:
+                try:
+                    self._receive(worker, end - time.monotonic())
+                except WorkerFailed as error:
+                    failed[worker] = error
+            for worker, failure in failed.items():
+                self._replace(worker, failure)
+        except BaseException:  # Ctrl-C too: an answer left behind would be taken for that to the next message
+            self.close()
+            raise
+        self._answers.update(messages.keys() - failed.keys())
+        return list(failed)
 
     def _start(self, worker: int) -> tuple[Connection, Any]:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments, name = (theirs, self._tasks[worker]), f"{self._name}-{worker}"
+        arguments, name = (theirs, self.rows[worker], *self._arguments), f"{self._name}-{worker}"
         process = context.Process(target=self._target, args=arguments, name=name, daemon=True)
         process.start()
         theirs.close()  # otherwise the end of the worker would go unnoticed
         return ours, process
 
-    def restart(self, worker: int) -> None:
-        """Kills a worker and starts another in its place."""
-        self._connections[worker].close()
-        _kill(self._processes[worker])
-        self._connections[worker], self._processes[worker] = self._start(worker)
-
-    def send(self, worker: int, message: bytes) -> None:
-        """Sends a worker a message; every message has one answer.
-
-        Raises:
-            WorkerFailed: the worker has died.
-        """
+    def _await(self, worker: int) -> None:
+        """Waits until a worker has begun."""
         try:
-            self._connections[worker].send_bytes(message)
-        except OSError as error:
-            raise WorkerFailed(self._last_words(worker)) from error
+            self._receive(worker, max(_TO_BEGIN, self.timeout))
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, WorkerFailed):
+                raise
+            raise WorkersFailed(f"{self._named(worker)} cannot begin: {error}", error.traceback) from error
 
-    def receive(self, worker: int, seconds: float | None = None) -> bytes:
-        """Returns a worker's next answer; the first one reports that it has begun.
-
-        Args:
-            seconds: time to wait; None waits as long as the worker lives.
-
-        Raises:
-            WorkerFailed: the worker has died, has failed, or does not answer in time.
-            WorkersFailed: the worker has failed, and another one in its place would fail too.
-        """
-        connection = self._connections[worker]
+    def _receive(self, worker: int, seconds: float) -> None:
+        """Waits for a worker's next answer; the first one reports that it has begun."""
+        connection, process = self._connections[worker], self._processes[worker]
         try:
-            if seconds is not None and not connection.poll(max(seconds, 0.0)):
+            if not connection.poll(max(seconds, 0.0)):
                 raise WorkerFailed("the process does not answer")
             answer = connection.recv_bytes()
         except (EOFError, OSError) as error:
-            raise WorkerFailed(self._last_words(worker)) from error
+            process.join(_PATIENCE)
+            raise WorkerFailed(f"the process has died (exit code {process.exitcode})") from error
         if answer[:1] in (_FAILED, _HOPELESS):
             reason, _, trace = answer[1:].decode(errors="replace").partition("\0")
             raise (WorkerFailed if answer[:1] == _FAILED else WorkersFailed)(reason, trace)
-        return answer[1:]
 
-    def _last_words(self, worker: int) -> str:
-        process = self._processes[worker]
-        process.join(_PATIENCE)
-        return f"the process has died (exit code {process.exitcode})"
+    def _replace(self, worker: int, error: WorkerFailed) -> None:
+        text = f"{self._named(worker)}: {error}"
+        early = self._answers.pop(worker, 0) < _FIRST_ANSWERS
+        self._in_vain[worker] = self._in_vain[worker] + 1 if early else 0
+        times = self._in_vain[worker]
+        if isinstance(error, WorkersFailed) or times > _IN_VAIN:
+            again = f"; it has failed {times} times in a row within its first {_FIRST_ANSWERS} answers"
+            raise WorkersFailed(text + again * (times > _IN_VAIN), error.traceback) from error
+        if not self.failures:
+            text += "; it is replaced, its episodes are truncated, as after any further failure"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        self.failures += 1
+        self._connections[worker].close()
+        _kill(self._processes[worker])
+        self._connections[worker], self._processes[worker] = self._start(worker)
+        self._await(worker)
+
+    def _named(self, worker: int) -> str:
+        rows = self.rows[worker]
+        return f"worker {worker} of {len(self.rows)} ({self._name} {rows[0]} to {rows[-1]})"
 
 
 def _stop(connections: list[Connection], processes: list[Any]) -> None:
@@ -170,7 +231,7 @@ def _kill(process: Any) -> None:
 def serve(
     connection: Connection,
     build: Callable[[], Work],
-    obey: Callable[[Work, bytes], bytes],
+    obey: Callable[[Work, bytes], None],
     end: Callable[[Work], None] = lambda work: None,
 ) -> None:
     """Runs a worker: builds an object, then answers messages until the other side closes.
@@ -178,7 +239,7 @@ def serve(
     Args:
         connection: the worker's end of the pipe.
         build: function that builds the worker's object.
-        obey: function that handles a message and returns the answer.
+        obey: function that does what a message says.
         end: function called with the object before the worker ends, also after an error.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the workers
@@ -187,7 +248,8 @@ def serve(
         try:
             connection.send_bytes(_DONE)
             while (message := connection.recv_bytes()) != _CLOSE:
-                connection.send_bytes(_DONE + obey(work, message))
+                obey(work, message)
+                connection.send_bytes(_DONE)
         finally:
             end(work)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):

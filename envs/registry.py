@@ -6,7 +6,9 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from torchrl.envs import EnvBase
@@ -16,16 +18,7 @@ from .world import World as World
 from .world import WorldHooks
 from .wrappers import wrapped
 
-_WORLDS: dict[str, str] = {
-    "arena": "rlstack.envs.arena.env:Arena",
-    "cartpole": "rlstack.envs.cartpole.env:CartPole",
-    "echelon": "rlstack.envs.echelon.env:Echelon",
-    "gymnasium": "rlstack.envs.gymnasium:Gymnasium",
-    "marinenav": "rlstack.envs.marinenav.env:MarineNav",
-    "pettingzoo": "rlstack.envs.pettingzoo:PettingZoo",
-    "rocket": "rlstack.envs.rocket.env:Rocket",
-    "torchrl": "rlstack.envs.torchrl:TorchRL",
-}
+_REGISTERED: dict[str, str] = {}
 
 ENTRY_POINTS = "rlstack.envs"
 """Group of entry points, ``name = "package.module:Class"``, by which an installed package provides worlds."""
@@ -48,7 +41,7 @@ def register(name: str, target: str) -> None:
     """Registers ``target``, a dotted path ``package.module:ClassOrFunction``, for ``envs.make(name)``."""
     if ":" not in target:
         raise ValueError(f"target {target!r} of world {name!r} is not of the form 'package.module:Class'")
-    _WORLDS[name] = target
+    _REGISTERED[name] = target
 
 
 def register_option(
@@ -88,13 +81,25 @@ def _installed() -> dict[str, str]:
     return {entry.name: entry.value.partition("[")[0].strip() for entry in metadata.entry_points(group=ENTRY_POINTS)}
 
 
-def _known() -> dict[str, str]:
-    return _installed() | _WORLDS
+@cache
+def _shipped() -> frozenset[str]:
+    """Returns the worlds in this package: the folders with a file ``env.py``, in which stands a class of that name."""
+    return frozenset(file.parent.name for file in Path(__file__).parent.glob("*/env.py"))
+
+
+def _target(name: str) -> str | None:
+    if name in _REGISTERED or ":" in name:
+        return _REGISTERED.get(name, name)
+    if name not in _shipped():
+        return _installed().get(name)
+    module = f"{__package__}.{name}.env"
+    known = vars(importlib.import_module(module)).items()
+    return next(f"{module}:{key}" for key, value in known if key.lower() == name and inspect.isclass(value))
 
 
 def names() -> list[str]:
     """Returns the names of all worlds, including those of installed packages."""
-    return sorted(_known())
+    return sorted({*_installed(), *_shipped(), *_REGISTERED})
 
 
 def world_class(name: str) -> Callable[..., EnvBase]:
@@ -105,9 +110,9 @@ def world_class(name: str) -> Callable[..., EnvBase]:
     Raises:
         ValueError: the name is unknown (the message lists the known ones), or the path names something else.
     """
-    target = _WORLDS.get(name) or (name if ":" in name else _installed().get(name))
+    target = _target(name)
     if target is None:
-        close = difflib.get_close_matches(name, _known(), n=1)
+        close = difflib.get_close_matches(name, names(), n=1)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"unknown world {name!r}{hint}; known: {', '.join(names())}, or 'package.module:Class'")
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import gt, lt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,32 +155,23 @@ def misfit_of(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> Callable[
 
         return of_parts
     low, high, kinds = _ends(space)
-    shape, slack = low.shape, _ROUNDING if "f" in kinds else 0
-    # Lists, since a comparison of small arrays takes several times as long.
-    lowest, highest = low.ravel().tolist(), high.ravel().tolist()
-    least, most = (
-        [end + side * max(1, abs(end)) * slack if slack else end for end in ends]
-        for ends, side in ((lowest, -1), (highest, 1))
-    )
-    unbounded = np.isinf(low).all() and np.isinf(high).all()
-    any_byte = not unbounded and space.dtype == np.uint8 and not low.any() and (high == 255).all()
+    slack = _ROUNDING if "f" in kinds else 0
+    least, most = low - slack * np.maximum(1, np.abs(low)), high + slack * np.maximum(1, np.abs(high))
 
     def of_array(value: Any) -> str:
         try:
             array = np.asarray(value)
         except Exception:  # parts of different lengths, or a tensor on a GPU
             array = np.asarray(None)
-        if array.dtype.kind not in kinds or array.shape != shape:
+        if array.dtype.kind not in kinds or array.shape != low.shape:
             came = f"{array.dtype} of shape {list(array.shape)}" if array.dtype.kind in "biufc" else f"{value!r:.40}"
-            return f"{where} is {came}, but the space says {space.dtype} of shape {list(shape)}"
-        if unbounded or (any_byte and array.dtype == np.uint8):
+            return f"{where} is {came}, but the space says {space.dtype} of shape {list(low.shape)}"
+        beyond = (array < least) | (array > most)
+        if not beyond.any():
             return ""
-        values = array.ravel().tolist()
-        if any(map(lt, values, least)) or any(map(gt, values, most)):
-            k = next(k for k, value in enumerate(values) if value < least[k] or value > most[k])
-            at = f" at {[int(part) for part in np.unravel_index(k, shape)]}" if shape else ""
-            return f"{where} has {values[k]}{at}, but the space allows {lowest[k]} to {highest[k]}"
-        return ""
+        place = tuple(int(part) for part in np.argwhere(beyond)[0])
+        at = f" at {list(place)}" if place else ""
+        return f"{where} has {array[place]}{at}, but the space allows {low[place]} to {high[place]}"
 
     return of_array
 

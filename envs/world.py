@@ -257,7 +257,7 @@ class WorldHooks:
     """Makes T steps with a policy from the current state and returns a batch ``[W, T]``, for the collector on the CPU;
     None unless the world makes many steps at once faster than one by one."""
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any] | None:
         """Returns a recorder of these worlds; None for a world without recordings.
 
         Evaluations, leagues and ``rlstack watch`` use it. The arguments are those of

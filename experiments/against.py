@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shutil
 import subprocess
@@ -14,11 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from experiments.results import interval, markdown, picture, read_csv, write_csv
 from experiments.runs import add_options, check, cost, other_seeds, settings_file, train, trained_on
 
 SHOWN = (
@@ -98,15 +93,9 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
 
 def write_rows(file: Path, kept: Container[str], columns: Sequence[str], rows: Log) -> list[Mapping[str, str]]:
     """Writes rows to a CSV file, after those of the seeds in ``kept`` that it has; returns all of them."""
-    earlier: list[dict[str, str]] = []
-    if file.is_file():
-        with open(file, newline="") as stream:
-            earlier = [row for row in csv.DictReader(stream) if row["seed"] in kept]
+    earlier = [row for row in read_csv(file) if row["seed"] in kept]
     every = sorted([*earlier, *rows], key=lambda row: row["seed"])
-    with open(file, "w", newline="") as stream:
-        writer = csv.DictWriter(stream, ["seed", *columns], extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(every)
+    write_csv(file, ["seed", *columns], every)
     return every
 
 
@@ -145,43 +134,36 @@ def read_log(
     """Returns columns of the logs of some runs, one row for each line that has one of the outcomes."""
     rows = []
     for seed, path in runs.items():
-        with open(path / "metrics.csv", newline="") as stream:
-            logged = [row for row in csv.DictReader(stream) if any(row[name] for name in outcomes)]
+        logged = [row for row in read_csv(path / "metrics.csv") if any(row[name] for name in outcomes)]
         rows += [{"seed": seed, **{name: row.get(name, "") for name in columns}} for row in logged]
     return rows
 
 
 def draw(rows: Log, path: Path, ylabel: str) -> None:
     """Draws the share of games won in training; draws count as not won."""
-    figure, axis = plt.subplots(figsize=(7, 4), constrained_layout=True)
-    for seed in sorted({row["seed"] for row in rows}):
-        own = [row for row in rows if row["seed"] == seed]
-        minutes = [float(row["time/cpu_seconds"]) / 60 for row in own]
-        axis.plot(minutes, [float(row["train/success"]) for row in own], label=f"seed {seed}")
-    axis.axhline(0.5, color="0.6", lw=0.8, ls="--")
-    axis.set(xlabel="CPU minutes, one thread", ylabel=ylabel, ylim=(0, 1))
-    axis.grid(alpha=0.3)
-    axis.legend()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with picture(path, (7, 4)) as axis:
+        for seed in sorted({row["seed"] for row in rows}):
+            own = [row for row in rows if row["seed"] == seed]
+            minutes = [float(row["time/cpu_seconds"]) / 60 for row in own]
+            axis.plot(minutes, [float(row["train/success"]) for row in own], label=f"seed {seed}")
+        axis.axhline(0.5, color="0.6", lw=0.8, ls="--")
+        axis.set(xlabel="CPU minutes, one thread", ylabel=ylabel, ylim=(0, 1))
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Markdown, a row for each seed and opponent."""
-    lines = [
-        "| seed | frames | CPU-min | against | won | drawn | lost | of all (95 %) | of decided (95 %) | Elo by these |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+    """Returns a row for each seed and opponent."""
+
+    def rate(row: Mapping[str, Any], name: str) -> str:
+        return "none" if row[name] is None else interval(row[name], (row[f"{name}_low"], row[f"{name}_high"]), ".1%")
+
+    rows = [
+        [
+            *(seed, f"{found['frames']:,.0f}", f"{found['cpu_minutes']:.1f}", name),
+            *(row["wins"], row["draws"], row["losses"]),
+            *(rate(row, "win_rate"), rate(row, "decided_win_rate"), f"{row['rating']:.0f}"),
+        ]
+        for seed, found in results["seeds"].items()
+        for name, row in found["opponents"].items()
     ]
-    for seed, found in results["seeds"].items():
-        for name, row in found["opponents"].items():
-            cells = [str(seed), f"{found['frames']:,.0f}", f"{found['cpu_minutes']:.1f}", name]
-            cells += [str(row[count]) for count in ("wins", "draws", "losses")]
-            cells += [_rate(row, "win_rate"), _rate(row, "decided_win_rate"), f"{row['rating']:.0f}"]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _rate(row: Mapping[str, Any], name: str) -> str:
-    if row[name] is None:
-        return "none"
-    return "{:.1%} ({:.1%} to {:.1%})".format(*(row[f"{name}{end}"] for end in ("", "_low", "_high")))
+    heads = "seed | frames | CPU-min | against | won | drawn | lost"
+    return markdown(f"{heads} | of all (95 %) | of decided (95 %) | Elo by these", rows)

@@ -36,6 +36,11 @@ def _read(path: str) -> Any:
     return json.loads((HERE / f"{path}.json").read_text())
 
 
+def _without_earlier_recipes(result: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: row for name, row in result["players"].items() if not name.startswith(("earlier", "time"))}
+    return {**result, "players": shown}
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "quality": lambda: quality.table(_read("marinenav/final")),
     "reference_scores": lambda: scores.table(scores.measured(HERE / "reference_scores" / "results")),
@@ -46,26 +51,25 @@ TABLES: dict[str, Callable[[], str]] = {
     "rocket_self_play": lambda: against.table(_read("rocket/self_play")),
     "rocket_league": lambda: tournament.table(_read("rocket/league")),
     "echelon": lambda: against.table(_read("echelon/bots")),
-    "echelon_short": lambda: against.table(_read("echelon/bots_short")),
     "echelon_generations": lambda: tournament.table(_read("echelon/generations")),
     "echelon_memory": lambda: memory.table(_read("echelon/memory")),
     "algorithms": lambda: algorithms.table(_read("marinenav/algorithms")),
     "options": lambda: options.table(_read("marinenav/options")),
     "benchmark_frozen": lambda: benchmark.table(_read("marinenav/benchmark_frozen")),
-    "benchmark_public": lambda: benchmark.table(_read("marinenav/benchmark_public")),
+    "benchmark_public": lambda: benchmark.table(_without_earlier_recipes(_read("marinenav/benchmark_public"))),
     "vtrace": lambda: corrections.table(_read("corrections/vtrace")),
     "retrace": lambda: corrections.table(_read("corrections/retrace")),
     "offline": lambda: offline.table(_read("marinenav/offline")["agents"], 50 * quality.LEVELS),
     "recorded": lambda: recorded.table(_read("recorded/curves")),
     "speed": lambda: speed.markdown(_read("benchmarks/results/speed")),
     "peers": lambda: peers.markdown(_read("benchmarks/results/peers")),
-    "equal_ppo": lambda: equal_ppo.markdown(_read("benchmarks/results/equal_ppo")),
+    "equal_ppo": lambda: equal_ppo.table(_read("benchmarks/results/equal_ppo")),
     "instruction_sets": lambda: instruction_sets.markdown(_read("benchmarks/results/instruction_sets")),
-    "data_parallel": lambda: data_parallel.markdown(_read("benchmarks/results/data_parallel")),
-    "workers": lambda: workers.markdown(_read("benchmarks/results/workers")),
-    "soak": lambda: soak.markdown(_read("benchmarks/results/soak")),
+    "data_parallel": lambda: data_parallel.table(_read("benchmarks/results/data_parallel")),
+    "workers": lambda: workers.table(_read("benchmarks/results/workers")),
+    "soak": lambda: soak.table(_read("benchmarks/results/soak")),
     "gpu": lambda: gpu.markdown(HERE / "gpu"),
-    "recurrent": lambda: recurrent.markdown(_read("benchmarks/results/recurrent")),
+    "recurrent": lambda: recurrent.table(_read("benchmarks/results/recurrent"), inputs=64),
 }
 
 

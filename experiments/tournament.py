@@ -9,13 +9,13 @@ Players are ``<name>=<source>``, with sources as for ``rlstack league run``. An 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import rlstack
+from experiments.results import interval, markdown, read_csv
 from rlstack.training.environment import machine
 
 
@@ -31,7 +31,7 @@ def tournament(env: str, players: Mapping[str, str], games: int, folder: Path, o
         options: further options of ``rlstack league``.
     """
     rlstack.league("run", env=env, players=dict(players), games=games, folder=str(folder), plots=False, **options)
-    ranking, cross = (_rows(folder / name) for name in ("ranking.csv", "cross_table.csv"))
+    ranking, cross = (read_csv(folder / name) for name in ("ranking.csv", "cross_table.csv"))
     against = {row.pop("player"): row for row in cross}
     rows = [
         {
@@ -46,22 +46,18 @@ def tournament(env: str, players: Mapping[str, str], games: int, folder: Path, o
     out.write_text(json.dumps({"machine": machine(), "games": games, "rows": rows}, indent=2) + "\n")
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def table(results: Mapping[str, Any]) -> str:
-    """Markdown, a row for each player, best first, with its wins, draws and losses against each other player."""
-    rows = results["rows"]
-    names = [row["player"] for row in rows]
-    lines = [f"| player | Elo | won of all (95 %) | {' | '.join(names)} |", "|---" * (3 + len(names)) + "|"]
-    for row in rows:
-        cells = [row["player"], f"{row['elo']:.0f}"]
-        cells += ["{win_rate:.1%} ({win_rate_low:.1%} to {win_rate_high:.1%})".format(**row)]
-        cells += [row["against"][name].replace("-", "–", 2) if name != row["player"] else "" for name in names]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    """Returns a row for each player, best first, with its wins, draws and losses against each other player."""
+    names = [row["player"] for row in results["rows"]]
+    rows = [
+        [
+            *(row["player"], f"{row['elo']:.0f}"),
+            interval(row["win_rate"], (row["win_rate_low"], row["win_rate_high"]), ".1%"),
+            *(row["against"][name].replace("-", "–", 2) if name != row["player"] else "" for name in names),
+        ]
+        for row in results["rows"]
+    ]
+    return markdown(f"player | Elo | won of all (95 %) | {' | '.join(names)}", rows)
 
 
 def main() -> None:

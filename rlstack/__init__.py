@@ -1,8 +1,7 @@
 """rlstack: a modular training stack on TorchRL.
 
-Commands as functions: :func:`train`, :func:`evaluate`, :func:`watch`, :func:`report`, :func:`compare`,
-:func:`list_runs`, :func:`list_zoo`, :func:`export`, :func:`convert`, :func:`league`, :func:`diagnose`,
-:func:`rewards`, :func:`demo`, :func:`verify`.
+Commands as functions: :func:`train`, :func:`evaluate`, :func:`watch`, :func:`demo`, :func:`report`, :func:`verify`,
+:func:`league`, :func:`convert`, :func:`diagnose`.
 Parts: :func:`make_collector`, :func:`make_agent`, :func:`flatten_agents`, :func:`load`, :func:`imitate`; worlds come
 from :func:`rlstack.envs.make`.
 """
@@ -15,70 +14,51 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = [
-    "ConfigError",
-    "RunError",
-    "compare",
-    "convert",
-    "demo",
-    "diagnose",
-    "envs",
-    "evaluate",
-    "export",
-    "export_policy",
-    "flatten_agents",
-    "imitate",
-    "league",
-    "list_runs",
-    "list_zoo",
-    "load",
-    "load_policy",
-    "make_agent",
-    "make_collector",
-    "report",
-    "rewards",
-    "train",
-    "verify",
-    "watch",
-]
-
 if TYPE_CHECKING:
-    from . import envs
-    from .adapters.exporting import export_policy
-    from .agents import make_agent
-    from .agents.foreign import load_policy
-    from .compare import compare
-    from .config.errors import ConfigError, RunError
-    from .convert import convert
-    from .data.collector import make_collector
-    from .data.flatten import flatten_agents
-    from .demo import demo
-    from .diagnose import diagnose
-    from .evaluate import evaluate
-    from .export import export
-    from .league import league
-    from .list_runs import list_runs
-    from .list_zoo import list_zoo
-    from .report import report
-    from .rewards import rewards
-    from .runs.loading import load
-    from .train import train
-    from .training.imitation import imitate
-    from .verify import verify
-    from .watch import watch
+    from . import envs as envs
+    from .adapters.exporting import export_policy as export_policy
+    from .agents import make_agent as make_agent
+    from .agents.foreign import load_policy as load_policy
+    from .config.errors import ConfigError as ConfigError
+    from .config.errors import RunError as RunError
+    from .convert import convert as convert
+    from .data.collector import make_collector as make_collector
+    from .data.flatten import flatten_agents as flatten_agents
+    from .demo import demo as demo
+    from .diagnose import diagnose as diagnose
+    from .evaluate import evaluate as evaluate
+    from .league import league as league
+    from .report import report as report
+    from .runs.loading import load as load
+    from .train import train as train
+    from .training.imitation import imitate as imitate
+    from .verify import verify as verify
+    from .watch import watch as watch
 
-
-if sys.argv[:1] == ["-m"] and sys.path[:1] in ([""], [os.getcwd()]):  # a command is about to start
-    # Python looks for modules in the working folder first, which may be that of files from a stranger.
-    del sys.path[0]
-    if os.getcwd() == (home := os.path.dirname(os.path.dirname(os.path.abspath(__file__)))):
-        sys.path.append(home)  # processes of ours import rlstack from there
-
-_COMMANDS = {
-    *("compare", "convert", "demo", "diagnose", "evaluate", "export", "league", "list_runs", "list_zoo", "report"),
-    *("rewards", "train", "verify", "watch"),
+FORMER = {
+    "runs": "rlstack report <folder> page=false",
+    "list_runs": "rlstack report <folder> page=false",
+    "compare": "rlstack report <run or runs> <run or runs>",
+    "zoo": "rlstack demo list",
+    "list_zoo": "rlstack demo list",
+    "rewards": "rlstack watch show=rewards checkpoint=<run>",
+    "export": "rlstack convert checkpoint=<run> format=<format>",
 }
-"""Modules that can also be called, see :func:`rlstack.command.as_module`."""
+"""Former commands, and what does the same now; the same holds for functions: ``rlstack.report(folder, page=False)``."""
+
+if sys.argv[:1] == ["-m"]:  # a command is about to start
+    for word in sys.orig_argv:
+        if word.startswith("rlstack.") and word.removeprefix("rlstack.") in FORMER:
+            print(f"error: {word} is now: {FORMER[word.removeprefix('rlstack.')]}", file=sys.stderr)
+            raise SystemExit(2)
+    if sys.path[:1] in ([""], [os.getcwd()]):
+        # Python looks for modules in the working folder first, which may be that of files from a stranger.
+        del sys.path[0]
+        if os.getcwd() == (home := os.path.dirname(os.path.dirname(os.path.abspath(__file__)))):
+            sys.path.append(home)  # processes of ours import rlstack from there
+
+_MODULES = {"envs", "convert", "demo", "diagnose", "evaluate", "league", "report", "train", "verify", "watch"}
+"""Modules; those of commands can also be called, see :func:`rlstack.command.as_module`."""
 _HOMES = {
     "ConfigError": "rlstack.config.errors",
     "RunError": "rlstack.config.errors",
@@ -90,13 +70,15 @@ _HOMES = {
     "load_policy": "rlstack.agents.foreign",
     "export_policy": "rlstack.adapters.exporting",
 }
+__all__ = [*_MODULES, *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     """Imports torch and TorchRL on first use, so that ``--help`` and errors appear at once."""
-    if name in _COMMANDS or name == "envs":
+    if name in _MODULES:
         return importlib.import_module(f"rlstack.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rlstack' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return found
+    if name in _HOMES:
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
+    now = f", is now: {FORMER[name]}" if name in FORMER else ""
+    raise AttributeError(f"module 'rlstack' has no attribute {name!r}{now}")

@@ -13,14 +13,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout, suppress
-from dataclasses import fields
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import hydra
-from hydra import compose, version
+from hydra import compose
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
     ConfigCompositionException,
@@ -33,9 +33,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from rlstack import sweeps
-from rlstack.config import ConfigError, catalogue, conf_dir
-from rlstack.config.agents import CONFIGS
+from rlstack.config import ConfigError, conf_dir
 from rlstack.config.allowed import granting
 from rlstack.config.errors import (
     RunError,
@@ -46,23 +44,29 @@ from rlstack.config.errors import (
     nearest_path,
     unknown_key,
 )
-from rlstack.config.groups import hydra_set_aside, is_own
+from rlstack.config.groups import (
+    FOLDER_FLAGS,
+    default_choices,
+    hydra_set_aside,
+    installed_worlds,
+    is_own,
+    option_files,
+    own_folders,
+)
 from rlstack.config.overrides import (
     Word,
+    assign_again,
     given_overrides,
+    in_sweep,
     override,
     quoted,
     readable,
-    replace_mappings,
-    set_value,
     word,
 )
-from rlstack.config.synonyms import synonyms
-from rlstack.config.typed import resolve, to_plain
+from rlstack.config.typed import resolve
 from rlstack.envs.extras import needs
 from rlstack.envs.working import Work
-from rlstack.help import command_help, offered
-from rlstack.sweeps.folder import in_sweep, note_result, show_results, sweep_folder, take_results
+from rlstack.help import command_help
 
 _FLAGS = {
     **dict.fromkeys(("--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m"), False),
@@ -71,12 +75,12 @@ _FLAGS = {
     **dict.fromkeys(("--config-dir", "-cd", "--experimental-rerun", "--info", "-i"), True),
 }
 """Hydra's own flags, and whether a value follows each."""
-_HYDRA = "1.3"
-"""The version of Hydra whose defaults hold."""
+_MULTIRUN = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
 _OPTIONAL = ("curriculum", "experiment")
 """Groups from which nothing may be chosen, with ``null``."""
 _NO_NAME = re.compile(r"null|true|false|[\[{].*|[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 """Values that Hydra does not take for the name of a file."""
+_CLASS = re.compile(r"[\w.]+:[\w.]+")
 
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -88,7 +92,7 @@ os.environ.setdefault("RL_WARNINGS", "False")
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
 
 # Hydra looks for sweepers in packages named hydra_plugins, such as ours.
-_PLACE_OF_PLUGINS = str(Path(sweeps.__file__).parent / "plugins")
+_PLACE_OF_PLUGINS = str(Path(__file__).with_name("sweeps") / "plugins")
 if _PLACE_OF_PLUGINS not in sys.path:
     sys.path.append(_PLACE_OF_PLUGINS)
 
@@ -99,11 +103,6 @@ _PLUGINS = {
     "hydra/launcher/ray": "ray",
 }
 """Options that other packages bring, and the extras with these packages."""
-
-
-_NAMED_BY = {"env": "env.name", "agent": "agent.algorithm"}
-"""Groups, and the key under which a user's class replaces an option."""
-_OWN = re.compile(r"^(env|agent)=([\w.]+:[\w.]+)$")
 
 
 class HydraCommand:
@@ -121,13 +120,12 @@ class HydraCommand:
     def __init__(
         self,
         config_name: str,
-        arguments: Callable[[list[str]], list[str]] | None = None,
+        arguments: Callable[[list[str]], list[str]] = list,
         makes_runs: bool = False,
     ) -> None:
-        self._config_name, self._makes_runs = config_name, makes_runs
-        self._rewritten = (lambda typed: typed) if arguments is None else arguments
+        self._config_name, self._rewritten, self._makes_runs = config_name, arguments, makes_runs
 
-    def line(self, task: Callable[[DictConfig], Any]) -> Callable[[], Any]:
+    def line(self, task: Callable[[DictConfig], Any]) -> Callable[[], None]:
         """Returns the command line that runs a task.
 
         It exits with status 2 on a user's mistake, 1 if a run cannot continue, 130 on Ctrl-C; any other exception
@@ -136,33 +134,39 @@ class HydraCommand:
 
         @functools.wraps(task)
         def job(cfg: DictConfig) -> Any:
-            # Errors have been reported here: one that escapes a job makes Hydra print another line.
+            # Errors are reported here: one that escapes a job makes Hydra print another line.
             _use_one_thread(cfg)
-            with job_errors() if in_sweep() else user_errors(), _work_shown():
-                replace_mappings(cfg, given_overrides())
-                with self._checked(cfg):
-                    return task(cfg)
+            if in_sweep():
+                assign_again(cfg, given_overrides())
+            with job_errors() if in_sweep() else user_errors(), _work_shown(), self._checked(cfg):
+                return task(cfg)
 
-        before = version.getbase()
-        command = hydra.main(version_base=_HYDRA, config_path=str(conf_dir()), config_name=self._config_name)(job)
-        version.VersionBase.instance().version_base = before  # hydra.main has set it for the whole process
-        return self._typed_for_hydra()(command)
+        def main() -> None:
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us, and are not printed by Hydra
+            with user_errors():
+                if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
+                    print(command_help(self._config_name, own_folders(sys.argv[1:])))
+                    raise SystemExit(0)
+                sys.argv[1:] = self._for_hydra(sys.argv[1:])
+                start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self._config_name)(job)
+                if _MULTIRUN.isdisjoint(sys.argv):
+                    start()
+                else:
+                    self._sweep(start)
 
-    @contextmanager
-    def _typed_for_hydra(self) -> Iterator[None]:
-        """Replaces what the user typed by what Hydra reads; shows the results of a sweep at the end."""
-        with user_errors(), _all_errors_reach_us():
-            version.setbase(_HYDRA)
-            if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
-                print(command_help(self._config_name, sys.argv[1:]))
-                raise SystemExit(0)
-            groups = catalogue.read_command(self._config_name).groups if self._makes_runs else None
-            with sweep_folder(self._for_hydra(sys.argv[1:]), groups) as (sys.argv[1:], sweep):
-                try:
-                    yield
-                finally:
-                    if sweep is not None:
-                        show_results(take_results(sweep), sweep)
+        return main
+
+    def _sweep(self, start: Callable[[], Any]) -> None:
+        """Runs the jobs of ``-m`` and shows their results."""
+        from rlstack.sweeps.folder import show_results, sweep_folder, take_results
+
+        groups = default_choices(self._config_name) if self._makes_runs else None
+        with sweep_folder(sys.argv[1:], groups) as (sys.argv[1:], sweep):
+            try:
+                start()
+            finally:
+                if sweep is not None:
+                    show_results(take_results(sweep), sweep)
 
     def call(
         self, task: Callable[[DictConfig], Result], words: Sequence[Word], keys: Mapping[str, Any], quiet: bool = False
@@ -184,7 +188,6 @@ class HydraCommand:
             RunError: the work cannot continue.
         """
         typed = [*map(word, words), *(override(key, value) for key, value in keys.items())]
-        given = {override(key.lstrip("+"), value): to_plain(value) for key, value in keys.items()}
         logger, line = logging.getLogger("torchrl"), [task.__module__, *typed]
         with ExitStack() as stack:
             for name, argv in (("argv", line), ("orig_argv", [sys.executable, "-m", *line])):
@@ -195,16 +198,12 @@ class HydraCommand:
             if quiet:
                 stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
             try:
-                cfg = stack.enter_context(_composed(self._config_name, self._for_hydra(typed), given))
-            except USER_ERRORS as error:
-                raise ConfigError(str(explain(error))) from None
-            from rlstack.runs.seeding import surroundings_untouched  # torch takes seconds to import
+                cfg = stack.enter_context(_composed(self._config_name, self._for_hydra(typed)))
+                from rlstack.runs.seeding import surroundings_untouched  # torch takes seconds to import
 
-            stack.enter_context(surroundings_untouched())
-            _use_one_thread(cfg)
-            stack.enter_context(_work_shown(quiet))
-            try:
-                with self._checked(cfg):
+                stack.enter_context(surroundings_untouched())
+                _use_one_thread(cfg)
+                with _work_shown(quiet), self._checked(cfg):
                     return task(cfg)
             except RunError as error:
                 if error.details:
@@ -215,17 +214,14 @@ class HydraCommand:
 
     def _for_hydra(self, typed: list[str]) -> list[str]:
         """Returns the arguments for Hydra, flags first, as its parser requires."""
-        flags, overrides = _parted(typed, self._config_name)
-        return own_components([*flags, *map(readable, self._rewritten(overrides))])
+        flags, overrides = _parted(typed)
+        named = [part for entry in self._rewritten(overrides) for part in _of_class(entry)]
+        return [*flags, *(part for entry in named for part in readable(entry))]
 
     @contextmanager
     def _checked(self, cfg: DictConfig) -> Iterator[None]:
-        """Refuses ``key={}``, lets files name what the user named, and reports errors of a world in one line."""
+        """Lets files name what the user named, and reports errors of a world in one line."""
         try:
-            for entry in given_overrides():  # {} would be merged into a file's value
-                key, _, value = entry.lstrip("+").partition("=")
-                if "".join(value.split()) == "{}" and (kept := OmegaConf.select(cfg, key)):
-                    raise ConfigError(f"{key}: {{}} changes nothing, it has: {', '.join(map(str, kept))}")
             with granting(resolve(cfg, self._config_name)):  # composed of our files and the user's arguments
                 yield
         except (*USER_ERRORS, RunError):
@@ -260,16 +256,6 @@ def as_module(function: Function) -> Function:
     return function
 
 
-def open_group(*groups: str) -> Callable[[list[str]], list[str]]:
-    """For :class:`HydraCommand`: accepts ``group.key=value`` for keys that the configuration does not have.
-
-    Unknown keys are then found when the component is built. A group inside another, such as
-    ``imitation.expert_options``, may also be given as a whole.
-    """
-    starts = (*(f"{group}." for group in groups), *(f"{group}=" for group in groups if "." in group))
-    return lambda given: [f"++{entry}" if entry.startswith(starts) and "=" in entry else entry for entry in given]
-
-
 def words_as(*keys: str) -> Callable[[list[str]], list[str]]:
     """For :class:`HydraCommand`: takes plain words, such as ``runs/<run>``, as values of these keys, in order.
 
@@ -289,40 +275,25 @@ def words_as(*keys: str) -> Callable[[list[str]], list[str]]:
     return rewrite
 
 
-def own_components(arguments: list[str]) -> list[str]:
-    """Returns the arguments for a world or an algorithm without a yaml, whose class alone knows its options.
+def _of_class(entry: str) -> list[str]:
+    """Returns the overrides for ``env=package:Class`` or ``agent=package:Class``, whose class alone knows its options.
 
-    ``env=my_package:MyWorld`` means ``env.name=my_package:MyWorld``, and ``agent=my_package:MyAgent`` means
-    ``agent.algorithm=my_package:MyAgent``. Without ``env=`` a world starts from its name alone (``conf/env/own.yaml``),
-    and ``env.key=value`` is accepted for any key, as for a yaml that only gives the name; an algorithm without
-    ``agent=`` starts from the defaults of its class.
+    So does that of a world which an installed package registers. A world starts from its name (``conf/env/own.yaml``),
+    an algorithm from the defaults of its class.
     """
-    arguments = [_OWN.sub(lambda own: f"{_NAMED_BY[own[1]]}={own[2]}", entry) for entry in arguments]
-    given = {entry.lstrip("+").partition("=")[0]: entry.partition("=")[2] for entry in arguments if "=" in entry}
-    for group, path in _NAMED_BY.items():
-        key = path.partition(".")[2]
-        name = given.get(path)
-        if name is None and group in given:
-            with suppress(ConfigError, OSError, UnicodeError):  # reported in full when it is composed
-                options = catalogue.group_options(group, given[group], catalogue.folders(arguments))
-                name = next((entry.value.strip("'\"") for entry in options if entry.key == key), None)
-        if name is None or not (is_own(name) if group == "env" else ":" in name):
-            continue
-        arguments = open_group(group)(arguments)
-        if {group, "resume", "checkpoint"} & given.keys():
-            continue
-        arguments = [*arguments, f"{group}=own"]
-        if group == "agent":
-            from hydra.core.config_store import ConfigStore
+    group, _, name = entry.partition("=")
+    if group == "env" and (_CLASS.fullmatch(name) or (is_own(name) and name in installed_worlds())):
+        return ["env=own", f"env.name={name}"]
+    if group != "agent" or not _CLASS.fullmatch(name):
+        return [entry]
+    from rlstack.agents import completed  # imports the user's class and torch
 
-            from rlstack.agents import completed  # imports the user's class and torch
-
-            defaults = completed({"name": name.rpartition(":")[2].lower(), "algorithm": name})
-            ConfigStore.instance().store("own", defaults, group="agent")
-    return arguments
+    defaults = completed({"name": name.rpartition(":")[2].lower(), "algorithm": name})
+    ConfigStore.instance().store("own", defaults, group="agent")
+    return ["agent=own"]
 
 
-def _parted(arguments: Sequence[str], config_name: str) -> tuple[list[str], list[str]]:
+def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separates flags with their values from overrides.
 
     Raises:
@@ -338,10 +309,11 @@ def _parted(arguments: Sequence[str], config_name: str) -> tuple[list[str], list
             overrides.append(f"~{name}")  # Hydra's way to choose nothing, or to drop what an experiment has chosen
         elif not entry.startswith("-"):
             if _NO_NAME.fullmatch(value) and (conf_dir() / name).is_dir():
-                raise ConfigError(missing_option(name, value, catalogue.names(name, catalogue.folders())))
+                raise ConfigError(missing_option(name, value, list(option_files(name))))
             overrides.append(entry)
         elif name not in _FLAGS:
-            raise ConfigError(_unknown_flag(name, value or "".join(rest[:1]), config_name))
+            guess = did_you_mean(name, [flag for flag in _FLAGS if flag.startswith("--")])
+            raise ConfigError(f"{name}: unknown flag, {guess}options have the form key=value, see --help")
         else:
             flags.append(entry)
             if _FLAGS[name] and not joined and rest and "=" not in rest[0].removeprefix(os.sep):
@@ -349,53 +321,24 @@ def _parted(arguments: Sequence[str], config_name: str) -> tuple[list[str], list
     return flags, overrides
 
 
-def _unknown_flag(flag: str, value: str, config_name: str) -> str:
-    """Returns the message for a flag that does not exist; one named after an option is given as ``key=value``."""
-    groups, options = offered(config_name)
-    known = {name: name for name in (*groups, *(option.key for option in options))}
-    if "agent" in groups:
-        known = {item.name: f"agent.{item.name}" for config in CONFIGS.values() for item in fields(config)} | known
-    key = flag.lstrip("-").replace("-", "_")
-    meant = next((known[name] for name in (key, *synonyms(key)) if name in known), None)
-    if meant is None:
-        guess = did_you_mean(flag, [name for name in _FLAGS if name.startswith("--")])
-        return f"{flag}: unknown flag, {guess}options have the form key=value, see --help"
-    given = "<value>" if not value or value.startswith("-") or "=" in value else value
-    return f"{flag}: unknown flag, write {meant}={given}"
-
-
 @contextmanager
-def _composed(config_name: str, arguments: Sequence[str], given: Mapping[str, Any]) -> Iterator[DictConfig]:
+def _composed(config_name: str, arguments: Sequence[str]) -> Iterator[DictConfig]:
     """Yields the configuration of a command line, which inside the context is also Hydra's own, as in a Hydra job.
-
-    Args:
-        given: Python values by their overrides. Hydra reads only the choices from groups among these overrides, which
-            are texts; the other values are set in what it has composed.
 
     Raises:
         ConfigError: a flag is only valid on the command line.
     """
-    flags, overrides = _parted(arguments, config_name)
+    flags, overrides = _parted(arguments)
     for name in (entry.partition("=")[0] for entry in flags if entry.startswith("-")):
-        if name not in catalogue.FOLDER_FLAGS:
+        if name not in FOLDER_FLAGS:
             raise ConfigError(f"{name}: a flag of the command line; in Python, several runs are a loop")
-    where = catalogue.folders(flags)
-    folders = [folder for folder in where if folder != conf_dir()]
+    folders = own_folders(flags)
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"--config-dir: {folder} is not a folder{nearest_path(folder)}")
     searched = [override("hydra.searchpath", [f"file://{folder.absolute()}" for folder in folders])] if folders else []
-    values = [
-        entry
-        for entry in overrides
-        if entry.lstrip("+") in given and not any((folder / entry.partition("=")[0]).is_dir() for folder in where)
-    ]
-    composed = [entry for entry in overrides if entry not in values]
     with hydra_set_aside():
-        cfg = compose(config_name, [*composed, *searched], return_hydra_config=True)
-    replace_mappings(cfg, composed)
-    for entry in values:
-        set_value(cfg, entry, given[entry.lstrip("+")])
+        cfg = compose(config_name, [*overrides, *searched], return_hydra_config=True)
     cfg.hydra.overrides.task = overrides
     before, HydraConfig.instance().cfg = HydraConfig.instance().cfg, None
     try:
@@ -423,6 +366,9 @@ def _work_shown(quiet: bool = False) -> Iterator[None]:
         yield
 
 
+# -- errors --------------------------------------------------------------------------------------------------------
+
+
 def user_errors() -> AbstractContextManager[None]:
     """Ends the process on a user's mistake with one line and no traceback; bugs propagate."""
     return exit_in_one_line(explain)
@@ -437,12 +383,14 @@ def job_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = explain(error)
-        line = f"{type(error).__name__}: {error}" if told is None else told
+        from rlstack.sweeps.folder import note_result
+
+        message = explain(error)
+        line = f"{type(error).__name__}: {error}" if message is None else message
         note_result(error=line)
-        if told is None or os.environ.get("RLSTACK_FULL_ERROR") == "1":
+        if message is None or os.environ.get("RLSTACK_FULL_ERROR") == "1":
             traceback.print_exc()
-        raise (RuntimeError if told is None else ConfigError)(line) from None
+        raise (RuntimeError if message is None else ConfigError)(line) from None
 
 
 def explain(error: BaseException) -> str | None:
@@ -451,10 +399,7 @@ def explain(error: BaseException) -> str | None:
         error = error.__cause__
     match error:
         case MissingConfigException(missing_cfg_file=str(file), options=options) if options is not None:
-            path = file.removesuffix(".yaml")
-            text = _missing(path, options) if path not in _PLUGINS else _not_installed(path)
-        case MissingConfigException():
-            text = str(error).partition("\n")[0]
+            text = _missing(file.removesuffix(".yaml"), options)
         case OverrideParseException():
             text = _unreadable(error)
         case ConfigCompositionException(__cause__=ConfigAttributeError() | ConfigKeyError() as cause):
@@ -468,8 +413,12 @@ def explain(error: BaseException) -> str | None:
             text = (f"{error.full_key}: " if error.full_key else "") + _first_line(str(error))
         case MarkedYAMLError(problem_mark=mark) if mark is not None:
             text = f"{mark.name}:{mark.line + 1}: {error.problem}"
+        case MissingConfigException():
+            text = _first_line(str(error))
         case ConfigError() | HydraException() | YAMLError():
             text = str(error)
+        case ModuleNotFoundError() if (error.name or "").startswith("rlstack."):
+            text = f"this installation has no {error.name}, which this needs"
         case _:
             return None
     return " ".join(text.split())
@@ -478,21 +427,18 @@ def explain(error: BaseException) -> str | None:
 def _missing(path: str, options: Sequence[str]) -> str:
     """Returns the message for ``group/name``, a file that does not exist; the name may include a sub-folder."""
     group, _, name = path.partition("/")
+    if path in _PLUGINS:
+        extra = _PLUGINS[path]
+        further = ", then pip install --no-deps hydra-ray-launcher" if extra == "ray" else ""
+        return f"{path.replace('launcher/', 'launcher=')} {needs(extra)}{further}"
     if group == "env" and ":" in name:
         return f"env: {name!r} is not the name of a world; name your own class alone, on the command line: env={name}"
-    folders = catalogue.folders(sys.argv[1:])
-    if found := catalogue.names(group, folders):
+    folders = own_folders(sys.argv[1:])
+    if found := list(option_files(group, folders)):
         own = f"; {group}/{name}.yaml in a folder of yours needs --config-dir <folder>"
-        return missing_option(group, name, found) + ("" if len(folders) > 1 or nearest(name, found) else own)
+        return missing_option(group, name, found) + ("" if folders or nearest(name, found) else own)
     group, _, name = path.rpartition("/")
     return missing_option(group, name, options)
-
-
-def _not_installed(option: str) -> str:
-    """Returns the message for an option of Hydra's that a package brings, such as ``hydra/launcher/joblib``."""
-    extra, (group, _, name) = _PLUGINS[option], option.rpartition("/")
-    further = ", then pip install --no-deps hydra-ray-launcher" if extra == "ray" else ""
-    return f"{group}={name} {needs(extra)}{further}"
 
 
 def _unreadable(error: OverrideParseException) -> str:
@@ -513,12 +459,11 @@ def _unreadable(error: OverrideParseException) -> str:
 def _unknown(error: OmegaConfBaseException) -> str:
     """Returns the message for an unknown key, or for a key of a group from which nothing is chosen."""
     key, siblings = _key_and_siblings(error)
-    if not (conf_dir() / key).is_dir():
-        root = {} if "." in key else error.parent_node
-        groups = [(group, root[group]) for group in ("agent", "env") if OmegaConf.is_dict(root.get(group))]
-        return unknown_key(key, siblings, [f"{group}.{name}" for group, options in groups for name in options])
-    names = ", ".join(sorted(path.stem for path in (conf_dir() / key).glob("*.yaml")))
-    return f"{key}: none is chosen yet; choose one with {key}=<name>: {names}"
+    if (conf_dir() / key).is_dir():
+        return f"{key}: none is chosen yet; choose one with {key}=<name>: {', '.join(option_files(key))}"
+    root = {} if "." in key else error.parent_node
+    groups = [(group, root[group]) for group in ("agent", "env") if OmegaConf.is_dict(root.get(group))]
+    return unknown_key(key, siblings, [f"{group}.{name}" for group, options in groups for name in options])
 
 
 def _key_and_siblings(error: OmegaConfBaseException) -> tuple[str, list[str]]:
@@ -531,16 +476,3 @@ def _key_and_siblings(error: OmegaConfBaseException) -> tuple[str, list[str]]:
 def _first_line(text: str, skip: str = "\0") -> str:
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line and not line.startswith(skip)), text)
-
-
-@contextmanager
-def _all_errors_reach_us() -> Iterator[None]:
-    """Prevents Hydra from printing errors itself."""
-    before = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop("HYDRA_FULL_ERROR")
-        if before is not None:
-            os.environ["HYDRA_FULL_ERROR"] = before

@@ -1,31 +1,29 @@
-"""Converts an agent from elsewhere to a native one: ``rlstack convert sb3 model.zip out=mine.pt env=<group>``."""
+"""Converts an agent from elsewhere to a native one, or a policy to a program that does not need rlstack.
+
+``rlstack convert sb3 model.zip out=mine.pt env=<group>``, ``rlstack convert checkpoint=runs/<run> format=onnx``.
+"""
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import warnings
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.config.errors import missing_option
 from rlstack.config.overrides import override, quoted
+from rlstack.config.rooms import Kind, registered, target
 
-if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
-    from torchrl.envs import EnvBase
-
-    from rlstack.agents import Agent
-
-CONVERTED = ("arena", "marinenav", "sb3")
-_OPTIONS = {"arena": "normalization", "marinenav": "agent_type", "sb3": "vecnormalize"}
-"""The option that only agents of one kind have, by kind."""
-_UNKNOWN = ("torchscript", "onnx", "callable")
-_OTHERS = (*_UNKNOWN, "rlstack")
+KINDS: dict[str, Kind] = registered("KINDS")
+_OPTIONS = ("vecnormalize", "normalization", "agent_type")
+"""The keys that are options of some kind of agents."""
 _INPUTS = 256
 
 
@@ -35,6 +33,9 @@ class ConvertConfig:
 
     kind: str | None
     path: str | None
+    checkpoint: str | None
+    which: Literal["latest", "best"]
+    format: str
     out: str | None
     vecnormalize: str | None
     normalization: str | None
@@ -42,49 +43,88 @@ class ConvertConfig:
     total_frames: int | None
     agent: dict[str, Any] | None = None
     env: dict[str, Any] | None = None
+    allow: list[str] = field(default_factory=list)
 
 
 def positional(arguments: list[str]) -> list[str]:
     """Turns the words ``sb3 model.zip`` into ``kind=sb3 path=model.zip``."""
-    first = next((index for index, entry in enumerate(arguments) if entry in (*CONVERTED, *_OTHERS)), 0)
+    first = next((index for index, entry in enumerate(arguments) if entry in (*KINDS, "rlstack")), 0)
     rewritten = list(arguments)
     for name, index in zip(("kind", "path"), range(first, len(arguments))):
         if arguments[index].partition("=")[0] in ConvertConfig.__dataclass_fields__:
             break
         rewritten[index] = f"{name}={quoted(arguments[index])}"
-    return open_group("agent", "env.kwargs")(rewritten)
+    return rewritten
 
 
 @as_module
 def convert(*words: str, quiet: bool = False, **keys: Any) -> Path:
-    """Converts an agent from elsewhere to a native one as the command ``rlstack convert`` does.
+    """Converts an agent, or exports a policy, as the command ``rlstack convert`` does.
 
     Args:
         words: arguments as on the command line, such as ``"sb3", "model.zip"``.
         quiet: prints nothing but warnings.
         keys: keys of ``conf/convert.yaml``.
 
-    Returns the path of the checkpoint.
+    Returns the path of the checkpoint, or of the program.
 
     Example:
+        >>> rlstack.convert(checkpoint="runs/<run>", format="onnx")
         >>> rlstack.convert("sb3", "model.zip", "env.id=CartPole-v1", env="gymnasium", out="mine.pt")
     """
     return command.call(run, words, keys, quiet)
 
 
 def run(cfg: DictConfig) -> Path:
-    """Loads and converts the agent, compares both on random observations, and writes the checkpoint."""
+    """Converts in the direction that the keys say."""
     config = build(ConvertConfig, cfg)
+    return to_native(config) if config.checkpoint is None else to_program(config)
+
+
+def to_program(config: ConvertConfig) -> Path:
+    """Loads a checkpoint, exports its agent's greedy policy and prints where the files are."""
+    if config.kind is not None or config.path is not None or config.env is not None:
+        raise ConfigError("checkpoint: takes no kind, path and env; its policy is written as format=onnx or another")
+    from rlstack.adapters.exporting import INPUTS, beside, export_policy
+    from rlstack.runs.loading import load
+    from rlstack.runs.run_directory import named
+
+    loaded = load(named(str(config.checkpoint), "checkpoint"), which=config.which, agent=config.agent)
+    if (kind := KINDS.get(config.format)) is not None and kind.export is not None:
+        files: list[Path] = target(kind.export)(loaded, config.out)
+        for file in files:
+            print(f"wrote {file}")
+        return files[0]
+    ending = "pt" if config.format == "torchscript" else "onnx"
+    out = loaded.folder / "exports" / f"{loaded.path.stem}_policy.{ending}" if config.out is None else Path(config.out)
+    exported = export_policy(loaded.agent, out, config.format, frames=loaded.frames)
+    if "note" in exported.description:
+        print(f"note: {exported.description['note']}")
+    for entry in exported.description["inputs"]:
+        print(f"input {entry['name']}: {entry['dtype']} {entry['shape']}")
+    output = exported.description["output"]
+    print(f"output {output['name']}: {output['dtype']} {output['shape']}, {output['meaning']}")
+    print(f"{exported.agreement} on {INPUTS} random inputs")
+    print(f"wrote {exported.path} and {beside(exported.path)}")
+    return exported.path
+
+
+def to_native(config: ConvertConfig) -> Path:
+    """Loads and converts the agent, compares both on random observations, and writes the checkpoint."""
     _check(config)
     from rlstack.files.safe_load import reason
     from rlstack.runs.checkpoint import write_checkpoint
     from rlstack.runs.loading import overrides
     from rlstack.runs.worlds import build_world
 
-    env_config = _env(config)
+    module = importlib.import_module(str(KINDS[str(config.kind)].conversion))
+    options = {key: getattr(config, key) for key in _OPTIONS if getattr(config, key) is not None}
+    world = module.own_world(str(config.path), options) if config.env is None else None
+    env_config = load_group("env", *world) if world is not None else dict(config.env or {})
     with closing(build_world(env_config, num_worlds=1)) as env, warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
-        agent, original, frames = _converted(config, env)
+        length = {} if config.total_frames is None else {"total_frames": config.total_frames}
+        agent, original, frames = module.converted(str(config.path), env, options, {**(config.agent or {}), **length})
     compared = _compare(agent, original, str(config.path))
     out, total, name = Path(str(config.out)), agent.total_frames, agent.config.name
     content = {
@@ -105,74 +145,33 @@ def run(cfg: DictConfig) -> Path:
     # The options that differ from the yaml with the same name.
     usual = to_plain(build(type(agent).Config, load_group("agent", name), "agent"))
     changed = overrides({key: value for key, value in content["agent"].items() if value != usual[key]})
-    shown = " ".join(filter(None, (f"agent={name}", changed, _world_given(config, env_config))))
+    shown = " ".join(filter(None, (f"agent={name}", changed, _world_given(world))))
     print(f"train it on:  rlstack train {shlex.quote(override('init', out))} {shown} total_frames={total}")
     return out
 
 
 def _check(config: ConvertConfig) -> None:
-    from rlstack.agents.foreign import KINDS
-
     if config.kind is None or config.path is None:
-        raise ConfigError("kind and path: missing; rlstack convert <kind> <path> out=<checkpoint> env=<group>")
-    if config.kind in _UNKNOWN:
+        raise ConfigError("kind and path: missing, or checkpoint=<run>; see rlstack convert --help")
+    if config.kind == "rlstack":
+        raise ConfigError(f"rlstack: is native already; begin a run from it: init={config.path}")
+    if config.kind not in KINDS:
+        raise ConfigError(missing_option("kind", config.kind, [kind for kind in KINDS if KINDS[kind].conversion]))
+    if KINDS[config.kind].conversion is None:
         raise ConfigError(
             f"{config.kind}: a program whose layers are not known cannot be converted; use it with agent=legacy, or "
             f"teach an agent to act like it with imitation.expert={config.kind}:{config.path}"
         )
-    if config.kind == "rlstack":
-        raise ConfigError(f"rlstack: is native already; begin a run from it: init={config.path}")
-    if config.kind not in CONVERTED:
-        raise ConfigError(missing_option("kind", config.kind, [kind for kind in KINDS if kind in CONVERTED]))
     if config.out is None:
         raise ConfigError("out: missing, the checkpoint to write: out=converted.pt")
     if Path(config.out).is_dir():
         raise ConfigError(f"out: {config.out} is a folder, the checkpoint to write is a file: out=converted.pt")
-    for kind, option in _OPTIONS.items():
-        if kind != config.kind and getattr(config, option) is not None:
+    for option in _OPTIONS:
+        if option not in KINDS[config.kind].options and getattr(config, option) is not None:
             raise ConfigError(f"{option}: agents of kind {config.kind} have none")
 
 
-def _env(config: ConvertConfig) -> dict[str, Any]:
-    if config.env is not None:
-        return config.env
-    if config.kind == "arena":
-        from rlstack.adapters.arena import style_of
-
-        return load_group("env", "arena", {"style": style_of(str(config.path), config.normalization)})
-    if config.kind == "sb3":
-        raise ConfigError("env: missing, the world that the agent acts in: env=gymnasium env.id=CartPole-v1")
-    from rlstack.adapters.marinenav import load_published
-    from rlstack.adapters.marinenav.weights import CONTINUOUS
-
-    published = load_published(str(config.path), config.agent_type)
-    continuous = published.agent_type is None or published.agent_type in CONTINUOUS
-    return load_group("env", "marinenav_published", {"continuous_actions": continuous})
-
-
-def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, Any, int]:
-    """Returns the native agent, the original as a policy of the env, and the number of frames it was trained for."""
-    path, options = str(config.path), dict(config.agent or {})
-    if config.total_frames is not None:
-        options["total_frames"] = config.total_frames
-    if config.kind == "marinenav":
-        from rlstack.adapters.marinenav import published_agent, published_policy
-
-        agent = published_agent(path, env, agent_type=config.agent_type, **options)
-        return agent, published_policy(path, env, config.agent_type), 0
-    if config.kind == "arena":
-        from rlstack.adapters.arena import arena_agent, arena_policy, load_files
-
-        files = load_files(path, config.normalization)
-        return arena_agent(files, env, **options), arena_policy(files, env), files.num_timesteps
-    from rlstack.adapters.sb3 import load_sb3, sb3_policy
-    from rlstack.adapters.sb3.native import sb3_agent
-
-    model = load_sb3(path, config.vecnormalize)
-    return sb3_agent(model, env, **options), sb3_policy(model, env), model.num_timesteps
-
-
-def _compare(agent: Agent, original: Any, path: str) -> str:
+def _compare(agent: Any, original: Any, path: str) -> str:
     """Compares the actions of both for random observations, and describes how well they agree.
 
     Raises:
@@ -199,12 +198,13 @@ def _compare(agent: Agent, original: Any, path: str) -> str:
     return f"{found} on {_INPUTS} random observations"
 
 
-def _world_given(config: ConvertConfig, env: dict[str, Any]) -> str:
-    """Returns the world as given on the command line."""
+def _world_given(own: tuple[str, dict[str, Any]] | None) -> str:
+    """Returns the world as given on the command line, or the agent's own."""
     from hydra.core.hydra_config import HydraConfig
 
-    if config.env is None:
-        return f"env=arena env.style={env['style']}" if config.kind == "arena" else "env=marinenav_published"
+    if own is not None:
+        name, options = own
+        return " ".join([f"env={name}", *(override(f"env.{key}", value) for key, value in options.items())])
     if not HydraConfig.initialized():
         return "env=<the same>"
     given = [entry for entry in HydraConfig.get().overrides.task if entry.lstrip("+~").partition("=")[0][:3] == "env"]

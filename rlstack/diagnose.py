@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.envs.whole_files import write_json
 
@@ -112,7 +112,7 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> MeasuredTraining:
     return measured
 
 
-command = HydraCommand("diagnose", open_group("agent", "env.kwargs"))
+command = HydraCommand("diagnose")
 main = command.line(run)
 
 if __name__ == "__main__":

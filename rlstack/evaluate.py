@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
-from rlstack.config import ConfigError, Interval, build, load_group, to_plain
+from rlstack.command import HydraCommand, as_module
+from rlstack.config import ConfigError, Interval, build, load_group
 from rlstack.config.overrides import given_keys
 from rlstack.training.run import TrainedRun
 
@@ -30,7 +28,6 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
 
 _TRAINED = ("greedy", "explore")
 USUAL_EPISODES = 60  # the default of conf/evaluate.yaml
-_LONGEST = 60  # letters for the opponents in a folder's name
 
 
 @dataclass
@@ -80,26 +77,6 @@ class Candidate:
 Judged: TypeAlias = Union[str, Path, TrainedRun, "LoadedRun", "Agent", "TensorDictModuleBase", Callable[..., Any]]
 
 
-@overload
-def evaluate(
-    judged: Judged | None = None,
-    env: Any = None,
-    /,
-    *words: str,
-    opponents: None = None,
-    quiet: bool = False,
-    **keys: Any,
-) -> Evaluation: ...
-@overload
-def evaluate(
-    judged: Judged | None = None,
-    env: Any = None,
-    /,
-    *words: str,
-    opponents: list[Any],
-    quiet: bool = False,
-    **keys: Any,
-) -> dict[str, Any]: ...
 @as_module
 def evaluate(
     judged: Judged | None = None,
@@ -109,21 +86,21 @@ def evaluate(
     opponents: list[Any] | None = None,
     quiet: bool = False,
     **keys: Any,
-) -> Evaluation | dict[str, Any]:
-    """Evaluates an agent as the command ``rlstack evaluate`` does, and returns the results that it prints.
+) -> Any:
+    """Evaluates an agent as the command ``rlstack evaluate`` does.
 
     Args:
         judged: a run's folder or a checkpoint, :func:`rlstack.train`'s or :func:`rlstack.load`'s result, or
             ``kind:path`` of an agent from elsewhere; or an object that acts: an agent, a policy that TorchRL's
-            collectors accept, or a function of observations (see :func:`rlstack.adapters.protocols.foreign_policy`).
+            collectors accept, or a function of observations (kind ``callable`` of :func:`rlstack.load_policy`).
         env: option of the group ``env``, or a class; None for the world that a run was trained in.
         words: arguments as on the command line, such as ``"env.max_steps=200"``.
         opponents: opponents to play games against instead; the content of ``results.json`` is then returned.
         quiet: prints nothing but warnings.
         keys: keys of ``conf/evaluate.yaml``, such as ``episodes`` and ``seed``.
 
-    Results for an agent from a file go where the command writes them; those for an object that acts only to
-    ``output``.
+    Returns the :class:`rlstack.evaluation.results.Evaluation`. Results for an agent from a file go where the command
+    writes them; those for an object that acts only to ``output``.
 
     Raises:
         ConfigError: the keys are wrong, or the agent cannot act in this world; the message has one line.
@@ -154,63 +131,75 @@ def run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
         acting: an object that acts, in place of a loaded agent; see :func:`evaluate`.
     """
     config = build(EvaluateConfig, cfg)
-    if config.checkpoint is not None and ":" in config.checkpoint and "algorithm" not in (config.agent or {}):
-        from rlstack.agents.foreign import parse
+    _name_foreign(config)
+    _check(config, acting)
+    from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-        kind, path = parse(config.checkpoint)
-        if kind not in ("rlstack", "zoo"):
-            config.checkpoint = None
-            config.agent = load_group("agent", "legacy", {**(config.agent or {}), "kind": kind, "path": path})
-    if config.policy not in _TRAINED and any(given is not None for given in (config.checkpoint, config.agent, acting)):
-        raise ConfigError(f"policy: {config.policy!r}, allowed with a checkpoint or an agent: {', '.join(_TRAINED)}")
-    if config.policy not in _TRAINED and config.opponents is not None:
-        raise ConfigError("opponents: a world's own players are compared in a league, see rlstack league")
-    foreign = "algorithm" in (config.agent or {})
-    if foreign and config.checkpoint is not None:
-        raise ConfigError("agent: a checkpoint contains its agent; set single keys of it, such as agent.cvar=0.25")
-    if acting is not None and (config.checkpoint is not None or config.agent is not None):
-        raise ConfigError("checkpoint, agent: the agent is already given")
-    if config.checkpoint is None and not foreign and acting is None and config.policy in _TRAINED:
-        raise ConfigError("checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>")
-    if foreign and config.policy == "explore" and not (config.agent or {}).get("epsilon"):
-        raise ConfigError("policy: explore is for a checkpoint; an agent from elsewhere explores by agent.epsilon=0.1")
-    if foreign and config.which == "best":
-        raise ConfigError("which: only for checkpoint=<run>; with agent=legacy agent.kind=rlstack use agent.which")
-    if config.opponents == []:
-        raise ConfigError("opponents: [] names nobody to play against; give at least one, such as opponents=[random]")
-    if config.opponents is not None and config.episodes_file is not None:
-        raise ConfigError("episodes_file: given episodes cannot be played against opponents; leave out one of the two")
-
-    if config.opponents is not None and config.transitions is not None:
-        raise ConfigError("transitions: games cannot be recorded; leave out opponents")
-
+    from rlstack import envs
+    from rlstack.evaluation.evaluator import as_evaluated
     from rlstack.runs.worlds import choose_device
     from rlstack.training.preflight import check_fits, episodes_of
     from rlstack.training.recorded import check_target
 
     check_target(config.transitions)
-
     device = choose_device(config.device)
     check_fits("the evaluation", [episodes_of(config.episodes, "episodes")])
     if acting is not None:
-        return _judge_acting(config, acting, device)
-    if config.policy not in _TRAINED:
+        judged, device = from_object(config, acting, device)
+    elif config.policy not in _TRAINED:
         judged = from_world(config)
+    elif config.checkpoint is None:
+        judged = from_elsewhere(config, device)
     else:
-        judged = from_elsewhere(config, device) if foreign else from_checkpoint(config, device)
-    return _results(config, judged, device)
+        judged = from_checkpoint(config, device)
+    world, given = judged.env["name"], given_keys("env")
+    decided = envs.world_hooks(world).decided_by_episodes if config.opponents is None else ()
+    for key in sorted(given.intersection(decided)):
+        reason = "since the episodes of an evaluation determine it; rlstack watch can play others"
+        raise ConfigError(f"env.{key}: has no effect, {reason}")
+    judged = replace(judged, env=as_evaluated(world, judged.env, given))
+    drawn = ExplorationType.RANDOM if config.policy == "explore" else ExplorationType.DETERMINISTIC
+    with nullcontext() if acting is None else set_exploration_type(drawn):
+        return (judge if config.opponents is None else play_games)(config, judged, device)
 
 
-def _results(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Evaluation | dict[str, Any]:
-    from rlstack import envs
-    from rlstack.evaluation.evaluator import as_evaluated
+def _name_foreign(config: EvaluateConfig) -> None:
+    """Replaces ``checkpoint=kind:path`` of an agent from elsewhere by the agent that acts like it."""
+    if config.checkpoint is None or ":" not in config.checkpoint or "algorithm" in (config.agent or {}):
+        return
+    from rlstack.agents.foreign import parse
 
-    decided = envs.world_hooks(judged.env["name"]).decided_by_episodes if config.opponents is None else ()
-    if vain := sorted(given_keys("env").intersection(decided)):
-        told = "since the episodes of an evaluation determine it; rlstack watch can play others"
-        raise ConfigError(f"env.{vain[0]}: has no effect, {told}")
-    played = replace(judged, env=as_evaluated(judged.env["name"], judged.env, given_keys("env")))
-    return (judge if config.opponents is None else play_games)(config, played, device)
+    kind, path = parse(config.checkpoint)
+    if kind not in ("rlstack", "zoo"):
+        config.checkpoint = None
+        config.agent = load_group("agent", "legacy", {**(config.agent or {}), "kind": kind, "path": path})
+
+
+def _check(config: EvaluateConfig, acting: Any) -> None:
+    """Raises an error for keys that do not go together."""
+    foreign, trained = "algorithm" in (config.agent or {}), config.policy in _TRAINED
+    games = config.opponents is not None
+    given = [value for value in (config.checkpoint, config.agent, acting) if value is not None]
+    for wrong, message in (
+        (not trained and given, f"policy: {config.policy!r}, allowed with a checkpoint or an agent: greedy, explore"),
+        (not trained and games, "opponents: a world's own players are compared in a league, see rlstack league"),
+        (foreign and config.checkpoint is not None, "agent: a checkpoint contains its agent; set agent.cvar=0.25"),
+        (acting is not None and len(given) > 1, "checkpoint, agent: the agent is already given"),
+        (
+            trained and config.checkpoint is None and not foreign and acting is None,
+            "checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>",
+        ),
+        (
+            foreign and config.policy == "explore" and not (config.agent or {}).get("epsilon"),
+            "policy: explore is for a checkpoint; an agent from elsewhere explores by agent.epsilon=0.1",
+        ),
+        (foreign and config.which == "best", "which: an agent from elsewhere takes agent.which"),
+        (config.opponents == [], "opponents: [] names nobody to play against"),
+        (games and config.episodes_file, "episodes_file: given episodes cannot be played against opponents"),
+        (games and config.transitions, "transitions: games cannot be recorded; leave out opponents"),
+    ):
+        if wrong:
+            raise ConfigError(message)
 
 
 def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Evaluation:
@@ -293,50 +282,48 @@ def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) 
     return dict(json.loads((folder / "results.json").read_text(encoding="utf-8")))
 
 
-def _judge_acting(config: EvaluateConfig, acting: Any, device: torch.device) -> Evaluation | dict[str, Any]:
-    """Evaluates an object that acts; see :func:`evaluate`.
+def from_object(config: EvaluateConfig, acting: Any, device: torch.device) -> tuple[Candidate, torch.device]:
+    """Returns an object that acts, see :func:`evaluate`, and the device on which it does.
 
     Raises:
         ConfigError: no world is given, or the object cannot act in it.
     """
     from tensordict.nn import TensorDictModuleBase
     from torch import nn
-    from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-    from rlstack.adapters.protocols import foreign_policy
     from rlstack.agents import Agent
     from rlstack.agents.fit import telling
+    from rlstack.agents.foreign import KINDS
     from rlstack.agents.interface import Interface
+    from rlstack.config.rooms import target
     from rlstack.evaluation.evaluator import check_fit, judging_world
     from rlstack.runs.loading import LoadedRun
     from rlstack.runs.worlds import chosen_world
 
-    of_run, explore = None, config.policy == "explore"
+    of_run = None
     if isinstance(acting, LoadedRun):
         acting, of_run = acting.agent, acting.config["env"]
     env = _without_opponents(config, chosen_world(config.env, of_run))
     name = str(getattr(acting, "__qualname__", type(acting).__qualname__))
     if isinstance(acting, Agent):
         check_fit(acting, env)
-        policy, device = acting.policy(explore=explore), acting.device
-    else:
-        if isinstance(acting, nn.Module):
-            device = next((parameter.device for parameter in acting.parameters()), device)
-        with judging_world(env) as world:
-            world = world.to(device)
-            if isinstance(acting, TensorDictModuleBase):
-                policy, interface = acting, Interface.of(world)
-                with telling(interface, name):
-                    seen = acting(world.reset())
-                if (key := interface.key("action")) not in seen.keys(True):
-                    raise ConfigError(f"{name}: writes {', '.join(map(str, acting.out_keys))}, the world takes {key!r}")
-            elif callable(acting) or hasattr(acting, "act") or hasattr(acting, "predict"):
-                policy = foreign_policy(acting, world)
-            else:
-                raise ConfigError(f"{name}: neither a run nor a policy")
-    judged = Candidate(policy, env, f"{name} ({config.policy})", None, player=name)
-    with set_exploration_type(ExplorationType.RANDOM if explore else ExplorationType.DETERMINISTIC):
-        return _results(config, judged, device)
+        policy, device = acting.policy(explore=config.policy == "explore"), acting.device
+        return Candidate(policy, env, f"{name} ({config.policy})", None, player=name), device
+    if isinstance(acting, nn.Module):
+        device = next((parameter.device for parameter in acting.parameters()), device)
+    with judging_world(env) as world:
+        world = world.to(device)
+        if isinstance(acting, TensorDictModuleBase):
+            policy, interface = acting, Interface.of(world)
+            with telling(interface, name):
+                seen = acting(world.reset())
+            if (key := interface.key("action")) not in seen.keys(True):
+                raise ConfigError(f"{name}: writes {', '.join(map(str, acting.out_keys))}, the world takes {key!r}")
+        elif callable(acting) or hasattr(acting, "act") or hasattr(acting, "predict"):
+            policy = target(KINDS["callable"].policy)(acting, world)
+        else:
+            raise ConfigError(f"{name}: neither a run nor a policy")
+    return Candidate(policy, env, f"{name} ({config.policy})", None, player=name), device
 
 
 def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
@@ -346,6 +333,7 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
         ConfigError: the checkpoint does not exist, the changes are impossible, or the world does not fit the agent.
     """
     from rlstack.evaluation.evaluator import check_fit
+    from rlstack.evaluation.result_names import as_names
     from rlstack.runs.loading import load, overrides
     from rlstack.runs.run_directory import named
     from rlstack.runs.worlds import chosen_world
@@ -358,7 +346,7 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     stem = f"{loaded.frames:012d}" if loaded.run_dir else f"{loaded.path.stem}_{loaded.frames:012d}"
     player = loaded.run_dir.name if loaded.run_dir else loaded.path.stem
     policy = loaded.agent.policy(explore=config.policy == "explore")
-    stem = "_".join([stem, *_as_names(changes)])
+    stem = "_".join([stem, *as_names(changes)])
     return Candidate(policy, env, name, loaded.folder / "evaluations", stem, player, loaded.frames)
 
 
@@ -371,6 +359,7 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     from rlstack.agents import agent_class, build_agent
     from rlstack.agents.legacy import Legacy
     from rlstack.evaluation.evaluator import judging_world
+    from rlstack.evaluation.result_names import as_names, short_hash
     from rlstack.runs.worlds import chosen_world
 
     assert config.agent is not None
@@ -382,9 +371,9 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
         agent = build_agent(config.agent, world, 1, device)
     source = f"{config.agent['kind']}:{config.agent['path']}"
     path = Path(str(config.agent["path"]))
-    called = _as_names(path.stem if path.is_file() else path.name)
+    called = as_names(path.stem if path.is_file() else path.name)
     given = {**config.agent, "path": str(path.resolve()) if path.exists() else str(path)}
-    folder = "_".join([config.agent["kind"], *called, _short_hash(given)])
+    folder = "_".join([config.agent["kind"], *called, short_hash(given)])
     policy = agent.policy(explore=config.policy == "explore")
     return Candidate(policy, env, source, Path("runs") / folder / "evaluations", player=" ".join(called) or "agent")
 
@@ -416,9 +405,11 @@ def from_world(config: EvaluateConfig) -> Candidate:
 
 def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
     """Returns the world's options without opponents: in games, both sides are agents."""
-    from rlstack.runs.worlds import without_opponents
+    if config.opponents is None:
+        return env
+    from rlstack.play.register import without_opponents
 
-    return without_opponents(env) if config.opponents is not None else env
+    return without_opponents(env)
 
 
 def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
@@ -427,6 +418,7 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
     Raises:
         ConfigError: the folder cannot be created.
     """
+    from rlstack.evaluation.result_names import opponent_names, world_names
     from rlstack.runs.run_directory import make_folder
 
     if config.output is not None:
@@ -437,8 +429,8 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
     if config.episodes != USUAL_EPISODES and not config.episodes_file:
         parts += [f"{config.episodes}{'games' if config.opponents else 'episodes'}"]
     parts += ["explore"] if config.policy == "explore" else []
-    parts += _world_names(judged.env) if config.env else []
-    parts += _opponent_names(config.opponents) if config.opponents else []
+    parts += world_names(judged.env) if config.env else []
+    parts += opponent_names(config.opponents) if config.opponents else []
     parts += [Path(config.episodes_file).name.partition(".")[0]] if config.episodes_file else []
     return make_folder(judged.folder / "_".join(parts), "output")
 
@@ -467,55 +459,7 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
     return EpisodeSet(configs, ["all"] * len(configs))
 
 
-# -- names of folders: equal for equal agents, worlds and opponents -----------------------------------------------
-
-
-def _world_names(env: dict[str, Any]) -> list[str]:
-    """Returns a world's name, its ``id`` if it has one, and a hash of options that differ from those of its yaml."""
-    from rlstack.evaluation.evaluator import OURS, as_evaluated
-
-    name, which = str(env.get("name")), env.get("id")
-    try:
-        usual = as_evaluated(name, load_group("env", name))
-    except ConfigError:  # a world without a yaml
-        usual = {}
-    ignored = ("name", "id", *OURS)
-    options, usual = ({key: entries[key] for key in entries if key not in ignored} for entries in (env, usual))
-    called = [*_as_names(name), *(_as_names(str(which)) if which is not None else [])]
-    return [*called, *([] if options == usual else [_short_hash(options)])]
-
-
-def _opponent_names(opponents: list[Any]) -> list[str]:
-    """Returns the names of the opponents, with a hash of paths, whose names may be equal; if long, the hash alone."""
-    plain = all(isinstance(source, str) for source in opponents)
-    text = "_".join(Path(source).name for source in opponents) if plain else ""
-    called = _as_names(text) if len(text) <= _LONGEST else []
-    places = [_place(source) for source in opponents] if plain else []
-    paths = any(place.exists() for place in places)
-    found = [str(place.resolve()) if place.exists() else source for place, source in zip(places, opponents)]
-    sources = found if plain else opponents
-    return ["against", *called, *([_short_hash({"opponents": sources})] if paths or not called else [])]
-
-
-def _place(source: str) -> Path:
-    """Returns the path in a source ``kind:path`` or ``path``."""
-    from rlstack.agents.foreign import KINDS
-
-    kind, colon, path = source.partition(":")
-    return Path(path) if colon and kind in (*KINDS, "checkpoint") else Path(source)
-
-
-def _short_hash(content: dict[str, Any]) -> str:
-    """Returns a hash of six letters."""
-    return hashlib.sha256(json.dumps(to_plain(content), sort_keys=True).encode()).hexdigest()[:6]
-
-
-def _as_names(text: str) -> list[str]:
-    """Splits a text into words that can be part of a folder's name."""
-    return re.sub(r"[^\w=.-]", " ", text.replace("agent.", "")).split()
-
-
-command = HydraCommand("evaluate", open_group("agent", "env"))
+command = HydraCommand("evaluate")
 main = command.line(run)
 
 if __name__ == "__main__":

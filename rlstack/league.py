@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
-from rlstack.config import ConfigError, Interval, build, catalogue, conf_dir, to_plain
+from rlstack.command import HydraCommand, as_module, words_as
+from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.errors import missing_option
+from rlstack.config.groups import option_files
 from rlstack.config.overrides import given_keys
 from rlstack.envs.working import working
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
-    from rlstack.play.commanders import PoolConfig
+    from rlstack.play.candidates import PoolConfig
     from rlstack.play.league import League
     from rlstack.play.matches import GameRunner
     from rlstack.play.players import Source
@@ -80,16 +81,6 @@ class LeagueTrainConfig:
     pool: dict[str, Any] = field(default_factory=dict)
 
 
-def positional(arguments: list[str]) -> list[str]:
-    """Turns the first word that is not an option, such as ``run``, into ``command=run``."""
-    for index, entry in enumerate(arguments):
-        if entry in (*COMMANDS, TRAIN):
-            return [*arguments[:index], f"command={entry}", *arguments[index + 1 :]]
-    if arguments and arguments[0].isalpha():
-        return [f"command={arguments[0]}", *arguments[1:]]
-    return arguments
-
-
 @as_module
 def league(*words: str, quiet: bool = False, **keys: Any) -> League | None:
     """Plays, rates and trains players as the command ``rlstack league`` does.
@@ -104,7 +95,7 @@ def league(*words: str, quiet: bool = False, **keys: Any) -> League | None:
     Example:
         >>> rlstack.league("run", players=["runs/<run>", "random"], games=20).ratings
     """
-    if keys.get("command") == TRAIN or f"command={TRAIN}" in positional(list(words)):
+    if keys.get("command") == TRAIN or _trains(words):
         return _train_command.call(train, words, keys, quiet)
     return _command.call(run, words, keys, quiet)
 
@@ -112,19 +103,8 @@ def league(*words: str, quiet: bool = False, **keys: Any) -> League | None:
 def run(cfg: DictConfig) -> League | None:
     """Runs the command."""
     config = build(LeagueConfig, cfg)
-    if config.command is None:
-        raise ConfigError(f"command: missing, one of {', '.join((*COMMANDS, TRAIN))}")
     if config.command not in COMMANDS:
-        raise ConfigError(missing_option("command", config.command, [*COMMANDS, TRAIN]))
-    given = given_keys()
-    for key in sorted(given):
-        users = [name for name, keys in _USED.items() if key in keys]
-        if users and config.command not in users:
-            raise ConfigError(f"{key}: {config.command!r} does not use it, only {', '.join(users)}; leave it out")
-    needed = {"keep": "save", "video": "save", "output": "replay"}
-    for key in sorted(given & needed.keys()):
-        if getattr(config, needed[key]) is None:
-            raise ConfigError(f"{key}: has no effect without {needed[key]}=; give both or neither")
+        raise ConfigError(missing_option("command", str(config.command), [*COMMANDS, TRAIN]))
     COMMANDS[config.command](config)
     return _league(config.folder)
 
@@ -173,7 +153,7 @@ def show(config: LeagueConfig) -> None:
 
 def evaluate(config: LeagueConfig) -> None:
     """Plays the matches of candidates, which become commanders if they are good enough."""
-    from rlstack.play.commanders import PoolConfig, evaluate_all, to_evaluate
+    from rlstack.play.candidates import PoolConfig, evaluate_all, to_evaluate
     from rlstack.play.league import League
     from rlstack.play.results import show_members
 
@@ -284,7 +264,8 @@ def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> Be
 
 def _runner(env: dict[str, Any], device: str, **options: Any) -> GameRunner:
     from rlstack.play.matches import GameRunner
-    from rlstack.runs.worlds import choose_device, without_opponents, world_options
+    from rlstack.play.register import without_opponents
+    from rlstack.runs.worlds import choose_device, world_options
 
     if not env.get("name"):
         raise ConfigError("env.name: missing; name the world to play in")
@@ -295,8 +276,8 @@ def _runner(env: dict[str, Any], device: str, **options: Any) -> GameRunner:
 def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     """Returns the world of the first player that is a run."""
     from rlstack.play.players import read_source
+    from rlstack.play.register import without_opponents
     from rlstack.runs.loading import load
-    from rlstack.runs.worlds import without_opponents
     from rlstack.runs.zoo import PREFIX
 
     for source in players.values():
@@ -306,20 +287,14 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     raise ConfigError("env: missing, since no player names a world: env=rocket")
 
 
-_GAMES = {"games", "num_worlds", "seed"}
-_USED = {
-    "run": {"env", "players", "mode", "round", "ratings", "plots", "save", "keep", "video", *_GAMES},
-    "rank": {"plots"},
-    "play": {"env", "players", "ratings", "plots", "save", "keep", "video", "replay", "output", *_GAMES},
-    "init": {"env", "ratings"},
-    "add": {"players", "note"},
-    "evaluate": {"players", "pool", *_GAMES},
-}
-"""The keys that only some commands use."""
-
 COMMANDS: dict[str, Callable[[LeagueConfig], None]] = {
-    **{"run": run_league, "rank": rank, "play": play},
-    **{"init": init, "add": add, "list": show, "evaluate": evaluate},
+    "run": run_league,
+    "rank": rank,
+    "play": play,
+    "init": init,
+    "add": add,
+    "list": show,
+    "evaluate": evaluate,
 }
 
 # -- training ------------------------------------------------------------------------------------------------------
@@ -332,9 +307,9 @@ def train_arguments(given: list[str]) -> list[str]:
         folder = next((entry.partition("=")[2] for entry in reversed(given) if entry.startswith("folder=")), FOLDER)
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):  # reported later
             name = json.loads((Path(folder) / "league.json").read_text(encoding="utf-8"))["env"]["name"]
-            world = [f"env={name}"] if name in catalogue.names("env", [conf_dir()]) else []
+            world = [f"env={name}"] if name in option_files("env") else []
     result: list[str] = []
-    for entry in open_group("agent", "env")(given):
+    for entry in given:
         result += world if entry in (TRAIN, f"command={TRAIN}") else [entry]
     return result
 
@@ -347,11 +322,11 @@ def train(cfg: DictConfig) -> League | None:
         told = "'league train' finds the run to continue by itself; rlstack train resume=<run> resumes one"
         raise ConfigError(f"resume: {told}")
 
-    from rlstack.play.commanders import PoolConfig
+    from rlstack.play.candidates import PoolConfig
     from rlstack.play.league import League
+    from rlstack.play.league_training import OpenRun, training_world
     from rlstack.play.players import name_of
     from rlstack.training import run as training
-    from rlstack.training.league import OpenRun, training_world
 
     league, rules = League.open(ours.folder), build(PoolConfig, ours.pool, "pool")
     plain["env"] = training_world(league, rules, plain.get("env") or {}, given_keys("env"))
@@ -370,7 +345,7 @@ def train(cfg: DictConfig) -> League | None:
 
 def submit(league: League, run: Path, ours: LeagueTrainConfig, rules: PoolConfig, plain: dict[str, Any]) -> None:
     """Adds a complete run as a candidate, unless it is one, and evaluates it."""
-    from rlstack.play.commanders import evaluate_all
+    from rlstack.play.candidates import evaluate_all
     from rlstack.play.league import add_candidates, identity
     from rlstack.play.results import show_members
     from rlstack.runs.loading import checkpoint_file
@@ -382,7 +357,7 @@ def submit(league: League, run: Path, ours: LeagueTrainConfig, rules: PoolConfig
     show_members(league)
 
 
-_command = HydraCommand("league", positional)
+_command = HydraCommand("league", words_as("command"))
 _main = _command.line(run)
 _train_command = HydraCommand("league_train", train_arguments)
 _train_main = _train_command.line(train)
@@ -390,7 +365,11 @@ _train_main = _train_command.line(train)
 
 def main() -> Any:
     """Runs the command line; ``train`` composes another configuration."""
-    return _train_main() if f"command={TRAIN}" in positional(sys.argv[1:]) else _main()
+    return _train_main() if _trains(sys.argv[1:]) else _main()
+
+
+def _trains(words: Sequence[str]) -> bool:
+    return TRAIN in words or f"command={TRAIN}" in words
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, build, convert, to_plain
 from rlstack.config.groups import is_own
-from rlstack.config.overrides import given_overrides
+from rlstack.config.overrides import given_overrides, in_sweep
 from rlstack.runs.run_directory import RunDirectory, named
 from rlstack.training import run as runs
 from rlstack.training.config import RESUMABLE, ObjectiveConfig, TrainConfig, is_resumable, with_length
@@ -96,10 +96,12 @@ def _ends(callback: Callback, training: Training, metrics: Mapping[str, Any]) ->
 
 def run(cfg: DictConfig) -> float:
     """Trains a new or resumed run and reports on it; returns its score, for sweeps."""
-    from rlstack.sweeps.search import pruning
+    plain, hooks = prepared(cfg), []
+    if in_sweep():
+        from rlstack.sweeps.search import pruning
 
-    plain = prepared(cfg)
-    with runs.begun(plain, pruning(str(plain["resume"] or plain["run_dir"]))) as training:
+        hooks = pruning(str(plain["resume"] or plain["run_dir"]))
+    with runs.begun(plain, hooks) as training:
         training.execute()
     return _trained(runs.place(training), plain).score
 
@@ -114,12 +116,14 @@ def prepared(cfg: DictConfig) -> dict[str, Any]:
 
 def _trained(run: RunDirectory, plain: dict[str, Any]) -> TrainedRun:
     """Returns the finished run, after recording its score in its sweep."""
-    from rlstack.sweeps.folder import note_result
     from rlstack.training.loggers import score
 
     result = score(run.path, build(ObjectiveConfig, plain.get("objective", {}), "objective"))
-    env = plain["env"]
-    note_result(score=result, run=str(run.path), world=str(env.get("id") or env["name"]))
+    if in_sweep():
+        from rlstack.sweeps.folder import note_result
+
+        env = plain["env"]
+        note_result(score=result, run=str(run.path), world=str(env.get("id") or env["name"]))
     return TrainedRun(run.path, result)
 
 
@@ -131,11 +135,11 @@ def _named(plain: dict[str, Any]) -> dict[str, str]:
 
 def _placed(plain: dict[str, Any]) -> dict[str, Any]:
     """Puts the run's folder into that of its sweep unless it was given."""
-    from rlstack.sweeps.folder import in_sweep, run_of_job
-
     named = isinstance(plain["agent"], dict) and isinstance(plain["env"], dict)  # otherwise reported later
     if plain["run_dir"] is not None or not named or not in_sweep():
         return plain
+    from rlstack.sweeps.folder import run_of_job
+
     return {**plain, "run_dir": run_of_job(run_name(plain["agent"], plain["env"], plain["seed"]))}
 
 
@@ -195,7 +199,7 @@ def _changed(key: str, given: Any, stored: Any) -> str | None:
     return None if given in ("auto", stored) else key
 
 
-command = HydraCommand("train", open_group("agent", "env.kwargs", "imitation.expert_options"), makes_runs=True)
+command = HydraCommand("train", makes_runs=True)
 main = command.line(run)
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 
 from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, build, convert, to_plain
-from rlstack.config.agents import Count, Whole
 from rlstack.config.errors import RunError
+from rlstack.config.options import Count, Whole
 from rlstack.config.overrides import Word
 from rlstack.runs.run_directory import named
 from rlstack.training.hooks import Hook

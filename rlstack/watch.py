@@ -1,4 +1,4 @@
-"""Shows an agent acting: ``rlstack watch checkpoint=runs/<run>``, in a window, a terminal or a film."""
+"""Shows an agent acting: ``rlstack watch checkpoint=runs/<run>``, in a window, a terminal, a film, or its rewards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module, open_group
+from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.errors import did_you_mean
 from rlstack.config.overrides import given_keys
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from torchrl.envs import EnvBase
 
     from rlstack.data.recordings import TransitionRecorder
+    from rlstack.diagnostics.reward_terms import RewardBreakdown
     from rlstack.envs.rendering.window import Window
     from rlstack.evaluation.pictures import ActingPolicy, EpisodeAnimation
 
@@ -41,7 +42,7 @@ class WatchConfig:
     episodes: Annotated[int, Interval(low=1)] | None
     seed: Annotated[int, Interval(low=0, high=2**32 - 1)]
     speed: Annotated[float, Interval(low=0, open_low=True)]
-    show: Literal["auto", "window", "terminal", "numbers"]
+    show: Literal["auto", "window", "terminal", "numbers", "rewards"]
     record: str | None
     replay: str | None
     device: str
@@ -52,7 +53,7 @@ class WatchConfig:
 
 
 @as_module
-def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
+def watch(*words: str, quiet: bool = False, **keys: Any) -> Any:
     """Shows an agent at play as the command ``rlstack watch`` does.
 
     Args:
@@ -60,7 +61,8 @@ def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
         quiet: prints nothing but warnings.
         keys: keys of ``conf/watch.yaml``.
 
-    Returns one line for each episode.
+    Returns one line for each episode; with ``show="rewards"`` the
+    :class:`rlstack.diagnostics.reward_terms.RewardBreakdown` of one.
 
     Example:
         >>> rlstack.watch(checkpoint="runs/<run>", record="film.mp4", episodes=3)
@@ -68,9 +70,11 @@ def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
     return command.call(run, words, keys, quiet)
 
 
-def run(cfg: DictConfig) -> list[str]:
+def run(cfg: DictConfig) -> list[str] | RewardBreakdown:
     """Loads a policy and its world and shows episodes; Ctrl-C ends it without an error, except while recording."""
     config = build(WatchConfig, cfg)
+    if config.show == "rewards":
+        return show_rewards(config)
     if config.record is not None and Path(config.record).suffix.lower() not in _FILMS:
         raise ConfigError(f"record: {config.record} must end in {' or '.join(_FILMS)}")
     if config.record is not None and config.show == "numbers":
@@ -99,40 +103,45 @@ def _show(config: WatchConfig, opened: ExitStack) -> list[str]:
     from rlstack.play.replays import read_replay
     from rlstack.training.recorded import write_recorded
 
-    told: list[str] = []
+    captions: list[str] = []
     shown: WatchedPolicy | None = None
+    if config.replay is None:
+        shown = find_policy(config, given_keys("env"))
+        opened.callback(shown.env.close)
+        if config.transitions is not None:
+            shown = shown._replace(transitions=TransitionRecorder(Interface.of(shown.env).group))
     try:
-        if config.replay is not None:
-            replay = FinishedAnimation(read_replay(Path(config.replay)), Path(config.replay).name)
-            _present(config, iter([replay]), config.replay)
+        if shown is not None:
+            _play(config, shown, captions)
         else:
-            shown = find_policy(config, given_keys("env"))
-            opened.callback(shown.env.close)
-            if config.transitions is not None:
-                shown = shown._replace(transitions=TransitionRecorder(Interface.of(shown.env).group))
-            if config.show == "numbers":
-                _print_numbers(config, shown, told)
-            else:
-                try:
-                    with closing(_animations(config, shown, told)) as animations:
-                        _present(config, animations, shown.name)
-                except NoPicturesError as error:
-                    if config.show != "auto" or config.record is not None:
-                        raise
-                    config.episodes = config.episodes or 1
-                    print(f"{error}; show=auto shows its numbers")
-                    _print_numbers(config, shown, told)
+            file = Path(str(config.replay))
+            _present(config, iter([FinishedAnimation(read_replay(file), file.name)]), str(file))
     except KeyboardInterrupt:
         if config.record is not None:
             raise
-    for line in told:
-        print(line)
+    for caption in captions:
+        print(caption)
     if config.transitions is not None and shown is not None and shown.transitions is not None:
         interface, made = Interface.of(shown.env), shown.transitions.transitions()
         print(f"wrote {write_recorded(config.transitions, made, interface, shown.name)}")
     if config.record is not None:
         print(f"wrote {config.record}")
-    return told
+    return captions
+
+
+def _play(config: WatchConfig, shown: WatchedPolicy, captions: list[str]) -> None:
+    """Plays the episodes in pictures, or in numbers if these are asked for or the world draws none."""
+    if config.show == "numbers":
+        return _print_numbers(config, shown, captions)
+    try:
+        with closing(_animations(config, shown, captions)) as animations:
+            _present(config, animations, shown.name)
+    except NoPicturesError as error:
+        if config.show != "auto" or config.record is not None:
+            raise
+        config.episodes = config.episodes or 1
+        print(f"{error}; show=auto shows its numbers")
+        _print_numbers(config, shown, captions)
 
 
 class NoPicturesError(ConfigError):
@@ -153,8 +162,7 @@ def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title:
         return
     shown, hold = [next(animations)], HOLD_SECONDS
     screen: Window | None = None
-    display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if config.show == "window" or (config.show == "auto" and display):
+    if config.show == "window" or (config.show == "auto" and has_display()):
         height, width = shown[0].draw(shown[0].span[0]).shape[:2]
         try:
             screen = TkWindow((width, height), title)
@@ -173,6 +181,12 @@ def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title:
                 return
 
 
+def has_display() -> bool:
+    """Returns whether a window can be opened here."""
+    named = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return sys.platform in ("darwin", "win32") or bool(named)
+
+
 def _numbers_of(config: WatchConfig) -> Iterator[int]:
     """Returns the numbers of the episodes: without end only if somebody watches, in a terminal or a window."""
     watched = sys.stdout.isatty() or config.show in ("auto", "window")
@@ -181,8 +195,10 @@ def _numbers_of(config: WatchConfig) -> Iterator[int]:
     return iter(range(1, (config.episodes or 1) + 1))
 
 
-def _animations(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> Generator[EpisodeAnimation, None, None]:
-    """Yields the episodes one after another; appends the caption of each one shown to ``told``."""
+def _animations(
+    config: WatchConfig, shown: WatchedPolicy, captions: list[str]
+) -> Generator[EpisodeAnimation, None, None]:
+    """Yields the episodes one after another; appends the caption of each one shown to ``captions``."""
     from rlstack.evaluation.pictures import LiveEpisode, animate
 
     for number in _numbers_of(config):
@@ -195,10 +211,10 @@ def _animations(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> G
         try:
             yield animation
         finally:
-            told.append(animation.caption)
+            captions.append(animation.caption)
 
 
-def _print_numbers(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> None:
+def _print_numbers(config: WatchConfig, shown: WatchedPolicy, captions: list[str]) -> None:
     from rlstack.evaluation.pictures import LiveEpisode, numbers
 
     for number in _numbers_of(config):
@@ -206,7 +222,37 @@ def _print_numbers(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -
         while not episode.over:
             episode.step()
             print(f"{episode.steps:>5}  {numbers(episode.latest)}", flush=True)
-        told.append(episode.caption)
+        captions.append(episode.caption)
+
+
+def show_rewards(config: WatchConfig) -> RewardBreakdown:
+    """Plays an episode, prints one line for each term of its reward, and draws the plots."""
+    if config.checkpoint is None:
+        raise ConfigError("checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>")
+    from rlstack.diagnostics.reward_terms import draw_curves, draw_episode, play_episode, read_curves
+    from rlstack.evaluation.evaluator import check_fit
+    from rlstack.runs.loading import load
+    from rlstack.runs.run_directory import make_folder, named
+    from rlstack.runs.worlds import chosen_world, world_options
+
+    loaded = load(named(config.checkpoint, "checkpoint"), which=config.which, agent=config.agent)
+    env = chosen_world(config.env, loaded.config["env"])
+    check_fit(loaded.agent, env)
+    policy = loaded.agent.policy(explore=config.policy == "explore")
+    episode = play_episode(policy, env["name"], world_options(env), config.seed, given_keys("env"))
+    folder = Path(config.record) if config.record else (loaded.run_dir or loaded.path.parent) / "rewards"
+    make_folder(folder, "record")
+    steps = len(next(iter(episode.terms.values())))
+    print(f"an episode of {steps} steps in {env['name']}, seed {config.seed}: return {episode.returned:.3f}")
+    for name, values in sorted(episode.terms.items(), key=lambda entry: -abs(entry[1].sum())):
+        if values.any():
+            print(f"  {name:<18} {values.sum():>9.3f}   paid in {(values != 0).mean():.0%} of the steps")
+    draw_episode(episode, folder / "episode.png", f"{env['name']}, seed {config.seed}: return {episode.returned:.2f}")
+    print(f"wrote {folder / 'episode.png'}")
+    if loaded.run_dir is not None:
+        draw_curves(*read_curves(loaded.run_dir / "metrics.csv"), folder / "curves.png")
+        print(f"wrote {folder / 'curves.png'}")
+    return episode
 
 
 # -- who acts ----------------------------------------------------------------------------------------------------
@@ -237,7 +283,7 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     from rlstack.agents.interface import Interface, difference
     from rlstack.evaluation.evaluator import evaluation_world
     from rlstack.runs.loading import load
-    from rlstack.runs.worlds import choose_device, chosen_world, without_opponents, world_options
+    from rlstack.runs.worlds import choose_device, chosen_world, world_options
 
     device = choose_device(config.device)
     kind, path = (None, "") if config.checkpoint is None else parse(config.checkpoint)
@@ -254,6 +300,8 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     group = chosen_world(config.env, None if loaded is None else loaded.config["env"])
     scripted = config.checkpoint is None and config.policy != _RANDOM
     if scripted:
+        from rlstack.play.register import without_opponents
+
         both = envs.world_hooks(group["name"]).two_sided_options
         group, given = {**without_opponents(group), **both}, [*given, *both]
     try:
@@ -289,7 +337,7 @@ def _own_player(env: EnvBase, world: str, name: str) -> ActingPolicy:
     return policy
 
 
-command = HydraCommand("watch", open_group("env", "agent"))
+command = HydraCommand("watch")
 main = command.line(run)
 
 if __name__ == "__main__":

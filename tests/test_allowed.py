@@ -69,7 +69,7 @@ def trap(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "trap", raising=False)
-    monkeypatch.setitem(registry._WORLDS, "duel", NAME)
+    monkeypatch.setitem(registry._REGISTERED, "duel", NAME)
     return tmp_path
 
 
@@ -184,8 +184,8 @@ def test_no_reader_of_a_run_takes_more_than_data(route: str, trap: Path, learner
 COMMANDS = {
     "evaluate": ["checkpoint=run"],
     "watch": ["checkpoint=run", "show=numbers", "episodes=1"],
-    "export": ["checkpoint=run"],
-    "rewards": ["checkpoint=run"],
+    "convert": ["checkpoint=run"],
+    "watch rewards": ["checkpoint=run", "show=rewards"],
     "verify": ["run"],
     "train resume": ["resume=run"],
     "train init": ["init=run", "agent=ppo", "env=cartpole", "env.num_worlds=2", "device=cpu", "run_dir=new"],

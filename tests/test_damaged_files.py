@@ -17,17 +17,16 @@ from hypothesis import strategies as st
 
 import rlstack
 from rlstack import envs
-from rlstack.adapters.arena import arena_policy
+from rlstack.adapters.arena.agents import arena_policy
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.files import load_published
-from rlstack.adapters.sb3 import load_sb3
+from rlstack.adapters.sb3.model import load_sb3
 from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.agents.foreign import load_policy
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.diagnostics import comparison
-from rlstack.envs.echelon.replay import load_replay as load_fight
-from rlstack.envs.echelon.replay import save_replay as save_fight
+from rlstack.envs.echelon.recording import load_replay as load_fight
 from rlstack.envs.marinenav.episodes import load_episodes
 from rlstack.envs.rocket.recording import load_replay
 from rlstack.evaluation.results import Evaluation
@@ -42,6 +41,7 @@ from tests.adapters.small_worlds import Noise, box
 from tests.agents.small_agents import Detour, sequences, small
 from tests.damage import bad_arrays, bad_bytes, bad_json, bad_tensors, bad_zip, profile
 from tests.envs.echelon.episodes import fight
+from tests.exhaustive import exhaustive
 from tests.test_writers import WRITERS
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -117,7 +117,7 @@ def graph(folder: Path) -> Path:
 
 
 def fought(folder: Path) -> Path:
-    save_fight(fight()[1], folder / "fight.json")
+    fight()[1].save_replay(folder / "fight.json")
     return folder / "fight.json"
 
 
@@ -214,27 +214,18 @@ def check(name: str, damage: bytes, folder: Path, path: Path) -> None:
         assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def fuzz(name: str, folder: Path, examples: int) -> None:
-    path = CASES[name].make(folder)
+@pytest.mark.filterwarnings("ignore")
+@exhaustive("examples", [FAST, THOROUGH])
+@pytest.mark.parametrize("name", CASES)
+def test_a_damaged_file_is_one_clear_line(name: str, examples: int, tmp_path: Path) -> None:
+    path = CASES[name].make(tmp_path)
     sound = path.read_bytes()
-    CASES[name].read(path) if name not in ("arena", "config.yaml") else None
+    if name not in ("arena", "config.yaml"):
+        CASES[name].read(path)
 
     @profile(examples)
     @given(CASES[name].damage(sound))
     def damaged(content: bytes) -> None:
-        check(name, content, folder, path)
+        check(name, content, tmp_path, path)
 
     damaged()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", CASES)
-def test_a_damaged_file_is_one_clear_line(name: str, tmp_path: Path) -> None:
-    fuzz(name, tmp_path, FAST)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", CASES)
-def test_a_damaged_file_is_one_clear_line_thoroughly(name: str, tmp_path: Path) -> None:
-    fuzz(name, tmp_path, THOROUGH)

@@ -125,7 +125,7 @@ def test_a_world_of_a_line_needs_only_its_extra(world: str, extra: str, hide: An
 
 
 def test_exporting_needs_only_its_extra(hide: Any) -> None:
-    lines = [line for page in PAGES for line in spans(page) if re.search(r"rlstack.export .*format=onnx", line)]
+    lines = [line for page in PAGES for line in spans(page) if re.search(r"rlstack.convert .*format=onnx", line)]
     assert lines and all(line.endswith("# extra export") for line in lines)
     hidden = hide("export")
     for name in ("onnx", "onnxscript", "onnxruntime"):

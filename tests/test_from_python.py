@@ -28,8 +28,8 @@ from torch.distributions import Categorical
 
 import rlstack
 from rlstack.config import conf_dir, to_plain
-from rlstack.config.overrides import override, replace_mappings
-from rlstack.help import COMMANDS, module_of
+from rlstack.config.overrides import assign_again, readable
+from rlstack.help import COMMANDS
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import read_metrics
 from rlstack.training.run import TrainedRun
@@ -206,19 +206,18 @@ def test_a_policy_of_torchrl_acts(run: TrainedRun) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_a_function(command: str) -> None:
-    name = module_of(command).removeprefix("rlstack.")
-    assert name in rlstack.__all__ and callable(getattr(rlstack, name))
-    assert {"words", "keys", "quiet"} <= set(inspect.signature(getattr(rlstack, name)).parameters)
+    assert command in rlstack.__all__ and callable(getattr(rlstack, command))
+    assert {"words", "keys", "quiet"} <= set(inspect.signature(getattr(rlstack, command)).parameters)
 
 
 def test_a_run_stands_for_its_folder(run: TrainedRun) -> None:
     assert rlstack.load(run).path == run.load().path
     for which in (run, run.path, str(run.path)):
-        assert [row["score"] for row in rlstack.list_runs(which, quiet=True)] == [run.score]
-        refused(rlstack.ConfigError, "a run is given twice", rlstack.compare, which, run, quiet=True)
+        assert [row["score"] for row in rlstack.report(which, page=False, quiet=True)] == [run.score]
+        refused(rlstack.ConfigError, "a run is given twice", rlstack.report, which, run, quiet=True)
     assert rlstack.evaluate(checkpoint=run, episodes=2, plots=False, video=False, quiet=True).summary()
     with pytest.raises(rlstack.ConfigError, match="expected words as on the command line, or paths, got int: 3"):
-        rlstack.compare(run, 3)  # type: ignore[arg-type]
+        rlstack.report(run, 3)  # type: ignore[arg-type]
 
 
 def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +225,7 @@ def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.Capture
     assert len(episodes) == 2 and capsys.readouterr().out.splitlines()[-2:] == episodes
     page = rlstack.report(str(run.path), output=Path.cwd() / "page.html")
     assert page.is_file() and str(page) in capsys.readouterr().out
-    assert [row["score"] for row in rlstack.list_runs(str(run.path), quiet=True)] == [run.score]
+    assert [row["score"] for row in rlstack.report(str(run.path), json=True, quiet=True)] == [run.score]
 
 
 # -- keys and mistakes ---------------------------------------------------------------------------------------------
@@ -244,8 +243,7 @@ def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.Capture
         ([], {"agent.lr": "fast"}, "agent.lr"),
         ([], {"agent": "bc", "total_frames": 100}, "agent: it only clones recorded data; set data="),
         ([], {"agent": "dqn", "total_frames": 500}, "agent.learning_starts: 1,000 frames, but the run ends at total_"),
-        ([], {"seed": 10**400}, "seed: a number of more than 300 digits"),
-        ([f"agent.hidden=[{10**400}]"], {}, "agent.hidden: a number of more than 300 digits"),
+        ([], {"seed": 10**400}, "seed: 100000000000000000...0000000000000000000 is outside"),
         ([], {"eval": {"evry": 3}}, "eval.evry: unknown key, did you mean 'every'?"),
         (["-m"], {"seed": 1}, "-m: a flag of the command line; in Python, several runs are a loop"),
         (["--config-dir=none"], {}, "--config-dir: none is not a folder"),
@@ -258,23 +256,17 @@ def test_mistakes_are_those_of_the_command_line(words: list[str], keys: dict[str
     assert list(Path.cwd().iterdir()) == []
 
 
-VALUES = [
+VALUES: list[Any] = [
     *(None, True, 3, -2.5, 1e-5, "ppo", "true", "3", "it's, {odd} [text]=\\", "", " ", "runs/a=b", "a:b", "1e-3"),
     *("runs/Zürich", r"\d+", r"a\'b", [1, [2.5, "x"]], {"kind": "cosine", "start": 1e-3, "flags": [True, None]}),
 ]
 
 
-@pytest.mark.parametrize("value", [*VALUES, {"1": "a"}, {"ü b": {2: "a"}}, {"a": {}}], ids=repr)
+@pytest.mark.parametrize("value", [*VALUES, {"a": {}}], ids=repr)
 def test_values_of_python_arrive_as_they_are(value: Any) -> None:
     keys = {"env": "gymnasium", "env.kwargs": {"given": value}, "notify": value}
     config = rlstack.train.command.call(to_plain, [], keys)
     assert config["env"]["kwargs"] == {"given": value} and config["notify"] == value
-
-
-@pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_values_of_python_are_recorded_as_they_would_be_typed(value: Any) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        assert compose("train", [f"++{override('given', value)}"]).given == value
 
 
 def test_letters_beyond_ascii_need_no_quotes_on_a_command_line() -> None:
@@ -296,19 +288,10 @@ def test_values_of_other_types_become_what_a_file_can_hold(given: Any, kept: Any
     assert config["notify"] == config["eval"]["every"] == kept and config["eval"]["episodes"] == 20
 
 
-@pytest.mark.parametrize(
-    ("key", "given"),
-    [
-        ("agent.lr", {"kind": "constant", "start": 0.001}),  # without the end of conf/agent/ppo.yaml
-        ("agent.lr", {"kind": "linear", "start": 0.002, "end": 0.001, "duration": 0.5}),
-    ],
-)
-def test_a_mapping_replaces_the_one_that_was_there(key: str, given: dict[str, Any], tmp_path: Path) -> None:
-    for place, arguments in (("words", ([override(key, given)], {})), ("keys", ([], {key: given}))):
-        words, keys = arguments
-        run = rlstack.train(*words, run_dir=tmp_path / place, quiet=True, **{**SMALL, **keys})
-        stored = yaml.safe_load((run.path / "config.yaml").read_text())
-        assert stored["agent"]["lr"] == given
+def test_a_mapping_replaces_the_one_that_was_there(tmp_path: Path) -> None:
+    lr = {"kind": "constant", "start": 0.001}  # without the end of conf/agent/ppo.yaml
+    run = rlstack.train(run_dir=tmp_path / "run", quiet=True, **{**SMALL, "agent.lr": lr})
+    assert yaml.safe_load((run.path / "config.yaml").read_text())["agent"]["lr"] == lr
 
 
 @pytest.mark.parametrize(
@@ -320,11 +303,12 @@ def test_a_mapping_replaces_the_one_that_was_there(key: str, given: dict[str, An
     ],
 )
 def test_what_comes_after_a_mapping_changes_it(later: str, expected: Any) -> None:
-    words = ["++agent.lr={kind: linear, start: 0.002, end: 0.001}", f"++{later}"]
+    words = [*readable("agent.lr={kind: linear, start: 0.002, end: 0.001}"), *readable(later)]
+    kept = [word for word in words if not word.endswith("=null")]  # as a sweeper keeps them
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("train", ["agent=ppo", "env=cartpole", *words])
-    replace_mappings(cfg, words)
-    assert to_plain(cfg.agent.lr) == expected if isinstance(expected, dict) else cfg.agent.lr == expected
+        whole, merged = (compose("train", ["agent=ppo", "env=cartpole", *given]) for given in (words, kept))
+    assign_again(merged, kept)
+    assert to_plain(whole)["agent"]["lr"] == to_plain(merged)["agent"]["lr"] == expected
 
 
 def test_other_keys_than_those_there_may_be_in_a_mapping_but_not_beside_it() -> None:

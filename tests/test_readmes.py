@@ -20,7 +20,7 @@ from tensordict import TensorDict
 
 from rlstack.agents import agent_class
 from rlstack.config import build
-from rlstack.help import COMMANDS, module_of
+from rlstack.help import COMMANDS
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig, with_length
 from rlstack.training.hooks import Hook
@@ -66,7 +66,7 @@ def commands() -> list[tuple[str, list[str]]]:
             )
             match = _ORIGIN.match(line)
             if match is not None and "x" not in (match["command"], str(match["module"]).rpartition(".")[2]):
-                module = match["module"] or module_of(match["command"])
+                module = match["module"] or f"rlstack.{match['command']}"
                 arguments = shlex.split(line[match.end() :], comments=True)
                 found[(module, *arguments)] = module, arguments
     return list(found.values())
@@ -84,7 +84,7 @@ def test_there_are_commands() -> None:
 def test_a_command_exists_and_knows_its_options(
     module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = {module_of(command): command for command in COMMANDS}.get(module, module.removeprefix("rlstack."))
+    name = module.removeprefix("rlstack.")
     if not module.startswith("rlstack.") or name not in COMMANDS:
         known = importlib.util.find_spec(module) is not None or name in ("agents", "envs", "completion")
         assert known, f"there is no {module}"

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from rlstack.adapters.arena import load_files, write_files
+from rlstack.adapters.arena.files import load_files, write_files
 from rlstack.adapters.marinenav.files import load_published, write_directory
 from rlstack.config import ConfigError
 from rlstack.envs import whole_files
-from rlstack.envs.echelon.replay import load_replay as load_fight
-from rlstack.envs.echelon.replay import save_replay as save_fight
+from rlstack.envs.echelon.recording import load_replay as load_fight
 from rlstack.envs.marinenav.episodes import default_robot, load_episodes, make_episode, save_episodes
-from rlstack.envs.rocket.recording import COLUMNS, RocketFrames, RocketRecording, load_replay
+from rlstack.envs.recording import Frames
+from rlstack.envs.rocket.recording import COLUMNS, RocketRecording, load_replay
 from rlstack.envs.whole_files import leftovers, open_to_append, replacing, write_text
 from rlstack.evaluation.results import Evaluation
 from rlstack.files.pickles import read_object_arrays, write_object_arrays
@@ -44,7 +44,7 @@ def replay(value: int) -> RocketRecording:
         name: np.full((3, *(sizes.get(str(size), size) for size in shape)), value, dtype=kind)
         for name, (kind, shape) in COLUMNS.items()
     }
-    frames = RocketFrames(**{**columns, "clock": np.arange(3, dtype=np.float32), "boosting": columns["boosting"]})
+    frames = Frames(**{**columns, "clock": np.arange(3, dtype=np.float32), "boosting": columns["boosting"]})
     return RocketRecording(frames, {}, ("a", "b"), f"number {value}")
 
 
@@ -108,7 +108,7 @@ WRITERS: dict[str, tuple[Callable[[Path, int], Any], Callable[[Path], Any]]] = {
         lambda folder: load_replay(folder / "r.npz"),
     ),
     "echelon replay": (
-        lambda folder, value: save_fight(fight()[1].named(("a", "b"), f"number {value}"), folder / "f.json"),
+        lambda folder, value: fight()[1].named(("a", "b"), f"number {value}").save_replay(folder / "f.json"),
         lambda folder: load_fight(folder / "f.json"),
     ),
     "marinenav episodes": (episodes, lambda folder: load_episodes(folder / "episodes.json.gz")),
@@ -228,7 +228,7 @@ ELSEWHERE = {
     ("rlstack/training/distributed.py", "open"): "nowhere",
     ("rlstack/command.py", "open"): "nowhere",
     ("rlstack/play/league.py", "open_to_append"): "a lock",
-    ("rlstack/training/league.py", "open_to_append"): "a lock",
+    ("rlstack/play/league_training.py", "open_to_append"): "a lock",
 }
 
 

@@ -10,10 +10,8 @@ from torch import Tensor
 from ..waiting import made_once
 from .events import emptied, gone, per_target
 from .movement import length2
-from .rows import pick, rows_of, spots
-from .rules import FAR, NEVER, ArenaRules
-from .state import ArenaState
-from .tables import ArenaTables
+from .rules import FAR, NEVER, ArenaRules, ArenaTables
+from .state import ArenaState, pick, rows_of, spots
 
 _SURELY = 1.0e30  # multiplied with any positive number gives more than 1
 

@@ -13,18 +13,16 @@ from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
 from rlstack.envs.tensordicts import unchecked
 
-from ..pool import StartPool
+from ..pool import Opening, StartPool
+from ..recording import EpisodeRecorder
 from ..waiting import chosen, looks_are_free
 from ..world import Mirror, World
 from .events import SampledDraws, begin
-from .features import TargetFeatures
-from .mirror import mirror
+from .features import TargetFeatures, mirror
 from .observation import GROUPS, SIZE, observe
-from .recording import ArenaRecorder
-from .rules import STAGES, make_rules
+from .rules import STAGES, make_rules, make_tables
 from .simulation import ArenaKernels, ArenaOutcome, advance, advance_densely, compiled_kernels, trimmed
-from .state import ArenaStart, ArenaState
-from .tables import make_tables
+from .state import ArenaState
 
 STATISTICS = (
     *("return", "length", "success", "time", "phase", "spawners", "enemies", "health"),
@@ -82,7 +80,7 @@ class Arena(World):
     }
     observing = ("rlstack.envs.arena.env:observe",)
     num_stages = len(STAGES)
-    _pool: StartPool[ArenaStart]
+    _pool: StartPool[Opening[ArenaState]]
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class Arena(World):
         if observation not in ("flat", "dict"):
             raise ValueError(f"observation: {observation!r} is unknown, allowed: flat, dict")
         self._kernels = compiled_kernels() if compiled else ArenaKernels(observe=observe)
-        self._pool = StartPool(self._start, ArenaStart.restored)
+        self._pool = StartPool(self._start, partial(Opening.restored, ArenaState))
         self._rules_at = partial(make_rules, style, max_steps=max_steps, rewards=reward_weights)
         self._enter_stage(stage)
         phases = [0] if start_phases is None else list(start_phases)
@@ -157,27 +155,29 @@ class Arena(World):
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
             begun = self._start(self.num_worlds)
-            self._state, self._observation, self._episode = begun.state, begun.observation, begun.statistics
+            self._state, (self._observation, self._episode) = begun.state, begun.shown
             return
         fresh, places = self._pool.take(len(worlds))
         self._state.restart(worlds, fresh.state, places)
         # Not in place, since batches refer to these tensors.
-        self._observation = self._observation.index_copy(0, worlds, fresh.observation[places])
-        self._episode = self._episode.index_copy(1, worlds, fresh.statistics[:, places])
+        observation, statistics = fresh.shown
+        self._observation = self._observation.index_copy(0, worlds, observation[places])
+        self._episode = self._episode.index_copy(1, worlds, statistics[:, places])
 
     def _restart_where(self, ended: Tensor) -> bool:
         fresh, places = self._pool.take_where(ended)
         self._state.restart_where(ended, fresh.state, places)
         # Not in place, since batches refer to these tensors.
-        self._observation = chosen(ended, fresh.observation, places, self._observation)
-        self._episode = torch.where(ended, fresh.statistics.index_select(1, places), self._episode)
+        observation, statistics = fresh.shown
+        self._observation = chosen(ended, observation, places, self._observation)
+        self._episode = torch.where(ended, statistics.index_select(1, places), self._episode)
         return True
 
-    def _start(self, count: int) -> ArenaStart:
+    def _start(self, count: int) -> Opening[ArenaState]:
         jitter = self._draws.jitter(count)
         slots = self._kernels.slots if self._is_sparse else self.rules.enemy_shot_slots
         state = begin(self._draw_phases(count), self._draw_health(count), jitter, slots, self.rules, self._tables)
-        return ArenaStart(state, observe(state, self.rules, self._tables), self._statistics(state))
+        return Opening(state, [observe(state, self.rules, self._tables), self._statistics(state)])
 
     @property
     def _is_sparse(self) -> bool:
@@ -265,9 +265,11 @@ class Arena(World):
         self._pool.load_state_dict(state["pool"], self.device)
 
     def mirror(self) -> Mirror:
-        """See :func:`rlstack.envs.arena.mirror.mirror`."""
+        """See :func:`rlstack.envs.arena.features.mirror`."""
         return mirror(self.rules.style)
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> ArenaRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import ArenaRecorder  # which loads what draws
+
         return ArenaRecorder(self, worlds, titles)

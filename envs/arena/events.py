@@ -14,10 +14,8 @@ from torch.nn.functional import pad
 
 from ..waiting import made_once
 from .movement import bounds, kept_inside, length, length2, outside
-from .rows import At, first_row, flagged, pick, rows_of, spots
-from .rules import FAR, NEVER, ArenaRules
-from .state import ArenaState, Changes, blank_state
-from .tables import ArenaTables
+from .rules import FAR, NEVER, ArenaRules, ArenaTables
+from .state import ArenaState, At, Changes, blank_state, first_row, flagged, pick, rows_of, spots
 
 # -- random numbers --------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ..waiting import made_once
-from .rules import ArenaRules
+from .rules import ArenaRules, ArenaTables
 from .state import ArenaState
-from .tables import ArenaTables
 
 _TINY = 1.0e-20  # replaces a distance of 0 before dividing, so that an enemy at its destination does not move
 

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from .movement import length, length2
-from .rows import nearest, two_nearest
-from .rules import FAR, ArenaRules
-from .state import ArenaState
-from .tables import ArenaTables
+from .rules import FAR, ArenaRules, ArenaTables
+from .state import ArenaState, nearest, two_nearest
 
 GROUPS = {
     "player_state": slice(0, 7),

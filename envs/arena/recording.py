@@ -1,23 +1,21 @@
-"""Recordings of episodes of Arena: snapshots of single worlds, collected while the worlds step."""
+"""Recordings of episodes of Arena, and their films."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
-from ..recording import EpisodeRecorder, EpisodeRecording
+from ..recording import EpisodeRecorder, EpisodeRecording, Row
+from ..rendering.canvas import Legend, Picture
+from ..rendering.films import Animation
+from .render import LEGEND, SIZE, STEPS_PER_SECOND, ArenaRenderer, ArenaSnapshot, outcome
 from .rules import NEVER, ArenaRules
 from .state import ArenaState
-
-if TYPE_CHECKING:
-    from ..rendering.canvas import Legend, Picture
-    from ..rendering.films import Animation
-
-Array = NDArray[Any]
 
 _SHOWN = (
     *("position", "velocity", "rotation", "health", "shot_ready", "targets", "target_health", "speed", "ready"),
@@ -25,94 +23,43 @@ _SHOWN = (
     *("step", "phase", "phase_start", "returns", "kills", "spawner_kills"),
 )
 """Fields of the state that pictures show."""
-
-
-@dataclass(frozen=True)
-class ArenaSnapshot:
-    """One world at one time, in px, px per step and radians; times are steps of the episode."""
-
-    position: Array  # [2] of the player
-    velocity: Array  # [2]
-    rotation: float
-    health: float
-    shot_ready: float
-    enemies: Array  # [E, 2] those alive, in the order in which they were made
-    enemy_speed: Array  # [E]
-    enemy_ready: Array  # [E] time at which each may fire
-    spawners: Array  # [S, 2] all slots
-    spawner_health: Array  # [S] 0 for an empty slot
-    spawner_ready: Array  # [S]
-    spawner_period: Array  # [S]
-    shots: Array  # [N, 2] the player's
-    shot_velocity: Array  # [N, 2]
-    bullets: Array  # [K, 2] the enemies'
-    bullet_velocity: Array  # [K, 2]
-    bullet_age: Array  # [K]
-    step: int
-    phase: int
-    phase_start: int
-    score: float  # sum of rewards
-    kills: int
-    spawner_kills: int
-
-    def won(self, rules: ArenaRules) -> bool:
-        """Returns whether all phases are cleared, even if the player died in the same step."""
-        return self.phase >= len(rules.phases)
-
-    def over(self, rules: ArenaRules) -> bool:
-        """Returns whether the episode has ended."""
-        return self.won(rules) or self.health <= 0 or self.step >= rules.max_steps
+_TILE = (400, 320)
+_LOOK_BACK = 80  # frames; no effect is visible for longer
 
 
 def snapshot(state: ArenaState, world: int, rules: ArenaRules) -> ArenaSnapshot:
-    """Takes a snapshot of one world of a batch.
-
-    Raises:
-        ValueError: the world does not exist.
-    """
-    worlds = len(state.step)
-    if not 0 <= world < worlds:
-        raise ValueError(f"world: {world} is not among the {worlds} worlds of the state")
-    return _snapshot(_gathered(state, torch.tensor([world], device=state.step.device)), 0, rules)
+    """Takes a snapshot of one world of a batch."""
+    part = state.part(torch.tensor([world], device=state.step.device))
+    return _snapshot({name: getattr(part, name)[..., 0].cpu().numpy() for name in _SHOWN}, rules)
 
 
-def _gathered(state: ArenaState, worlds: torch.Tensor) -> dict[str, Array]:
-    """Copies the fields that pictures show for the worlds of an index tensor."""
-    part = state.part(worlds)
-    return {name: getattr(part, name).cpu().numpy() for name in _SHOWN}
-
-
-def _snapshot(fields: Mapping[str, Array], place: int, rules: ArenaRules) -> ArenaSnapshot:
-    one = {name: values[..., place] for name, values in fields.items()}
+def _snapshot(row: Row, rules: ArenaRules) -> ArenaSnapshot:
     enemies = rules.max_enemies
-    alive = one["target_health"][:enemies] > 0
-    x, y = one["shots"]
-    flying = (one["shot_ends"] > one["step"]) & (x >= 0) & (x <= rules.width) & (y >= 0) & (y <= rules.height)
-    taken = one["bullet_ends"] < NEVER
+    numbers: dict[str, Any] = {
+        **{name: float(row[name]) for name in ("rotation", "health", "shot_ready")},
+        **{name: int(row[name]) for name in ("step", "phase", "phase_start", "kills", "spawner_kills")},
+    }
+    alive = row["target_health"][:enemies] > 0
+    x, y = row["shots"]
+    flying = (row["shot_ends"] > row["step"]) & (x >= 0) & (x <= rules.width) & (y >= 0) & (y <= rules.height)
+    taken = row["bullet_ends"] < NEVER
     return ArenaSnapshot(
-        position=one["position"],
-        velocity=one["velocity"],
-        rotation=float(one["rotation"]),
-        health=float(one["health"]),
-        shot_ready=float(one["shot_ready"]),
-        enemies=one["targets"][:, :enemies].T[alive],
-        enemy_speed=one["speed"][:enemies][alive],
-        enemy_ready=one["ready"][:enemies][alive],
-        spawners=one["targets"][:, enemies:].T,
-        spawner_health=one["target_health"][enemies:],
-        spawner_ready=one["ready"][enemies:],
-        spawner_period=one["period"],
-        shots=one["shots"].T[flying],
-        shot_velocity=one["shot_velocity"].T[flying],
-        bullets=one["bullets"].T[taken],
-        bullet_velocity=one["bullet_velocity"].T[taken],
-        bullet_age=(one["step"] - one["bullet_born"])[taken],
-        step=int(one["step"]),
-        phase=int(one["phase"]),
-        phase_start=int(one["phase_start"]),
-        score=float(one["returns"]),
-        kills=int(one["kills"]),
-        spawner_kills=int(one["spawner_kills"]),
+        position=row["position"],
+        velocity=row["velocity"],
+        enemies=row["targets"][:, :enemies].T[alive],
+        enemy_speed=row["speed"][:enemies][alive],
+        enemy_ready=row["ready"][:enemies][alive],
+        spawners=row["targets"][:, enemies:].T,
+        spawner_health=row["target_health"][enemies:],
+        spawner_ready=row["ready"][enemies:],
+        spawner_period=row["period"],
+        shots=row["shots"].T[flying],
+        shot_velocity=row["shot_velocity"].T[flying],
+        bullets=row["bullets"].T[taken],
+        bullet_velocity=row["bullet_velocity"].T[taken],
+        bullet_age=(row["step"] - row["bullet_born"])[taken],
+        score=float(row["returns"]),
+        **numbers,
     )
 
 
@@ -124,51 +71,76 @@ class ArenaRecording(EpisodeRecording):
         frames: at least one state.
         rules: rules of the game.
         title: title of the pictures.
-
-    Raises:
-        ValueError: there are no frames.
     """
 
     frames: Sequence[ArenaSnapshot] = field(repr=False)
     rules: ArenaRules
     title: str = ""
 
-    def __post_init__(self) -> None:
-        """Refuses an empty recording."""
-        if not self.frames:
-            raise ValueError("frames: a recording needs at least one")
-
     def animation(self) -> Animation:
         """Returns the episode as a film by steps of the game."""
-        from .render import ArenaAnimation
-
         return ArenaAnimation(self)
 
     def legend(self) -> Legend:
         """Returns the legend of its pictures."""
-        from .render import LEGEND
-
         return LEGEND
 
     def overview(self) -> Picture:
-        """Draws the last frame with the ship's trail."""
-        from .render import overview
+        """Draws the last frame with the ship's trail, which brightens with time, and the outcome in the corner."""
+        renderer, last = ArenaRenderer(self.rules, _TILE), self.frames[-1]
+        end = f": {outcome(last, self.rules)[0].lower()}" if last.over(self.rules) else ""
+        tile = renderer.draw(last, title=f"{self.title}{end}", banner=False)
+        renderer.draw_way(tile, [frame.position for frame in self.frames])
+        return tile
 
-        return overview(self)
+
+class ArenaAnimation(Animation):
+    """The animation of an episode by steps, 60 per second.
+
+    Args:
+        recording: recording of the episode.
+        size: width and height of the pictures in pixels, at least 320 by 256; shapes other than the arena's 5:4 have
+            dark edges.
+
+    Raises:
+        ValueError: the size is too small.
+    """
+
+    per_second = float(STEPS_PER_SECOND)
+
+    def __init__(self, recording: ArenaRecording, size: tuple[int, int] = SIZE) -> None:
+        self.recording, self.size = recording, size
+        self._steps = np.array([frame.step for frame in recording.frames])
+        self._renderer, self._drawn = ArenaRenderer(recording.rules, size), -1
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last step."""
+        return float(self._steps[0]), float(self._steps[-1])
+
+    def draw(self, time: float | None = None, pause: float = 0.0, /) -> Picture:
+        """Draws a step (None: the last); explosions continue for ``pause`` steps after the end."""
+        frames = self.recording.frames
+        t = int(np.searchsorted(self._steps, self.span[1] if time is None else time).clip(max=len(frames) - 1))
+        if t < self._drawn:
+            self._renderer = ArenaRenderer(self.recording.rules, self.size)
+        for frame in frames[max(0, t - _LOOK_BACK, self._drawn + 1 if t >= self._drawn else 0) : t]:
+            self._renderer.effects.watch(frame)
+        self._drawn = t
+        return self._renderer.draw(frames[t], round(pause), self.recording.title)
 
 
-class ArenaRecorder(EpisodeRecorder[ArenaSnapshot, ArenaRecording]):
+class ArenaRecorder(EpisodeRecorder[ArenaRecording]):
     """Records some worlds of an env, one episode of each."""
 
-    def _look(self, places: list[int]) -> list[ArenaSnapshot]:
-        fields = _gathered(self._env.worlds, self._worlds[places])
-        return [_snapshot(fields, row, self._env.rules) for row in range(len(places))]
+    def _state(self, worlds: Tensor) -> Mapping[str, Tensor]:
+        part, rules = self._env.worlds.part(worlds), self._env.rules
+        state = {name: getattr(part, name) for name in _SHOWN}
+        won, dead = state["phase"] >= len(rules.phases), state["health"] <= 0
+        return {**state, "clock": state["step"], "over": won | dead | (state["step"] >= rules.max_steps)}
 
-    def _time(self, frame: ArenaSnapshot) -> float:
-        return frame.step
-
-    def _is_over(self, frame: ArenaSnapshot) -> bool:
-        return frame.over(self._env.rules)
+    def _frame(self, row: Row) -> ArenaSnapshot:
+        return _snapshot(row, self._env.rules)
 
     def _recording(self, frames: list[ArenaSnapshot], title: str) -> ArenaRecording:
         return ArenaRecording(frames, self._env.rules, title)

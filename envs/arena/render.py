@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rendering.canvas import WHITE, Canvas, Colour, Legend, Picture, box, mixed, write
-from ..rendering.films import Animation
-from .recording import ArenaRecording, ArenaSnapshot
 from .rules import ArenaRules
 
 Array = NDArray[Any]
@@ -20,8 +18,6 @@ Array = NDArray[Any]
 SIZE = (800, 640)
 """Width and height of pictures in pixels: half the arena, in multiples of the video encoder's macroblocks."""
 STEPS_PER_SECOND = 60
-_TILE = (400, 320)
-_LOOK_BACK = 80  # frames; no effect is visible for longer
 
 SHIP: Colour = (120, 230, 255)
 FLAME: Colour = (255, 170, 60)
@@ -49,49 +45,41 @@ _STARS, _GRID = 90, 80.0
 _WAY_STEPS, _INTRO_STEPS = 6, 90
 
 
-class ArenaAnimation(Animation):
-    """The animation of an episode by steps, 60 per second.
+@dataclass(frozen=True)
+class ArenaSnapshot:
+    """One world at one time, in px, px per step and radians; times are steps of the episode."""
 
-    Args:
-        recording: recording of the episode.
-        size: width and height of the pictures in pixels, at least 320 by 256; shapes other than the arena's 5:4 have
-            dark edges.
+    position: Array  # [2] of the player
+    velocity: Array  # [2]
+    rotation: float
+    health: float
+    shot_ready: float
+    enemies: Array  # [E, 2] those alive, in the order in which they were made
+    enemy_speed: Array  # [E]
+    enemy_ready: Array  # [E] time at which each may fire
+    spawners: Array  # [S, 2] all slots
+    spawner_health: Array  # [S] 0 for an empty slot
+    spawner_ready: Array  # [S]
+    spawner_period: Array  # [S]
+    shots: Array  # [N, 2] the player's
+    shot_velocity: Array  # [N, 2]
+    bullets: Array  # [K, 2] the enemies'
+    bullet_velocity: Array  # [K, 2]
+    bullet_age: Array  # [K]
+    step: int
+    phase: int
+    phase_start: int
+    score: float  # sum of rewards
+    kills: int
+    spawner_kills: int
 
-    Raises:
-        ValueError: the size is too small.
-    """
+    def won(self, rules: ArenaRules) -> bool:
+        """Returns whether all phases are cleared, even if the player died in the same step."""
+        return self.phase >= len(rules.phases)
 
-    per_second = float(STEPS_PER_SECOND)
-
-    def __init__(self, recording: ArenaRecording, size: tuple[int, int] = SIZE) -> None:
-        self.recording, self.size = recording, size
-        self._steps = np.array([frame.step for frame in recording.frames])
-        self._renderer, self._drawn = ArenaRenderer(recording.rules, size), -1
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """The first and the last step."""
-        return float(self._steps[0]), float(self._steps[-1])
-
-    def draw(self, time: float | None = None, pause: float = 0.0, /) -> Picture:
-        """Draws a step (None: the last); explosions continue for ``pause`` steps after the end."""
-        frames = self.recording.frames
-        t = int(np.searchsorted(self._steps, self.span[1] if time is None else time).clip(max=len(frames) - 1))
-        if t < self._drawn:
-            self._renderer = ArenaRenderer(self.recording.rules, self.size)
-        for frame in frames[max(0, t - _LOOK_BACK, self._drawn + 1 if t >= self._drawn else 0) : t]:
-            self._renderer.watch(frame)
-        self._drawn = t
-        return self._renderer.draw(frames[t], round(pause), self.recording.title)
-
-
-def overview(recording: ArenaRecording) -> Picture:
-    """Draws the last frame with the ship's trail, which brightens with time, and the outcome in the corner."""
-    renderer, last = ArenaRenderer(recording.rules, _TILE), recording.frames[-1]
-    outcome = f": {_outcome(last, recording.rules)[0].lower()}" if last.over(recording.rules) else ""
-    tile = renderer.draw(last, title=f"{recording.title}{outcome}", banner=False)
-    renderer.draw_way(tile, [frame.position for frame in recording.frames])
-    return tile
+    def over(self, rules: ArenaRules) -> bool:
+        """Returns whether the episode has ended."""
+        return self.won(rules) or self.health <= 0 or self.step >= rules.max_steps
 
 
 class ArenaRenderer:
@@ -110,13 +98,9 @@ class ArenaRenderer:
         if width < 320 or height < 256:
             raise ValueError(f"size: {width} x {height} is too small, at least 320 x 256 pixels are needed")
         self._rules, self._size = rules, size
-        self._effects = Effects(rules)
+        self.effects = Effects(rules)
         self._scale = min(width / rules.width, height / rules.height)
         self._corner = (width - rules.width * self._scale) / 2, (height - rules.height * self._scale) / 2
-
-    def watch(self, now: ArenaSnapshot) -> None:
-        """Processes a snapshot without drawing it."""
-        self._effects.watch(now)
 
     def draw(self, now: ArenaSnapshot, pause: int = 0, title: str = "", banner: bool = True) -> Picture:
         """Draws a snapshot, uint8 ``[H, W, 3]``.
@@ -126,10 +110,10 @@ class ArenaRenderer:
             title: title in a corner.
             banner: whether to announce phases and the end across the picture.
         """
-        self._effects.watch(now, pause)
+        self.effects.watch(now, pause)
         ground = background(self._size, self._scale, self._corner, NIGHTS[min(now.phase, len(NIGHTS) - 1)], self._rules)
         canvas = Canvas(ground.copy(), self._scale, self._corner)
-        events, clock = self._effects.events, now.step + pause
+        events, clock = self.effects.events, now.step + pause
         self._draw_spawners(canvas, now, events)
         self._draw_projectiles(canvas, now)
         self._draw_enemies(canvas, now)
@@ -202,7 +186,7 @@ class ArenaRenderer:
     def _draw_flame(self, canvas: Canvas, now: ArenaSnapshot, nose: Array) -> None:
         stern = now.position - 0.6 * self._rules.player_radius * nose
         flicker = 0.75 + 0.25 * np.sin(2.1 * now.step)
-        length = 38.0 * flicker if self._effects.thrusting else 7.0
+        length = 38.0 * flicker if self.effects.thrusting else 7.0
         canvas.streak(stern, stern - length * nose, 13.0, FLAME, glow=0.7, spread=12)
         canvas.streak(stern, stern - 0.5 * length * nose, 6.0, WHITE)
 
@@ -349,14 +333,14 @@ def _draw_phase(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, middle:
         box(picture, left + 9 * pip * block, top, 6 * block, 4 * block, SPAWNER, 1.0 if pip < standing else 0.2)
 
 
-def _outcome(now: ArenaSnapshot, rules: ArenaRules) -> tuple[str, Colour]:
+def outcome(now: ArenaSnapshot, rules: ArenaRules) -> tuple[str, Colour]:
     """Returns the outcome of a finished game, and its colour."""
     return ("YOU WIN", WIN) if now.won(rules) else ("GAME OVER", LOSS) if now.health <= 0 else ("TIME UP", LATE)
 
 
 def _draw_end(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, block: int) -> None:
     height, width = picture.shape[:2]
-    text, colour = _outcome(now, rules)
+    text, colour = outcome(now, rules)
     top = round(0.36 * height)
     box(picture, 0, top - 12 * block, width, 60 * block, (0, 0, 0), 0.6)
     for edge in (top - 12 * block, top + 48 * block):

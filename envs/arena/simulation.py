@@ -34,9 +34,8 @@ from .events import (
 )
 from .movement import move
 from .observation import closest, observe
-from .rules import NEVER, ArenaRules
+from .rules import NEVER, ArenaRules, ArenaTables
 from .state import ArenaState, Changes
-from .tables import ArenaTables
 
 
 class ArenaOutcome(NamedTuple):

@@ -1,7 +1,8 @@
-"""Drawings of Echelon: the map from above, y up, with its zone, mechs, shots, beams and smoke."""
+"""Drawings of Echelon: the map from above, y up, with its zone, mechs, shots and smoke, between panels of the mechs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -9,10 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rendering.canvas import Canvas, Colour, Picture, PictureLayout, mixed
+from ..recording import Frames
+from ..rendering.canvas import (
+    WHITE,
+    Canvas,
+    Colour,
+    Picture,
+    PictureLayout,
+    box,
+    meter,
+    mixed,
+    shortened,
+    write,
+)
 from . import rules
 from .maps import FOLIAGE, LAVA, LOW_WALL, WATER
-from .recording import Mech, Moment, RecordedMap
+from .replay import Mech, RecordedMap
 from .rules import MAP
 
 Array = NDArray[Any]
@@ -141,7 +154,6 @@ def _lay(light: Array, cover: Array, colour: Any, opacity: float = 1.0) -> None:
 # -- objects on the map --------------------------------------------------------------------------------------------
 
 
-_WHITE: Colour = (255, 255, 255)
 _BLACK: Colour = (0, 0, 0)
 BAD: Colour = (255, 90, 80)
 HEAT: Colour = (255, 168, 58)
@@ -149,6 +161,8 @@ PAINT: Colour = (255, 226, 90)
 CONTESTED: Colour = (214, 140, 255)
 _SMOKE: Colour = (176, 182, 190)
 _FLAME: Colour = (255, 140, 40)
+_BALANCE: Colour = (150, 170, 255)
+_TALL, _LOW = 116.0, 60.0  # height of a mech's plate in lines of 720, in teams of five and of ten
 FLASH: Colour = (255, 214, 140)
 _SHELL: Colour = (255, 226, 150)
 _MORE = 0.6  # voxels by which mechs are enlarged for visibility
@@ -174,9 +188,15 @@ def drawn_width(mech: Mech) -> float:
     return mech.chassis.width + _MORE
 
 
-def zone_colour(now: Moment, empty: Colour) -> Colour:
+def held(now: Frames) -> tuple[bool, bool]:
+    """Returns whether blue, and red, have a mech in the zone."""
+    teams = np.array([mech.team for mech in now.record.mechs])
+    return bool(now.inside[teams == 0].any()), bool(now.inside[teams == 1].any())
+
+
+def zone_colour(now: Frames, empty: Colour) -> Colour:
     """Returns the colour of the team that holds the zone."""
-    blue, red = now.held
+    blue, red = held(now)
     return CONTESTED if blue and red else BLUE if blue else RED if red else empty
 
 
@@ -185,11 +205,11 @@ def health_colour(share: float) -> Colour:
     return (110, 230, 120) if share > 0.5 else (255, 210, 80) if share > 0.25 else BAD
 
 
-def draw_zone(canvas: Canvas, now: Moment) -> None:
+def draw_zone(canvas: Canvas, now: Frames) -> None:
     """Draws the zone as a ring in the colour of the team that holds it."""
-    x, y, radius = now.zone
+    x, y, radius = now.record.ground.zone
     colour, at = zone_colour(now, PAPER), flat((x, y))
-    canvas.disc(at, radius, colour, 0.10 if any(now.held) else 0.05)
+    canvas.disc(at, radius, colour, 0.10 if any(held(now)) else 0.05)
     canvas.ring(at, radius, 0.28, colour, 0.9)
     for mark in range(4):
         way = np.array([np.cos(mark * np.pi / 2), np.sin(mark * np.pi / 2)])
@@ -204,11 +224,13 @@ def draw_wreck(canvas: Canvas, mech: Mech, place: Array) -> None:
         canvas.line(at - size * way * 0.7, at + size * way * 0.7, 0.34, colour, 0.75)
 
 
-def draw_mech(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
+def draw_mech(canvas: Canvas, mech: Mech, now: Frames, place: int) -> None:
     """Draws a mech's body with its nose ahead, and marks for its conditions."""
     x, y, z = now.position[place]
     yaw, size, colour = now.yaw[place], drawn_width(mech), TEAM_COLOURS[mech.team]
-    lift = max(float(z - now.ground_at(x, y)), 0.0)
+    ground = now.record.ground
+    column, row = (int(np.clip(value, 0, ground.side - 1)) for value in (x, y))
+    lift = max(float(z - float(ground.height[row, column])), 0.0)
     at, clocks = flat((x, y)), now.clocks[place]
     body = mixed(_BLACK, colour, 0.30 if clocks[rules.FALLEN] > 0 else 0.62)
     canvas.polygon(_body(mech, x, y, yaw, size) + 0.25 + 0.3 * lift, _BLACK, 0.45)
@@ -217,7 +239,7 @@ def draw_mech(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
         canvas.ring(at, 0.95 * size + 0.5, 0.12, CONTESTED if ecm else (120, 255, 200), 0.8)
     corners = _body(mech, x, y, yaw, size * (1 + 0.05 * lift))
     canvas.polygon(corners, body, glow=0.16, spread=0.7)
-    canvas.polygon(corners, mixed(colour, _WHITE, 0.25), line=0.16)
+    canvas.polygon(corners, mixed(colour, WHITE, 0.25), line=0.16)
     ahead = flat((np.cos(yaw), np.sin(yaw)))
     if clocks[rules.FALLEN] > 0:
         canvas.line(at - 0.4 * size * ahead[::-1], at + 0.4 * size * ahead[::-1], 0.22, PAPER, 0.8)
@@ -236,7 +258,7 @@ def _draw_paint(canvas: Canvas, at: Array, size: float) -> None:
         canvas.line(corner, corner - np.array([0.0, up * 0.45 * size]), 0.14, PAINT)
 
 
-def draw_bars(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
+def draw_bars(canvas: Canvas, mech: Mech, now: Frames, place: int) -> None:
     """Draws bars of hit points and heat above its body."""
     at = flat(now.position[place]) - np.array([0.0, 0.55 * drawn_width(mech) + 0.95])
     health = float(np.clip(now.hp[place] / mech.chassis.hp, 0, 1))
@@ -271,8 +293,8 @@ def draw_beam(canvas: Canvas, start: Array, end: Array, team: int, age: float, f
         canvas.disc(two, 0.5, _FLAME, 0.7 * left)
         return
     canvas.line(one, two, 0.42, TEAM_COLOURS[team], 0.55 * left, glow=0.5 * left)
-    canvas.line(one, two, 0.17, _WHITE, 0.95 * left)
-    canvas.disc(two, 0.45, _WHITE, 0.9 * left)
+    canvas.line(one, two, 0.17, WHITE, 0.95 * left)
+    canvas.disc(two, 0.45, WHITE, 0.9 * left)
 
 
 def draw_flight(canvas: Canvas, weapon: str, trail: Array, team: int) -> None:
@@ -283,11 +305,11 @@ def draw_flight(canvas: Canvas, weapon: str, trail: Array, team: int) -> None:
     if weapon == "missile":
         for one, two in pairwise(points):
             canvas.streak(two, one - (two - one), 0.34, _SMOKE, 0.45)
-        canvas.disc(head, 0.42, mixed(colour, _WHITE, 0.35), glow=0.5)
-        canvas.disc(head, 0.2, _WHITE)
+        canvas.disc(head, 0.42, mixed(colour, WHITE, 0.35), glow=0.5)
+        canvas.disc(head, 0.2, WHITE)
     elif weapon == "gauss":
-        canvas.streak(head, tail, 0.4, _WHITE, 0.95, glow=0.5, spread=0.8)
-        canvas.disc(head, 0.34, _WHITE)
+        canvas.streak(head, tail, 0.4, WHITE, 0.95, glow=0.5, spread=0.8)
+        canvas.disc(head, 0.34, WHITE)
     elif weapon == "autocannon":
         canvas.streak(head, (head + tail) / 2, 0.3, _SHELL, 0.95, glow=0.3, spread=0.5)
     else:
@@ -311,3 +333,104 @@ def _body(mech: Mech, x: float, y: float, yaw: float, size: float) -> Array:
     turned = np.stack((x + cos * shape[:, 0] - sin * shape[:, 1], y + sin * shape[:, 0] + cos * shape[:, 1]), -1)
     drawn: Array = flat(turned)[::-1]
     return drawn
+
+
+# -- panels --------------------------------------------------------------------------------------------------------
+
+
+def draw_head(picture: Picture, layout: EchelonLayout, now: Frames, title: str) -> None:
+    """Draws the clock, and scores as bars that grow towards it and are full at the winning score."""
+    unit, middle = layout.unit, layout.size[0] / 2
+    seconds = now.tick * rules.DT
+    clock = f"{int(seconds // 60)}:{seconds % 60:04.1f}"
+    write(picture, clock, middle, 22 * unit, layout.points(24), PAPER, 0.5, bold=True)
+    write(picture, _holder(now), middle, 48 * unit, layout.points(12), zone_colour(now, FAINT), 0.5, bold=True)
+    reach = 0.5 * layout.side * layout.scale - 78 * unit
+    for team, colour in enumerate(TEAM_COLOURS):
+        sign = -1 if team == 0 else 1
+        near, far = middle + sign * 78 * unit, middle + sign * (78 * unit + reach)
+        share = min(float(now.score[team]) / now.record.to_win, 1.0)
+        left = min(near, far)
+        box(picture, left, 36 * unit, reach, 14 * unit, FAINT, 0.22)
+        start = far if team == 0 else far - reach * share
+        box(picture, start, 36 * unit, reach * share, 14 * unit, colour)
+        text = f"{now.score[team]:.1f} / {now.record.to_win:.0f}"
+        write(picture, text, near, 20 * unit, layout.points(15), colour, 1.0 if team == 0 else 0.0, bold=True)
+    if title:
+        write(picture, title, layout.corner[0], 20 * unit, layout.points(12), FAINT)
+
+
+def _holder(now: Frames) -> str:
+    blue, red = held(now)
+    return "CONTESTED" if blue and red else "BLUE HOLDS" if blue else "RED HOLDS" if red else "ZONE EMPTY"
+
+
+def draw_panels(picture: Picture, layout: EchelonLayout, now: Frames, players: Sequence[str]) -> None:
+    """Draws a column for each team with its player and its mechs."""
+    unit, width = layout.unit, min(layout.panel - 24 * layout.unit, 300 * layout.unit)
+    for team, colour in enumerate(TEAM_COLOURS):
+        left = 12 * unit if team == 0 else layout.size[0] - 12 * unit - width
+        here = [place for place, mech in enumerate(now.record.mechs) if mech.team == team]
+        box(picture, left, 10 * unit, width, 46 * unit, PLATE)
+        box(picture, left, 10 * unit, width, 3 * unit, colour)
+        name = shortened(players[team], layout.points(17), width - 110 * unit)
+        write(picture, name, left + 10 * unit, 34 * unit, layout.points(17), PAPER, bold=True)
+        kills, damage = int(now.kills[here].sum()), float(now.damage[here].sum())
+        text = f"kills {kills}   damage {damage:.0f}"
+        write(picture, text, left + width - 10 * unit, 34 * unit, layout.points(12), FAINT, 1.0)
+        high = _TALL if len(here) <= 5 else _LOW
+        for row, place in enumerate(here):
+            _draw_mech(picture, layout, now, place, (left, (64 + row * (high + 6)) * unit, width, high * unit), team)
+
+
+def _draw_mech(
+    picture: Picture, layout: EchelonLayout, now: Frames, place: int, at: tuple[float, float, float, float], team: int
+) -> None:
+    (left, top, width, high), unit, mech = at, layout.unit, now.record.mechs[place]
+    alive, small = bool(now.hp[place] > 0), high < 80 * layout.unit
+    colour = TEAM_COLOURS[team] if alive else FAINT
+    box(picture, left, top, width, high, PLATE, 1.0 if alive else 0.55)
+    box(picture, left, top, 3 * unit, high, colour, 0.9 if alive else 0.3)
+    x, right = left + 12 * unit, left + width - 10 * unit
+    size = layout.points(13)
+    write(picture, f"{mech.kind.upper()} {mech.slot}", x, top + 14 * unit, size, colour, bold=True)
+    text, tint = state_of(now, place)
+    write(picture, text, right, top + 14 * unit, layout.points(12), tint, 1.0, bold=tint == BAD)
+    health, heat = max(float(now.hp[place]), 0.0), float(now.heat[place]) if alive else 0.0
+    chassis = mech.chassis
+    tone = health_colour(health / chassis.hp)
+    stability = float(now.stability[place]) if alive else 0.0
+    rows = [("hp", health, chassis.hp, tone, f"{health:.0f}"), ("heat", heat, chassis.heat_cap, HEAT, f"{heat:.0f}")]
+    rows.append(("bal", stability, rules.STABILITY, _BALANCE, f"{stability:.0f}"))
+    step, first, thick = (14, 30, 8) if small else (20, 36, 11)
+    for row, (name, value, most, shade, number) in enumerate(rows[: 2 if small else 3]):
+        y = top + (first + step * row) * unit
+        write(picture, name, x, y, layout.points(11), FAINT)
+        begin, end = x + 34 * unit, right - 36 * unit
+        meter(picture, (begin, end), y, thick * unit, value / most, shade, FAINT)
+        write(picture, number, right, y, layout.points(12), PAPER if alive else FAINT, 1.0)
+    if not small:
+        counted = f"kills {int(now.kills[place])}   damage {now.damage[place]:.0f}"
+        write(picture, counted, x, top + 100 * unit, layout.points(11), FAINT)
+        target = int(now.target[place])
+        if alive and target >= 0:
+            foe = now.record.mechs[target]
+            aim = f"aims at {foe.kind} {foe.slot}"
+            write(picture, aim, right, top + 100 * unit, layout.points(11), TEAM_COLOURS[foe.team], 1.0)
+
+
+def state_of(now: Frames, place: int) -> tuple[str, Colour]:
+    """Returns the most important conditions of a mech in a word or two."""
+    mech, clocks = now.record.mechs[place], now.clocks[place]
+    if now.hp[place] <= 0:
+        return "destroyed", FAINT
+    if now.heat[place] > mech.chassis.heat_cap:
+        return "SHUT DOWN", BAD
+    if clocks[rules.FALLEN] > 0:
+        return f"DOWN {clocks[rules.FALLEN] * rules.DT:.1f} s", BAD
+    found = ["painted"] if clocks[rules.PAINTED] > 0 else []
+    found += ["legged"] if now.legs[place] <= 0 else []
+    found += ["suppressed"] if clocks[rules.SUPPRESSED] > 0 else []
+    found += [("ECM", "ECCM")[int(now.ewar[place]) - 1]] if now.ewar[place] > 0 else []
+    found += ["in zone"] if now.inside[place] else []
+    return ", ".join(found[:2]) or "ok", PAINT if clocks[rules.PAINTED] > 0 else PAPER if found else FAINT

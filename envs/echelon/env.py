@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -12,10 +13,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.tensordicts import of_agents, with_ends
 
-from ..keys import GROUP
-from ..pool import StartPool
+from ..pool import Opening, StartPool
+from ..recording import EpisodeRecorder, EpisodeRecording
 from ..waiting import chosen, looks_are_free, put_where
 from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
 from .actions import AXES, BUTTON_CHOICES, BUTTONS, KINDS, counts, mask_size, orders_of
@@ -24,9 +25,7 @@ from .match import (
     PLAIN,
     STATISTICS,
     EchelonMatch,
-    EchelonOpening,
     EchelonOptions,
-    EchelonOutcome,
     open_match,
     play,
     statistics,
@@ -35,7 +34,6 @@ from .match import compiled as compiled_kernels
 from .observation import size as observation_size
 from .players import SIDES, bot_weights, fire_range
 from .projectiles import Which
-from .recording import EchelonRecorder, EchelonRecording
 from .rewards import make_weights
 from .rules import MAP
 from .state import EchelonStarts
@@ -95,7 +93,7 @@ class Echelon(World):
     """
 
     observing = ("rlstack.envs.echelon.match:observe",)
-    _pool: StartPool[EchelonOpening]
+    _pool: StartPool[Opening[EchelonMatch]]
     replay_ending = ".json"
     evaluation_options: ClassVar[dict[str, Any]] = {"fire_probability": 1.0, "fire_stages": None, "map_seed": 1_000_003}
     tie_breaker: ClassVar[str] = "hp_margin"
@@ -150,12 +148,12 @@ class Echelon(World):
             shown["action_mask"] = mask
         self.choices = counts(mechs) if actions == "multi" else None
         self.declare_specs(shown, action, STATISTICS, lead[1])
-        partial = visibility == "partial"
-        self.starts = EchelonStarts(self.tables, partial, bots, fire)
+        hides = visibility == "partial"
+        self.starts = EchelonStarts(self.tables, hides, bots, fire)
         scale = torch.tensor(weights, dtype=dtype, device=self.device).view(-1, 1, 1, 1)
         which: Which = "all" if not looks_are_free(self.device) else "padded" if compiled else "flying"
         kinds = tuple(kind for kind, weight in enumerate(bots) if weight > 0)
-        self._options = EchelonOptions(scale, actions, self._teams, partial, vent_blocks_fire, kinds, max_steps, which)
+        self._options = EchelonOptions(scale, actions, self._teams, hides, vent_blocks_fire, kinds, max_steps, which)
         self.options = {
             **{"blue": blue, "red": red, "opponent": opponent, "visibility": visibility, "max_steps": max_steps},
             **{"vent_blocks_fire": vent_blocks_fire, "size": size, "maps": maps, "map_seed": map_seed},
@@ -166,7 +164,7 @@ class Echelon(World):
         """Orders of the agents in the last decision, ``[teams, 10, n, W]``, None before the first."""
         self._told: list[tuple[Tensor, Tensor]] = []
         self._kernels = compiled_kernels(PLAIN) if compiled else PLAIN
-        self._pool = StartPool(self._start, EchelonOpening.restored)
+        self._pool = StartPool(self._start, partial(Opening.restored, EchelonMatch))
         if self._stages:
             self._enter_stage(0)
 
@@ -177,7 +175,7 @@ class Echelon(World):
         own = torch.Generator(self.device).manual_seed(int(words[0]))  # a stage draws none of the world's numbers
         matches = [self._match] if hasattr(self, "_match") else []
         if self._pool.opening is not None:
-            matches.append(self._pool.opening.match)
+            matches.append(self._pool.opening.state)
         for match in matches:
             match.state.fire_prob.uniform_(low, high, generator=own)
 
@@ -194,10 +192,10 @@ class Echelon(World):
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
             begun = self._start(self.num_worlds)
-            self._match, self._shown = begun.match, begun.shown
+            self._match, self._shown = begun.state, begun.shown
         else:
             fresh, places = self._pool.take(len(worlds))
-            self._match.copy_worlds(worlds, fresh.match, places)
+            self._match.copy_worlds(worlds, fresh.state, places)
             # Not in place, since batches refer to these tensors.
             self._shown = {
                 name: value.index_copy(0, worlds, fresh.shown[name][places]) for name, value in self._shown.items()
@@ -206,13 +204,13 @@ class Echelon(World):
 
     def _restart_where(self, ended: Tensor) -> bool:
         fresh, places = self._pool.take_where(ended)
-        put_where(ended, self._match.items(), fresh.match.items(), places)
+        put_where(ended, self._match.items(), fresh.state.items(), places)
         # Not in place, since batches refer to these tensors.
         self._shown = {name: chosen(ended, fresh.shown[name], places, value) for name, value in self._shown.items()}
         self._count()
         return True
 
-    def _start(self, count: int) -> EchelonOpening:
+    def _start(self, count: int) -> Opening[EchelonMatch]:
         return open_match(self.starts.draw(count, self.generator, self.float_dtype), self.tables, self._options)
 
     def _count(self) -> None:
@@ -233,7 +231,8 @@ class Echelon(World):
             self._match, outcome = play(self._match, orders, self.tables, self._options, self._kernels)
         self._shown = outcome.shown
         self._count()
-        return self._with_ends(self._current(), outcome)
+        reward = outcome.reward.flatten(0, 1).T.contiguous()
+        return with_ends(self._current(), reward, outcome.terminated, outcome.truncated, self._active)
 
     def tell(self, halves: Tensor, orders: Tensor) -> None:
         """Sets exact orders for the next decision, in place of these teams' actions.
@@ -244,28 +243,11 @@ class Echelon(World):
         """
         self._told.append((halves, orders))
 
-    def _with_ends(self, root: TensorDict, outcome: EchelonOutcome) -> TensorDict:
-        terminated, truncated = outcome.terminated[:, None], outcome.truncated[:, None]
-        ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
-        for name, value in ends.items():
-            root.set(name, value)
-        agents = root.get(GROUP)
-        gone = ~self._active[..., None]
-        agents.set("reward", outcome.reward.flatten(0, 1).T.contiguous()[..., None])
-        agents.set("terminated", terminated[:, None] | gone)
-        agents.set("truncated", truncated[:, None] & ~gone)
-        agents.set("done", ends["done"][:, None] | gone)
-        return root
-
     def _current(self) -> TensorDict:
-        worlds, lead = self.batch_size, torch.Size([self.num_worlds, self._teams * self.tables.mechs])
-        columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
-        episode = unchecked(columns, batch_size=worlds, device=self.device)
         seen = {"observation": self._shown["observation"], "active": self._active}
         if "mask" in self._shown:
             seen["action_mask"] = self._shown["mask"]
-        agents = unchecked(seen, batch_size=lead, device=self.device)
-        return unchecked({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
+        return of_agents(seen, dict(zip(STATISTICS, self._episode.unbind(0))))
 
     @property
     def worlds(self) -> EchelonMatch:
@@ -294,14 +276,16 @@ class Echelon(World):
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EchelonRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import EchelonRecorder  # which loads what draws
+
         return EchelonRecorder(self, worlds, titles)
 
     @staticmethod
-    def load_replay(path: str | Path) -> EchelonRecording:
+    def load_replay(path: str | Path) -> EpisodeRecording:
         """See :mod:`rlstack.envs.echelon.replay`."""
-        from .replay import load_replay
+        from .recording import load_replay
 
         return load_replay(path)
 

@@ -245,7 +245,7 @@ class Maps(NamedTuple):
         return Maps(*(layer.to(device) for layer in self))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4, typed=True)
 def make_maps(count: int, seed: int, symmetric: bool, side: int = MAP) -> Maps:
     """Makes a bank of maps.
 

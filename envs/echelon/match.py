@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..compilation import Compiled
+from ..pool import Opening
 from ..record import Record
 from . import rules
 from .actions import possible
@@ -100,35 +101,14 @@ class EchelonOutcome(NamedTuple):
     truncated: Tensor  # [W] bool
 
 
-@dataclass(frozen=True)
-class EchelonOpening:
-    """Matches at the beginning of episodes, with the agents' observations."""
-
-    match: EchelonMatch
-    shown: Shown
-
-    def __len__(self) -> int:
-        return len(self.shown["observation"])
-
-    def saved(self) -> dict[str, Any]:
-        """Returns a nested dict of tensors."""
-        return {"match": dict(self.match.items()), "shown": self.shown}
-
-    @classmethod
-    def restored(cls, saved: dict[str, Any], device: torch.device) -> EchelonOpening:
-        """Inverts :meth:`saved`."""
-        match = EchelonMatch.from_items({name: value.to(device) for name, value in saved["match"].items()})
-        return cls(match, {name: value.to(device) for name, value in saved["shown"].items()})
-
-
-def open_match(state: State, tables: Tables, options: EchelonOptions) -> EchelonOpening:
+def open_match(state: State, tables: Tables, options: EchelonOptions) -> Opening[EchelonMatch]:
     """Begins episodes."""
     state = look(state, tables, options.partial, False)
     state = state.map(lambda value: value.clone(memory_format=torch.contiguous_format))
     none = torch.zeros_like(state.hp)
     terms, events = (none.new_zeros(len(names), *none.shape) for names in (TERMS, EVENTS))
     match = EchelonMatch(state, terms, events, none, torch.zeros_like(state.steps))
-    return EchelonOpening(match, _shown(state, tables, hold(state, tables), options))
+    return Opening(match, _shown(state, tables, hold(state, tables), options))
 
 
 def play(

@@ -13,20 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..whole_files import write_text
-from .recording import EchelonRecording
-from .replay import as_json, load_replay
+from .replay import Replay, as_json, read_replay
 
 _PARTS = Path(__file__).with_name("page")
 _SCRIPTS = ("data.js", "board.js", "page.js")
 
 
-def page(recording: EchelonRecording) -> str:
+def page(replay: Replay) -> str:
     """Returns the page's text."""
-    title = f"Echelon: {' against '.join(recording.players)}"
+    title = f"Echelon: {' against '.join(replay.players)}"
     # The data must not contain the end tag of a script.
-    replay = as_json(recording).replace("<", "\\u003c")
+    content = as_json(replay).replace("<", "\\u003c")
     script = "\n".join(_part(name).replace('"use strict";\n', "") for name in _SCRIPTS)
-    parts = {"TITLE": html.escape(title), "STYLE": _part("style.css"), "SCRIPT": script, "REPLAY": replay}
+    parts = {"TITLE": html.escape(title), "STYLE": _part("style.css"), "SCRIPT": script, "REPLAY": content}
     return re.sub("%([A-Z]+)%", lambda found: parts[found[1]], _part("page.html"))
 
 
@@ -34,7 +33,7 @@ def _part(name: str) -> str:
     return (_PARTS / name).read_text(encoding="utf-8").strip()
 
 
-def save_page(recording: EchelonRecording, path: str | Path) -> None:
+def save_page(replay: Replay, path: str | Path) -> None:
     """Writes the page atomically; makes missing folders.
 
     Raises:
@@ -43,7 +42,7 @@ def save_page(recording: EchelonRecording, path: str | Path) -> None:
     path = Path(path)
     if path.suffix != ".html":
         raise ValueError(f"cannot write {path.name}: the ending of a page is .html")
-    write_text(path, page(recording))
+    write_text(path, page(replay))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     replay = Path(arguments[0])
     target = Path(arguments[1]) if len(arguments) == 2 else replay.with_suffix(".html")
     try:
-        save_page(load_replay(replay), target)
+        save_page(read_replay(replay), target)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,134 +1,41 @@
-"""Recordings of episodes of Echelon: map, mechs, states and events."""
+"""Recordings of episodes of Echelon, and their films."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..recording import EpisodeRecorder, EpisodeRecording
-from . import rules
-from .events import Event, EventFinder, Flight, mech_id, unfold
+from ..recording import EpisodeRecorder, EpisodeRecording, Frames, Row
+from ..rendering.canvas import Canvas, Colour, Legend, Picture, banner, write
+from ..rendering.films import Animation
+from ..whole_files import write_text
+from . import drawing, player, rules
+from .drawing import FAINT, HEAT, PAPER, TEAM_COLOURS, EchelonLayout
+from .events import Event, EventFinder, Flight, unfold
 from .match import EchelonOptions, ends
+from .replay import COLUMNS, MatchRecord, Mech, RecordedMap, Replay, as_json, moment, read_replay
 from .rewards import hold
-from .rules import SLOTS, SUB_STEPS, TEAMS, Chassis
+from .rules import SUB_STEPS, TEAMS
 from .state import State
 from .tables import Tables
 
-if TYPE_CHECKING:
-    from ..rendering.canvas import Legend, Picture
-    from ..rendering.films import Animation
-
 Array = NDArray[Any]
 
-
-COLUMNS: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
-    "tick": ("int32", ()),
-    "score": ("float32", (2,)),
-    "control": ("float32", ()),
-    **dict.fromkeys(("position", "velocity"), ("float32", ("M", 3))),
-    **dict.fromkeys(("yaw", "hp", "legs", "heat", "stability"), ("float32", ("M",))),
-    **dict.fromkeys(("quality", "jam", "damage"), ("float32", ("M",))),
-    "clocks": ("int16", ("M", rules.CLOCKS)),
-    **dict.fromkeys(("ewar", "target", "kills"), ("int16", ("M",))),
-    "inside": ("bool", ("M",)),
-}
-"""Type of each column of :class:`EchelonFrames`, and its shape after T, ``"M"`` for the number of mechs."""
-
-
-@dataclass(frozen=True, eq=False)
-class EchelonFrames:
-    """T states of a match, ``[T, ...]`` each; mechs are in the order of :attr:`MatchRecord.mechs`."""
-
-    tick: Array  # sub-steps of 0.05 s since the start
-    score: Array  # of blue and red, s
-    control: Array  # of the zone, 1: blue's, -1: red's
-    position: Array  # of the feet, voxels
-    velocity: Array  # voxels/s
-    yaw: Array  # rad, 0 along x, counter-clockwise
-    hp: Array  # 0 or less: dead
-    legs: Array
-    heat: Array
-    stability: Array
-    quality: Array  # of sensors
-    jam: Array  # 0 to 1
-    damage: Array  # hp taken from enemies so far
-    clocks: Array  # sub-steps left, in the order of rules.LASER to rules.FALLEN
-    ewar: Array  # 0 off, 1 ECM, 2 ECCM
-    target: Array  # place of the chosen target among the mechs, -1: none
-    kills: Array  # so far
-    inside: Array  # the zone
-
-    def __len__(self) -> int:
-        return len(self.tick)
-
-    def part(self, which: slice) -> EchelonFrames:
-        """Returns a part of the states."""
-        return EchelonFrames(**{name: value[which] for name, value in vars(self).items()})
-
-
-class Mech(NamedTuple):
-    """A mech of the match."""
-
-    team: int  # 0 blue, 1 red
-    slot: int
-
-    @property
-    def name(self) -> str:
-        """Id, such as ``red_3``."""
-        return mech_id(self.team, self.slot)
-
-    @property
-    def kind(self) -> str:
-        """Name of the class."""
-        return rules.CLASSES[rules.PACK_CLASSES[self.slot % SLOTS]]
-
-    @property
-    def chassis(self) -> Chassis:
-        """Numbers of the class."""
-        return rules.PACK[self.slot % SLOTS]
-
-
-@dataclass(frozen=True, eq=False)
-class RecordedMap:
-    """A map: heights and kinds of its cells, ``[side, side]`` uint8, row y; the zone's centre and radius."""
-
-    height: Array
-    kind: Array
-    zone: tuple[float, float, float]
-    number: int = 0  # in its bank
-
-    @property
-    def side(self) -> int:
-        """Number of voxels along its side."""
-        return len(self.height)
-
-
-@dataclass(frozen=True, eq=False)
-class MatchRecord:
-    """A whole episode.
-
-    Attributes:
-        smoke: clouds at each of the T times, ``[k, 4]``: centre, sub-steps left.
-        winner: 1 blue, -1 red, 0 draw or undecided.
-        to_win: score that wins, s.
-    """
-
-    ground: RecordedMap
-    mechs: tuple[Mech, ...]
-    frames: EchelonFrames
-    smoke: tuple[Array, ...]
-    events: tuple[Event, ...]
-    flights: tuple[Flight, ...]
-    winner: int
-    to_win: float
+SIZE, TILE = (1280, 720), (960, 540)
+"""Width and height of pictures, and of overviews, in pixels."""
+LEGEND: Legend = (
+    *(("■", f"{team} mech and its way", colour) for team, colour in zip(TEAMS, TEAM_COLOURS)),
+    *(("○", "zone", PAPER), ("✕", "wreck", FAINT)),
+    *(("▬", "hit points, above heat", (110, 230, 120)), ("▬", "heat", HEAT)),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,15 +63,14 @@ class EchelonRecording(EpisodeRecording):
         return self.source()
 
     @property
-    def frames(self) -> EchelonFrames:
+    def frames(self) -> Frames:
         """The states."""
         return self.record.frames
 
     @property
-    def seconds(self) -> float:
-        """Duration in s."""
-        tick = self.frames.tick
-        return float(tick[-1] - tick[0]) * rules.DT
+    def replay(self) -> Replay:
+        """The content of its file."""
+        return Replay(self.record, self.options, self.players, self.title)
 
     def named(self, players: tuple[str, str], title: str = "") -> EchelonRecording:
         """Returns the same recording with other names."""
@@ -172,206 +78,122 @@ class EchelonRecording(EpisodeRecording):
 
     def animation(self) -> Animation:
         """Returns an animation with sub-steps as time."""
-        from .render import EchelonAnimation
-
         return EchelonAnimation(self)
 
     def legend(self) -> Legend:
         """Returns the legend of its pictures."""
-        from .render import LEGEND
-
         return LEGEND
 
     def overview(self) -> Picture:
         """Draws the end, with trails of all mechs that brighten with time."""
-        from .render import TILE, EchelonAnimation
-
         return EchelonAnimation(self, TILE).draw(ways=True)
 
     def save_replay(self, path: str | Path) -> None:
-        """See :mod:`rlstack.envs.echelon.replay`."""
-        from .replay import save_replay
+        """Writes a file atomically; makes missing folders. See :mod:`rlstack.envs.echelon.replay`.
 
-        save_replay(self, path)
+        Raises:
+            ValueError: the suffix is not ``.json``.
+        """
+        path = Path(path)
+        if path.suffix != ".json":
+            raise ValueError(f"cannot write {path.name}: the ending of a replay is .json")
+        write_text(path, as_json(self.replay))
 
     def save_page(self, path: str | Path) -> None:
         """See :mod:`rlstack.envs.echelon.player`."""
-        from .player import save_page
-
-        save_page(self, path)
+        player.save_page(self.replay, path)
 
 
-# -- a match at any time -------------------------------------------------------------------------------------------
+def load_replay(path: str | Path) -> EchelonRecording:
+    """Reads a file of :meth:`EchelonRecording.save_replay`.
 
-
-_MOVING = ("position", "velocity", "heat", "stability", "score", "control")
-
-
-@dataclass(frozen=True, eq=False)
-class Moment:
-    """A match at a time in sub-steps; mechs ``[M, ...]`` are as in :class:`EchelonFrames`."""
-
-    record: MatchRecord
-    tick: float
-    frame: int  # the latest state
-    position: Array
-    velocity: Array
-    yaw: Array
-    hp: Array
-    legs: Array
-    heat: Array
-    stability: Array
-    score: Array
-    control: float
-    clocks: Array
-    ewar: Array
-    target: Array
-    kills: Array
-    damage: Array
-    inside: Array
-
-    @property
-    def zone(self) -> tuple[float, float, float]:
-        """Centre and radius of the zone."""
-        return self.record.ground.zone
-
-    @property
-    def held(self) -> tuple[bool, bool]:
-        """Flags: blue, and red, have a mech in the zone."""
-        teams = np.array([mech.team for mech in self.record.mechs])
-        return bool(self.inside[teams == 0].any()), bool(self.inside[teams == 1].any())
-
-    def alive(self, place: int) -> bool:
-        """Returns whether a mech lives."""
-        return bool(self.hp[place] > 0)
-
-    def ground_at(self, x: float, y: float) -> float:
-        """Height of the ground."""
-        column, row = (int(np.clip(value, 0, self.record.ground.side - 1)) for value in (x, y))
-        return float(self.record.ground.height[row, column])
-
-
-def moment(record: MatchRecord, tick: float) -> Moment:
-    """Returns the match after a number of sub-steps, limited to its first and last state."""
-    frames = record.frames
-    t = int(np.clip(np.searchsorted(frames.tick, tick, side="right") - 1, 0, len(frames) - 1))
-    span = float(frames.tick[t + 1] - frames.tick[t]) if t + 1 < len(frames) else 0.0
-    share = float(np.clip((tick - float(frames.tick[t])) / span, 0, 1)) if span > 0 else 0.0
-    now = {name: value[t] for name, value in vars(frames).items() if name not in ("tick", "quality", "jam")}
-    if share > 0:
-        now |= _between(frames, t, share)
-    return Moment(record, tick, t, **now | {"control": float(now["control"])})
-
-
-def _between(frames: EchelonFrames, t: int, share: float) -> dict[str, Array]:
-    mixed: dict[str, Array] = {}
-    for name in _MOVING:
-        rows = getattr(frames, name)
-        mixed[name] = rows[t] + np.float32(share) * (rows[t + 1] - rows[t])
-    turn = np.remainder(frames.yaw[t + 1] - frames.yaw[t] + np.pi, 2 * np.pi) - np.pi
-    mixed["yaw"] = frames.yaw[t] + share * turn
-    return mixed
-
-
-def deaths(record: MatchRecord) -> dict[int, int]:
-    """Returns the sub-step of each death by the mech's place."""
-    places = {mech.name: place for place, mech in enumerate(record.mechs)}
-    return {places[e.details["target"]]: e.tick for e in record.events if e.type == "kill"}
+    Raises:
+        ValueError: the file is missing, damaged, of another version, or its parts do not fit each other.
+    """
+    replay = read_replay(path)
+    return EchelonRecording(lambda: replay.record, replay.options, replay.players, replay.title)
 
 
 # -- the recorder --------------------------------------------------------------------------------------------------
 
 
-class _Snapshot(NamedTuple):
-    """Recorded worlds at one time."""
+class EchelonRecorder(EpisodeRecorder[EchelonRecording]):
+    """Records some worlds of an env, one episode of each."""
 
-    state: State
-    orders: Tensor | None  # [teams, 10, n, k] that led here
-    kills: Tensor  # [2, n, k]
-    damage: Tensor
-    winner: Tensor  # [k]
-    over: Tensor  # [k] bool
+    def _state(self, worlds: Tensor) -> Mapping[str, Tensor]:
+        match, orders = self._env.worlds, self._env.orders
+        values = {"kills": match.events[0], "damage": match.damage, "winner": match.winner}
+        if orders is not None:
+            values["orders"] = orders  # [teams, 10, n, W] that led here
+        state = match.state.map(lambda value: value.index_select(-1, worlds))
+        state = state.replace(memory=state.memory[:0])  # the mechs' memory does not influence recorded values
+        terminated, truncated, _ = ends(state, self._env.match_options)
+        picked = {name: value.index_select(-1, worlds) for name, value in values.items()}
+        return {**dict(state.items()), **picked, "clock": state.steps, "over": terminated | truncated}
 
-
-_Frame = tuple[_Snapshot, int]
-"""Worlds at one time, and the index of one of them."""
-
-
-@dataclass(eq=False)
-class _Take:
-    """The snapshots of one world, from which the record is made."""
-
-    tables: Tables
-    options: EchelonOptions
-    rows: list[_Frame]
-
-    @cached_property
-    def record(self) -> MatchRecord:
-        with torch.no_grad():
-            return self._told()
-
-    def _column(self, pick: Callable[[_Snapshot], Tensor]) -> Tensor:
-        return torch.stack([pick(row)[..., place] for row, place in self.rows], -1)
-
-    def _told(self) -> MatchRecord:
-        tables = self.tables
-        names = [name for name, _ in self.rows[0][0].state.items()]
-        state = State(**{name: self._column(lambda row, name=name: getattr(row.state, name)) for name in names})  # type: ignore[misc]
-        here = np.argwhere(tables.present[..., 0].cpu().numpy() > 0).tolist()
-        mechs = tuple(Mech(*place) for place in here)
-        ground = _ground(state, tables)
-        first = next((row.orders for row, _ in self.rows[1:] if row.orders is not None), None)
-        events: list[Event] = []
-        flights: list[Flight] = []
-        if first is not None:
-            none = torch.zeros_like(first)
-            orders = self._column(lambda row: none if row.orders is None else row.orders)
-            report = EventFinder(unfold(state, orders, tables, self.options), ground.height)
-            events, flights = report.events, report.flights
-        frames = self._frames(state, mechs)
-        smoke = tuple(_clouds(state.clouds[..., t]) for t in range(len(frames)))
-        winner = int(self.rows[-1][0].winner[self.rows[-1][1]])
-        return MatchRecord(ground, mechs, frames, smoke, tuple(events), tuple(flights), winner, self.options.to_win)
-
-    def _frames(self, state: State, mechs: Sequence[Mech]) -> EchelonFrames:
-        held = hold(state, self.tables)
-        places = torch.tensor([mech.team * self.tables.mechs + mech.slot for mech in mechs])
-
-        def rows(value: Tensor, dim: int = 0) -> Array:
-            """Returns ``[T, M]`` from ``[2, n, T]``."""
-            picked = value.cpu().flatten(dim, dim + 1).index_select(dim, places)
-            found: Array = picked.movedim(-1, 0).movedim(dim + 1, 1).numpy()
-            return found
-
-        values = {
-            "tick": (state.steps * SUB_STEPS).round().cpu().numpy(),
-            "score": state.score.T.cpu().numpy(),
-            "control": held.control[0].cpu().numpy(),
-            "position": rows(state.position, 1),
-            "velocity": rows(state.velocity, 1),
-            "clocks": rows(state.clocks.transpose(0, 1), 1),
-            "target": _targets(rows(state.focus), mechs),
-            "kills": rows(self._column(lambda row: row.kills)),
-            "damage": rows(self._column(lambda row: row.damage)),
-            "inside": rows(held.inside),
-            **{
-                name: rows(getattr(state, name))
-                for name in ("yaw", "hp", "legs", "heat", "stability", "quality", "jam", "ewar")
-            },
-        }
-        return EchelonFrames(**{name: values[name].astype(kind) for name, (kind, _) in COLUMNS.items()})
+    def _recording(self, frames: list[Row], title: str) -> EchelonRecording:
+        source = cache(partial(_match_record, frames, self._env.tables, self._env.match_options))
+        return EchelonRecording(source, dict(self._env.options), title=title)
 
 
-def _ground(state: State, tables: Tables) -> RecordedMap:
-    first = int(state.base[0])
-    side = tables.side
+@torch.no_grad()
+def _match_record(rows: list[Row], tables: Tables, options: EchelonOptions) -> MatchRecord:
+    """Makes the record of a match from the recorder's states."""
+
+    def column(name: str) -> Tensor:
+        """Returns ``[..., T]``; orders of the first state are missing if it is the first of the env."""
+        values = [row.get(name, rows[-1][name]) for row in rows]
+        return torch.from_numpy(np.stack(values, -1)).to(tables.present.device)
+
+    state = State(**{entry.name: column(entry.name) for entry in fields(State)})
+    mechs = tuple(Mech(team, slot) for team, slot in np.argwhere(tables.present[..., 0].cpu().numpy() > 0).tolist())
+    first, side = int(state.base[0]), tables.side
     layers = (tables.maps.height, tables.maps.kind)
     height, kind = (layer[first : first + side**2].view(side, side).cpu().numpy().copy() for layer in layers)
     x, y, radius = (float(value) for value in state.zone[:, 0].float())
-    return RecordedMap(height, kind, (x, y, radius), first // side**2)
+    ground = RecordedMap(height, kind, (x, y, radius), first // side**2)
+    events: list[Event] = []
+    flights: list[Flight] = []
+    if len(rows) > 1 and "orders" in rows[-1]:
+        report = EventFinder(unfold(state, column("orders"), tables, options), ground.height)
+        events, flights = report.events, report.flights
+    held = hold(state, tables)
+    places = torch.tensor([mech.team * tables.mechs + mech.slot for mech in mechs])
+
+    def of_mechs(value: Tensor, dim: int = 0) -> Array:
+        """Returns ``[T, M, ...]`` from ``[..., 2, n, T]``, with the teams in dimension ``dim``."""
+        picked = value.cpu().flatten(dim, dim + 1).index_select(dim, places)
+        return picked.movedim(-1, 0).movedim(dim + 1, 1).numpy()
+
+    values = {
+        "tick": (state.steps * SUB_STEPS).round().cpu().numpy(),
+        "score": state.score.T.cpu().numpy(),
+        "control": held.control[0].cpu().numpy(),
+        "position": of_mechs(state.position, 1),
+        "velocity": of_mechs(state.velocity, 1),
+        "clocks": of_mechs(state.clocks.transpose(0, 1), 1),
+        "target": _targets(of_mechs(state.focus), mechs),
+        "inside": of_mechs(held.inside),
+        **{name: of_mechs(column(name)) for name in ("kills", "damage")},
+        **{
+            name: of_mechs(getattr(state, name))
+            for name in ("yaw", "hp", "legs", "heat", "stability", "quality", "jam", "ewar")
+        },
+    }
+    clouds = state.clouds.flatten(1, -2).permute(2, 1, 0).cpu().numpy().astype(np.float32)
+    return MatchRecord(
+        ground,
+        mechs,
+        Frames(**{name: values[name].astype(kind) for name, (kind, _) in COLUMNS.items()}),
+        tuple(row[row[:, 3] > 0] for row in clouds),
+        tuple(events),
+        tuple(flights),
+        int(rows[-1]["winner"]),
+        options.to_win,
+    )
 
 
-def _targets(slots: Array, mechs: Sequence[Mech]) -> Array:
+def _targets(slots: Array, mechs: tuple[Mech, ...]) -> Array:
     """Converts chosen slots ``[T, M]`` to places among the mechs; -1 for missing ones."""
     place = {(mech.team, mech.slot): index for index, mech in enumerate(mechs)}
     found = np.full(slots.shape, -1)
@@ -381,39 +203,176 @@ def _targets(slots: Array, mechs: Sequence[Mech]) -> Array:
     return found
 
 
-def _clouds(clouds: Tensor) -> Array:
-    rows = clouds.flatten(1).T.cpu().numpy().astype(np.float32)
-    found: Array = rows[rows[:, 3] > 0]
-    return found
+# -- films -------------------------------------------------------------------------------------------------------------
 
 
-class EchelonRecorder(EpisodeRecorder[_Frame, EchelonRecording]):
-    """Records some worlds of an env, one episode of each."""
+_LASTS = {
+    **{"laser_hit": 4.0, "flamer_hit": 3.0, "paint": 6.0, "ams_intercept": 6.0},
+    **{"explosion": 9.0, "projectile_hit": 0.6 * 9.0, "kill": 18.0},
+}
+"""Number of sub-steps for which an event is visible; other events are not drawn."""
+_TRAILS = {"missile": 9.0, "gauss": 2.5, "autocannon": 1.5, "smoke": 1.0}  # ticks of its way that a shot shows
+_WAY_POINTS = 120
+_END_TICKS = 10.0
 
-    def _look(self, places: list[int]) -> list[_Frame]:
-        match, worlds, orders = self._env.worlds, self._worlds[places], self._env.orders
-        some = match.state.map(lambda value: value.index_select(-1, worlds))
-        # The mechs' memory does not influence recorded values.
-        some = some.replace(memory=some.memory[:0])
-        terminated, truncated, _ = ends(some, self._env.match_options)
-        now = _Snapshot(
-            some,
-            None if orders is None else orders.index_select(-1, worlds),
-            match.events[0].index_select(-1, worlds),
-            match.damage.index_select(-1, worlds),
-            match.winner.index_select(-1, worlds),
-            terminated | truncated,
-        )
-        return [(now, row) for row in range(len(places))]
 
-    def _time(self, frame: _Frame) -> float:
-        now, row = frame
-        return float(now.state.steps[row])
+class EchelonAnimation(Animation):
+    """Animation of a recording.
 
-    def _is_over(self, frame: _Frame) -> bool:
-        now, row = frame
-        return bool(now.over[row])
+    Args:
+        recording: recording of one episode.
+        size: width and height of the pictures in pixels, at least 640 by 360.
+        earlier: an animation of an earlier part of the episode, whose map is reused.
 
-    def _recording(self, frames: list[_Frame], title: str) -> EchelonRecording:
-        take = _Take(self._env.tables, self._env.match_options, frames)
-        return EchelonRecording(lambda: take.record, dict(self._env.options), title=title)
+    Raises:
+        ValueError: the size is too small.
+
+    Attributes:
+        per_second: sub-steps per second.
+    """
+
+    per_second, fps = 1.0 / rules.DT, 20.0
+
+    def __init__(
+        self, recording: EchelonRecording, size: tuple[int, int] = SIZE, earlier: EchelonAnimation | None = None
+    ) -> None:
+        self.recording, self.record, self.size = recording, recording.record, size
+        self.layout = EchelonLayout(size, self.record.ground.side)
+        self._empty: Picture = earlier._empty if earlier else drawing.background(self.layout, self.record.ground)
+        self._places = {mech.name: place for place, mech in enumerate(self.record.mechs)}
+        self._deaths = {self._places[e.details["target"]]: e.tick for e in self.record.events if e.type == "kill"}
+        self._lasting = [(event, _LASTS[event.type]) for event in self.record.events if event.type in _LASTS]
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last sub-step."""
+        return float(self.record.frames.tick[0]), float(self.record.frames.tick[-1])
+
+    def longer(self, recording: EchelonRecording) -> EchelonAnimation:
+        """Returns the animation of a longer part of the same episode."""
+        return EchelonAnimation(recording, self.layout.size, self)
+
+    def draw(self, tick: float | None = None, pause: float = 0.0, ways: bool = False) -> Picture:
+        """Draws the match after ``tick`` sub-steps of 0.05 s, uint8 ``[H, W, 3]``.
+
+        Args:
+            tick: number of sub-steps; None: the end.
+            pause: number of sub-steps since the end.
+            ways: whether to draw the trails of all mechs from the beginning.
+        """
+        tick = float(self.record.frames.tick[-1]) if tick is None else tick
+        now = moment(self.record, tick)
+        picture: Picture = self._empty.copy()
+        canvas = self.layout.canvas(picture)
+        drawing.draw_zone(canvas, now)
+        if ways:
+            self._draw_ways(canvas, tick)
+        self._draw_mechs(canvas, now, tick)
+        self._draw_flights(canvas, tick)
+        self._draw_events(canvas, tick + pause)
+        for cloud in self.record.smoke[now.frame]:
+            drawing.draw_cloud(canvas, cloud, float(cloud[3]) - (tick - float(self.record.frames.tick[now.frame])))
+        self._write_names(picture, now)
+        self._clear_margins(picture)
+        drawing.draw_panels(picture, self.layout, now, self.recording.players)
+        drawing.draw_head(picture, self.layout, now, self.recording.title)
+        if pause > _END_TICKS:
+            self._draw_end(picture, now.record.winner)
+        return picture
+
+    def _draw_end(self, picture: Picture, winner: int) -> None:
+        layout, team = self.layout, int(winner < 0)
+        text, colour = (f"{TEAMS[team].upper()} WINS", TEAM_COLOURS[team]) if winner else ("DRAW", PAPER)
+        width, (left, bottom) = layout.side * layout.scale, layout.corner
+        middle = left + width / 2, bottom - width / 2
+        banner(picture, text, middle, width, 88 * layout.unit, layout.points(50), colour)
+
+    def _clear_margins(self, picture: Picture) -> None:
+        """Clips glows and projectiles at the edge of the map."""
+        (left, bottom), side = self.layout.corner, self.layout.side * self.layout.scale
+        inside = np.zeros(picture.shape[:2], bool)
+        rows = slice(max(round(bottom - side) - 2, 0), round(bottom) + 2)
+        inside[rows, max(round(left) - 2, 0) : round(left + side) + 2] = True
+        picture[~inside] = self._empty[~inside]
+
+    def _draw_ways(self, canvas: Canvas, tick: float) -> None:
+        frames = self.record.frames
+        until = int(np.searchsorted(frames.tick, tick, side="right"))
+        every = max(1, until // _WAY_POINTS)
+        for place, mech in enumerate(self.record.mechs):
+            gone = self._deaths.get(place)
+            last = until if gone is None else min(until, int(np.searchsorted(frames.tick, gone)) + 1)
+            canvas.way(drawing.flat(frames.position[:last:every, place]), 0.3, TEAM_COLOURS[mech.team])
+
+    def _draw_mechs(self, canvas: Canvas, now: Frames, tick: float) -> None:
+        living = []
+        for place, mech in enumerate(self.record.mechs):
+            if self._lives(now, place, tick):
+                living.append(place)
+            else:
+                drawing.draw_wreck(canvas, mech, now.position[place])
+        for place in living:
+            target = int(now.target[place])
+            if target >= 0 and self._lives(now, target, tick):
+                drawing.draw_aim(canvas, self.record.mechs[place], now.position[place], now.position[target])
+        for place in sorted(living, key=lambda place: float(now.position[place, 2])):
+            drawing.draw_mech(canvas, self.record.mechs[place], now, place)
+        for place in living:
+            drawing.draw_bars(canvas, self.record.mechs[place], now, place)
+
+    def _lives(self, now: Frames, place: int, tick: float) -> bool:
+        return now.hp[place] > 0 and tick < self._deaths.get(place, np.inf)
+
+    def _draw_flights(self, canvas: Canvas, tick: float) -> None:
+        for flight in self.record.flights:
+            if flight.ticks[0] <= tick <= flight.ticks[-1] and len(flight.ticks) > 1:
+                first = max(tick - _TRAILS[flight.weapon], float(flight.ticks[0]))
+                times = np.linspace(first, tick, 6 if flight.weapon == "missile" else 2)
+                drawing.draw_flight(canvas, flight.weapon, _way(flight, times), _team(flight.owner))
+
+    def _draw_events(self, canvas: Canvas, tick: float) -> None:
+        for event, ticks in self._lasting:
+            # An event belongs to the sub-step that ends at its tick.
+            age = (tick - event.tick + 1) / ticks
+            if 0 < age < 1:
+                self._draw_event(canvas, event, float(age), tick)
+
+    def _draw_event(self, canvas: Canvas, event: Event, age: float, tick: float) -> None:
+        told, kind = event.details, event.type
+
+        def burst(reach: float, colour: Colour) -> None:
+            canvas.burst(drawing.flat(told["pos"]), reach, age, colour, 9, 0.3, flash=drawing.FLASH)
+
+        if kind in ("laser_hit", "flamer_hit"):
+            drawing.draw_beam(canvas, told["start"], told["pos"], _team(told["shooter"]), age, kind == "flamer_hit")
+        elif kind == "explosion":
+            burst(1.2 * told["radius"], (255, 176, 90))
+        elif kind == "projectile_hit":
+            burst(0.9, (255, 240, 190))
+        elif kind == "kill":
+            burst(4.2, TEAM_COLOURS[_team(told["target"])])
+        else:
+            now = moment(self.record, tick)
+            start = now.position[self._places[told["mech" if kind == "ams_intercept" else "shooter"]]]
+            end = told["pos"] if kind == "ams_intercept" else now.position[self._places[told["target"]]]
+            colour = (130, 240, 255) if kind == "ams_intercept" else drawing.PAINT
+            canvas.line(drawing.flat(start), drawing.flat(end), 0.2, colour, 0.8 * (1 - age))
+            if kind == "ams_intercept":
+                burst(0.8, colour)
+
+    def _write_names(self, picture: Picture, now: Frames) -> None:
+        for place, mech in enumerate(self.record.mechs):
+            if self._lives(now, place, now.tick):
+                x, y = drawing.flat(now.position[place]) * self.layout.scale + np.array(self.layout.corner)
+                y += (0.5 * drawing.drawn_width(mech) + 0.7) * self.layout.scale
+                text, size = f"{mech.kind[0].upper()}{mech.slot}", self.layout.points(10)
+                write(picture, text, x + 1, y + 1, size, (0, 0, 0), 0.5, bold=True)
+                write(picture, text, x, y, size, drawing.TEAM_LIGHT[mech.team], 0.5, bold=True)
+
+
+def _team(name: str) -> int:
+    return TEAMS.index(name.partition("_")[0])
+
+
+def _way(flight: Flight, times: np.ndarray) -> np.ndarray:
+    return np.stack([np.interp(times, flight.ticks, flight.places[:, axis]) for axis in range(3)], -1)

@@ -1,4 +1,4 @@
-"""Recordings of Echelon as files: JSON that any program reads, without pickles, and without loss.
+"""Recorded matches of Echelon, and their files: JSON that any program reads, without loss.
 
 - ``format`` (``rlstack-replay``), ``schema_version`` (1), ``kind`` (``echelon``), ``players`` (who drove blue and red),
   ``title``, ``options`` (of the world), ``winner`` (``blue``, ``red`` or null).
@@ -25,21 +25,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..bounded_files import check_regular
-from ..whole_files import write_text
+from ..recording import Columns, Frames, find_time
 from . import rules
 from .events import TYPES, WEAPONS, Event, Flight, mech_id
-from .recording import COLUMNS, EchelonFrames, EchelonRecording, MatchRecord, Mech, RecordedMap
-from .rules import MOST, SIDES, TEAMS
+from .rules import MOST, SIDES, SLOTS, TEAMS, Chassis
 
 Array = NDArray[Any]
-
 
 FORMAT, VERSION, KIND = "rlstack-replay", 1, "echelon"
 TERRAIN = ("plain", "foliage", "low_wall", "water", "lava")
@@ -53,64 +52,263 @@ NUMBERS = {
     **{"quality": "sensor_quality", "jam": "jammed", "damage": "damage", "kills": "kills"},
 }
 
+COLUMNS: Columns = {
+    "tick": ("int32", ()),  # sub-steps of 0.05 s since the start
+    "score": ("float32", (2,)),  # of blue and red, s
+    "control": ("float32", ()),  # of the zone, 1: blue's, -1: red's
+    **dict.fromkeys(("position", "velocity"), ("float32", ("M", 3))),  # of the feet, voxels and voxels/s
+    "yaw": ("float32", ("M",)),  # rad, 0 along x, counter-clockwise
+    **dict.fromkeys(("hp", "legs", "heat", "stability"), ("float32", ("M",))),  # 0 hp or less: dead
+    **dict.fromkeys(("quality", "jam"), ("float32", ("M",))),  # of sensors
+    "damage": ("float32", ("M",)),  # hp taken from enemies so far
+    "clocks": ("int16", ("M", rules.CLOCKS)),  # sub-steps left, in the order of rules.LASER to rules.FALLEN
+    "ewar": ("int16", ("M",)),  # 0 off, 1 ECM, 2 ECCM
+    "target": ("int16", ("M",)),  # place of the chosen target among the mechs, -1: none
+    "kills": ("int16", ("M",)),  # so far
+    "inside": ("bool", ("M",)),  # the zone
+}
+"""The states of a match; the ``M`` mechs are in the order of :attr:`MatchRecord.mechs`."""
+_MOVING = ("position", "velocity", "heat", "stability", "score", "control")
+
+
+class Mech(NamedTuple):
+    """A mech of the match."""
+
+    team: int  # 0 blue, 1 red
+    slot: int
+
+    @property
+    def name(self) -> str:
+        """Id, such as ``red_3``."""
+        return mech_id(self.team, self.slot)
+
+    @property
+    def kind(self) -> str:
+        """Name of the class."""
+        return rules.CLASSES[rules.PACK_CLASSES[self.slot % SLOTS]]
+
+    @property
+    def chassis(self) -> Chassis:
+        """Numbers of the class."""
+        return rules.PACK[self.slot % SLOTS]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedMap:
+    """A map: heights and kinds of its cells, ``[side, side]`` uint8, row y; the zone's centre and radius."""
+
+    height: Array
+    kind: Array
+    zone: tuple[float, float, float]
+    number: int = 0  # in its bank
+
+    @property
+    def side(self) -> int:
+        """Number of voxels along its side."""
+        return len(self.height)
+
+
+@dataclass(frozen=True, eq=False)
+class MatchRecord:
+    """A whole episode.
+
+    Attributes:
+        frames: its T states, see :data:`COLUMNS`.
+        smoke: clouds at each of the T times, ``[k, 4]``: centre, sub-steps left.
+        winner: 1 blue, -1 red, 0 draw or undecided.
+        to_win: score that wins, s.
+    """
+
+    ground: RecordedMap
+    mechs: tuple[Mech, ...]
+    frames: Frames
+    smoke: tuple[Array, ...]
+    events: tuple[Event, ...]
+    flights: tuple[Flight, ...]
+    winner: int
+    to_win: float
+
+
+def moment(record: MatchRecord, tick: float) -> Frames:
+    """Returns the match after a number of sub-steps, limited to its first and last state.
+
+    Beside the entries of :data:`COLUMNS` there are the ``record`` and ``frame``, the place of the latest state.
+    """
+    frames = record.frames
+    t, share = find_time(frames.tick, tick)
+    now = vars(frames.part(t))
+    if share > 0:
+        turn = np.remainder(frames.yaw[t + 1] - frames.yaw[t] + np.pi, 2 * np.pi) - np.pi
+        now |= {**frames.blend(t, share, _MOVING), "yaw": frames.yaw[t] + share * turn}
+    return Frames(**now | {"control": float(now["control"]), "tick": tick, "frame": t, "record": record})
+
+
+class Replay(NamedTuple):
+    """The content of a file."""
+
+    record: MatchRecord
+    options: Mapping[str, Any]
+    players: tuple[str, str]
+    title: str
+
+
+# -- writing -----------------------------------------------------------------------------------------------------
+
+
+def as_json(replay: Replay) -> str:
+    """Returns the text of a file."""
+    record, options = replay.record, dict(replay.options)
+    world = {
+        "size": [record.ground.side, record.ground.side, int(rules.CEILING)],
+        "voxel_size_m": 1.0,
+        "seed": options.get("map_seed", 0),
+        "spawn_clear": rules.SPAWN_SQUARE,
+        "meta": {
+            **{"map": record.ground.number, "decision_s": rules.DECISION, "tick_s": rules.DT},
+            "terrain_names": list(TERRAIN),
+        },
+        "heights": record.ground.height.tolist(),
+        "terrain": record.ground.kind.tolist(),
+    }
+    winner = {1: TEAMS[0], -1: TEAMS[1]}.get(record.winner)
+    document = {
+        **{"format": FORMAT, "schema_version": VERSION, "kind": KIND, "players": list(replay.players)},
+        **{"title": replay.title, "options": options, "winner": winner, "world": world},
+        "frames": [_frame(record, t) for t in range(len(record.frames))],
+    }
+    return json.dumps(document, separators=(",", ":"), allow_nan=False)
+
+
+def _frame(record: MatchRecord, t: int) -> dict[str, Any]:
+    frames = record.frames
+    tick, x, y, radius = int(frames.tick[t]), *record.ground.zone
+    before = int(frames.tick[t - 1]) if t else -1
+    events = [event for event in record.events if before < event.tick <= tick]
+    parts = [(flight, np.flatnonzero((flight.ticks > before) & (flight.ticks <= tick))) for flight in record.flights]
+    return {
+        **{"t": _seconds(tick), "tick": tick},
+        "objective": {
+            **{"center": [x, y], "radius": radius, "to_win": record.to_win},
+            **{"score": _exact(frames.score[t]), "control": _exact(frames.control[t])},
+        },
+        "mechs": {mech.name: _mech(record, t, place) for place, mech in enumerate(record.mechs)},
+        "projectiles": [
+            {
+                **{"id": flight.number, "weapon": flight.weapon, "owner": flight.owner, "target": flight.target},
+                "path": [[int(flight.ticks[k]), *_exact(flight.places[k])] for k in during],
+            }
+            for flight, during in parts
+            if len(during)
+        ],
+        "smoke_clouds": [
+            {"pos": _exact(row[:3]), "radius": rules.SMOKE_RADIUS, "time_left": _seconds(float(row[3]))}
+            for row in record.smoke[t]
+        ],
+        "events": [{"t": _seconds(e.tick), "tick": e.tick, "type": e.type, **e.details} for e in events],
+    }
+
+
+def _mech(record: MatchRecord, t: int, place: int) -> dict[str, Any]:
+    frames, mech = record.frames, record.mechs[place]
+    row = {name: _exact(getattr(frames, column)[t, place]) for column, name in NUMBERS.items()}
+    clocks, ewar, target = frames.clocks[t, place], int(frames.ewar[t, place]), int(frames.target[t, place])
+    chassis, legged = mech.chassis, bool(frames.legs[t, place] <= 0)
+    return {
+        **{"team": TEAMS[mech.team], "class": mech.kind},
+        **{"pos": _exact(frames.position[t, place]), "vel": _exact(frames.velocity[t, place]), **row},
+        **{"hp_max": chassis.hp, "heat_cap": chassis.heat_cap},
+        "stability_max": rules.STABILITY * (rules.LEGGED_STABILITY if legged else 1.0),
+        **{"alive": bool(frames.hp[t, place] > 0), "fallen": bool(clocks[rules.FALLEN] > 0), "legged": legged},
+        "shutdown": bool(frames.heat[t, place] > chassis.heat_cap),
+        **{name: _seconds(int(clocks[clock])) for name, clock in TIMES.items()},
+        "cooldowns": {name: _seconds(int(clocks[clock])) for clock, name in enumerate(COOLDOWNS)},
+        **{"ecm_on": ewar == 1, "eccm_on": ewar == 2, "in_zone": bool(frames.inside[t, place])},
+        "target": record.mechs[target].name if target >= 0 else None,
+    }
+
+
+def _exact(value: Any) -> Any:
+    """Converts float32 to the shortest decimal that restores it."""
+    if isinstance(value, np.ndarray):
+        return [_exact(entry) for entry in value]
+    return float(str(value)) if isinstance(value, np.floating) else int(value)
+
+
+def _seconds(ticks: float) -> float:
+    return round(ticks * rules.DT, 4)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
 
 class ReplayError(ValueError):
     """A fault in the content of a file; the message does not name the file."""
 
 
-def recording_of(document: Any) -> EchelonRecording:
-    """Makes a recording from the content of a file.
+def read_replay(path: str | Path) -> Replay:
+    """Reads a file.
 
     Raises:
-        ReplayError: the version is another, or parts do not fit each other.
-        KeyError: an entry is missing.
-        TypeError, ValueError, IndexError, AttributeError: an entry has another form.
+        ValueError: the file is missing, damaged, of another version, or its parts do not fit each other.
     """
+
+    def no_constant(name: str) -> float:
+        raise ValueError(f"{name} is not a number")
+
+    try:
+        document = json.loads(check_regular(path).read_text(encoding="utf-8"), parse_constant=no_constant)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged, or no JSON"
+        raise ValueError(f"{path}: cannot be read as a replay ({reason})") from None
+    try:
+        return _replay(document)
+    except ReplayError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else "a part has another shape than it should"
+        raise ValueError(f"{path}: not a whole replay, {what}") from None
+
+
+def _replay(document: Any) -> Replay:
     if not isinstance(document, Mapping) or (document.get("format"), document.get("kind")) != (FORMAT, KIND):
         raise ReplayError(f"not a replay of {KIND} (format and kind must be {FORMAT!r} and {KIND!r})")
     if document.get("schema_version") != VERSION:
         raise ReplayError(f"schema_version {document.get('schema_version')!r}, this program reads version {VERSION}")
-    players, options = document["players"], document["options"]
+    players, options, frames, world = (document[name] for name in ("players", "options", "frames", "world"))
     if not isinstance(players, list) or len(players) != 2 or not all(isinstance(name, str) for name in players):
         raise ReplayError(f"players {players!r} are not two names")
     if not isinstance(options, dict):
         raise ReplayError("options are not an object")
-    frames = document["frames"]
     if not isinstance(frames, list) or not frames:
         raise ReplayError("frames: a replay needs at least one")
-    record = _record(document, frames)
-    return EchelonRecording(lambda: record, options, (players[0], players[1]), str(document["title"]))
-
-
-def _record(document: Mapping[str, Any], frames: list[Any]) -> MatchRecord:
     names = list(frames[0]["mechs"])
     known = {mech_id(team, slot): Mech(team, slot) for team in range(2) for slot in range(MOST)}
     if unknown := [name for name in names if name not in known]:
         raise ReplayError(f"mechs: {unknown[0]!r} is not the id of a mech, such as blue_0")
     if {known[name].team for name in names} != {0, 1}:
         raise ReplayError("mechs: both teams need one at least")
-    mechs = tuple(known[name] for name in names)
-    for t, frame in enumerate(frames):
-        if list(frame["mechs"]) != names:
-            raise ReplayError(f"frame {t} has other mechs than the first")
-    read = _columns(frames, names)
-    zone = _numbers([*frames[0]["objective"]["center"], frames[0]["objective"]["radius"]], "objective", (3,))
-    world = document["world"]
-    number = int(world["meta"]["map"])
+    if other := [t for t, frame in enumerate(frames) if list(frame["mechs"]) != names]:
+        raise ReplayError(f"frame {other[0]} has other mechs than the first")
+    objective = frames[0]["objective"]
+    x, y, radius = _numbers([*objective["center"], objective["radius"]], "objective", (3,)).tolist()
     side = int(world["size"][0])
     if not SIDES[0] <= side <= SIDES[1]:
         raise ReplayError(f"world.size {side}: a map's side is within {SIDES[0]} to {SIDES[1]}")
-    layers = ("heights", 255), ("terrain", len(TERRAIN) - 1)
-    height, kind = (_layer(world[name], name, most, side) for name, most in layers)
-    ground = RecordedMap(height, kind, (float(zone[0]), float(zone[1]), float(zone[2])), number)
-    winner = {TEAMS[0]: 1, TEAMS[1]: -1, None: 0}[document["winner"]]
-    to_win = float(frames[0]["objective"]["to_win"])
-    events = tuple(_event(entry, names) for frame in frames for entry in frame["events"])
-    smoke = tuple(_smoke(frame["smoke_clouds"]) for frame in frames)
-    return MatchRecord(ground, mechs, read, smoke, events, _flights(frames, names), winner, to_win)
+    height, kind = (_layer(world, name, most, side) for name, most in (("heights", 255), ("terrain", len(TERRAIN) - 1)))
+    record = MatchRecord(
+        RecordedMap(height, kind, (x, y, radius), int(world["meta"]["map"])),
+        tuple(known[name] for name in names),
+        _columns(frames, names),
+        tuple(_smoke(frame["smoke_clouds"]) for frame in frames),
+        tuple(_event(entry, names) for frame in frames for entry in frame["events"]),
+        _flights(frames, names),
+        {TEAMS[0]: 1, TEAMS[1]: -1, None: 0}[document["winner"]],
+        float(objective["to_win"]),
+    )
+    return Replay(record, options, (players[0], players[1]), str(document["title"]))
 
 
-def _columns(frames: list[Any], names: list[str]) -> EchelonFrames:
+def _columns(frames: list[Any], names: list[str]) -> Frames:
     places: dict[str | None, int] = {name: place for place, name in enumerate(names)} | {None: -1}
     rows = [[frame["mechs"][name] for name in names] for frame in frames]
     objectives = [frame["objective"] for frame in frames]
@@ -137,13 +335,13 @@ def _columns(frames: list[Any], names: list[str]) -> EchelonFrames:
         "inside": of_mechs("in_zone"),
         **{column: of_mechs(name) for column, name in NUMBERS.items()},
     }
-    found = {}
+    columns = {}
     for column, (kind, rest) in COLUMNS.items():
         shape = (len(frames), *(len(names) if size == "M" else int(size) for size in rest))
-        found[column] = _numbers(values[column], column, shape).astype(kind)
-    if not (np.diff(found["tick"]) > 0).all() or found["tick"][0] < 0:
+        columns[column] = _numbers(values[column], column, shape).astype(kind)
+    if not (np.diff(columns["tick"]) > 0).all() or columns["tick"][0] < 0:
         raise ReplayError("tick does not ascend")
-    return EchelonFrames(**found)
+    return Frames(**columns)
 
 
 def _numbers(values: Any, name: str, shape: tuple[int, ...]) -> Array:
@@ -158,8 +356,8 @@ def _numbers(values: Any, name: str, shape: tuple[int, ...]) -> Array:
     return read
 
 
-def _layer(rows: Any, name: str, most: int, side: int) -> Array:
-    read = _numbers(rows, f"world.{name}", (side, side))
+def _layer(world: Mapping[str, Any], name: str, most: int, side: int) -> Array:
+    read = _numbers(world[name], f"world.{name}", (side, side))
     if (read < 0).any() or (read > most).any():
         raise ReplayError(f"world.{name} holds numbers that are not within 0 to {most}")
     return read.astype(np.uint8)
@@ -188,153 +386,16 @@ def _smoke(clouds: list[Any]) -> Array:
 def _flights(frames: list[Any], names: list[str]) -> tuple[Flight, ...]:
     paths: dict[int, list[Any]] = {}
     heads: dict[int, tuple[str, str, str | None]] = {}
-    for frame in frames:
-        for entry in frame["projectiles"]:
-            number, head = int(entry["id"]), (entry["weapon"], entry["owner"], entry["target"])
-            fits = head[0] in WEAPONS and head[1] in names and (head[2] is None or head[2] in names)
-            if not fits or heads.setdefault(number, head) != head:
-                raise ReplayError(f"projectile {number} has no known weapon, owner or target, or changes them")
-            paths.setdefault(number, []).extend(entry["path"])
-    found = []
+    for entry in (entry for frame in frames for entry in frame["projectiles"]):
+        number, head = int(entry["id"]), (entry["weapon"], entry["owner"], entry["target"])
+        fits = head[0] in WEAPONS and head[1] in names and (head[2] is None or head[2] in names)
+        if not fits or heads.setdefault(number, head) != head:
+            raise ReplayError(f"projectile {number} has no known weapon, owner or target, or changes them")
+        paths.setdefault(number, []).extend(entry["path"])
+    flights = []
     for number in sorted(paths):
         path = _numbers(paths[number], f"the path of projectile {number}", (len(paths[number]), 4))
         if not (np.diff(path[:, 0]) >= 0).all():
             raise ReplayError(f"the path of projectile {number} goes back in time")
-        ticks, places = path[:, 0].astype(np.int32), path[:, 1:].astype(np.float32)
-        found.append(Flight(number, *heads[number], ticks, places))
-    return tuple(found)
-
-
-ENDING = ".json"
-_DIGITS = 4
-
-
-# -- writing -----------------------------------------------------------------------------------------------------
-
-
-def save_replay(recording: EchelonRecording, path: str | Path) -> None:
-    """Writes a recording atomically; makes missing folders.
-
-    Raises:
-        ValueError: the suffix is not ``.json``.
-    """
-    path = Path(path)
-    if path.suffix != ENDING:
-        raise ValueError(f"cannot write {path.name}: the ending of a replay is {ENDING}")
-    write_text(path, as_json(recording))
-
-
-def as_json(recording: EchelonRecording) -> str:
-    """Returns a recording as the text of a file."""
-    return json.dumps(_document(recording), separators=(",", ":"), allow_nan=False)
-
-
-def _document(recording: EchelonRecording) -> dict[str, Any]:
-    record, options = recording.record, dict(recording.options)
-    winner = {1: TEAMS[0], -1: TEAMS[1]}.get(record.winner)
-    world = {
-        "size": [record.ground.side, record.ground.side, int(rules.CEILING)],
-        "voxel_size_m": 1.0,
-        "seed": options.get("map_seed", 0),
-        "spawn_clear": rules.SPAWN_SQUARE,
-        "meta": {
-            **{"map": record.ground.number, "decision_s": rules.DECISION, "tick_s": rules.DT},
-            "terrain_names": list(TERRAIN),
-        },
-        "heights": record.ground.height.tolist(),
-        "terrain": record.ground.kind.tolist(),
-    }
-    return {
-        **{"format": FORMAT, "schema_version": VERSION, "kind": KIND, "players": list(recording.players)},
-        **{"title": recording.title, "options": options, "winner": winner, "world": world},
-        "frames": [_frame(record, t) for t in range(len(record.frames))],
-    }
-
-
-def _frame(record: MatchRecord, t: int) -> dict[str, Any]:
-    frames = record.frames
-    tick, x, y, radius = int(frames.tick[t]), *record.ground.zone
-    before = int(frames.tick[t - 1]) if t else -1
-    events = [event for event in record.events if before < event.tick <= tick]
-    flights = [_path(flight, before, tick) for flight in record.flights]
-    return {
-        **{"t": _seconds(tick), "tick": tick},
-        "objective": {
-            **{"center": [x, y], "radius": radius, "to_win": record.to_win},
-            **{"score": _exact(frames.score[t]), "control": _exact(frames.control[t])},
-        },
-        "mechs": {mech.name: _mech(record, t, place) for place, mech in enumerate(record.mechs)},
-        "projectiles": [flight for flight in flights if flight is not None],
-        "smoke_clouds": [
-            {"pos": _exact(row[:3]), "radius": rules.SMOKE_RADIUS, "time_left": _seconds(float(row[3]))}
-            for row in record.smoke[t]
-        ],
-        "events": [{"t": _seconds(e.tick), "tick": e.tick, "type": e.type, **e.details} for e in events],
-    }
-
-
-def _mech(record: MatchRecord, t: int, place: int) -> dict[str, Any]:
-    frames, mech = record.frames, record.mechs[place]
-    row = {name: _exact(getattr(frames, column)[t, place]) for column, name in NUMBERS.items()}
-    clocks, ewar, target = frames.clocks[t, place], int(frames.ewar[t, place]), int(frames.target[t, place])
-    chassis, legged = mech.chassis, bool(frames.legs[t, place] <= 0)
-    return {
-        **{"team": TEAMS[mech.team], "class": mech.kind},
-        **{"pos": _exact(frames.position[t, place]), "vel": _exact(frames.velocity[t, place]), **row},
-        **{"hp_max": chassis.hp, "heat_cap": chassis.heat_cap},
-        "stability_max": rules.STABILITY * (rules.LEGGED_STABILITY if legged else 1.0),
-        **{"alive": bool(frames.hp[t, place] > 0), "fallen": bool(clocks[rules.FALLEN] > 0), "legged": legged},
-        "shutdown": bool(frames.heat[t, place] > chassis.heat_cap),
-        **{name: _seconds(int(clocks[clock])) for name, clock in TIMES.items()},
-        "cooldowns": {name: _seconds(int(clocks[clock])) for clock, name in enumerate(COOLDOWNS)},
-        **{"ecm_on": ewar == 1, "eccm_on": ewar == 2, "in_zone": bool(frames.inside[t, place])},
-        "target": record.mechs[target].name if target >= 0 else None,
-    }
-
-
-def _path(flight: Flight, before: int, tick: int) -> dict[str, Any] | None:
-    during = np.flatnonzero((flight.ticks > before) & (flight.ticks <= tick))
-    if not len(during):
-        return None
-    path = [[int(flight.ticks[k]), *_exact(flight.places[k])] for k in during]
-    named = {"id": flight.number, "weapon": flight.weapon, "owner": flight.owner, "target": flight.target}
-    return {**named, "path": path}
-
-
-def _exact(value: Any) -> Any:
-    """Converts float32 to the shortest decimal that restores it."""
-    if isinstance(value, np.ndarray):
-        return [_exact(entry) for entry in value]
-    return float(str(value)) if isinstance(value, np.floating) else int(value)
-
-
-def _seconds(ticks: float) -> float:
-    return round(ticks * rules.DT, _DIGITS)
-
-
-# -- reading -----------------------------------------------------------------------------------------------------
-
-
-def load_replay(path: str | Path) -> EchelonRecording:
-    """Reads a file of :func:`save_replay`.
-
-    Raises:
-        ValueError: the file is missing, damaged, of another version, or its parts do not fit each other.
-    """
-    try:
-        text = check_regular(path).read_text(encoding="utf-8")
-        document = json.loads(text, parse_constant=_no_constant)
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged, or no JSON"
-        raise ValueError(f"{path}: cannot be read as a replay ({reason})") from None
-    try:
-        return recording_of(document)
-    except ReplayError as error:
-        raise ValueError(f"{path}: {error}") from None
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else "a part has another shape than it should"
-        raise ValueError(f"{path}: not a whole replay, {what}") from None
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number")
+        flights.append(Flight(number, *heads[number], path[:, 0].astype(np.int32), path[:, 1:].astype(np.float32)))
+    return tuple(flights)

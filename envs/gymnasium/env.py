@@ -13,13 +13,13 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from ..instances import check_instances, completed
+from ..foreign import check_instances, completed
+from ..processes import TIMEOUT
 from ..spaces import Array
 from ..world import Act, World
 from .batch import STATISTICS, Batch, collect
 from .making import Recipe, missing_package
-from .simulators import Codec, EnvironmentSimulators, LocalSimulators
-from .workers import TIMEOUT, WorkerSimulators
+from .simulators import Codec, LocalSimulators, WorkerSimulators
 
 _NOT_LOGGED = "info['is_success'] is not logged; env.success=true logs it as success"
 
@@ -97,7 +97,7 @@ class Gymnasium(World):
         self._codec, self._first = Codec.of_first(self._recipe, self._numpy_dtype)
         self._workers, self._timeout = min(workers, num_envs), worker_timeout
         self.pictures_per_second = float(self._first.metadata.get("render_fps") or 20)
-        self._simulators: EnvironmentSimulators | None = None
+        self._simulators: LocalSimulators | WorkerSimulators | None = None
         self._success = success
         self._over = False
         self._steps_before = 0
@@ -114,12 +114,12 @@ class Gymnasium(World):
 
     # -- simulators ----------------------------------------------------------------------------------------------
 
-    def _start(self) -> EnvironmentSimulators:
+    def _start(self) -> LocalSimulators | WorkerSimulators:
         """Makes the other environments on the first reset, since a world may be built only for its specs."""
         if self._over:
             raise RuntimeError("this world is closed")
         arrays = self._codec.arrays(self.num_worlds)
-        simulators: EnvironmentSimulators
+        simulators: LocalSimulators | WorkerSimulators
         self._over = True  # if it fails, all that was made has been closed
         if self._workers:
             self._first.close()
@@ -154,15 +154,17 @@ class Gymnasium(World):
         """Draws the first environment in its current state, uint8 ``[H, W, 3]``.
 
         Raises:
-            RuntimeError: the environment does not draw; it needs ``kwargs: {render_mode: rgb_array}``.
+            RuntimeError: it does not draw; it needs ``kwargs: {render_mode: rgb_array}`` and ``workers: 0``.
             ValueError: it draws with a package that is not installed, or something other than a picture.
         """
         from ..rendering.rendered import as_picture  # which imports what draws
 
+        if self._workers:
+            raise RuntimeError(f"{self._recipe.id} renders no picture in other processes; set workers: 0")
         if self._simulators is None:
             self._restart(None)
         try:
-            picture = self._simulators.render() if self._simulators is not None else None
+            picture = self._first.render()
         except DependencyNotInstalled as error:
             raise ValueError(missing_package(str(self._recipe.id), error)) from None
         except GymnasiumError:  # of Atari without a render_mode

@@ -11,9 +11,9 @@ from typing import Any
 
 import gymnasium
 
-from ..answers import raised
 from ..extras import needs
-from ..named import belongs_to, imported, lacks, made_by, place_in_users_code
+from ..foreign import factory_at, raised
+from ..named import imported, place_in_users_code
 from ..processes import EnvironmentFailed, EnvironmentRaised
 
 Environment = gymnasium.Env[Any, Any]
@@ -122,15 +122,9 @@ class Recipe:
             module = imported(name)
         except ValueError as error:
             raise ValueError(f"id: {id} cannot be imported: {error}") from error
-        factory = getattr(module, attribute, None)
-        if not attribute.isidentifier() or (factory is None and attribute in gymnasium.registry):
+        if not attribute.isidentifier() or (not hasattr(module, attribute) and attribute in gymnasium.registry):
             return None
-        if not callable(factory):
-            raise ValueError(f"id: {id}: it registers no such environment, and {lacks(module, attribute)}")
-        made = made_by(factory)
-        if not issubclass(made, gymnasium.Env):
-            wanted = "neither a gymnasium.Env class nor a function annotated to return one"
-            raise ValueError(f"id: {id} is {wanted}{belongs_to(made, 'gymnasium', id)}")
+        factory = factory_at(id, "gymnasium", "gymnasium.Env", lambda made: issubclass(made, gymnasium.Env))
         return lambda: self._limited(factory(**self.kwargs))
 
     def _limited(self, environment: Any) -> Environment:

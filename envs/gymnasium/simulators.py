@@ -1,17 +1,21 @@
-"""Environments stepped one after the other, their results in rows of arrays."""
+"""Environments stepped in this process or in others, their results in rows of arrays.
+
+Worker processes import this module, so it does not import torch.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..answers import fault
-from ..instances import close_all, completed
+from ..foreign import close_all, completed, fault
 from ..named import place_in_users_code
-from ..processes import EnvironmentFailed
+from ..processes import TIMEOUT, EnvironmentFailed, Shared, Workers, divided, serve
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
 from .making import Environment, Recipe
 
@@ -94,38 +98,18 @@ class SimulatorArrays:
     flags: Array
     mask: Array | None
 
-    def parts(self) -> list[Array]:
-        """All arrays in a fixed order."""
-        mask = [] if self.mask is None else [self.mask]
-        return [*self.observations, self.action, self.reward, self.success, self.flags, *mask]
-
-    @classmethod
-    def of_parts(cls, parts: Sequence[Array], leaves: int) -> SimulatorArrays:
-        """Reverses :meth:`parts`."""
-        action, reward, success, flags, *mask = parts[leaves:]
-        return cls(list(parts[:leaves]), action, reward, success, flags, mask[0] if mask else None)
-
-
-class EnvironmentSimulators(Protocol):
-    """Environments behind :class:`SimulatorArrays`, here or in other processes; ``failures`` of these were replaced."""
-
-    failures: int
-
-    def step(self) -> None:
-        """Takes the stored actions; environments that have ended stay as they are, with reward 0."""
-
-    def reset(self, rows: Iterable[int], seeds: Iterable[int | None]) -> None:
-        """Starts new episodes; a seed of None continues with the environment's own random numbers."""
-
-    def render(self) -> Any:
-        """A picture of the first environment, or None."""
-
-    def close(self) -> None:
-        """Ends them for good."""
+    def map(self, function: Callable[[Any], Any]) -> SimulatorArrays:
+        """Returns the function's results for all arrays."""
+        single = (function(part) for part in (self.action, self.reward, self.success, self.flags))
+        mask = None if self.mask is None else function(self.mask)
+        return SimulatorArrays([function(leaf) for leaf in self.observations], *single, mask)
 
 
 class LocalSimulators:
     """Environments of this process, for some rows of the arrays.
+
+    Those that have ended stay as they are, with reward 0, until they are reset. A reset with the seed None continues
+    with an environment's own random numbers.
 
     Args:
         recipe: by which they were made.
@@ -152,8 +136,7 @@ class LocalSimulators:
         self._over, self._actions, self._rewards = arrays.flags[0, own, 0], arrays.action[own], arrays.reward[own]
         # Where an observation is one array as it comes, it goes straight to its row.
         self._plain = arrays.observations[0] if codec.observations.plain and not codec.mask else None
-        self._space = self.environments[0].observation_space
-        _, self._rest = split_mask(self._space)
+        _, self._rest = split_mask(self.environments[0].observation_space)
         self._every_step, self._steps = every_step, 0
         self._begun: dict[int, int] = {}  # the number of steps before an episode, by row
         self._fresh: set[int] = set()  # rows whose episode has made no step
@@ -196,7 +179,7 @@ class LocalSimulators:
             step = f"step {self._steps - self._begun[row]} of an episode"
             if answer is None:
                 raise self._recipe.failed(step, error) from error
-            raise self._unfit(step, row, answer, error) from error
+            raise self._unfit(step, answer, error) from error
         fresh.clear()
         self._rewards[:] = rewards
 
@@ -212,10 +195,7 @@ class LocalSimulators:
                     raise ValueError(told)
                 self._observe(row, observation, info)
             except Exception as error:
-                raise self._unfit("reset", row, (observation, 0.0, False, False, info), error) from error
-
-    def render(self) -> Any:
-        return self.environments[0].render()
+                raise self._unfit("reset", (observation, 0.0, False, False, info), error) from error
 
     def close(self) -> None:
         close_all(self.environments)
@@ -230,11 +210,112 @@ class LocalSimulators:
             observation = self._rest(observation)
         codec.observations.write(arrays.observations, row, observation)
 
-    def _unfit(self, call: str, row: int, answer: Any, error: Exception) -> EnvironmentFailed:
+    def _unfit(self, call: str, answer: Any, error: Exception) -> EnvironmentFailed:
         """The error of an environment whose answer fits nowhere."""
         if not isinstance(answer, tuple) or len(answer) != 5:
             return self._recipe.misfit(call, str(error))
         why = fault(self._codec.misfit, *answer) or f"{error}{place_in_users_code(error)}"
-        space = self._rows[row].observation_space
-        changed = "" if space == self._space else f"; its observation_space has changed from {self._space} to {space}"
-        return EnvironmentFailed(" ".join(f"{self._recipe.id}: {call}: {why}{changed}".split()))
+        return EnvironmentFailed(" ".join(f"{self._recipe.id}: {call}: {why}".split()))
+
+
+_STEP = b"step"
+
+
+class WorkerSimulators:
+    """Environments divided among worker processes, with the methods of :class:`LocalSimulators`.
+
+    If a worker is replaced, the episodes of its environments end as truncated, with reward 0 and the observations seen
+    last; the next ones begin from seeds of their own.
+
+    Args:
+        recipe: of every environment.
+        dtype: of floating-point observations and actions.
+        arrays: shapes and types of what is shared.
+        workers: number of processes.
+        timeout: see :class:`~rlstack.envs.processes.Workers`.
+        every_step: see :class:`LocalSimulators`.
+
+    Attributes:
+        arrays: in shared memory.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        dtype: str,
+        arrays: SimulatorArrays,
+        workers: int,
+        timeout: float = TIMEOUT,
+        every_step: bool = False,
+    ) -> None:
+        shared = arrays.map(Shared.like)
+        self.arrays = shared.map(Shared.array)
+        self._lost: set[int] = set()  # rows whose next episode has no random numbers to go on with
+        self._cut: set[int] = set()  # rows whose episode ends in the next step
+        arguments, rows = (recipe, dtype, shared, every_step), divided(len(arrays.reward), workers)
+        self._workers = Workers(_work, arguments, rows, "environments", timeout)
+        self.close = self._workers.close
+
+    @property
+    def failures(self) -> int:
+        """Number of workers that have been replaced."""
+        return self._workers.failures
+
+    def step(self) -> None:
+        self._end(self._cut)
+        self._cut.clear()
+        over = self.arrays.flags[0, :, 0].copy()
+        rows = self._workers.rows
+        for worker in self._exchange(dict.fromkeys(range(len(rows)), _STEP)):
+            self.arrays.reward[list(rows[worker])] = 0.0
+            self._end(row for row in rows[worker] if not over[row])
+
+    def reset(self, rows: Iterable[int], seeds: Iterable[int | None]) -> None:
+        wanted = {row: self._seed(row) if seed is None else seed for row, seed in zip(rows, seeds)}
+        messages = {}
+        for worker, own in enumerate(self._workers.rows):
+            if part := [row for row in own if row in wanted]:
+                messages[worker] = json.dumps([part, [wanted[row] for row in part]]).encode()
+        while messages:
+            failed = self._exchange(messages)
+            for worker in failed:
+                over = self.arrays.flags[0, :, 0]
+                self._cut.update(row for row in self._workers.rows[worker] if row not in wanted and not over[row])
+            messages = {worker: messages[worker] for worker in failed}
+
+    def _end(self, rows: Iterable[int]) -> None:
+        """Truncates episodes; the worker leaves environments alone that have ended."""
+        for row in rows:
+            self.arrays.flags[:, row, 0] = True, False, True
+
+    def _seed(self, row: int) -> int | None:
+        """Returns the seed of the next episode: None where an environment continues with its own random numbers."""
+        if row not in self._lost:
+            return None
+        self._lost.remove(row)
+        return int(np.random.SeedSequence((self.failures, row)).generate_state(1)[0] >> 1)
+
+    def _exchange(self, messages: dict[int, bytes]) -> list[int]:
+        """Sends messages; returns the workers that have been replaced."""
+        failed = self._workers.exchange(messages)
+        for worker in failed:
+            self._lost.update(self._workers.rows[worker])
+        return failed
+
+
+def _work(
+    connection: Connection, rows: range, recipe: Recipe, dtype: str, shared: SimulatorArrays, every_step: bool
+) -> None:
+    """Runs a worker."""
+
+    def build() -> LocalSimulators:
+        return LocalSimulators.make(recipe, rows, dtype, shared.map(Shared.array), every_step)
+
+    serve(connection, build, _obey, LocalSimulators.close)
+
+
+def _obey(simulators: LocalSimulators, message: bytes) -> None:
+    if message == _STEP:
+        simulators.step()
+    else:
+        simulators.reset(*json.loads(message))

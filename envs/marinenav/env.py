@@ -14,21 +14,19 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec
 
 from ..keys import GROUP
 from ..pool import StartPool
+from ..recording import EpisodeRecorder
 from ..waiting import chosen_together, counting, put_where
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
-from . import mirror
-from .compilation import compiled as compiled_for_speed
 from .episodes import load_episodes, load_worlds, validate_episode
-from .features import EncounterFeatures, nearest_obstacle
+from .features import CONTINUOUS, DISCRETE, EncounterFeatures, nearest_obstacle
 from .generator import episode_options, evaluation_set
 from .noise import SampledNoise
 from .perception import NoiseDraws, candidate_pairs
 from .players import PLAYERS, sail
-from .recording import MarineNavRecorder
 from .reset import LevelSchedule, random_worlds
 from .rules import OBSERVED_OBJECTS, MarineNavRules
 from .safety import SAFETY_STATISTICS, begun, measured, safety_statistics
-from .simulation import ABSENT, AFTER_GOAL, Report, StepOptions, advance, conclude, look_around
+from .simulation import ABSENT, AFTER_GOAL, Report, StepOptions, advance, compiled_for_speed, conclude, look_around
 from .state import MEASURED, WorldState
 
 _SMALLEST_POOL = 64
@@ -172,16 +170,12 @@ class MarineNav(World):
         self.options = StepOptions(continuous_actions, max_steps, discount, timeout_is_terminal, end_on_collision)
         self._total_steps = 0
         check_within("max_steps", max_steps, 0, MOST_STEPS, "steps")
-        check_within("timestep_penalty", timestep_penalty, -1e6, 1e6)
-        check_within("colregs_penalty", colregs_penalty, -1e6, 1e6)
-        check_within("collision_penalty", collision_penalty, -1e6, 1e6)
-        check_within("goal_reward", goal_reward, -1e6, 1e6)
-        self._default_rules = MarineNavRules(
-            timestep_penalty=float(timestep_penalty),
-            colregs_penalty=float(colregs_penalty),
-            collision_penalty=float(collision_penalty),
-            goal_reward=float(goal_reward),
-        )
+        rewards: dict[str, Any] = {"timestep_penalty": timestep_penalty, "colregs_penalty": colregs_penalty}
+        rewards |= {"collision_penalty": collision_penalty, "goal_reward": goal_reward}
+        for name, value in rewards.items():
+            check_within(name, value, -1e6, 1e6)
+            rewards[name] = float(value)
+        self._default_rules = MarineNavRules(**rewards)
         prepare: Callable[[Any], Any] = compiled_for_speed if compiled else lambda function: function
         self._advance_physics, self._conclude = prepare(advance), prepare(conclude)
         self._look_around = prepare(look_around)
@@ -393,8 +387,10 @@ class MarineNav(World):
         """Swaps port and starboard; impossible if the rules of the road, which lack this symmetry, cost reward."""
         if self._default_rules.colregs_penalty:
             return "its rules of the road ask for turns to starboard alone; set env.colregs_penalty=0"
-        return mirror.CONTINUOUS if self.options.continuous else mirror.DISCRETE
+        return CONTINUOUS if self.options.continuous else DISCRETE
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> MarineNavRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import MarineNavRecorder  # which loads what draws
+
         return MarineNavRecorder(self, worlds, titles)

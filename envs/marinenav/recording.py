@@ -1,28 +1,50 @@
-"""Recordings of episodes of MarineNav, one per world, collected while the worlds step."""
+"""Recordings of episodes of MarineNav, and their films."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from ..keys import GROUP
-from ..recording import EpisodeRecorder, EpisodeRecording
+from ..recording import EpisodeRecorder, EpisodeRecording, Row
+from ..rendering.canvas import WHITE, Canvas, Colour, Legend, Picture, write
+from ..rendering.films import Animation
+from .render import (
+    FAILURE,
+    INK,
+    LEGEND,
+    SUCCESS,
+    Chart,
+    colour_of,
+    draw_crash,
+    draw_perceived,
+    draw_task,
+    draw_vessel,
+    draw_water,
+    draw_way,
+    view,
+)
 from .rules import MarineNavRules
 from .simulation import AFTER_COLLISION, AFTER_GOAL, COLLISION, GOAL, TIME_OUT
 
-if TYPE_CHECKING:
-    from ..rendering.canvas import Legend, Picture
-    from ..rendering.films import Animation
-
 Array = NDArray[Any]
 
+_STANDING = ("goal", "start", "obstacles", "obstacle_present", "cores")
+_MOVING = ("pose", "active", "reached", "time")
+_SHOWN = ("pose", "active", "reached", "status", "perceived", "perceived_mask")
 COLLIDED, ARRIVED = (COLLISION, AFTER_COLLISION), (GOAL, AFTER_GOAL)
 """Status codes of robots that ended this way."""
+_STATUS = {TIME_OUT: "time-out"} | dict.fromkeys(COLLIDED, "collision") | dict.fromkeys(ARRIVED, "goal reached")
+SIZE, _TILE = (960, 720), (240, 270)
+"""Width and height of pictures, and of overviews, in pixels, multiples of the video encoder's macroblocks."""
+_SQUARE = (62, 32, 634)  # of the chart: left, top, side
+_SPEED = 10.0  # seconds of an episode in a second of film
 
 
 @dataclass
@@ -88,21 +110,48 @@ class MarineNavRecording(EpisodeRecording):
 
     def animation(self) -> Animation:
         """Returns the episode as a film at ten times its speed."""
-        from .render import MarineNavAnimation
-
         return MarineNavAnimation(self)
 
     def legend(self) -> Legend:
         """Returns the legend of its pictures."""
-        from .render import LEGEND
-
         return LEGEND
 
     def overview(self) -> Picture:
-        """Draws whole paths and the outcome."""
-        from .render import overview
+        """Draws whole paths, final hulls and the outcome, which is green after a success."""
+        picture = np.full((_TILE[1], _TILE[0], 3), 255, np.uint8)
+        chart = self.chart(6, 36, _TILE[0] - 12)
+        self.draw_still(chart.canvas(picture))
+        self.draw_robots(chart.canvas(picture), len(self.pose) - 1)
+        outcome = "success" if self.success else "collision" if self.collision else "not reached"
+        colour = SUCCESS if self.success else FAILURE
+        end = f"{outcome}, {(len(self.pose) - 1) * self.dt:.1f} s"
+        for row, text in enumerate([self.title, end] if self.title else [end]):
+            write(picture, text, _TILE[0] / 2, 11 + 15 * row, 12, colour, 0.5)
+        return picture
 
-        return overview(self)
+    def chart(self, left: int, top: int, side: int) -> Chart:
+        """Returns the chart on a square of a picture that shows all of its paths."""
+        return Chart(left, top, side, *view(self.pose[:, self.robots, :2].reshape(-1, 2), self.length / 2 + 0.5))
+
+    def draw_still(self, canvas: Canvas) -> None:
+        """Draws what does not move."""
+        draw_water(canvas, self.cores, self.obstacles)
+        for robot in self.robots:
+            draw_task(canvas, robot, self.start[robot], self.goal[robot])
+        canvas.picture[[0, -1]] = canvas.picture[:, [0, -1]] = INK
+
+    def draw_robots(self, canvas: Canvas, t: int) -> None:
+        """Draws the robots of a frame, with their ways and what they perceive."""
+        for robot in self.robots:
+            draw_way(canvas, robot, self.pose[: t + 1, robot, :2])
+        for robot in self.robots:
+            pose, there = self.pose[t, robot], bool(self.active[t, robot])
+            draw_vessel(canvas, robot, pose, (self.length, self.width), 1.0 if there else 0.35)
+            if there and self.perceived is not None and self.perceived_mask is not None:
+                draw_perceived(canvas, robot, pose, self.perceived[t, robot][self.perceived_mask[t, robot]])
+        for robot in self.robots:
+            if self.status[t, robot] in COLLIDED:
+                draw_crash(canvas, self.pose[t, robot])
 
     @property
     def robots(self) -> Array:
@@ -128,53 +177,86 @@ def _shaped(name: str, value: Array, shape: tuple[int, ...]) -> Array:
     return array.reshape(shape)
 
 
-class MarineNavRecorder(EpisodeRecorder[dict[str, Any], MarineNavRecording]):
+class MarineNavAnimation(Animation):
+    """The animation of an episode by frames. Still objects are drawn once; a picture adds the others to a copy."""
+
+    size, fps = SIZE, 20.0
+
+    def __init__(self, recording: MarineNavRecording) -> None:
+        self._recording, self.per_second = recording, _SPEED / recording.dt
+        self._still = np.full((SIZE[1], SIZE[0], 3), 255, np.uint8)
+        self._chart = recording.chart(*_SQUARE)
+        recording.draw_still(self._chart.canvas(self._still))
+
+    def longer(self, recording: MarineNavRecording) -> Animation:
+        """Returns this animation itself unless robots have left its chart."""
+        if recording.chart(*_SQUARE) != self._chart:
+            return recording.animation()
+        self._recording, self.per_second = recording, _SPEED / recording.dt
+        return self
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last frame."""
+        return 0.0, len(self._recording.pose) - 1.0
+
+    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
+        """Draws the frame at a time; after the end, the last one."""
+        t, record, picture = int(time), self._recording, self._still.copy()
+        record.draw_robots(self._chart.canvas(picture), t)
+        self._chart.write_axes(picture)
+        write(picture, record.title, self._chart.left + self._chart.side / 2, 16, 15, INK, 0.5)
+        left, apart = self._chart.left + self._chart.side + 19, min(40.0, 432 / len(record.robots))
+        write(picture, f"t = {t * record.dt:.1f} s", left, 45, 18, INK, bold=True)
+        for row, robot in enumerate(record.robots):
+            if record.status[t, robot] not in COLLIDED:
+                write(picture, f"{robot}", *self._chart.pixel(record.pose[t, robot]), 11, WHITE, 0.5, bold=True)
+            write(picture, f"{robot}", left, 93 + row * apart, 15, colour_of(robot), bold=True)
+            write(picture, *self._state(t, robot, left + 24, 93 + row * apart))
+        for row, (sign, words, colour) in enumerate(LEGEND):
+            write(picture, sign, left, 530 + 20 * row, 14, colour)
+            write(picture, words, left + 24, 530 + 20 * row, 13, INK)
+        return picture
+
+    def _state(self, t: int, robot: int, x: float, y: float) -> tuple[str, float, float, int, Colour]:
+        """Returns the arguments of :func:`write` for a robot's status, or its distance and speed."""
+        record = self._recording
+        status = int(record.status[t, robot])
+        if status in _STATUS:
+            return _STATUS[status], x, y, 13, SUCCESS if status in ARRIVED else FAILURE
+        here, before = record.pose[t, robot, :2], record.pose[max(t - 1, 0), robot, :2]
+        distance, speed = np.linalg.norm(record.goal[robot] - here), np.linalg.norm(here - before) / record.dt
+        return f"{distance:4.1f} m to goal, {speed:.1f} m/s", x, y, 13, INK
+
+
+class MarineNavRecorder(EpisodeRecorder[MarineNavRecording]):
     """Records some worlds of an env, one episode of each."""
 
-    def _look(self, places: list[int]) -> list[dict[str, Any]]:
-        shown = self._env._current()[GROUP]
-        return [self._frame(place, int(self._worlds[place]), shown) for place in places]
+    def _state(self, worlds: Tensor) -> Mapping[str, Tensor]:
+        state, shown = self._env.worlds, self._env._current()[GROUP]
+        values = {name: getattr(state, name) for name in (*_MOVING, *_STANDING)}
+        values |= {"clock": state.steps, "status": shown["info"].T}
+        for name, seen in (("perceived", "objects"), ("perceived_mask", "mask")):
+            values[name] = shown["observation", seen].movedim(0, -1)
+        values = {name: value.index_select(-1, worlds) for name, value in values.items()}
+        status = values["status"]
+        over = ~values["active"].any(0) | (status == TIME_OUT).any(0)
+        if self._env.options.end_on_collision:
+            over = over | torch.isin(status, torch.tensor(COLLIDED, device=status.device)).any(0)
+        return {**values, "over": over}
 
-    def _time(self, frame: dict[str, Any]) -> float:
-        return float(frame["steps"])
-
-    def _is_over(self, frame: dict[str, Any]) -> bool:
-        crashed = self._env.options.end_on_collision and np.isin(frame["status"], COLLIDED).any()
-        return bool(crashed or not frame["active"].any() or (frame["status"] == TIME_OUT).any())
-
-    def _frame(self, place: int, world: int, shown: TensorDictBase) -> dict[str, Any]:
-        state = self._env.worlds
-        moment = _copied(
-            pose=state.pose[..., world].T,
-            active=state.active[:, world],
-            reached=state.reached[:, world],
-            time=state.time[:, world],
-            steps=state.steps[world],
-            status=shown["info"][world],
-            perceived=shown["observation", "objects"][world],
-            perceived_mask=shown["observation", "mask"][world],
+    def _recording(self, frames: list[Row], title: str) -> MarineNavRecording:
+        first, steps = frames[0], len(frames) - 1
+        time = (frames[-1]["time"] - first["time"]).max()
+        dt = time / steps if steps else MarineNavRules().dt * MarineNavRules().substeps
+        columns: dict[str, Any] = {name: np.stack([frame[name] for frame in frames]) for name in _SHOWN}
+        columns["pose"] = columns["pose"].transpose(0, 2, 1)
+        return MarineNavRecording(
+            dt=float(dt),
+            goal=first["goal"].T,
+            start=first["start"].T,
+            obstacles=first["obstacles"][:, first["obstacle_present"]].T,
+            cores=first["cores"][:, first["cores"][3] != 0].T,
+            title=title,
+            **columns,
         )
-        return moment | ({} if self._frames[place] else {"map": self._map(world)})
-
-    def _map(self, world: int) -> dict[str, Array]:
-        state = self._env.worlds
-        return _copied(
-            goal=state.goal[..., world].T,
-            start=state.start[..., world].T,
-            obstacles=state.obstacles[:, state.obstacle_present[:, world], world].T,
-            cores=state.cores[:, state.cores[3, :, world] != 0, world].T,
-        )
-
-    def _recording(self, frames: list[dict[str, Any]], title: str) -> MarineNavRecording:
-        ground = frames[0]["map"]
-        columns: dict[str, Any] = {
-            name: np.stack([frame[name] for frame in frames]) for name in frames[0] if name != "map"
-        }
-        time, steps = columns.pop("time"), len(frames) - 1
-        columns.pop("steps")
-        dt = (time[-1] - time[0]).max() / steps if steps else MarineNavRules().dt * MarineNavRules().substeps
-        return MarineNavRecording(dt=float(dt), title=title, **columns, **ground)
-
-
-def _copied(**tensors: Tensor) -> dict[str, Array]:
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}

@@ -66,31 +66,13 @@ def blank_state(
     def false(*shape: int) -> Tensor:
         return torch.zeros(*shape, worlds, dtype=torch.bool, device=device)
 
-    def count() -> Tensor:
-        return torch.zeros(worlds, dtype=torch.int64, device=device)
-
     return WorldState(
-        pose=zeros(3, robots),
-        velocity=zeros(3, robots),
-        velocity_r=zeros(3, robots),
-        thrust=zeros(2, robots),
-        start=zeros(2, robots),
-        goal=zeros(2, robots),
-        present=false(robots),
-        active=false(robots),
-        collided=false(robots),
-        reached=false(robots),
+        **{name: zeros(3, robots) for name in ("pose", "velocity", "velocity_r")},
+        **{name: zeros(2, robots) for name in ("thrust", "start", "goal")},
+        **{name: false(robots) for name in ("present", "active", "collided", "reached")},
         obstacles=zeros(3, obstacles),
         obstacle_present=false(obstacles),
         cores=zeros(4, cores),
-        steps=count(),
-        level=count(),
-        returns=zeros(robots),
-        discounted=zeros(robots),
-        time=zeros(robots),
-        energy=zeros(robots),
-        path=zeros(robots),
-        closest=zeros(robots),
-        rule_time=zeros(robots),
-        violation_time=zeros(robots),
+        **{name: torch.zeros(worlds, dtype=torch.int64, device=device) for name in ("steps", "level")},
+        **{name: zeros(robots) for name in ("returns", "discounted", "time", "energy", *MEASURED)},
     )

@@ -7,10 +7,10 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from ..answers import fault, raised
 from ..extras import needs
-from ..instances import check_instances, close_all, completed
+from ..foreign import check_instances, close_all, completed, factory_at, fault, raised
 from ..keys import ACTION_MASK
-from ..named import belongs_to, imported, lacks, made_by, place_in_users_code
+from ..named import imported, place_in_users_code
 from ..processes import EnvironmentFailed
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
 from ..world import GROUP, World, flag_spec
@@ -48,11 +47,6 @@ class _Batch:
     terminated: Array
     truncated: Array
     reward: Array
-
-    def copy(self) -> _Batch:
-        mask = None if self.mask is None else self.mask.copy()
-        parts = (self.active, self.terminated, self.truncated, self.reward)
-        return _Batch([array.copy() for array in self.observations], mask, *(part.copy() for part in parts))
 
 
 class PettingZoo(World):
@@ -169,7 +163,7 @@ class PettingZoo(World):
         self._go_on_from(seeds)
 
     def _begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
-        batch = self._batch.copy()
+        batch = deepcopy(self._batch)
         completed(self._envs, self._make, self.num_worlds)
         for row, seed in zip(rows, seeds):
             env = self._envs[row]
@@ -351,28 +345,28 @@ def parallel_factory(id: str) -> Callable[..., Any]:
     if path.startswith("pettingzoo.") and find_spec("pettingzoo") is None:
         raise ValueError(f"id: {id} {needs('pettingzoo')}")
     try:
-        module = imported(path)
+        imported(path)
     except ValueError as error:
         raise ValueError(f"id: {id} cannot be imported: {error}{_advice(path, error.__cause__)}") from error
-    try:
-        factory = attrgetter(attribute or "parallel_env")(module)
-    except AttributeError:
-        raise ValueError(f"id: {id!r}: {lacks(module, attribute or 'parallel_env')}") from None
-    made = made_by(factory)
-    if attribute not in ("", "parallel_env") and not all(callable(getattr(made, name, None)) for name in _METHODS):
-        wanted = "neither a parallel-environment class nor a function annotated to return one"
-        raise ValueError(f"id: {id!r} is {wanted}{belongs_to(made, 'pettingzoo', id)}")
-    return factory
+    name = attribute or "parallel_env"
+    return factory_at(
+        f"{path}:{name}",
+        "pettingzoo",
+        "parallel-environment",
+        lambda made: name == "parallel_env" or all(callable(getattr(made, method, None)) for method in _METHODS),
+    )
 
 
 def _advice(module: str, error: BaseException | None) -> str:
-    lacking = str(getattr(error, "name", None))
-    if module.startswith("pettingzoo.") and not lacking.startswith("pettingzoo"):
+    """Returns what to do about an environment of PettingZoo that cannot be imported: its extra, or the right name."""
+    if not module.startswith("pettingzoo."):
+        return ""
+    if not str(getattr(error, "name", None)).startswith("pettingzoo"):
         return f"; it {needs('pettingzoo')}"
     family, _, name = module.rpartition(".")
     try:
         siblings = [entry.name for entry in pkgutil.iter_modules(importlib.import_module(family).__path__)]
-    except (ImportError, AttributeError, ValueError):
+    except ImportError:
         return ""
     close = difflib.get_close_matches(name, siblings, n=1)
     return f", did you mean {family + '.' + close[0]!r}?" if close else ""

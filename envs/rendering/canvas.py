@@ -67,7 +67,7 @@ class Canvas:
     """
 
     def __init__(self, picture: Picture, scale: float, corner: tuple[float, float]) -> None:
-        self.picture, self.scale, self._corner = picture, scale, corner
+        self.picture, self.scale, self.corner = picture, scale, corner
 
     def disc(self, at: Array, radius: float, colour: Colour, opacity: float = 1.0, glow: float = 0.0) -> None:
         """Draws a disc whose glow reaches as far as its diameter."""
@@ -193,12 +193,12 @@ class Canvas:
                 max(0, int((middle - reach) * self.scale + corner - 1)),
                 min(limit, int((middle + reach) * self.scale + corner + 2)),
             )
-            for middle, corner, limit in ((x, self._corner[0], width), (y, self._corner[1], height))
+            for middle, corner, limit in ((x, self.corner[0], width), (y, self.corner[1], height))
         )
         if left >= right or top >= bottom:
             return None
-        columns = np.arange(left, right, dtype=np.float32) + np.float32(0.5 - self._corner[0])
-        rows = np.arange(top, bottom, dtype=np.float32) + np.float32(0.5 - self._corner[1])
+        columns = np.arange(left, right, dtype=np.float32) + np.float32(0.5 - self.corner[0])
+        rows = np.arange(top, bottom, dtype=np.float32) + np.float32(0.5 - self.corner[1])
         place = slice(top, bottom), slice(left, right)
         return place, (columns / self.scale - x)[None], (rows / self.scale - y)[:, None]
 
@@ -281,11 +281,6 @@ def texts_apart() -> Iterator[list[WrittenText]]:
         yield _apart
     finally:
         _apart = before
-
-
-def are_texts_apart() -> bool:
-    """Returns whether this code runs inside :func:`texts_apart`."""
-    return _apart is not None
 
 
 def shortened(text: str, size: int, width: float, bold: bool = True) -> str:

@@ -12,32 +12,30 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Unbounded
 
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.tensordicts import of_agents, with_ends
 
-from ..keys import GROUP
-from ..pool import StartPool
+from ..pool import Opening, StartPool
+from ..processes import TIMEOUT
+from ..recording import EpisodeRecorder, EpisodeRecording
 from ..waiting import chosen, looks_are_free, put_where
 from ..world import Mirror, Sides, World, check_within
 from . import rules
 from .actions import action_spec, controls
-from .features import DriverFeatures
+from .features import DriverFeatures, mirror
 from .field import Field
 from .match import (
     STATISTICS,
     RocketMatch,
     RocketMatchOptions,
-    RocketOpening,
     conclude,
     open_match,
     play,
     statistics,
 )
-from .mirror import mirror
 from .observation import size
 from .players import SIDES
-from .recording import RocketRecorder, RocketRecording, load_replay
 from .rewards import make_weights
-from .rocketsim.backend import PATIENCE, Simulators
+from .rocketsim.backend import Simulators
 from .simulation import PLAIN, compiled_kernels
 from .starts import RocketStarts
 
@@ -102,7 +100,7 @@ class Rocket(World):
     replay_ending = ".npz"
     evaluation_options: ClassVar[dict[str, Any]] = {"kick_offs": 1.0, "random_states": 0.0, "aerials": 0.0}
     observing = ("rlstack.envs.rocket.match:observe",)
-    _pool: StartPool[RocketOpening]
+    _pool: StartPool[Opening[RocketMatch]]
 
     def __init__(
         self,
@@ -127,7 +125,7 @@ class Rocket(World):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         seed: int | None = 0,
-        worker_timeout: float = PATIENCE,
+        worker_timeout: float = TIMEOUT,
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
         if worker_timeout <= 0:
@@ -159,7 +157,7 @@ class Rocket(World):
         """The functions of a tick."""
         self.controls: Tensor | None = None
         """The controls of the last step, ``[8, C, W]``, None before the first."""
-        self._pool = StartPool(self._start, RocketOpening.restored)
+        self._pool = StartPool(self._start, partial(Opening.restored, RocketMatch))
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
         self._simulators = self._backend(backend, workers, worker_timeout, compiled, ramps)
@@ -179,18 +177,18 @@ class Rocket(World):
         return SIDES
 
     def mirror(self) -> Mirror:
-        """See :func:`rlstack.envs.rocket.mirror.mirror`."""
+        """See :func:`rlstack.envs.rocket.features.mirror`."""
         return mirror(self._options.observation, self._actions, self.starts.cars)
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
             begun = self._start(self.num_worlds)
-            self._match, self._observation = begun.match, begun.observation
+            self._match, self._observation = begun.state, begun.shown
         else:
             fresh, places = self._pool.take(len(worlds))
-            self._match.copy_worlds(worlds, fresh.match, places)
+            self._match.copy_worlds(worlds, fresh.state, places)
             # Not in place, since batches refer to these tensors.
-            self._observation = self._observation.index_copy(0, worlds, fresh.observation[places])
+            self._observation = self._observation.index_copy(0, worlds, fresh.shown[places])
         if self._simulators is not None:
             self._simulators.begin(self._match.world, worlds)
         self._count()
@@ -199,13 +197,13 @@ class Rocket(World):
         if self._simulators is not None:
             return False
         fresh, places = self._pool.take_where(ended)
-        put_where(ended, self._match.items(), fresh.match.items(), places)
+        put_where(ended, self._match.items(), fresh.state.items(), places)
         # Not in place, since batches refer to these tensors.
-        self._observation = chosen(ended, fresh.observation, places, self._observation)
+        self._observation = chosen(ended, fresh.shown, places, self._observation)
         self._count()
         return True
 
-    def _start(self, count: int) -> RocketOpening:
+    def _start(self, count: int) -> Opening[RocketMatch]:
         return open_match(self.starts.draw(count, self.generator, self.float_dtype), self._options)
 
     def _count(self) -> None:
@@ -227,26 +225,12 @@ class Rocket(World):
                 outcome = outcome._replace(truncated=outcome.truncated | (lost & ~outcome.terminated))
         self._observation = outcome.observation
         self._count()
-        root = self._current()
-        terminated, truncated = outcome.terminated[:, None], outcome.truncated[:, None]
-        ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
-        for name, value in ends.items():
-            root.set(name, value)
-        agents = root.get(GROUP)
-        absent = ~self._active[..., None]
-        agents.set("reward", outcome.reward.T.to(self.float_dtype)[..., None])
-        agents.set("terminated", terminated[:, None] | absent)
-        agents.set("truncated", truncated[:, None] & ~absent)
-        agents.set("done", ends["done"][:, None] | absent)
-        return root
+        reward = outcome.reward.T.to(self.float_dtype)
+        return with_ends(self._current(), reward, outcome.terminated, outcome.truncated, self._active)
 
     def _current(self) -> TensorDict:
-        worlds, lead = self.batch_size, torch.Size([self.num_worlds, self.starts.cars])
-        columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
-        episode = unchecked(columns, batch_size=worlds, device=self.device)
         seen = {"observation": self._observation, "active": self._active}
-        agents = unchecked(seen, batch_size=lead, device=self.device)
-        return unchecked({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
+        return of_agents(seen, dict(zip(STATISTICS, self._episode.unbind(0))))
 
     @property
     def worlds(self) -> RocketMatch:
@@ -300,11 +284,15 @@ class Rocket(World):
         if self._simulators is not None:  # it cannot resume a match
             self._restart(None)
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> RocketRecorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         """See :meth:`~rlstack.envs.world.WorldHooks.recorder`."""
+        from .recording import RocketRecorder  # which loads what draws
+
         return RocketRecorder(self, worlds, titles)
 
     @staticmethod
-    def load_replay(path: str | Path) -> RocketRecording:
+    def load_replay(path: str | Path) -> EpisodeRecording:
         """See :func:`rlstack.envs.rocket.recording.load_replay`."""
+        from .recording import load_replay
+
         return load_replay(path)

@@ -6,10 +6,15 @@ its encoder.
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 import torch
 from torch import Tensor, nn
 
+from ..world import Mirror
 from . import rules
+from .actions import AXES, lookup_table
+from .observation import size
 
 _PLACE = 4096.0
 _GOAL_Y, _GOAL_Z = rules.HALF_LENGTH / _PLACE, rules.GOAL_HEIGHT / 2 / _PLACE
@@ -35,7 +40,7 @@ class DriverFeatures(nn.Module):
         cars: number of cars of both teams.
     """
 
-    told: Tensor
+    plain: Tensor
 
     def __init__(self, kind: str, cars: int) -> None:
         super().__init__()
@@ -48,9 +53,9 @@ class DriverFeatures(nn.Module):
             rivals + _OTHER * car for car in range(cars // 2)
         ]
         rest = 37 + _OTHER * (cars - 1)
-        told = [40, *range(41, 48), 173, *range(175, 180)] if self._published else [*range(rest, rest + 34)]
-        self.register_buffer("told", torch.tensor(told), persistent=False)  # stays on the device
-        self.size = 18 + 5 * 9 + 3 + 3 + 3 + 8 + 6 + 11 * len(self._others) + len(told)
+        plain = [40, *range(41, 48), 173, *range(175, 180)] if self._published else [*range(rest, rest + 34)]
+        self.register_buffer("plain", torch.tensor(plain), persistent=False)  # stays on the device
+        self.size = 18 + 5 * 9 + 3 + 3 + 3 + 8 + 6 + 11 * len(self._others) + len(plain)
         self.size += 10 * 5 if self._published else 0
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -74,7 +79,7 @@ class DriverFeatures(nn.Module):
             rows += [line, (line * aim).sum(0, keepdim=True)]
         rows += [ball, ball_velocity]
         rows += [_other(turn, seen[first : first + _OTHER], ball) for first in self._others]
-        rows.append(seen.index_select(0, self.told))
+        rows.append(seen.index_select(0, self.plain))
         if self._published:
             rows.append(_pads(turn, place, seen[113:173]))
         return torch.cat(rows).movedim(0, -1)
@@ -128,3 +133,58 @@ def _pads(turn: Tensor, place: Tensor, seen: Tensor) -> Tensor:
     ahead, aside = turn[0] * x + turn[1] * y, turn[3] * x + turn[4] * y
     distance = pads[:, 5] + _SMALL**0.5
     return torch.stack((ahead / distance, aside / distance, pads[:, 3], pads[:, 4], distance), 1).flatten(0, 1)
+
+
+# -- the mirror symmetry -------------------------------------------------------------------------------------------
+
+
+_FIRST = (0, 3, 7, 8, 9, 13, 14, 15, 22, 25, 29, 30, 31, 34)
+"""Indices of the first 37 numbers that change sign: x, and for spins and the car's right axis y and z."""
+_TURNS = (AXES.index("steer"), AXES.index("yaw"), AXES.index("roll"))
+
+
+def mirror(observation: str, actions: str, cars: int) -> Mirror:
+    """Returns the mirror at the plane x = 0; the order of equally near pads may differ.
+
+    Args:
+        observation, actions: forms of observations and actions.
+        cars: number of cars in a match.
+    """
+    return Mirror(partial(_seen, observation, cars), partial(_chosen, actions))
+
+
+def _seen(kind: str, cars: int, observation: Tensor) -> Tensor:
+    order, signs = _layout(kind, cars, observation.device)
+    return observation.index_select(-1, order) * signs.to(observation.dtype)
+
+
+@cache
+def _layout(kind: str, cars: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns the source index and sign of each number of a mirrored observation."""
+    order, signs = list(range(size(kind, cars))), torch.ones(size(kind, cars))
+    others, first = (5, 48) if kind == "rlbot180" else (cars - 1, 37)
+    turned = [*_FIRST, *(first + 13 * other + x for other in range(others) for x in (0, 3, 6, 9))]
+    if kind == "rlbot180":
+        turned += [37, *range(113, 173, 6)]
+    else:
+        pads = len(order) - len(rules.PADS)
+        order[pads:] = [pads + rules.PADS.index((-x, y)) for x, y in rules.PADS]
+    signs[turned] = -1
+    return torch.tensor(order, device=device), signs.to(device)
+
+
+def _chosen(kind: str, action: Tensor) -> Tensor:
+    if kind == "lookup90":
+        return _table(action.device)[action]
+    parts = list(action.unbind(-1))
+    for axis in _TURNS:
+        parts[axis] = 4 - parts[axis] if kind == "multi" else -parts[axis]
+    return torch.stack(parts, -1)
+
+
+@cache
+def _table(device: torch.device) -> Tensor:
+    """Returns the mirror image of each of the 90 combinations."""
+    rows = list(lookup_table())
+    images = [tuple(-value if axis in _TURNS else value for axis, value in enumerate(row)) for row in rows]
+    return torch.tensor([rows.index(image) for image in images], device=device)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..pool import Opening
 from ..record import Record
 from . import rules
 from .field import Field
@@ -82,28 +83,7 @@ class RocketOutcome(NamedTuple):
     truncated: Tensor  # [W] bool
 
 
-@dataclass(frozen=True)
-class RocketOpening:
-    """Matches at the beginning of episodes, with their observations."""
-
-    match: RocketMatch
-    observation: Tensor  # [n, C, size]
-
-    def __len__(self) -> int:
-        return len(self.observation)
-
-    def saved(self) -> dict[str, Any]:
-        """Returns a nested dict of tensors."""
-        return {"match": dict(self.match.items()), "shown": self.observation}
-
-    @classmethod
-    def restored(cls, saved: dict[str, Any], device: torch.device) -> RocketOpening:
-        """Inverts :meth:`saved`."""
-        match = RocketMatch.from_items({name: value.to(device) for name, value in saved["match"].items()})
-        return cls(match, saved["shown"].to(device))
-
-
-def open_match(world: RocketState, options: RocketMatchOptions) -> RocketOpening:
+def open_match(world: RocketState, options: RocketMatchOptions) -> Opening[RocketMatch]:
     """Begins episodes."""
     ahead = forecast(world.ball)
     none = torch.zeros_like(world.cars.boost)
@@ -115,7 +95,7 @@ def open_match(world: RocketState, options: RocketMatchOptions) -> RocketOpening
     # Entries must not share memory, since restarts write in place.
     layout = torch.contiguous_format  # another layout would be compiled again
     match = match.map(lambda value: value.clone(memory_format=layout))
-    return RocketOpening(match, observe(options.observation, world, ahead))
+    return Opening(match, observe(options.observation, world, ahead))
 
 
 def play(

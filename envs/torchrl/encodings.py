@@ -21,7 +21,7 @@ from torchrl.data import (
 )
 from torchrl.envs import EnvBase
 
-from ..named import belongs_to, found, made_by
+from ..foreign import factory_at
 
 _INFINITE = 1e30
 """Bounds beyond this are no bounds."""
@@ -149,14 +149,7 @@ def maker(id: str | None, kwargs: Mapping[str, Any], device: torch.device) -> Ca
     if not module or not attribute:
         hint = f", {id!r} may be one of env=gymnasium" if id else ""
         raise ValueError(f"id: give {_FORMS}{hint}")
-    try:
-        factory = found(str(id))
-    except ValueError as error:
-        raise ValueError(f"id: {error}") from error
-    made = made_by(factory)
-    if not issubclass(made, EnvBase):
-        hint = belongs_to(made, "torchrl", str(id))
-        raise ValueError(f"id: {id} is not annotated to return a torchrl.envs.EnvBase{hint}; allowed: {_FORMS}")
+    factory = factory_at(str(id), "torchrl", "torchrl.envs.EnvBase", lambda made: issubclass(made, EnvBase))
     # TorchRL's metaclass hides the signature of a class.
     accepted = inspect.signature(factory.__init__ if inspect.isclass(factory) else factory).parameters
     arguments = {"device": device, **kwargs} if "device" in accepted else dict(kwargs)

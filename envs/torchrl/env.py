@@ -13,13 +13,12 @@ from torch import Tensor
 from torchrl.data import Binary, Composite, NonTensor, TensorSpec
 from torchrl.envs import EnvBase
 
-from ..instances import check_instances, close_all, completed
+from ..foreign import check_instances, close_all, completed
 from ..keys import ACTION_MASK
 from ..spaces import nest
 from ..world import GROUP, World
 from .encodings import Form, action_form, maker, observation_form
 
-_ENDS = ("done", "terminated", "truncated")
 _COPIES = 8
 _RETURN = "episode_reward"
 _NOT_SHOWN = (ACTION_MASK, _RETURN, "step_count", "is_init", "episode", "active")
@@ -200,34 +199,41 @@ class TorchRL(World):
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         actions = self._action.convert(self._chosen(tensordict).detach())
-        over = self._over
+        over = self._ends.any(0)
         if hidden := len(over) - self.num_worlds:
             actions = torch.cat((actions, actions[:1].expand(hidden, *actions.shape[1:])))
         waits = over.view(len(self._envs), -1).all(-1).tolist()
         for index, own in enumerate(actions.split(self._rows)):
             if not waits[index]:
                 self._step_one(index, own)
+        gone = self._agents_ends.any(0) | over.view(-1, *[1] * len(self._agents))
         reward = self._read(self._following, self._reward_key).reshape(len(over), -1)
-        gone = self._agents_ends.any(0) | (over[:, None] if self._agents else over)
         reward = reward.masked_fill(gone if self._reward_lead() else over[:, None], 0)
         self._returns = self._returns + reward.double().mean(-1)
         self._lengths = self._lengths + ~over
         if self._return_key is not None:
             own_sum = self._read(self._following, self._return_key).reshape(len(over), -1)
             self._returns = torch.where(over, self._returns, own_sum.double().mean(-1))
-        if self._agents:
-            self._agents_ends = _first_ends(self._agents_ends, self._agents_flags())
-        flags = self._flags()
+        flags = self._new_ends()
         if self._max_steps is not None:
             flags[1] |= self._lengths >= self._max_steps
         self._ends = _first_ends(self._ends, flags)
         self._show(self._following)
-        return self._ended(reward, gone)
-
-    @property
-    def _over(self) -> Tensor:
-        """Rows ``[rows]`` whose episodes have ended."""
-        return self._ends.any(0)
+        following, shown = self._current(), slice(self.num_worlds)
+        for name, flag in _flags(self._ends).items():
+            following.set(name, flag[shown, None])
+        if not self._agents:
+            return following.set("reward", reward[shown].to(self.float_dtype))
+        agents = following.get(GROUP)
+        reward = reward.expand(-1, *self._agents).masked_fill(gone, 0)
+        agents.set("reward", reward[shown, :, None].to(self.float_dtype))
+        self._agents_ends[1] |= self._ends[1, :, None] & ~self._agents_ends[0]
+        ends = _flags(self._agents_ends)
+        for name, flag in ends.items():
+            agents.set(name, flag[shown, :, None])
+        agents.set("active", agents.get("active") & ~ends["done"][shown])
+        self._shown = following.select(*self.observation_spec.keys(include_nested=True, leaves_only=True))
+        return following
 
     def _step_one(self, index: int, action: Tensor) -> None:
         env, root = self._envs[index], self._roots[index]
@@ -237,61 +243,41 @@ class TorchRL(World):
         self._following[index] = stepped.get("next")
         self._roots[index] = env.step_mdp(stepped)
 
-    def _flags(self) -> Tensor:
-        """Returns ``terminated`` and ``truncated`` of the worlds, ``[2, rows]``.
+    def _new_ends(self) -> Tensor:
+        """Returns ``terminated`` and ``truncated`` of the worlds after a step, ``[2, rows]``; notes those of agents.
 
         If only agents have them, a world ends with its last agent, and has terminated if all of them have.
         """
-        following = self._following[0]
-        if following.get("done", None) is None:
-            terminated = self._agents_ends[0].all(-1)
-            return torch.stack((terminated, self._agents_ends.any(0).all(-1) & ~terminated))
-        return self._read_ends(())
-
-    def _agents_flags(self) -> Tensor:
-        """Returns the agents' ``terminated`` and ``truncated``, ``[2, rows, A]``; if they have none, the world's."""
-        if self._following[0].get(unravel_key((*self._prefix, "done")), None) is None:
-            return self._read_ends(())[..., None].expand(-1, -1, *self._agents)
-        return self._read_ends(self._prefix).view(2, -1, *self._agents)
-
-    def _read_ends(self, prefix: tuple[str, ...]) -> Tensor:
-        """Reads ``terminated`` and ``truncated`` ``[2, rows]`` or ``[2, rows * A]``; absent ones are False."""
-        following = self._following[0]
-        done = self._read(self._following, unravel_key((*prefix, "done"))).flatten()
-        keys = [unravel_key((*prefix, name)) for name in ("terminated", "truncated")]
-        there = [following.get(key, None) is not None for key in keys]
-        return torch.stack(
-            [
-                self._read(self._following, key).flatten() if found else torch.zeros_like(done)
-                for key, found in zip(keys, there)
-            ]
-        )
-
-    def _ended(self, reward: Tensor, gone: Tensor) -> TensorDict:
-        following, shown = self._current(), slice(self.num_worlds)
-        terminated, truncated = self._ends
-        for name, flags in zip(_ENDS, (terminated | truncated, terminated, truncated)):
-            following.set(name, flags[shown, None])
+        own = self._read_ends(())
         if not self._agents:
-            return following.set("reward", reward[shown].to(self.float_dtype))
-        agents = following.get(GROUP)
-        reward = reward.expand(-1, *self._agents).masked_fill(gone, 0)
-        agents.set("reward", reward[shown, :, None].to(self.float_dtype))
-        self._agents_ends[1] |= truncated[:, None] & ~self._agents_ends[0]
-        over, cut = self._agents_ends
-        for name, flags in zip(_ENDS, (over | cut, over, cut)):
-            agents.set(name, flags[shown, :, None])
-        agents.set("active", agents.get("active") & ~(over | cut)[shown])
-        self._shown = following.select(*self.observation_spec.keys(include_nested=True, leaves_only=True))
-        return following
+            assert own is not None
+            return own
+        theirs = self._read_ends(self._prefix)
+        theirs = own[..., None].expand_as(self._agents_ends) if theirs is None and own is not None else theirs
+        assert theirs is not None
+        self._agents_ends = _first_ends(self._agents_ends, theirs.view_as(self._agents_ends))
+        if own is None:
+            terminated = self._agents_ends[0].all(-1)
+            own = torch.stack((terminated, self._agents_ends.any(0).all(-1) & ~terminated))
+        return own
+
+    def _read_ends(self, prefix: tuple[str, ...]) -> Tensor | None:
+        """Reads ``terminated`` and ``truncated`` ``[2, rows]`` or ``[2, rows * A]``; None if there is no ``done``."""
+        following = self._following[0]
+        if following.get(unravel_key((*prefix, "done")), None) is None:
+            return None
+        keys = [unravel_key((*prefix, name)) for name in ("terminated", "truncated")]
+        terminated, *truncated = (
+            self._read(self._following, key).flatten() for key in keys if following.get(key, None) is not None
+        )
+        return torch.stack((terminated, *(truncated or [torch.zeros_like(terminated)])))
 
     # -- episodes ------------------------------------------------------------------------------------------------
 
     def _restart(self, worlds: Tensor | None) -> None:
-        over = self._over
-        begin = torch.ones_like(over)
+        begin = torch.ones_like(self._ends[0])
         if worlds is not None:
-            begin = over.clone()
+            begin = self._ends.any(0)
             begin[: self.num_worlds] = False
             begin[worlds] = True
         old, following = self._roots, self._following
@@ -386,6 +372,12 @@ class TorchRL(World):
         """Closes the environments."""
         super().close(raise_if_closed=raise_if_closed)
         close_all(self._envs)
+
+
+def _flags(ends: Tensor) -> dict[str, Tensor]:
+    """Returns the flags of ``terminated`` and ``truncated`` ``[2, ...]`` by name."""
+    terminated, truncated = ends
+    return {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
 
 
 def _first_ends(earlier: Tensor, now: Tensor) -> Tensor:

@@ -13,20 +13,15 @@ with actions sampled from the policy and with its most probable ones (greedy). R
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from experiments.against import read_log, write_rows
+from experiments.results import markdown, picture, read_csv
 from experiments.runs import add_options, check, cost, final_evaluation, other_seeds, settings_file, train, trained_on
-from rlstack.envs.arena.render import ArenaAnimation
+from rlstack.envs.arena.recording import ArenaAnimation
 from rlstack.envs.rendering.films import save_animation
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.loading import load
@@ -57,21 +52,15 @@ def film(run: Path, seed: int, path: Path) -> None:
 
 def draw(out: Path) -> None:
     """Draws ``curves.png``: the games won by every seed, one panel per measured style."""
-    figure, axes = plt.subplots(1, len(STYLES), figsize=(11, 4), constrained_layout=True, sharey=True)
-    for (style, title), axis in zip(STYLES.items(), axes, strict=True):
-        path = out / f"style{style}.csv"
-        rows = list(csv.DictReader(path.open(newline=""))) if path.is_file() else []
-        for number, seed in enumerate(sorted({row["seed"] for row in rows})):
-            own = [row for row in rows if row["seed"] == seed]
-            axis.plot(*_points(own, "train/success"), color=f"C{number}", label=f"seed {seed}, sampled, training")
-            axis.plot(*_points(own, "eval/success"), "o--", color=f"C{number}", ms=4, lw=1, label="greedy, evaluation")
-        axis.set(title=f"style {style}: {title}", xlabel="CPU minutes, one thread", ylim=(0, 1))
-        axis.grid(alpha=0.3)
-        if rows:
-            axis.legend(fontsize=8)
-    axes[0].set_ylabel("share of games won")
-    figure.savefig(out / "curves.png", dpi=130)
-    plt.close(figure)
+    with picture(out / "curves.png", (11, 4), (1, len(STYLES)), sharey=True) as axes:
+        for (style, title), axis in zip(STYLES.items(), axes.flat, strict=True):
+            rows = read_csv(out / f"style{style}.csv")
+            for number, seed in enumerate(sorted({row["seed"] for row in rows})):
+                own, colour = [row for row in rows if row["seed"] == seed], f"C{number}"
+                axis.plot(*_points(own, "train/success"), color=colour, label=f"seed {seed}, sampled, training")
+                axis.plot(*_points(own, "eval/success"), "o--", color=colour, ms=4, lw=1, label="greedy, evaluation")
+            axis.set(title=f"style {style}: {title}", xlabel="CPU minutes, one thread", ylim=(0, 1))
+        axes[0, 0].set_ylabel("share of games won")
 
 
 def _points(rows: list[dict[str, str]], column: str) -> tuple[list[float], list[float]]:
@@ -81,20 +70,16 @@ def _points(rows: list[dict[str, str]], column: str) -> tuple[list[float], list[
 
 
 def table(out: Path) -> str:
-    """Markdown, a row for each seed of every result file ``style*.json`` in the folder ``out``."""
-    lines = [
-        "| style | seed | frames | CPU-min | won, sampled | won, greedy | return, sampled | steps, sampled |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    """Returns a row for each seed of every result file ``style*.json`` in the folder ``out``."""
+    rows = []
     for path in sorted(out.glob("style*.json")):
         style = path.stem.removeprefix("style").replace("_", ", ")
         for seed, row in json.loads(path.read_text())["seeds"].items():
-            won = [f"{row[how]['eval/success']:.1%}" for how in POLICIES]
-            sampled = row["sampled"]
-            cells = [style, seed, f"{row['frames']:,.0f}", f"{row['cpu_minutes']:.1f}", *won]
-            cells += [f"{sampled['eval/return']:,.0f}", f"{sampled['eval/length']:,.0f}"]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            won, sampled = [f"{row[how]['eval/success']:.1%}" for how in POLICIES], row["sampled"]
+            played = [f"{sampled['eval/return']:,.0f}", f"{sampled['eval/length']:,.0f}"]
+            rows.append([style, seed, f"{row['frames']:,.0f}", f"{row['cpu_minutes']:.1f}", *won, *played])
+    heads = "style | seed | frames | CPU-min | won, sampled | won, greedy | return, sampled | steps, sampled"
+    return markdown(heads, rows)
 
 
 def main() -> None:

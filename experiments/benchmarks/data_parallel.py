@@ -20,6 +20,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 
+from experiments.results import markdown, spread
 from experiments.runs import logged
 
 from .speed import circumstances
@@ -60,16 +61,12 @@ def rate(processes: int, frames: int, folder: Path) -> float:
     return logged(run, RATE)[-1][RATE]
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """The figures of a result file for a page."""
-    lines = ["| processes | frames per second | times |", "|---|---|---|"]
-    first = statistics.median(result["runs"][0]["frames_per_second"])
-    for run in result["runs"]:
-        each = run["frames_per_second"]
-        middle = statistics.median(each)
-        cells = [run["processes"], f"{middle:,.0f} ({min(each):,.0f} to {max(each):,.0f})", f"{middle / first:.2f}"]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines) + "\n"
+def table(result: dict[str, Any]) -> str:
+    """Returns the figures of a result file."""
+    rates = {run["processes"]: run["frames_per_second"] for run in result["runs"]}
+    first = statistics.median(next(iter(rates.values())))
+    rows = [[count, spread(each), f"{statistics.median(each) / first:.2f}"] for count, each in rates.items()]
+    return markdown("processes | frames per second | times", rows)
 
 
 def main() -> None:
@@ -88,7 +85,7 @@ def main() -> None:
     rates = {count: [rates[count] for rates in found] for count in arguments.processes}
     runs = [{"processes": count, "frames_per_second": each} for count, each in rates.items()]
     result = {**circumstances("data_parallel", threads=1), "runs": runs}
-    print(markdown(result))
+    print(table(result))
     arguments.out.write_text(json.dumps(result, indent=2) + "\n")
 
 

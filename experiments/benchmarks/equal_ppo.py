@@ -22,10 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from tensordict import TensorDict
@@ -33,6 +29,7 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 import rlstack
+from experiments.results import draw_range, interval, markdown, picture
 from rlstack import envs
 from rlstack.envs.whole_files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval, separation
@@ -264,44 +261,34 @@ def means(curves: Sequence[Sequence[float | None]]) -> dict[str, list[float]]:
     }
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """Returns a table with a row for each task and library of a result file.
+def table(result: dict[str, Any]) -> str:
+    """Returns a row for each task and library of a result file.
 
     Cells have means over the seeds with 95 % intervals; p-values are those of permutation tests between the libraries.
     """
-    lines = [
-        "| task | frames | library | seeds | mean return of the run | p | of its last quarter | p |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for task, found in result["tasks"].items():
-        told = {library: means(list(curves.values())) for library, curves in found["curves"].items() if curves}
-        first = next(iter(told.values()))
-        for library, own in told.items():
+        by_library = {name: means(list(curves.values())) for name, curves in found["curves"].items() if curves}
+        first = next(iter(by_library.values()))
+        for library, own in by_library.items():
             cells = [task, f"{found['settings']['frames']:,}", library, str(len(own["area"]))]
             for name, values in own.items():
-                cells.append("{:.1f} ({:.1f} to {:.1f})".format(np.mean(values), *bootstrap_interval(values)))
+                cells.append(interval(float(np.mean(values)), bootstrap_interval(values), ".1f"))
                 cells.append("" if own is first else f"{separation(values, first[name])[0]:.2f}")
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            rows.append(cells)
+    return markdown("task | frames | library | seeds | mean return of the run | p | of its last quarter | p", rows)
 
 
-def draw(result: dict[str, Any], picture: Path) -> None:
+def draw(result: dict[str, Any], file: Path) -> None:
     """Draws a panel for each task with mean and range over the seeds."""
     tasks = result["tasks"]
-    figure, axes = plt.subplots(1, len(tasks), figsize=(5.5 * len(tasks), 3.6), constrained_layout=True, squeeze=False)
-    for axis, (task, found) in zip(axes[0], tasks.items()):
-        frames = (np.arange(PARTS) + 0.5) * found["settings"]["frames"] / PARTS
-        for library, curves in found["curves"].items():
-            if not curves:
-                continue
-            values = np.array(list(curves.values()), dtype=float)
-            (line,) = axis.plot(frames, values.mean(0), label=library)
-            axis.fill_between(frames, values.min(0), values.max(0), color=line.get_color(), alpha=0.15)
-        axis.set(title=f"PPO, {task}", xlabel="frames", ylabel="return of training episodes")
-        axis.grid(alpha=0.3)
-        axis.legend()
-    figure.savefig(picture, dpi=110)
-    plt.close(figure)
+    with picture(file, (5.5 * len(tasks), 3.6), (1, len(tasks))) as axes:
+        for axis, (task, found) in zip(axes.flat, tasks.items()):
+            frames = (np.arange(PARTS) + 0.5) * found["settings"]["frames"] / PARTS
+            for library, curves in found["curves"].items():
+                if curves:
+                    draw_range(axis, frames.tolist(), list(curves.values()), library)
+            axis.set(title=f"PPO, {task}", xlabel="frames", ylabel="return of training episodes")
 
 
 def main() -> None:
@@ -338,7 +325,7 @@ def main() -> None:
                 write_json(file, {"tasks": tasks})
     result = json.loads(file.read_text())
     draw(result, arguments.out / "equal_ppo.png")
-    print(markdown(result))
+    print(table(result))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import rlstack
 from experiments.runs import cost as cost_of_run
 from experiments.runs import train
 from rlstack import envs
-from rlstack.agents.compilation import Compiler
+from rlstack.agents.optimizer import Compiler
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.training.acceleration import keep_compiled_code
@@ -96,7 +96,7 @@ def updating(case: Case, compiles: bool) -> Callable[[], int]:
             return agent.updates - before
 
         return learn
-    agent.remember(sequences)
+    agent.extend(sequences)
 
     def update() -> int:
         for _ in range(case.updates):

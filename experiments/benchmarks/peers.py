@@ -33,7 +33,7 @@ import torch
 
 import rlstack
 from rlstack import envs
-from rlstack.agents.compilation import Compiler
+from rlstack.agents.optimizer import Compiler
 from rlstack.config import load_group
 from rlstack.training.acceleration import keep_compiled_code
 

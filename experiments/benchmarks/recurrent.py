@@ -24,6 +24,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
+from experiments.results import markdown
 from rlstack.networks.recurrent import Core
 from rlstack.networks.segments import Segments
 from rlstack.training.environment import machine
@@ -131,22 +132,18 @@ def step(kind: Any, rows: int = 16, inputs: int = 4, size: int = 64, repeats: in
     return times
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """The cores of a result file for a page: sequences in milliseconds, then one step in microseconds."""
-    lines = [
-        "| core, [sequences, steps, inputs] -> size | ends | rlstack | TorchRL pad | loop of cells |",
-        "|---|---|---|---|---|",
-    ]
+def table(result: dict[str, Any], inputs: int | None = None) -> str:
+    """Returns a result's sequences (with so many inputs alone) in milliseconds, then one step in microseconds."""
+    rows: list[list[str]] = []
     for row in result["milliseconds"]:
-        rows, steps, inputs, size = row["shape"]
-        cells = [f"{row['kind'].upper()} [{rows}, {steps}, {inputs}] -> {size}", f"{row['ends']:g}"]
-        cells += [f"{row[way]:.1f} ms" for way in ("rlstack", "pad", "loop")]
-        lines.append(f"| {' | '.join(cells)} |")
+        count, steps, width, size = row["shape"]
+        if inputs in (None, width):
+            cells = [f"{row['kind'].upper()} [{count}, {steps}, {width}] -> {size}", f"{row['ends']:g}"]
+            rows.append(cells + [f"{row[way]:.1f} ms" for way in ("rlstack", "pad", "loop")])
     for kind, times in result["step_microseconds"].items():
-        lines.append(
-            f"| one step of 16 rows, {kind.upper()} | | {times['rlstack']:.0f} us | {times['torchrl']:.0f} us | |"
-        )
-    return "\n".join(lines) + "\n"
+        name = f"one step of 16 rows, {kind.upper()}"
+        rows.append([name, "", f"{times['rlstack']:.0f} us", f"{times['torchrl']:.0f} us", ""])
+    return markdown("core, [sequences, steps, inputs] -> size | ends | rlstack | TorchRL pad | loop of cells", rows)
 
 
 def main() -> None:

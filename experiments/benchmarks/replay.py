@@ -20,7 +20,7 @@ from torch import Tensor
 from torchrl import logger as torchrl_logger
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
-from rlstack.data import make_replay
+from rlstack.data.replay import make_replay
 from rlstack.training.environment import machine
 
 CAPACITY, FILLED = 100_000, 50_000

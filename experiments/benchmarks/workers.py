@@ -7,7 +7,6 @@ and nothing learns. The result, in frames per second, goes to ``results/workers.
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from hydra import compose, initialize_config_dir
 
+from experiments.results import markdown, spread
 from rlstack.config import build, conf_dir, to_plain
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
@@ -86,15 +86,10 @@ def rates(collector: str, *overrides: str) -> list[float]:
     return found
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """The figures of a result file for a page: medians, and the spread of the rounds."""
-    lines = [f"| world | {' | '.join(COLLECTORS.values())} |", "|" + "---|" * (1 + len(COLLECTORS))]
-    for world, row in result["worlds"].items():
-        cells = [
-            f"{statistics.median(row[name]):,.0f} ({min(row[name]):,.0f} to {max(row[name]):,.0f})" for name in row
-        ]
-        lines.append(f"| {world} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+def table(result: dict[str, Any]) -> str:
+    """Returns the figures of a result file: medians, and the spread of the rounds."""
+    rows = [[world, *map(spread, row.values())] for world, row in result["worlds"].items()]
+    return markdown(f"world | {' | '.join(COLLECTORS.values())}", rows)
 
 
 def main() -> None:
@@ -106,7 +101,7 @@ def main() -> None:
     }
     result = {**circumstances("workers"), "worlds": found}
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    print(markdown(result))
+    print(table(result))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ evaluation), ``<study>.json`` (areas under the curves with their intervals) and 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import time
 from collections import deque
@@ -19,14 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from tensordict import TensorDict
 
+from experiments.results import by_place, draw_range, interval, markdown, picture, write_csv
 from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.agents.base import copy_on
@@ -105,38 +101,29 @@ def summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown, a row for each arm, with 95 % intervals over the seeds."""
-    lines = ["| arm | seeds | area | last quarter |", "|---|---|---|---|"]
-    for arm, row in result["arms"].items():
-        area = f"{row['area']:.0f} ({row['interval'][0]:.0f} to {row['interval'][1]:.0f})"
-        last = f"{row['last quarter']:.0f} ({row['its interval'][0]:.0f} to {row['its interval'][1]:.0f})"
-        lines.append(f"| {arm} | {len(row['areas'])} | {area} | {last} |")
-    return "\n".join(lines) + "\n"
+    """Returns a row for each arm, with 95 % intervals over the seeds."""
+    rows = [
+        [
+            arm,
+            len(row["areas"]),
+            interval(row["area"], row["interval"], ".0f"),
+            interval(row["last quarter"], row["its interval"], ".0f"),
+        ]
+        for arm, row in result["arms"].items()
+    ]
+    return markdown("arm | seeds | area | last quarter", rows)
 
 
-def draw(rows: list[dict[str, Any]], picture: Path) -> None:
-    """A panel for each agent: its arms' means over the seeds, and the range of these."""
+def draw(rows: list[dict[str, Any]], file: Path) -> None:
+    """Draws mean and range over the seeds of each arm, with a panel for each agent."""
     panels: dict[str, list[str]] = {}
     for arm in dict.fromkeys(row["arm"] for row in rows):
         panels.setdefault(arm.partition(",")[0], []).append(arm)
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(5.5 * len(panels), 3.6), constrained_layout=True, squeeze=False, sharey=True
-    )
-    for axis, (title, arms) in zip(axes[0], panels.items()):
-        for arm in arms:
-            curves: dict[int, dict[int, float]] = {}
-            for row in rows:
-                if row["arm"] == arm:
-                    curves.setdefault(row["frames"], {})[row["seed"]] = row["return"]
-            values = [list(curve.values()) for curve in curves.values()]
-            (line,) = axis.plot(list(curves), [np.mean(found) for found in values], label=arm)
-            low, high = ([pick(found) for found in values] for pick in (min, max))
-            axis.fill_between(list(curves), low, high, color=line.get_color(), alpha=0.15)
-        axis.set(title=title, xlabel="frames", ylabel="greedy return")
-        axis.grid(alpha=0.3)
-        axis.legend()
-    figure.savefig(picture, dpi=110)
-    plt.close(figure)
+    with picture(file, (5.5 * len(panels), 3.6), (1, len(panels)), sharey=True) as axes:
+        for axis, (title, arms) in zip(axes[0], panels.items()):
+            for arm in arms:
+                draw_range(axis, *by_place([row for row in rows if row["arm"] == arm], "frames", "return"), arm)
+            axis.set(title=title, xlabel="frames", ylabel="greedy return")
 
 
 def main() -> None:
@@ -155,10 +142,7 @@ def main() -> None:
             for frames, value in train(study, arm, seed, arguments.frames or FRAMES[study]):
                 rows.append({"arm": arm, "seed": seed, "frames": frames, "return": value})
             print(f"seed {seed}: {arm}: {rows[-1]['return']:.0f} at {rows[-1]['frames']:,} frames", flush=True)
-    with open(arguments.out / f"{study}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, ("arm", "seed", "frames", "return"))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(arguments.out / f"{study}.csv", ("arm", "seed", "frames", "return"), rows)
     result = summary(rows, time.process_time() - begun)
     (arguments.out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
     draw(rows, arguments.out / f"{study}.png")

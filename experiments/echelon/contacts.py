@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from rlstack.config.agents import EncoderConfig
+from rlstack.config.options import EncoderConfig
 from rlstack.envs.echelon.observation import CONTACT, GRID, NAVIGATION, SELF, SOUNDS
 from rlstack.networks.encoders import mlp
 from rlstack.networks.keyed import KeyedEncoder

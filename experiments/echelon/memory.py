@@ -12,20 +12,16 @@ training) and ``memory.png``.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import statistics
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.against import read_log
+from experiments.results import draw_range, interval, markdown, picture, read_csv, write_csv
 from experiments.runs import add_options, cost, final_evaluation, train
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
@@ -71,42 +67,39 @@ def judge(run: Path, episodes: int, seed: int) -> dict[str, float]:
 
 def draw(curves: dict[str, list[dict[str, str]]], path: Path) -> None:
     """Draws mean and range over the seeds by frames and by CPU time."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, constrained_layout=True)
-    for axis, (column, scale) in zip(axes, (("frames", 1e6), ("time/cpu_seconds", 60))):
-        for kind, rows in curves.items():
-            seeds = sorted({row["seed"] for row in rows})
-            own = [[row for row in rows if row["seed"] == seed] for seed in seeds]
-            places = [[float(row[column]) / scale for row in mine] for mine in own]
-            grid = np.linspace(max(map(min, places)), min(map(max, places)), 100)
-            won = [np.interp(grid, x, [float(row["train/success"]) for row in mine]) for x, mine in zip(places, own)]
-            axis.plot(grid, np.mean(won, 0), label=f"{KINDS[kind].label}, {len(seeds)} seeds")
-            axis.fill_between(grid, np.min(won, 0), np.max(won, 0), alpha=0.2)
-        axis.grid(alpha=0.3)
-    axes[0].set(xlabel="million frames", ylabel="share of games won while training", ylim=(0, 1))
-    axes[1].set(xlabel="CPU minutes, one thread")
-    axes[0].legend()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with picture(path, (11, 4), (1, 2), sharey=True) as axes:
+        for axis, (column, scale) in zip(axes.flat, (("frames", 1e6), ("time/cpu_seconds", 60))):
+            for kind, rows in curves.items():
+                seeds = sorted({row["seed"] for row in rows})
+                own = [[row for row in rows if row["seed"] == seed] for seed in seeds]
+                places = [[float(row[column]) / scale for row in mine] for mine in own]
+                grid = np.linspace(max(map(min, places)), min(map(max, places)), 100)
+                shares = [[float(row["train/success"]) for row in mine] for mine in own]
+                won = [np.interp(grid, *points) for points in zip(places, shares)]
+                draw_range(axis, grid.tolist(), won, f"{KINDS[kind].label}, {len(seeds)} seeds")
+        axes[0, 0].set(xlabel="million frames", ylabel="share of games won while training", ylim=(0, 1))
+        axes[0, 1].set(xlabel="CPU minutes, one thread")
 
 
 def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
-    """Markdown, a row for each kind."""
-    lines = [
-        "| policy | seeds | frames | CPU-min | games won (95 %) | by seed | p beside LSTM | hp margin | decisions |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    """Returns a row for each kind."""
+    cells = []
     won = {kind: [row["success"] for row in seeds.values()] for kind, seeds in found.items()}
     for kind, seeds in found.items():
         rows = list(seeds.values())
         mean = {name: statistics.fmean(row[name] for row in rows) for name in rows[0]}
-        low, high = bootstrap_interval(won[kind])
-        each = ", ".join(f"{row['success']:.1%}" for row in rows)
-        cells = [KINDS[kind].label, str(len(rows)), f"{mean['frames']:,.0f}", f"{mean['cpu_minutes']:.1f}"]
-        cells += [f"{mean['success']:.1%} ({low:.1%} to {high:.1%})", each]
-        cells.append(f"{separation(won[kind], won['lstm'])[0]:.2f}" if kind != "lstm" and "lstm" in won else "")
-        cells += [f"{mean['hp_margin']:.0f}", f"{mean['length']:.0f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        compared = kind != "lstm" and "lstm" in won
+        cells.append(
+            [
+                *(KINDS[kind].label, len(rows), f"{mean['frames']:,.0f}", f"{mean['cpu_minutes']:.1f}"),
+                interval(mean["success"], bootstrap_interval(won[kind]), ".1%"),
+                ", ".join(f"{row['success']:.1%}" for row in rows),
+                f"{separation(won[kind], won['lstm'])[0]:.2f}" if compared else "",
+                *(f"{mean['hp_margin']:.0f}", f"{mean['length']:.0f}"),
+            ]
+        )
+    heads = "policy | seeds | frames | CPU-min | games won (95 %) | by seed | p beside LSTM | hp margin | decisions"
+    return markdown(heads, cells)
 
 
 def main() -> None:
@@ -128,17 +121,13 @@ def main() -> None:
     }
     results, curves = arguments.out / "memory.json", arguments.out / "memory.csv"
     found = json.loads(results.read_text()) if results.is_file() else {}
-    rows = list(csv.DictReader(curves.read_text().splitlines())) if curves.is_file() else []
-    rows = [row for row in rows if (row["kind"], int(row["seed"])) not in done]
+    rows = [row for row in read_csv(curves) if (row["kind"], int(row["seed"])) not in done]
     for (kind, seed), (run, judged) in done.items():
         found.setdefault(kind, {})[str(seed)] = judged
         rows += [{"kind": kind, **row} for row in read_log({str(seed): run})]
     found = {kind: dict(sorted(found[kind].items())) for kind in KINDS if kind in found}
     results.write_text(json.dumps(found, indent=2) + "\n")
-    with open(curves, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(curves, list(rows[0]), rows)
     draw({kind: [row for row in rows if row["kind"] == kind] for kind in found}, arguments.out / "memory.png")
     print(table(found))
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from rlstack import envs
 from rlstack.agents import Agent, agent_class, build_agent
 from rlstack.agents.choosing import Choosing
-from rlstack.agents.compilation import CannotCompile, Compiler
+from rlstack.agents.optimizer import CannotCompile, Compiler
 from rlstack.config import load_group, to_plain
 from rlstack.config.groups import compose_config
 from rlstack.data.collector import make_collector

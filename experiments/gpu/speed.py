@@ -324,7 +324,7 @@ def updating(setting: Setting, name: str, compiles: bool) -> Found:
     size = {"hidden": [256, 256], "batch_size": 256, "buffer_size": 100_000, "precision": "float32"}
     pace = {"frames_per_update": 1, "learning_starts": 0, "random_frames": 0}
     agent: Any = make_agent(name, shapes, 1_000_000, device, **size, **pace)
-    agent.remember(made_up(2048 if setting.quick else 65_536, device))
+    agent.extend(made_up(2048 if setting.quick else 65_536, device))
     quicken(agent, device, compiles)
     fresh, seen, metrics = made_up(_UPDATES, device), 0, {}
 

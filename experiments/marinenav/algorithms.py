@@ -16,12 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from experiments.results import interval, markdown, picture
 from experiments.runs import Job, complete, cost, final_evaluation, read_curve, train
 from rlstack.config import load_group
 
@@ -89,47 +86,37 @@ def summarise(agent: str, runs: dict[int, Path], episodes: int, evaluation_seed:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Markdown, a row for each agent."""
-    lines = [
-        "| agent | success | by level 0-5 | time on success | CPU-min | published, 6M env steps |",
-        "|---|---|---|---|---|---|",
-    ]
+    """Returns a row for each agent, best first."""
+    rows = []
     for agent, row in sorted(results.items(), key=lambda item: -item[1]["success"]):
-        levels = " ".join(f"{value:.2f}" for value in row["levels"])
-        spread = [seed["eval/success"] for seed in row["seeds"].values()]
-        seeds = f" ({min(spread):.3f} to {max(spread):.3f})" if len(spread) > 1 else ""
-        published = "" if row["published"] is None else f"{row['published']:.3f}"
+        each = [seed["eval/success"] for seed in row["seeds"].values()]
         cells = [
             agent,
-            f"{row['success']:.3f}{seeds}",
-            levels,
+            f"{row['success']:.3f}" if len(each) == 1 else interval(row["success"], (min(each), max(each)), ".3f"),
+            " ".join(f"{value:.2f}" for value in row["levels"]),
             "" if row["time"] is None else f"{row['time']:.1f} s",
             f"{row['cpu_minutes']:.1f}",
-            published,
+            "" if row["published"] is None else f"{row['published']:.3f}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return markdown("agent | success | by level 0-5 | time on success | CPU-min | published, 6M env steps", rows)
 
 
-def draw(folder: Path, results: dict[str, dict[str, Any]], picture: Path) -> None:
+def draw(folder: Path, results: dict[str, dict[str, Any]], file: Path) -> None:
     """Draws success during training: the mean over the seeds of each agent, and faintly the single runs."""
-    figure, axis = plt.subplots(figsize=(8, 5), constrained_layout=True)
-    for index, agent in enumerate(sorted(results, key=lambda name: -results[name]["success"])):
-        runs = [folder / agent / f"seed{seed}" for seed in results[agent]["seeds"]]
-        curves = [read_curve(run) for run in runs if complete(run)]  # some runs have been removed since
-        if not curves:
-            continue
-        style = {"color": plt.get_cmap("tab10")(index % 10), "linestyle": "-" if index < 10 else "--"}
-        steps = [row["frames"] / 1e6 for row in curves[0]]
-        success = np.asarray([[row["eval/success"] for row in rows] for rows in curves])
-        axis.plot(steps, success.T, alpha=0.25, linewidth=0.8, **style)
-        axis.plot(steps, success.mean(0), label=f"{agent} ({len(curves)})", **style)
-    axis.set(xlabel="million env steps", ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
-    axis.set(title="mean over the seeds (their number), and single runs")
-    axis.grid(alpha=0.3)
-    axis.legend(ncols=3)
-    figure.savefig(picture, dpi=120)
-    plt.close(figure)
+    with picture(file, (8, 5)) as axis:
+        for index, agent in enumerate(sorted(results, key=lambda name: -results[name]["success"])):
+            runs = [folder / agent / f"seed{seed}" for seed in results[agent]["seeds"]]
+            curves = [read_curve(run) for run in runs if complete(run)]  # some runs have been removed since
+            if not curves:
+                continue
+            style = {"color": f"C{index % 10}", "linestyle": "-" if index < 10 else "--"}
+            steps = [row["frames"] / 1e6 for row in curves[0]]
+            success = np.asarray([[row["eval/success"] for row in rows] for rows in curves])
+            axis.plot(steps, success.T, alpha=0.25, linewidth=0.8, **style)
+            axis.plot(steps, success.mean(0), label=f"{agent} ({len(curves)})", **style)
+        axis.set(xlabel="million env steps", ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
+        axis.set(title="mean over the seeds (their number), and single runs")
 
 
 def main() -> None:

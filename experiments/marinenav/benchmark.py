@@ -25,13 +25,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from tensordict.nn import TensorDictModuleBase
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from experiments.results import interval, markdown, picture
 from rlstack import envs
 from rlstack.agents.foreign import load_policy, parse
 from rlstack.config import ConfigError
@@ -131,26 +128,22 @@ def both_solve(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] |
 
 
 def table(content: dict[str, Any]) -> str:
-    """Returns a Markdown table, one row per player; for the public episodes with a comparison to the first player."""
-    results, compared = content["players"], content["episodes"] == "public"
-    heads = ["player", "success (95 %)", "by level 0-5", "time, s", "energy, J", "path, m", "closest, m"]
-    heads += ["near misses", "rule asks, s", "of it ignored, s"]
-    heads += ["time, both solve", "energy, both solve"] if compared else []
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for player, row in results.items():
+    """Returns a row for each player; for the public episodes with a comparison to the first player."""
+    compared = ("time", "energy") if content["episodes"] == "public" else ()
+    forms = dict(zip(COLUMNS, (".1f", ",.0f", ".1f", ".2f", ".1%", ".2f", ".2f"), strict=True))
+    rows = []
+    for player, row in content["players"].items():
         overall, levels = row["levels"][-1], row["levels"][:-1]
-        rates = " ".join(f"{level['success']:.2f}" for level in levels)
-        bounds = f"{overall['success_low']:.3f} to {overall['success_high']:.3f}"
-        cells = [player, f"{overall['success']:.3f} ({bounds})", rates]
-        forms = ("{:.1f}", "{:,.0f}", "{:.1f}", "{:.2f}", "{:.1%}", "{:.2f}", "{:.2f}")
-        for form, name in zip(forms, COLUMNS, strict=True):
-            cells.append("" if overall[name] is None else form.format(overall[name]))
-        for name in ("time", "energy") if compared else ():
-            pair = row.get("both_solve")
-            low, high = pair[name]["interval"] if pair else (1, 1)
-            cells.append(f"{pair[name]['ratio']:.3f} ({low:.3f} to {high:.3f})" if pair else "")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        bounds = overall["success_low"], overall["success_high"]
+        cells = [player, interval(overall["success"], bounds, ".3f")]
+        cells.append(" ".join(f"{level['success']:.2f}" for level in levels))
+        cells += ["" if overall[name] is None else f"{overall[name]:{form}}" for name, form in forms.items()]
+        pair = row.get("both_solve")
+        cells += [interval(pair[name]["ratio"], pair[name]["interval"], ".3f") if pair else "" for name in compared]
+        rows.append(cells)
+    heads = "player | success (95 %) | by level 0-5 | time, s | energy, J | path, m | closest, m"
+    heads += " | near misses | rule asks, s | of it ignored, s"
+    return markdown(heads + "".join(f" | {name}, both solve" for name in compared), rows)
 
 
 def run(players: Sequence[str], which: str, out: Path, names: Sequence[str] | None = None) -> str:
@@ -172,7 +165,7 @@ def run(players: Sequence[str], which: str, out: Path, names: Sequence[str] | No
     return table(content)
 
 
-def draw(content: dict[str, Any], picture: Path) -> None:
+def draw(content: dict[str, Any], file: Path) -> None:
     """Draws success over time relative to the first player, with a line for each recipe through its levels of risk."""
     first = next(iter(content["players"].values()))["levels"][-1]["success"]
     lines: dict[str, list[tuple[float, float, str]]] = {}
@@ -182,21 +175,17 @@ def draw(content: dict[str, Any], picture: Path) -> None:
             lines.setdefault(recipe, []).append(
                 (row["both_solve"]["time"]["ratio"], row["levels"][-1]["success"], level)
             )
-    figure, axis = plt.subplots(figsize=(7.5, 4.5), constrained_layout=True)
-    for number, (recipe, points) in enumerate(lines.items()):
-        ratios, rates, levels = zip(*sorted(points, key=lambda point: float(point[2])), strict=True)
-        axis.plot(ratios, rates, marker="o", label=recipe)
-        for point in zip(ratios, rates, levels, strict=True):
-            aside = (4, -10) if number % 2 else (-4, 6)
-            axis.annotate(point[2], point[:2], xytext=aside, textcoords="offset points", fontsize=8)
-    axis.scatter([1], [first], color="grey", label=next(iter(content["players"])))
-    axis.axvline(1, color="grey", linestyle=":")
-    axis.set(xlabel="time to the goal over the published agent's, both solve", ylabel="success, public episodes")
-    axis.set_title("AC-IQN on MarineNav by recipe and level of risk")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-    figure.savefig(picture, dpi=120)
-    plt.close(figure)
+    with picture(file, (7.5, 4.5)) as axis:
+        for number, (recipe, points) in enumerate(lines.items()):
+            ratios, rates, levels = zip(*sorted(points, key=lambda point: float(point[2])), strict=True)
+            axis.plot(ratios, rates, marker="o", label=recipe)
+            for point in zip(ratios, rates, levels, strict=True):
+                aside = (4, -10) if number % 2 else (-4, 6)
+                axis.annotate(point[2], point[:2], xytext=aside, textcoords="offset points", fontsize=8)
+        axis.scatter([1], [first], color="grey", label=next(iter(content["players"])))
+        axis.axvline(1, color="grey", linestyle=":")
+        axis.set(xlabel="time to the goal over the published agent's, both solve", ylabel="success, public episodes")
+        axis.set_title("AC-IQN on MarineNav by recipe and level of risk")
 
 
 def main() -> None:

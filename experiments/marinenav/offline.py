@@ -17,12 +17,9 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
+from experiments.results import markdown, picture
 from experiments.runs import add_options, cost, final_evaluation, train
 from rlstack.evaluation.statistics import bootstrap_interval, wilson_interval
 from rlstack.training.environment import machine
@@ -119,32 +116,30 @@ def gain(results: Results, better: str, worse: str) -> tuple[float, float, float
 
 
 def table(results: Results, episodes: int) -> str:
-    """Returns a Markdown table, one row per agent."""
-    lines = ["| agent | success | 95 % | by seed | CPU-min |", "|---|---|---|---|---|"]
+    """Returns a row for each agent, and below the gain of each over the one before it."""
+    cells = []
     for name, rows in results.items():
         rate, low, high = pooled(rows, episodes)
         seeds = " ".join(f"{row['success']:.3f}" for row in rows)
         minutes = sum(row["cpu_minutes"] for row in rows) / len(rows)
-        lines.append(f"| {NAMES[name]} | {rate:.3f} | {low:.3f} to {high:.3f} | {seeds} | {minutes:.1f} |")
-    for better, worse in zip(list(results)[2:], list(results)[1:]):
-        mean, low, high = gain(results, better, worse)
-        lines.append(f"\n{NAMES[better]} less {NAMES[worse]}: {mean:.3f} ({low:.3f} to {high:.3f})")
-    return "\n".join(lines) + "\n"
+        cells.append([NAMES[name], f"{rate:.3f}", f"{low:.3f} to {high:.3f}", seeds, f"{minutes:.1f}"])
+    gains = [
+        f"\n{NAMES[better]} less {NAMES[worse]}: {mean:.3f} ({low:.3f} to {high:.3f})\n"
+        for better, worse in zip(list(results)[2:], list(results)[1:])
+        for mean, low, high in [gain(results, better, worse)]
+    ]
+    return markdown("agent | success | 95 % | by seed | CPU-min", cells) + "".join(gains)
 
 
-def draw(results: Results, episodes: int, picture: Path) -> None:
+def draw(results: Results, episodes: int, file: Path) -> None:
     """Draws the success of each agent, and a point for every seed."""
-    figure, axis = plt.subplots(figsize=(6, 3.6), constrained_layout=True)
-    for place, rows in enumerate(results.values()):
-        rate, low, high = pooled(rows, episodes)
-        axis.bar(place, rate, color=f"C{place}", alpha=0.5, yerr=[[rate - low], [high - rate]], capsize=4)
-        axis.plot([place] * len(rows), [row["success"] for row in rows], "k.", label=None if place else "a seed")
-    axis.set_xticks(range(len(results)), [NAMES[name] for name in results])
-    axis.set(ylabel="success, levels 0-5, greedy", ylim=(0, 1))
-    axis.grid(alpha=0.3, axis="y")
-    axis.legend()
-    figure.savefig(picture, dpi=120)
-    plt.close(figure)
+    with picture(file, (6, 3.6)) as axis:
+        for place, rows in enumerate(results.values()):
+            rate, low, high = pooled(rows, episodes)
+            axis.bar(place, rate, color=f"C{place}", alpha=0.5, yerr=[[rate - low], [high - rate]], capsize=4)
+            axis.plot([place] * len(rows), [row["success"] for row in rows], "k.", label=None if place else "a seed")
+        axis.set_xticks(range(len(results)), [NAMES[name] for name in results])
+        axis.set(ylabel="success, levels 0-5, greedy", ylim=(0, 1))
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from experiments.results import markdown
 from experiments.runs import check, logged, train
 
 from .algorithms import ENV_STEPS, job
@@ -63,22 +64,17 @@ def _folder(name: str) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Markdown, a row for each arm; a dash where a seed did not reach the goal."""
+    """Returns a row for each arm; a dash where a seed did not reach the goal."""
 
     def listed(row: dict[str, Any], form: str) -> str:
         return "; ".join(
             "-" if None in one.values() and "{frames" in form else form.format(**one) for one in row.values()
         )
 
-    lines = [
-        f"| agent | option | env steps to {GOAL:.2f}, by seed (CPU-s) | success at the end | env steps | CPU-s |",
-        "|---|---|---|---|---|---|",
-    ]
     forms = ("{frames:,.0f} ({cpu_seconds:.0f})", "{success:.3f}", "{last:,.0f}", "{all_cpu_seconds:.0f}")
-    for name, row in results.items():
-        agent, option = name.split(" ", 1)
-        lines.append(f"| {' | '.join([agent, option, *(listed(row, form) for form in forms)])} |")
-    return "\n".join(lines) + "\n"
+    rows = [[*name.split(" ", 1), *(listed(row, form) for form in forms)] for name, row in results.items()]
+    reached = f"env steps to {GOAL:.2f}, by seed (CPU-s)"
+    return markdown(f"agent | option | {reached} | success at the end | env steps | CPU-s", rows)
 
 
 def main() -> None:

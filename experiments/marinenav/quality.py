@@ -11,19 +11,15 @@ Every seed is one ``rlstack train`` with the shipped configuration (further over
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from experiments.results import markdown, picture, write_csv
 from experiments.runs import add_options, final_evaluation, read_curve, settings_file, train, trained_on
 from rlstack.evaluation.statistics import bootstrap_interval
 
@@ -34,29 +30,19 @@ LEVELS = 6
 
 
 def write_curve(curves: dict[int, list[dict[str, float]]], folder: Path) -> None:
-    """``curve.csv`` and ``curve.png``."""
-    wanted = ["time/seconds", "time/cpu_seconds", "frames", "eval/success", "eval/time", "eval/collision"]
-    wanted += [f"eval/success_level{level}" for level in range(LEVELS)]
-    with open(folder / "curve.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["seed", *wanted])
-        for seed, rows in curves.items():
-            writer.writerows([seed, *(row.get(name, "") for name in wanted)] for row in rows)
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
-    for axis, column, label in (
-        (axes[0], "time/seconds", "wall-clock minutes"),
-        (axes[1], "time/cpu_seconds", "CPU minutes (all cores)"),
-    ):
-        for seed, rows in curves.items():
-            minutes = [row[column] / 60 for row in rows]
-            axis.plot(minutes, [row["eval/success"] for row in rows], label=f"seed {seed}")
-        axis.axhline(PUBLISHED_SUCCESS, color="grey", linestyle="--", label="published AC-IQN")
-        axis.axhline(0.95, color="grey", linestyle=":", label="target")
-        axis.set(xlabel=label, ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
-        axis.grid(alpha=0.3)
-    axes[0].legend()
-    figure.savefig(folder / "curve.png", dpi=130)
-    plt.close(figure)
+    """Writes ``curve.csv`` and ``curve.png``."""
+    columns = ["seed", "time/seconds", "time/cpu_seconds", "frames", "eval/success", "eval/time", "eval/collision"]
+    columns += [f"eval/success_level{level}" for level in range(LEVELS)]
+    write_csv(folder / "curve.csv", columns, [{"seed": seed, **row} for seed, rows in curves.items() for row in rows])
+    clocks = {"time/seconds": "wall-clock minutes", "time/cpu_seconds": "CPU minutes (all cores)"}
+    with picture(folder / "curve.png", (11, 4.2), (1, 2)) as axes:
+        for axis, (column, label) in zip(axes.flat, clocks.items()):
+            for seed, rows in curves.items():
+                minutes = [row[column] / 60 for row in rows]
+                axis.plot(minutes, [row["eval/success"] for row in rows], label=f"seed {seed}")
+            axis.axhline(PUBLISHED_SUCCESS, color="grey", linestyle="--", label="published AC-IQN")
+            axis.axhline(0.95, color="grey", linestyle=":", label="target")
+            axis.set(xlabel=label, ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
 
 
 def episode_interval(finals: dict[int, dict[str, Any]]) -> list[float]:
@@ -91,27 +77,21 @@ def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str
 
 
 def table(summary: dict[str, Any]) -> str:
-    """Markdown, a row for each seed, below the published agent's (its figures: :data:`PUBLISHED_SUCCESS`)."""
-    lines = [
-        "| seed | success | by level 0-5 | time on success | training | passes 0.77 after |",
-        "|---|---|---|---|---|---|",
-    ]
+    """Returns a row for each seed, and one for their mean beside the published agent's figures."""
+    rows = []
     for seed, row in summary["seeds"].items():
         levels = " ".join(f"{row[f'eval/success_level{level}']:.2f}" for level in range(LEVELS))
         passed = row["minutes_to_published"], row["cpu_minutes_to_published"]
         cells = [seed, f"{row['eval/success']:.3f}", levels, f"{row['eval/time']:.1f} s"]
         cells += [f"{row['minutes']:.1f} min ({row['cpu_minutes']:.1f} CPU-min)"]
         cells += ["never" if passed[0] is None else "{:.1f} min ({:.1f} CPU-min)".format(*passed)]
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append(cells)
     low, high = summary["success_interval"]
     least, most = summary["success_min_max"]
     mean = f"{summary['success_mean']:.3f}, {low:.3f} to {high:.3f} over episodes, {least:.3f} to {most:.3f} over seeds"
-    lowest, ratio = (
-        f"lowest level {summary['lowest_level']:.3f}",
-        f"{summary['time_ratio']:.2f} times the published time",
-    )
-    lines.append(f"| mean | {mean} | {lowest} | {ratio} | | |")
-    return "\n".join(lines) + "\n"
+    ratio = f"{summary['time_ratio']:.2f} times the published time"
+    rows.append(["mean", mean, f"lowest level {summary['lowest_level']:.3f}", ratio, "", ""])
+    return markdown("seed | success | by level 0-5 | time on success | training | passes 0.77 after", rows)
 
 
 def main() -> None:

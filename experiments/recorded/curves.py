@@ -10,20 +10,16 @@ options of their yaml files except smaller networks and larger learning rates. R
 
 from __future__ import annotations
 
-import csv
 import json
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
 import rlstack
+from experiments.results import by_place, draw_range, markdown, picture, write_csv
 from experiments.runs import add_options, complete, cost, logged
 from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.training.environment import machine
@@ -81,36 +77,29 @@ def summary(rows: Rows, minutes: dict[str, list[float]], taught: float) -> dict[
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown, a row for each agent, with 95 % intervals over the seeds, and one for the teacher."""
-    lines = ["| agent | greedy return | 95 % | by seed | CPU-min |", "|---|---|---|---|---|"]
-    for agent, row in result["agents"].items():
-        low, high = row["interval"]
-        seeds = " ".join(f"{value:.0f}" for value in row["returns"].values())
-        lines.append(
-            f"| {AGENTS[agent]} | {row['mean']:.0f} | {low:.0f} to {high:.0f} | {seeds} | {row['cpu_minutes']:.1f} |"
-        )
-    lines.append(f"| SAC, whose replay buffer it was | {result['teacher']:.0f} | | | |")
-    return "\n".join(lines) + "\n"
+    """Returns a row for each agent, with 95 % intervals over the seeds, and one for the teacher."""
+    rows = [
+        [
+            AGENTS[agent],
+            f"{row['mean']:.0f}",
+            "{:.0f} to {:.0f}".format(*row["interval"]),
+            " ".join(f"{value:.0f}" for value in row["returns"].values()),
+            f"{row['cpu_minutes']:.1f}",
+        ]
+        for agent, row in result["agents"].items()
+    ]
+    rows.append(["SAC, whose replay buffer it was", f"{result['teacher']:.0f}", "", "", ""])
+    return markdown("agent | greedy return | 95 % | by seed | CPU-min", rows)
 
 
-def draw(rows: Rows, taught: float, picture: Path) -> None:
-    """The mean over the seeds and their range, for each agent."""
-    figure, axis = plt.subplots(figsize=(6, 3.8), constrained_layout=True)
-    for agent in dict.fromkeys(row["agent"] for row in rows):
-        curves: dict[int, list[float]] = {}
-        for row in rows:
-            if row["agent"] == agent:
-                curves.setdefault(row["updates"], []).append(row["return"])
-        values = list(curves.values())
-        (line,) = axis.plot(list(curves), [np.mean(found) for found in values], label=AGENTS[agent])
-        low, high = ([pick(found) for found in values] for pick in (min, max))
-        axis.fill_between(list(curves), low, high, color=line.get_color(), alpha=0.15)
-    axis.axhline(taught, color="grey", linestyle=":", label="SAC, stopped early")
-    axis.set(xlabel="updates", ylabel="greedy return")
-    axis.grid(alpha=0.3)
-    axis.legend()
-    figure.savefig(picture, dpi=110)
-    plt.close(figure)
+def draw(rows: Rows, taught: float, file: Path) -> None:
+    """Draws mean and range over the seeds of each agent."""
+    with picture(file, (6, 3.8)) as axis:
+        for agent in dict.fromkeys(row["agent"] for row in rows):
+            own = [row for row in rows if row["agent"] == agent]
+            draw_range(axis, *by_place(own, "updates", "return"), AGENTS[agent])
+        axis.axhline(taught, color="grey", linestyle=":", label="SAC, stopped early")
+        axis.set(xlabel="updates", ylabel="greedy return")
 
 
 def main() -> None:
@@ -130,10 +119,7 @@ def main() -> None:
             rows += curve(agent, seed, run)
             minutes.setdefault(agent, []).append(cost(run)["cpu_minutes"])
             print(f"seed {seed}: {agent}: {rows[-1]['return']:.0f}", flush=True)
-    with open(arguments.out / "curves.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, ("agent", "seed", "updates", "return"))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(arguments.out / "curves.csv", ("agent", "seed", "updates", "return"), rows)
     (arguments.out / "curves.json").write_text(json.dumps(summary(rows, minutes, taught), indent=2) + "\n")
     draw(rows, taught, arguments.out / "curves.png")
 

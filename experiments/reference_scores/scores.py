@@ -17,14 +17,15 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from experiments.results import markdown, picture, read_csv, write_csv
 from experiments.runs import Job, check, complete, logged, train, trained_on
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
-
-from .curves import draw, write
 
 HERE = Path(__file__).parent
 EPISODES, EVALUATION_SEED = 100, 1000
@@ -189,21 +190,24 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Markdown, a row for each study."""
-    lines = [
-        "| env | algorithm | frames | seeds | mean | IQM | 95 % interval | lowest seed | at least | CPU-s per seed |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+    """Returns a row for each study."""
+    rows = [
+        [
+            result["environment"],
+            result["algorithm"],
+            f"{result['frames']:,}",
+            len(result["scores"]),
+            f"{result['mean']:.1f}",
+            f"{result['iqm']:.1f}",
+            "{:.1f} to {:.1f}".format(*result["interval"]),
+            f"{result['lowest']:.1f}",
+            f"{result['bar']:g} ({result['of']}): {'yes' if result['passed'] else 'NO'}",
+            f"{np.mean(list(result['cpu_seconds'].values())):.0f}",
+        ]
+        for result in results.values()
     ]
-    for result in results.values():
-        low, high = result["interval"]
-        seconds = list(result["cpu_seconds"].values())
-        bar = f"{result['bar']:g} ({result['of']}): {'yes' if result['passed'] else 'NO'}"
-        lines.append(
-            f"| {result['environment']} | {result['algorithm']} | {result['frames']:,} | {len(result['scores'])} "
-            f"| {result['mean']:.1f} | {result['iqm']:.1f} | {low:.1f} to {high:.1f} | {result['lowest']:.1f} "
-            f"| {bar} | {np.mean(seconds):.0f} |"
-        )
-    return "\n".join(lines) + "\n"
+    heads = "env | algorithm | frames | seeds | mean | IQM | 95 % interval | lowest seed | at least | CPU-s per seed"
+    return markdown(heads, rows)
 
 
 def measured(out: Path) -> dict[str, dict[str, Any]]:
@@ -211,6 +215,47 @@ def measured(out: Path) -> dict[str, dict[str, Any]]:
     return {
         name: json.loads((out / f"{name}.json").read_text()) for name in STUDIES if (out / f"{name}.json").is_file()
     }
+
+
+def write_curves(folder: Path, studies: list[str], seeds: list[int], out: Path) -> None:
+    """Writes evaluations during training of these seeds of these studies to ``curves.csv``; rows of others stay."""
+    rows = [
+        {"study": study, "seed": str(seed), "frames": row["frames"], "return": row["eval/return"]}
+        for study in studies
+        for seed in seeds
+        for row in read_csv(folder / study / f"seed{seed}" / "metrics.csv")
+        if row.get("eval/return")
+    ]
+    new = {(row["study"], row["seed"]) for row in rows}
+    kept = [row for row in read_csv(out / "curves.csv") if (row["study"], row["seed"]) not in new]
+    write_csv(out / "curves.csv", ("study", "seed", "frames", "return"), kept + rows)
+
+
+def draw(path: Path, results: dict[str, dict[str, Any]], file: Path) -> None:
+    """Draws a panel for each study: each seed, their mean, and the bar."""
+    rows = read_csv(path)
+    width = 4
+    height = max(-(-len(results) // width), 1)
+    with picture(file, (4 * width, 2.8 * height), (height, width)) as axes:
+        for axis in axes.flat[len(results) :]:
+            axis.set_axis_off()
+        for axis, (study, result) in zip(axes.flat, results.items()):
+            curves: dict[str, list[tuple[float, float]]] = {}
+            for row in rows:
+                if row["study"] == study:
+                    curves.setdefault(row["seed"], []).append((float(row["frames"]), float(row["return"])))
+            for curve in curves.values():
+                axis.plot(*zip(*curve), color="tab:blue", alpha=0.3, linewidth=1)
+            if curves:
+                shortest = min(curves.values(), key=len)
+                mean = np.mean([[value for _, value in curve[: len(shortest)]] for curve in curves.values()], axis=0)
+                axis.plot([frames for frames, _ in shortest], mean, color="tab:blue")
+            axis.axhline(result["bar"], color="grey", linestyle=":")
+            axis.set_title(fill(f"{result['environment']}, {result['algorithm']}", 40), fontsize=10)
+            axis.xaxis.set_major_locator(MaxNLocator(4))
+            axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes[0, 0].figure.supxlabel("frames")
+        axes[0, 0].figure.supylabel("return of greedy episodes (dotted: to be reached)")
 
 
 def main() -> None:
@@ -241,7 +286,9 @@ def main() -> None:
             result = judge(study, arguments.seeds, arguments.folder, known.get(study))
             (out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
             print(table({study: result}).splitlines()[-1], flush=True)
-    write(arguments.folder, [study for study in chosen if (out / f"{study}.json").is_file()], arguments.seeds, out)
+    write_curves(
+        arguments.folder, [study for study in chosen if (out / f"{study}.json").is_file()], arguments.seeds, out
+    )
     draw(out / "curves.csv", measured(out), arguments.out / "curves.png")
 
 

@@ -17,12 +17,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from omegaconf import OmegaConf
 
+from experiments.results import interval, markdown, picture
 from experiments.runs import logged, train
 from rlstack.config import conf_dir
 from rlstack.envs.rocket.rewards import MODES, TERMS
@@ -70,25 +67,23 @@ def won(run: Path) -> tuple[float, float, float]:
 
 
 def draw(found: dict[str, tuple[float, float, float]], path: Path) -> None:
-    """A bar for every variant, with its interval."""
-    figure, axis = plt.subplots(figsize=(7, 0.5 * len(found) + 1.2), constrained_layout=True)
+    """Draws a bar for every variant, with its interval."""
     names = list(found)[::-1]
     shares = [found[name][0] for name in names]
     around = [[found[name][0] - found[name][1] for name in names], [found[name][2] - found[name][0] for name in names]]
-    axis.barh(names, shares, xerr=around, color=["C0" if name == EVERYTHING else "C1" for name in names], capsize=3)
-    axis.axvline(found[EVERYTHING][0], color="0.4", lw=0.8, ls="--")
-    axis.set(xlabel="share of games won against the rules", xlim=(0, 1))
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with picture(path, (7, 0.5 * len(found) + 1.2)) as axis:
+        axis.barh(names, shares, xerr=around, color=["C0" if name == EVERYTHING else "C1" for name in names], capsize=3)
+        axis.axvline(found[EVERYTHING][0], color="0.4", lw=0.8, ls="--")
+        axis.set(xlabel="share of games won against the rules", xlim=(0, 1))
 
 
 def table(found: dict[str, tuple[float, float, float]]) -> str:
-    """Markdown, a row for each variant."""
-    lines = ["| rewards | games won, 95 % | difference |", "|---|---|---|"]
-    for name, (share, low, high) in found.items():
-        difference = "" if name == EVERYTHING else f"{share - found[EVERYTHING][0]:+.1%}"
-        lines.append(f"| {name} | {share:.1%} ({low:.1%} to {high:.1%}) | {difference} |")
-    return "\n".join(lines) + "\n"
+    """Returns a row for each variant."""
+    rows = [
+        [name, interval(share, bounds, ".1%"), "" if name == EVERYTHING else f"{share - found[EVERYTHING][0]:+.1%}"]
+        for name, (share, *bounds) in found.items()
+    ]
+    return markdown("rewards | games won, 95 % | difference", rows)
 
 
 def main() -> None:

@@ -10,7 +10,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rlstack.config import ConfigError
-from rlstack.data import SumTree, importance_weights, make_replay
+from rlstack.data.replay import make_replay
+from rlstack.data.samplers import importance_weights
+from rlstack.data.sum_tree import SumTree
 
 _WHOLE_REDRAWS, _REDRAWS = 100, 1000
 
@@ -62,15 +64,6 @@ class InterleavedReplay:
     def max_priority(self) -> Tensor:
         """The largest priority so far (0-d, at least 1), with the exponent applied; new records get it."""
         return self._max.clone()
-
-    def append(
-        self, observation: Tensor | TensorDictBase, action: Tensor, reward: float | Tensor, terminal: bool | Tensor
-    ) -> None:
-        """Adds one record: a robot's observation, action and reward, and whether its episode ended."""
-        record = TensorDict({"observation": observation, "action": action}, device=self.device)
-        record["reward"] = torch.as_tensor(reward).reshape(1)
-        record["terminal"] = torch.as_tensor(terminal).reshape(1)
-        self._extend(record.unsqueeze(0))
 
     def extend_interleaved(self, sequences: TensorDictBase) -> None:
         """Adds the active entries of ``[B, T]`` (see :mod:`rlstack.data.flatten`), step by step, in the order of rows.
@@ -146,10 +139,8 @@ class InterleavedReplay:
         """Restores :meth:`state_dict` of a buffer of the same capacity.
 
         Raises:
-            ConfigError: the state does not fit.
+            ConfigError: the state is that of another capacity.
         """
-        if missing := {"records", "tree", "max_priority", "starts"} - state.keys():
-            raise ConfigError(f"not the state of an interleaved replay: {', '.join(sorted(missing))} missing")
         self._records.load_state_dict(state["records"])
         self._tree.load_state_dict(state["tree"])
         self._max.copy_(state["max_priority"])

@@ -32,13 +32,14 @@ Arrays: TypeAlias = Literal["auto", "numpy", "torch"]
 
 
 def callable_policy(
-    path: str, env: EnvBase, protocol: ProtocolName = "auto", batched: bool = True, arrays: Arrays = "auto"
+    policy: Any, env: EnvBase, protocol: ProtocolName = "auto", batched: bool = True, arrays: Arrays = "auto"
 ) -> TensorDictModuleBase:
-    """Returns the object that ``package.module:attribute`` names as a policy, see :func:`foreign_policy`."""
-    try:
-        policy = found(path)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    """Returns an object, or what ``package.module:attribute`` names, as a policy; see :func:`foreign_policy`."""
+    if isinstance(policy, str):
+        try:
+            policy = found(policy)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     return foreign_policy(policy, env, protocol, batched, arrays)
 
 

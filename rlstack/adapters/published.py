@@ -77,10 +77,10 @@ class PublishedRainbow(Rainbow):
             raise ConfigError("agent.replay_device: rainbow_published replays on the learner's device; set null")
         return InterleavedReplay(c.buffer_size, c.batch_size, self.device, c.n_step, c.gamma, c.priority_exponent)
 
-    def remember(self, sequences: TensorDictBase) -> None:
+    def extend(self, sequences: TensorDictBase) -> None:
         self.replay.extend_interleaved(self._own(sequences))
 
-    def study(self, recorded: TensorDictBase, seen: bool = False) -> None:
+    def load_data(self, recorded: TensorDictBase, seen: bool = False) -> None:
         raise ConfigError("data: rainbow_published learns from steps of all robots in turn, not from data; use rainbow")
 
     def sample(self) -> TensorDictBase:

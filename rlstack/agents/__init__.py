@@ -3,58 +3,65 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torchrl.envs import EnvBase
 
-from rlstack.config import ConfigError, build, load_group
-from rlstack.config.agents import defaults_of
+from rlstack.config import ConfigError, build, conf_dir, load_group
 from rlstack.config.errors import missing_option
+from rlstack.config.options import defaults_of
+from rlstack.config.rooms import registered
+from rlstack.config.schedules import make_schedules
 from rlstack.envs.named import found
 
 from .base import Agent
 from .interface import Interface
-from .precision import decided
+from .optimizer import decided
 
 __all__ = ["Agent", "Interface", "agent_class", "build_agent", "make_agent", "register"]
 
-_AGENTS: dict[str, str] = {
-    "ppo": "rlstack.agents.ppo:PPO",
-    "a2c": "rlstack.agents.a2c:A2C",
-    "pqn": "rlstack.agents.pqn:PQN",
-    "dqn": "rlstack.agents.dqn:DQN",
-    "rainbow": "rlstack.agents.rainbow:Rainbow",
-    "qrdqn": "rlstack.agents.qrdqn:QRDQN",
-    "iqn": "rlstack.agents.iqn:IQN",
-    "ddpg": "rlstack.agents.ddpg:DDPG",
-    "td3": "rlstack.agents.td3:TD3",
-    "sac": "rlstack.agents.sac:SAC",
-    "tqc": "rlstack.agents.tqc:TQC",
-    "acqn": "rlstack.agents.acqn:ACQN",
-    "torchrl": "rlstack.agents.torchrl:AroundLoss",
-    "legacy": "rlstack.agents.legacy:Legacy",
-    "ppo_published": "rlstack.adapters.published:PublishedPPO",
-    "sac_published": "rlstack.adapters.published:PublishedSAC",
-    "rainbow_published": "rlstack.adapters.published:PublishedRainbow",
-}
+_REGISTERED: dict[str, str] = {}
 
 
 def register(name: str, target: str) -> None:
     """Makes ``algorithm: name`` in an agent's yaml build ``target``, a dotted path ``package.module:Class``."""
     if ":" not in target:
         raise ValueError(f"target {target!r} of agent {name!r} is not of the form 'package.module:Class'")
-    _AGENTS[name] = target
+    _REGISTERED[name] = target
+
+
+def algorithms() -> list[str]:
+    """Returns the names of all algorithms: those of the files in ``conf/agent``, and registered ones."""
+    texts = [path.read_text(encoding="utf-8") for path in (conf_dir() / "agent").glob("*.yaml")]
+    named = [re.search(r"^algorithm: (\w+)", text, re.MULTILINE) for text in texts]
+    return sorted({match[1] for match in named if match} | {*registered("ALGORITHMS"), *_REGISTERED})
+
+
+def _target(name: str) -> str:
+    """Returns the dotted path of an algorithm's class.
+
+    An algorithm is registered, or a module of this package with its name; its class is the module's first agent.
+    """
+    target = {**registered("ALGORITHMS"), **_REGISTERED}.get(name)
+    if target is None and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        module = importlib.import_module(f"{__name__}.{name}")
+        own = [cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == module.__name__]
+        target = next((f"{module.__name__}:{cls.__name__}" for cls in own if issubclass(cls, Agent)), None)
+    if target is None:
+        message = missing_option("agent.algorithm", name, [known for known in algorithms() if known != name])
+        raise ConfigError(f"{message}; there is no {__name__}.{name}" if name in algorithms() else message)
+    return target
 
 
 def agent_class(name: str | None) -> type[Agent]:
-    """Returns the class of an algorithm, given its registered name or a dotted path ``package.module:Class``."""
+    """Returns the class of an algorithm, given its name or a dotted path ``package.module:Class``."""
     if name is None:
-        raise ConfigError(f"agent.algorithm: missing, one of {', '.join(_AGENTS)} or 'package.module:Class'")
-    target = _AGENTS.get(name, name if ":" in name else None)
-    if target is None:
-        raise ConfigError(missing_option("agent.algorithm", name, list(_AGENTS)))
+        raise ConfigError(f"agent.algorithm: missing, one of {', '.join(algorithms())} or 'package.module:Class'")
+    target = name if ":" in name else _target(name)
     try:
         cls = found(target)
     except ValueError as error:
@@ -62,14 +69,30 @@ def agent_class(name: str | None) -> type[Agent]:
     if not (isinstance(cls, type) and issubclass(cls, Agent)):  # a file may name anything
         raise ConfigError(f"agent.algorithm: {target!r} is not a class of rlstack.agents.Agent")
     if not dataclasses.is_dataclass(getattr(cls, "Config", None)):
-        wanted = "a dataclass of its options, such as one derived from rlstack.config.agents.OffPolicyConfig"
+        wanted = "a dataclass of its options, such as one derived from rlstack.agents.off_policy.OffPolicyConfig"
         raise ConfigError(f"agent.algorithm: {target} has no Config, {wanted}")
     return cls
+
+
+def fitting(kind: str) -> list[str]:
+    """Returns the shipped algorithms that take actions of a kind, see :attr:`Interface.kind`."""
+    names = [path.stem for path in sorted((conf_dir() / "agent").glob("*.yaml"))]
+    own = [name for name in names if importlib.util.find_spec(f"{__name__}.{name}") is not None]
+    return [name for name in own if kind in getattr(agent_class(name), "ACTIONS", ())]
 
 
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a configuration whose missing options are filled in with the defaults of its algorithm."""
     return {**defaults_of(agent_class(config.get("algorithm")).Config), **config}
+
+
+def check_agent(config: Mapping[str, Any], total_frames: int) -> None:
+    """Checks the options of an agent as far as possible without its world.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, or a number or schedule out of its bounds.
+    """
+    make_schedules(build(agent_class(config.get("algorithm")).Config, config, "agent"), total_frames, "agent")
 
 
 def build_agent(

@@ -5,15 +5,26 @@ On the same batch the loss equals that of TorchRL's ``A2CLoss``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.config.agents import A2CConfig
-from rlstack.losses import A2CLoss
+from rlstack.config.options import Count, Fraction, LearningRate
+from rlstack.losses.a2c import A2CLoss
 
-from .on_policy import OnPolicy
+from .on_policy import OnPolicy, OnPolicyConfig
+
+
+@dataclass
+class A2CConfig(OnPolicyConfig):
+    """The options of A2C: RMSprop (smoothing 0.99), one step on all the fresh data."""
+
+    steps_per_batch: Count = 5
+    gae_lambda: Fraction = 1.0
+    normalize_advantage: bool = False
+    lr: LearningRate = 7.0e-4
 
 
 class A2C(OnPolicy):
@@ -30,10 +41,4 @@ class A2C(OnPolicy):
             return {}
         loss, norm, info = self.optimizer.minimize(self.objective, self.for_step(batch))
         self.updates += 1
-        return {
-            "loss/total": loss,
-            "loss/policy": info["policy"],
-            "loss/value": info["value"],
-            "grad/all": norm,
-            "policy/entropy": info["entropy"],
-        }
+        return self.metrics(loss, norm, info)

@@ -9,18 +9,101 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rlstack.config.agents import ACQNConfig
-from rlstack.losses import ACIQNLoss
+from rlstack.config.options import (
+    Count,
+    Fraction,
+    Gain,
+    LearningRate,
+    Levels,
+    Noise,
+    NoiseScale,
+    NonNegative,
+    PerUpdate,
+    Positive,
+    Probability,
+    Squash,
+    Steps,
+    Whole,
+    cosine,
+    layers,
+    linear,
+)
+from rlstack.config.typed import Interval
+from rlstack.losses.aciqn import ACIQNLoss
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
 from .base import Target
-from .iqn import check_level, levels
-from .off_policy import ActorCritic
+from .iqn import CVaR, check_level, levels
+from .off_policy import ActorCritic, OffPolicyConfig
+
+
+@dataclass
+class ACQNConfig(OffPolicyConfig):
+    """The options of AC-IQN: many worlds, large batches, n-step returns."""
+
+    # networks
+    hidden: list[Count] = layers(128, 128)  # hidden widths of actor and critic
+    critic: Literal["gated", "late"] = "late"  # late: quantile level enters at the end (cheap); gated: as published
+    #   (layer_norm: false)
+    layer_norm: bool = True  # in the late critic: bounds the values of untried actions
+    squash: Squash = "tanh"  # tanh | arctan
+    output_scale: Gain = 0.1  # shrinks the actor's first actions towards zero
+
+    # targets
+    gamma: Fraction = 0.995
+    n_step: Steps = 4
+    num_quantiles: Levels = 16  # levels drawn per update
+    kappa: Positive = 1.0  # Huber threshold of the quantile loss
+    shared_levels: bool = True  # one stratified set of levels for a whole batch: a matrix product instead of a loop
+    target_noise: Noise = 0.1  # std of the noise on target actions (TD3's smoothing)
+    raw_penalty: NonNegative = 0.001  # weight of the squared actor output before squashing: a saturated actor stops
+    #   learning
+
+    # replay and cadence
+    batch_size: Count = 512
+    buffer_size: Count = 400_000
+    steps_per_batch: Count = 8
+    learning_starts: Whole = 20_000
+    frames_per_update: PerUpdate = 1200
+
+    # optimisation
+    lr_actor: LearningRate = cosine(5.0e-4, 1.0e-5)  # high for most of the run, then settles
+    lr_critic: LearningRate = cosine(1.0e-3, 2.0e-5)  # the critic leads the actor
+    max_grad_norm_actor: Positive | None = 1.0  # gradient norms are clipped to these
+    max_grad_norm_critic: Positive | None = 20.0  # null: gradients are not clipped
+
+    # exploration
+    epsilon: Probability = linear(0.05, 0.01, duration=1.0)  # probability of a uniform random action
+    noise_low: Noise = 0.05  # Gaussian noise on actions: its std goes from low to high over the worlds, log-spaced
+    noise_high: Noise = 0.6
+    noise_scale: NoiseScale = linear(1.0, 0.2, duration=1.0)  # factor on that std
+
+    # acting greedily
+    greedy_actor: Literal["online", "target"] = "target"  # which networks act: online | target (their moving average)
+    candidates: Annotated[int, Interval(low=1, high=100_000)] = 16
+    #   actions compared by the critic: the actor's own and others around it; 1: the actor's own
+    candidate_spread: Noise = 1.0  # std of the others
+    cvar: CVaR = 0.25  # conditional value at risk: compared by the mean of the worst fraction of returns; or, in
+    #   worlds that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles;
+    #   1.0 with candidates 1, where nothing is compared
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise_low > self.noise_high:
+            raise ValueError(f"noise_low {self.noise_low} is above noise_high {self.noise_high}")
+        if self.candidates == 1 and self.cvar != 1.0:
+            told = "cvar has no effect with candidates=1, where nothing is compared"
+            raise ValueError(f"{told}; give candidates=16, or cvar=1.0")
+        if self.critic == "gated" and (len(self.hidden) != 2 or self.hidden[0] != self.hidden[1]):
+            raise ValueError("critic=gated has two hidden layers of one width, give hidden as [n, n]")
+        if self.critic == "gated" and self.layer_norm:
+            raise ValueError("critic=gated has no layer normalisation, give layer_norm=false")
 
 
 class ACQN(ActorCritic):
@@ -88,7 +171,7 @@ class ACQN(ActorCritic):
             worlds = len(action) if action.dim() > 1 else 1
             action = (action + torch.randn_like(action) * self._noise_sizes(worlds, action)).clamp(-1, 1)
         random = torch.rand_like(action) * 2 - 1
-        return torch.where(torch.rand_like(action[..., :1]) < self.now("epsilon"), random, action)
+        return torch.where(torch.rand_like(action[..., :1]) < self.scheduled_value("epsilon"), random, action)
 
     def _noise_sizes(self, worlds: int, like: Tensor) -> Tensor:
         """Standard deviations ``[W, 1...]``, log-spaced from noise_low to noise_high across the worlds.
@@ -98,7 +181,7 @@ class ACQN(ActorCritic):
         low, high = max(self.config.noise_low, 1e-6), max(self.config.noise_high, 1e-6)
         ends = (math.log10(low), math.log10(high)) if worlds > 1 else 2 * (math.log10(low * high) / 2,)
         sizes = torch.logspace(*ends, worlds, dtype=like.dtype, device=like.device)
-        return self.now("noise_scale") * sizes.view(-1, *[1] * (like.dim() - 1))
+        return self.scheduled_value("noise_scale") * sizes.view(-1, *[1] * (like.dim() - 1))
 
     # -- learning ------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,22 +18,100 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
 from rlstack.config import ConfigError
+from rlstack.config.options import Activation, Count, EncoderConfig, Fraction, Precision, Steps, layers
 from rlstack.config.schedules import make_schedules
+from rlstack.config.typed import Interval
 from rlstack.data.flatten import kept
 from rlstack.data.graphs import Recorded
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.waiting import looks_are_free
-from rlstack.losses import Loss
+from rlstack.losses.base import Loss
 from rlstack.networks.calls import by_name
 from rlstack.networks.keyed import build_encoder
 from rlstack.networks.own import OwnNetwork
 
-from .compilation import CannotCompile, Compiler, trace_gradients
 from .interface import MASK, Interface
-from .optimizer import Optimizer
+from .optimizer import CannotCompile, Compiler, Optimizer, trace_gradients
 from .own_networks import OwnNetworks
 from .symmetry import Mirroring
 
+
+@dataclass
+class AgentConfig:
+    """The options of every agent."""
+
+    name: str
+    algorithm: str
+
+    # networks
+    network: str | dict[str, str] | None = None  # your own, package.module:Net; or some of them by role:
+    #   {actor: package.module:Actor}, see rlstack/agents/README.md
+    network_options: dict[str, Any] = field(default_factory=dict)  # further arguments of your network
+    inputs: Literal["raw", "features"] = "features"  # features: the world's own scaled inputs, if any; raw: as they are
+    self_features: Count = 64  # width of the encoding of the agent's own state in worlds with objects, or of an image
+    object_features: list[Count] = layers(32, 32)  # widths of the layers that every perceived object goes through
+    encoders: dict[str, EncoderConfig] | None = None  # of single keys of a dict observation:
+    #   {<key>: {kind: mlp, hidden: [64]}}, see rlstack/networks/keyed.py
+    hidden: list[Count] = layers(256, 256)  # hidden widths
+    activation: Activation = "relu"  # relu | tanh | silu | gelu | elu
+    normalize_observations: bool = False  # by running mean and variance; a replay buffer keeps raw observations
+    normalize_rewards: bool = False  # divided by the running std of the return; no mean is subtracted
+
+    # data
+    steps_per_batch: Count = 1  # env steps per world between two calls of the learner
+    gamma: Fraction = 0.99  # discount per decision
+    symmetry: Literal["none", "augment"] = "none"
+    #   augment: also learn from mirror images, in a world that has a mirror, see rlstack/agents/symmetry.py
+
+    # optimisation
+    precision: Precision = "auto"  # of forward passes: float32 | bfloat16 | float16 (with loss scaling) |
+    #   auto: see bfloat16_pays
+    bfloat16_pays: bool = False  # auto uses bfloat16 if this is true, the device has units for it, and there is no
+    #   recurrent core; otherwise float32
+    accumulate: Count = 1  # number of equal parts into which a batch is split; their gradients are summed
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "object_features"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} [] has no layers, give one width at least")
+        if self.symmetry == "augment" and getattr(self, "recurrent", None) is not None:
+            raise ValueError("symmetry=augment is for agents without a recurrent core, recurrent must be null")
+        if self.network_options and not self.network:
+            raise ValueError("network_options are those of a network of yours, which agent.network names")
+        part = "batch_size" if hasattr(self, "batch_size") else "minibatch_size"
+        if (size := getattr(self, part, 0)) % self.accumulate:
+            raise ValueError(f"accumulate {self.accumulate} does not divide {part} {size}")
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """The recurrent core of an agent.
+
+    Attributes:
+        kind: type of its cells.
+        size: width of a layer.
+        layers: number of stacked layers.
+        sequence_length: number of steps through which gradients flow (truncated backpropagation through time, Williams
+            & Peng 1990); the recurrent state at the start of a sequence represents everything before it.
+    """
+
+    kind: Literal["lstm", "gru"]
+    size: Count = 128
+    layers: Annotated[int, Interval(low=1, high=100)] = 1
+    sequence_length: Steps = 32
+
+
+CRITIC_NAMES = {
+    **{"value": "value/predicted", "target": "value/target"},
+    **{"critic_1": "loss/critic_1", "critic_2": "loss/critic_2"},
+}
+"""Names of metrics of critics by what their losses report; anything else is ``value/<name>``."""
+_KINDS = {
+    "vector": "continuous actions",
+    "choice": "one discrete action",
+    "choices": "several discrete actions",
+    "hybrid": "hybrid actions",
+}
 _LEARNING = ("reward_scaler", "curiosity")
 """Networks that only learning needs, not policies."""
 
@@ -186,12 +265,22 @@ class Target:
             self._approach(self._target, self._online, None)
 
 
+def named(info: Mapping[str, Tensor], names: Mapping[str, str], group: str) -> dict[str, Tensor | float]:
+    """Returns the scalars that a loss reports under the names of metrics: those in ``names``, or ``group/<name>``."""
+    return {names.get(name, f"{group}/{name}"): value for name, value in info.items() if not value.dim()}
+
+
+def critic_metrics(loss: Tensor, norm: Tensor, info: Mapping[str, Tensor]) -> dict[str, Tensor | float]:
+    """Returns the metrics of one step of a critic."""
+    return {"loss/critic": loss, "grad/critic": norm, **named(info, CRITIC_NAMES, "value")}
+
+
 class Agent(ABC):
     """A learner and its policies; independent of worlds, files and loggers.
 
     Args:
         config: the agent's typed configuration, with at least the fields of
-            :class:`rlstack.config.agents.AgentConfig`, and ``Scheduled`` fields where schedules are allowed.
+            :class:`AgentConfig`, and ``Scheduled`` fields where schedules are allowed.
         interface: the env as the agent sees it.
         total_frames: length of the run, to which schedules are relative.
         device: device of the networks.
@@ -299,7 +388,7 @@ class Agent(ABC):
 
         On the CPU nothing is computed that is not used; on a GPU, finding out would cost more.
         """
-        epsilon, lead = self.now("epsilon"), self.interface.lead(observation)
+        epsilon, lead = self.scheduled_value("epsilon"), self.interface.lead(observation)
         if self.unused("epsilon"):
             return best()
         if looks_are_free(self.device) and not torch.compiler.is_compiling():
@@ -363,10 +452,23 @@ class Agent(ABC):
         """Returns the class that a configuration asks for: this one, or another one of the same algorithm."""
         return cls
 
+    ACTIONS: ClassVar[tuple[str, ...]]
+    """The kinds of action that the algorithm takes, see :attr:`Interface.kind`."""
+
     @classmethod
-    @abstractmethod
     def check(cls, interface: Interface) -> None:
         """Raises a one-line :class:`ConfigError` if the algorithm cannot act in such an env."""
+        if interface.kind in cls.ACTIONS:
+            return
+        from . import fitting
+
+        takes, name = [_KINDS[kind] for kind in cls.ACTIONS], cls.__name__.lower()
+        agents = ", ".join(fitting(interface.kind))
+        remedies = [f"choose an agent for such actions ({agents})"] if agents else []
+        if interface.either_action:
+            remedies.append(f"set env.continuous_actions={str('vector' in cls.ACTIONS).lower()}")
+        text = f"agent={name} needs {' or '.join(takes)}, the env has {interface.describe_action()}"
+        raise ConfigError("; ".join([text, ", or ".join(remedies)]) if remedies else text)
 
     @abstractmethod
     def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
@@ -398,7 +500,7 @@ class Agent(ABC):
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one update on this data alone, outside the run's schedule, as self-checks do."""
 
-    def lesson(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
+    def imitation_batch(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
         """Returns the arguments of :meth:`imitation_loss` for a batch of decisions to imitate."""
         return self.normalized(batch.get("observation")), batch.get("action"), batch.get(MASK, None)
 
@@ -414,7 +516,7 @@ class Agent(ABC):
 
     # -- compiled code -------------------------------------------------------------------------------------------
 
-    def now(self, name: str) -> Any:
+    def scheduled_value(self, name: str) -> Any:
         """Returns the value of a schedule for losses and policies: a number, or where code is compiled or recorded, a
         0-d tensor that follows it."""
         if not self._follows(name):
@@ -459,7 +561,7 @@ class Agent(ABC):
             self._recorded[what] = Recorded(function, told, (self,), self.device, lent=True)
         return self._recorded[what]
 
-    def quick(self, choose: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(self, choose: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the function by which an exploring policy acts, compiled if the agent is."""
         return choose if self.compiler is None else self.compiler(choose, f"the policy of {self.config.name}")
 

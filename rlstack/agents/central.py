@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.config.agents import Activation
+from rlstack.config.options import Activation
 from rlstack.networks.encoders import Observation, mlp
 from rlstack.networks.values import StateNetwork
 
@@ -68,7 +68,7 @@ def apart(there: Tensor) -> Tensor:
     return there & ~torch.eye(there.shape[-1], dtype=torch.bool, device=there.device)
 
 
-class Mates:
+class Others:
     """Computes the values that a :class:`CentralNetwork` gives the agents of one rollout.
 
     Rows of sequences ``[B, T]`` are in the order of :func:`~rlstack.data.flatten.flatten_agents`: the A agents of the

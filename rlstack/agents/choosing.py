@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 from rlstack.networks.distributions import masked_logits
 
 from .base import Agent
-from .interface import Interface, require_choices
 
 
 class Choosing(Agent):
@@ -22,10 +21,7 @@ class Choosing(Agent):
     """
 
     network: Any
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        require_choices(cls.__name__.lower(), interface)
+    ACTIONS = ("choice",)
 
     @abstractmethod
     def action_values(self, observation: Any) -> Tensor:

@@ -6,20 +6,46 @@ Two things are simpler than published: the bonus is added to the reward, so that
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rlstack.config.agents import RNDConfig
+from rlstack.config.options import Count, Fraction, LearningRate, NonNegative
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.waiting import shuffled
-from rlstack.losses import RNDLoss
+from rlstack.losses.rnd import RNDLoss
 from rlstack.networks.keyed import build_encoder
 from rlstack.networks.values import StateNetwork
 
 from .interface import Interface
+
+
+@dataclass(frozen=True)
+class RNDConfig:
+    """Exploration by random network distillation (Burda et al. 2018).
+
+    Attributes:
+        coefficient: weight of the bonus, which is added to the reward; its discounted sum is scaled to a standard
+            deviation of 1.
+        gamma: discount of that sum.
+        features: number of features of an observation that are predicted.
+        hidden: widths of the hidden layers of both networks.
+        lr: learning rate of the predictor.
+    """
+
+    coefficient: NonNegative = 1.0
+    gamma: Fraction = 0.99
+    features: Count = 32
+    hidden: list[Count] = field(default_factory=lambda: [64, 64])
+    lr: LearningRate = 3.0e-4
+
+    def __post_init__(self) -> None:
+        if not self.hidden:
+            raise ValueError("hidden [] has no layers, give one width at least")
+
 
 BATCH = 256
 """The number of observations in one step of the predictor."""

@@ -6,17 +6,40 @@ reproduce; on the same batch the losses equal those of TorchRL's ``DDPGLoss``.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rlstack.config.agents import DDPGConfig
-from rlstack.losses import DDPGLoss
-from rlstack.networks.renormalized import renormalized
-from rlstack.networks.values import ActionValue
+from rlstack.config.options import Gain, LearningRate, NoiseScale, NonNegative, Positive, Probability, Whole
+from rlstack.losses.ddpg import DDPGLoss
 
-from .off_policy import ActorCritic
+from .off_policy import ActorCritic, CriticsConfig
+
+
+@dataclass
+class DDPGConfig(CriticsConfig):
+    """The options of DDPG."""
+
+    # networks
+    layer_norm: bool = False  # in actor and critics
+    output_scale: Gain = 1.0  # shrinks the actor's first actions towards zero
+    raw_penalty: NonNegative = 0.0
+    #   weight of the squared actor output before squashing: a saturated actor stops learning
+
+    # replay and cadence
+    random_frames: Whole = 1000
+
+    # optimisation
+    critic_loss: Literal["mse", "smooth_l1"] = "mse"  # mse | smooth_l1
+    lr_actor: LearningRate = 1.0e-3
+    lr_critic: LearningRate = 1.0e-3
+    max_grad_norm: Positive | None = None  # null: gradients are not clipped
+
+    # exploration
+    epsilon: Probability = 0.0  # probability of a uniform random action
+    noise: NoiseScale = 0.1  # std of Gaussian noise on actions in [-1, 1]
 
 
 class DDPG(ActorCritic):
@@ -26,16 +49,10 @@ class DDPG(ActorCritic):
     CRITICS: tuple[str, ...] = ("critic",)
 
     def build(self) -> None:
-        c, size = self.config, self.interface.action.shape[-1]
-        self.actor = self.add_network("actor", self.deterministic_actor(c.layer_norm))
-        self.critics = [self.add_network(name, self._new_critic(size)) for name in self.CRITICS]
+        self.actor = self.add_network("actor", self.deterministic_actor(self.config.layer_norm))
+        self.critics = [self.add_network(name, self.continuous_critic()) for name in self.CRITICS]
         self.loss = self.make_loss()
         self.follow_and_optimize()
-
-    def _new_critic(self, size: int) -> nn.Module:
-        c, own = self.config, self.own_network("critic", 1, actions=size)
-        critic = own or ActionValue(self.encoder("critic"), size, c.hidden, c.activation, c.layer_norm, c.join)
-        return renormalized(critic, c.critic_norm == "batch")
 
     def make_loss(self) -> DDPGLoss:
         """Returns a loss over the agent's networks."""
@@ -52,8 +69,8 @@ class DDPG(ActorCritic):
         """Adds Gaussian noise to the greedy action; with probability ``epsilon``, acts uniformly at random."""
         action = self.exploit(observation)
         if not self.unused("noise"):
-            action = (action + self.now("noise") * torch.randn_like(action)).clamp(-1, 1)
+            action = (action + self.scheduled_value("noise") * torch.randn_like(action)).clamp(-1, 1)
         if self.unused("epsilon"):
             return action
         random = torch.rand_like(action) * 2 - 1
-        return torch.where(torch.rand_like(action[..., :1]) < self.now("epsilon"), random, action)
+        return torch.where(torch.rand_like(action[..., :1]) < self.scheduled_value("epsilon"), random, action)

@@ -7,19 +7,36 @@ reproduce; on the same batch the loss equals that of TorchRL's ``DQNLoss``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import DQNConfig
-from rlstack.losses import DQNLoss, RetraceLoss
+from rlstack.config.options import Fraction
+from rlstack.losses.dqn import DQNLoss
+from rlstack.losses.retrace import RetraceLoss
 from rlstack.networks.distributions import legal
 from rlstack.networks.values import DuelingNetwork, StateNetwork
 
 from .base import Policy, exploring
-from .off_policy import ValueBased
+from .off_policy import ReplayedConfig, ValueBased, ValueBasedConfig
+
+
+@dataclass
+class DQNConfig(ValueBasedConfig):
+    """The options of DQN."""
+
+    # networks
+    dueling: bool = False  # separate streams for the state's value and the actions' advantages
+    recurrent: ReplayedConfig | None = None
+    #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
+
+    # targets
+    double: bool = True  # the target's action is chosen by the online network
+    retrace_lambda: Fraction = 1.0  # decay of the traces of correction=retrace
+    retrace_epsilon: Fraction = 0.0  # share of random actions of the policy whose value it learns; 0: greedy
 
 
 class DQN(ValueBased):
@@ -28,16 +45,15 @@ class DQN(ValueBased):
     Config = DQNConfig
     config: DQNConfig
 
+    def make_network(self, actions: int) -> nn.Module:
+        c, kind = self.config, DuelingNetwork if self.config.dueling else StateNetwork
+        own = self.own_network("network", actions)
+        return own or kind(self.encoder(), actions, c.hidden, activation=c.activation, layer_norm=c.layer_norm)
+
     def build(self) -> None:
-        c, (actions,) = self.config, self.interface.choices or (0,)
-        own, kind = self.own_network("network", actions), DuelingNetwork if c.dueling else StateNetwork
-        network = own or kind(self.encoder(), actions, c.hidden, activation=c.activation, layer_norm=c.layer_norm)
-        self.network = self.add_network("network", network)
-        self.loss = self.make_loss()
+        super().build()
         if self.corrects and not isinstance(self.loss, RetraceLoss):
             raise ConfigError(f"agent.correction: {type(self.loss).__name__} has no retrace, set it to none")
-        self.add_target("network", self.loss.target_network, c.target_tau)
-        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
 
     def make_loss(self) -> DQNLoss:
         """Returns the loss, which is almost all that variants of DQN differ in."""
@@ -50,10 +66,10 @@ class DQN(ValueBased):
         """Returns the batch itself: the loss corrects its returns by the probabilities of the actions."""
         return batch
 
-    def remember(self, sequences: TensorDictBase) -> None:
+    def extend(self, sequences: TensorDictBase) -> None:
         if self.corrects and "log_prob" not in sequences.keys():  # noqa: SIM118
             raise ConfigError("agent.correction=retrace needs the probability of each action, these data have none")
-        super().remember(sequences)
+        super().extend(sequences)
 
     def policy(self, explore: bool | None = None) -> Policy:
         """With :attr:`corrects`, an exploring policy also writes the ``log_prob`` of each action."""
@@ -64,7 +80,7 @@ class DQN(ValueBased):
             best = self.exploit(observation, mask)
             return self.epsilon_greedy(lambda: best, observation, mask), best
 
-        quick, (actions,) = self.quick(choose), self.interface.choices or (0,)
+        quick, (actions,) = self.compiled(choose), self.interface.choices or (0,)
 
         def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
             epsilon: Any = 0.0
@@ -74,7 +90,7 @@ class DQN(ValueBased):
                 epsilon = 1.0
                 action = best = self.interface.random_action(self.interface.lead(observation), self.device, mask)
             else:
-                epsilon = self.now("epsilon")
+                epsilon = self.scheduled_value("epsilon")
                 action, best = quick(observation, mask)
             dtype = self.interface.dtype
             allowed = actions if mask is None else legal(mask).sum(-1).to(dtype)

@@ -1,12 +1,7 @@
-"""Loads agents from any source as policies of an env, named by ``kind:path``.
-
-Each kind is loaded by a function that is named here and imported when it is used, because it may be in a package that
-itself imports this one.
-"""
+"""Loads agents from any source as policies of an env, named by ``kind:path``."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -17,34 +12,16 @@ from torchrl.envs import EnvBase
 from rlstack.config import ConfigError
 from rlstack.config.allowed import granting
 from rlstack.config.errors import missing_option, nearest_path, unknown_key
+from rlstack.config.rooms import Kind, registered, target
 
 from .interface import check_world
 
-_LOADERS: dict[str, str] = {
-    "rlstack": "rlstack.runs.loading:run_policy",
-    "zoo": "rlstack.runs.loading:zoo_policy",
-    "marinenav": "rlstack.adapters.marinenav:published_policy",
-    "sb3": "rlstack.adapters.sb3:sb3_policy",
-    "arena": "rlstack.adapters.arena:arena_policy",
-    "torchscript": "rlstack.adapters.scripted:torchscript_policy",
-    "onnx": "rlstack.adapters.scripted:onnx_policy",
-    "callable": "rlstack.adapters.protocols:callable_policy",
+KINDS: dict[str, Kind] = {
+    "rlstack": Kind("rlstack.runs.loading:run_policy", ("which", "explore")),
+    "zoo": Kind("rlstack.runs.loading:zoo_policy", ("explore",)),
+    **registered("KINDS"),
 }
-
-KINDS: dict[str, tuple[str, ...]] = {
-    "rlstack": ("which", "explore"),
-    "zoo": ("explore",),
-    "marinenav": ("agent_type",),
-    "sb3": ("vecnormalize", "deterministic"),
-    "arena": ("normalization", "deterministic"),
-    "torchscript": (),
-    "onnx": (),
-    "callable": ("protocol", "batched", "arrays"),
-}
-"""The kinds of agents from elsewhere, and the options that :func:`load_policy` takes for each."""
-
-_RECORDINGS: dict[str, str] = {"timesteps.npy": "rlstack.adapters.marinenav.evaluations:demonstrations"}
-"""Recorded episodes of other projects: a member that only their ``.npz`` files have, and the function to read them."""
+"""The kinds of agents that :func:`load_policy` loads, with the options of each."""
 
 _MINARI = "rlstack.adapters.minari"
 
@@ -58,7 +35,7 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     (none)        a run directory or checkpoint of ours   ``which`` (latest, best), ``explore`` (False)
     rlstack       the same                                the same
     zoo           the name of an agent that comes with    ``explore`` (False)
-                  rlstack, see ``rlstack zoo``
+                  rlstack, see ``rlstack demo list``
     marinenav     files of a published agent              ``agent_type`` if the files do not tell
     sb3           a model's zip                           ``vecnormalize`` (its statistics), ``deterministic`` (True)
     arena         a ``.pt`` of the Arena's own stack      ``normalization`` (its statistics; ``none``),
@@ -84,10 +61,10 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     check_world(env)
     kind, path = parse(source)
     for name in options:
-        if name not in KINDS[kind]:
-            raise ConfigError(unknown_key(f"{kind}.{name}", KINDS[kind]))
+        if name not in KINDS[kind].options:
+            raise ConfigError(unknown_key(f"{kind}.{name}", KINDS[kind].options))
     with granting(list(allow)):
-        policy: TensorDictModuleBase = _imported(_LOADERS[kind])(path, env, **options)
+        policy: TensorDictModuleBase = target(KINDS[kind].policy)(path, env, **options)
     return policy
 
 
@@ -99,7 +76,7 @@ def recording_reader(members: Collection[str]) -> Callable[[str | Path], dict[st
 
     Returns None if the file is not of a known kind.
     """
-    return next((_imported(reader) for member, reader in _RECORDINGS.items() if member in members), None)
+    return next((target(reader) for member, reader in registered("RECORDINGS").items() if member in members), None)
 
 
 def minari_arrays(name: str) -> dict[str, Any]:
@@ -108,22 +85,17 @@ def minari_arrays(name: str) -> dict[str, Any]:
     Raises:
         ConfigError: Minari is not installed, or there is no such dataset on this machine.
     """
-    return _imported(f"{_MINARI}:read_dataset")(name)
+    return target(f"{_MINARI}:read_dataset")(name)
 
 
 def write_minari(name: str, data: Any, interface: Any, policy: str) -> None:
     """Writes transitions as a new Minari dataset, see :func:`rlstack.adapters.minari.write_dataset`."""
-    _imported(f"{_MINARI}:write_dataset")(name, data, interface, policy)
+    target(f"{_MINARI}:write_dataset")(name, data, interface, policy)
 
 
 def check_new_dataset(name: str) -> None:
     """Raises a one-line :class:`ConfigError` unless a Minari dataset of that name can be created."""
-    _imported(f"{_MINARI}:check_new")(name)
-
-
-def _imported(name: str) -> Any:
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
+    target(f"{_MINARI}:check_new")(name)
 
 
 def parse(source: str) -> tuple[str, str]:

@@ -142,6 +142,15 @@ class Interface:
             return None
         return HybridAction.of({key: replace(self, action=part) for key, part in self.action.items()})
 
+    @cached_property
+    def kind(self) -> str:
+        """The kind of action: ``vector`` (bounded), ``choice``, ``choices``, ``hybrid``, or ``other``."""
+        if self.continuous or self.hybrid is not None:
+            return "vector" if self.continuous else "hybrid"
+        if self.choices is None:
+            return "other"
+        return "choice" if len(self.choices) == 1 else "choices"
+
     def describe_action(self) -> str:
         """Describes the kind of action, for messages."""
         if self.hybrid is not None:
@@ -283,36 +292,6 @@ def chosen_by(weights: Tensor) -> Tensor:
     It does what ``torch.multinomial`` does, without its check of the weights, which waits for the GPU.
     """
     return (weights / torch.empty_like(weights).exponential_()).argmax(-1)
-
-
-def require_continuous(name: str, interface: Interface) -> None:
-    """Raises a one-line :class:`ConfigError` unless actions are bounded vectors."""
-    if not interface.continuous:
-        raise ConfigError(_refusal(f"agent={name} needs continuous actions", interface, "true"))
-
-
-def require_choices(name: str, interface: Interface) -> None:
-    """Raises a one-line :class:`ConfigError` unless an action is one of n."""
-    if interface.choices is None or len(interface.choices) != 1:
-        raise ConfigError(_refusal(f"agent={name} needs one discrete action", interface, "false"))
-
-
-def _refusal(need: str, interface: Interface, continuous: str) -> str:
-    fitting = _fitting(interface)
-    remedies = [f"choose an agent for such actions ({fitting})"] if fitting else []
-    remedies += [f"set env.continuous_actions={continuous}"] if interface.either_action else []
-    return f"{need}, the env has {interface.describe_action()}" + (f"; {', or '.join(remedies)}" if remedies else "")
-
-
-def _fitting(interface: Interface) -> str | None:
-    """Names the agents that can act in such an env."""
-    if interface.continuous:
-        return "ppo, a2c, sac, tqc, td3, ddpg, acqn"
-    if interface.hybrid is not None:
-        return "ppo, a2c"
-    if interface.choices is None:
-        return None
-    return "ppo, a2c, pqn, dqn, rainbow, qrdqn, iqn, sac" if len(interface.choices) == 1 else "ppo, a2c"
 
 
 def difference(known: Interface, offered: Interface) -> str | None:

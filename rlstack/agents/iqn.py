@@ -6,18 +6,66 @@ reproduce.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import AdaptiveLevel, CVaR, IQNConfig
-from rlstack.losses import IQNLoss
+from rlstack.config.options import Level, Levels, Positive
+from rlstack.losses.iqn import IQNLoss
 from rlstack.networks.quantile import QuantileNetwork
 
 from .interface import Interface
-from .off_policy import ValueBased
+from .off_policy import ReplayedConfig, ValueBased, ValueBasedConfig
+
+
+@dataclass
+class IQNConfig(ValueBasedConfig):
+    """The options of IQN."""
+
+    # networks
+    recurrent: ReplayedConfig | None = None
+    #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
+
+    # targets
+    target_action: Literal["mean", "per_quantile"] = "mean"  # mean: the action with the best mean;
+    #   per_quantile: the best for each quantile separately
+    double: bool = True  # target_action=mean: chosen by the online network
+    num_quantiles: Levels = 8
+    #   levels drawn per update, for prediction and target
+    kappa: Positive = 1.0  # Huber threshold of the quantile loss
+
+    # acting
+    act_quantiles: Levels = 32  # levels over which an action's value is averaged
+    act_levels: Literal["midpoints", "random"] = "midpoints"
+    #   midpoints: evenly spaced; random: drawn for every decision
+    cvar: CVaR = 1.0  # conditional value at risk: act by the mean of the worst fraction of returns; or, in worlds
+    #   that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
+
+
+@dataclass(frozen=True)
+class AdaptiveLevel:
+    """A level of risk that falls with the distance d to the nearest obstacle: ``clip(d / distance, low, high)``.
+
+    Source: the adaptive IQN of arXiv 2307.16240.
+
+    Attributes:
+        distance: distance of an obstacle at which the level reaches ``high``, in the world's units.
+        low, high: bounds of the level.
+    """
+
+    distance: Positive
+    low: Level = 0.1
+    high: Level = 1.0
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}")
+
+
+CVaR: TypeAlias = Level | AdaptiveLevel
 
 
 class IQN(ValueBased):
@@ -26,14 +74,14 @@ class IQN(ValueBased):
     Config = IQNConfig
     config: IQNConfig
 
-    def build(self) -> None:
-        c, (actions,) = self.config, self.interface.choices or (0,)
+    def make_network(self, actions: int) -> QuantileNetwork:
+        c = self.config
         check_level(c.cvar, self.interface)
-        network = QuantileNetwork(self.encoder(), actions, c.hidden, c.activation, c.layer_norm)
-        self.network = self.add_network("network", network)
-        self.loss = IQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double, c.target_action)
-        self.add_target("network", self.loss.target_network, c.target_tau)
-        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
+        return QuantileNetwork(self.encoder(), actions, c.hidden, c.activation, c.layer_norm)
+
+    def make_loss(self) -> IQNLoss:
+        c = self.config
+        return IQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double, c.target_action)
 
     def action_values(self, observation: Any) -> Tensor:
         """Returns the conditional value at risk of every action, ``[..., N]``."""

@@ -1,9 +1,10 @@
-"""An agent from elsewhere, used as it is: it acts wherever agents act, explores at random, and does not learn."""
+"""Wraps a policy from elsewhere as an agent that acts, explores at random, and never learns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -12,13 +13,40 @@ from torch import Tensor
 from torchrl.data import Binary, Composite, TensorSpec
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import LegacyConfig
+from rlstack.config.options import Count, Probability
 from rlstack.envs.world import Mirror, WorldHooks
 from rlstack.networks.calls import by_name
 
 from .base import Agent, exploring
 from .foreign import KINDS, check_kind, load_policy
 from .interface import MASK, Interface
+
+
+@dataclass
+class LegacyConfig:
+    """The options of an agent from elsewhere; options of other kinds than the agent's must be null."""
+
+    name: str
+    algorithm: str
+    kind: str | None = None  # rlstack, or one of those that rlstack/adapters registers
+    path: str | None = None  # its file or folder, or package.module:attribute of a callable
+    epsilon: Probability = 0.0  # probability of a uniform random action while exploring
+
+    # of one kind only; null: that kind's default
+    vecnormalize: str | None = None  # sb3: file of the VecNormalize statistics it was trained with
+    normalization: str | None = None  # arena: file of its statistics, or none; null: the file next to the checkpoint
+    deterministic: bool | None = None  # sb3, arena: false samples actions; null: true
+    agent_type: str | None = None
+    #   marinenav: AC-IQN | IQN | DDPG | DQN | SAC | Rainbow, if the files do not tell
+    protocol: Literal["auto", "callable", "act", "predict"] | None = None  # callable: its interface: callable | act |
+    #   predict; null: detected
+    batched: bool | None = None  # callable: false calls it once per observation; null: true
+    arrays: Literal["auto", "numpy", "torch"] | None = None  # callable: numpy | torch; null: detected
+    which: Literal["latest", "best"] | None = None  # rlstack: latest | best of a run; null: latest
+    steps_per_batch: Count = 1  # env steps per world between two calls
+
+    normalize_observations: ClassVar[bool] = False
+    normalize_rewards: ClassVar[bool] = False
 
 
 class Legacy(Agent):
@@ -64,7 +92,7 @@ class Legacy(Agent):
         if kind == "rlstack":
             return ConfigError(f"agent=legacy cannot be trained; begin a run from its networks: init={path}")
         imitate = f"imitate it: agent=<name> imitation.expert={kind}:{path}"
-        if kind not in ("sb3", "marinenav", "arena"):
+        if KINDS[kind].conversion is None:
             return ConfigError(f"an agent from elsewhere cannot be trained here; {imitate}")
         convert = f"rlstack convert {kind} {path} out=converted.pt env=<env>"
         return ConfigError(f"an agent from elsewhere cannot be trained here; convert it: {convert}; or {imitate}")
@@ -148,5 +176,5 @@ class SpecsOnly(WorldHooks):
 
 def _options(config: LegacyConfig) -> dict[str, Any]:
     """Returns the options that are given in addition to kind and path."""
-    names = [name for options in KINDS.values() for name in options if name != "explore"]
+    names = [name for entry in KINDS.values() for name in entry.options if name != "explore"]
     return {name: getattr(config, name) for name in names if getattr(config, name) is not None}

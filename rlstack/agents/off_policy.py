@@ -7,26 +7,153 @@ for values of choices; see the README of this folder.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from rlstack.data import make_replay
+from rlstack.config.options import (
+    Count,
+    LearningRate,
+    PerUpdate,
+    Positive,
+    Probability,
+    ReplayConfig,
+    Squash,
+    Steps,
+    Tau,
+    Whole,
+    layers,
+    linear,
+)
+from rlstack.config.typed import Interval
 from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, NStepWindows, transitions
 from rlstack.data.recordings import in_rows
-from rlstack.losses import greedy_returns
+from rlstack.data.replay import make_replay
+from rlstack.data.samplers import takes_priorities
+from rlstack.losses.retrace import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
-from rlstack.networks.renormalized import running_statistics
+from rlstack.networks.renormalized import renormalized, running_statistics
+from rlstack.networks.values import ActionValue
 
-from .base import Agent, Policy, exploring
+from .base import Agent, AgentConfig, Policy, RecurrentConfig, critic_metrics, exploring
 from .choosing import Choosing
-from .interface import Interface, require_continuous
+from .interface import Interface
 from .optimizer import Info, Optimizer
+
+
+@dataclass(frozen=True)
+class ReplayedConfig(RecurrentConfig):
+    """The recurrent core of an agent that learns from replayed sequences.
+
+    Attributes:
+        burn_in: number of steps before each sequence that only bring its first recurrent state up to date.
+    """
+
+    burn_in: Annotated[int, Interval(low=0, high=10_000, why="steps of an episode")] = 0
+
+
+@dataclass
+class OffPolicyConfig(AgentConfig):
+    """The options of every agent with a replay buffer."""
+
+    # targets
+    n_step: Steps = 1  # rewards summed before bootstrapping
+    target_tau: Tau = 0.005
+    #   target <- tau network + (1 - tau) target
+    target_every: Count | None = None  # frames between target updates, null: after every update
+
+    # replay and cadence
+    batch_size: Count = 256  # transitions per update
+    buffer_size: Count = 200_000  # transitions
+    replay_device: str | None = None  # device of the replay buffer; null: the learner's; cpu saves GPU memory
+    replay: ReplayConfig = field(default_factory=ReplayConfig)  # where transitions are stored, and how they are sampled
+    priority_exponent: Annotated[float, Interval(low=0, high=10)] = 0.6  # of sampler=prioritized, 0: uniform
+    importance_exponent: Probability = linear(0.4, 1.0)  # of the weights that correct for it
+    random_frames: Whole = 0  # frames of uniform random actions at the start
+    learning_starts: Whole = 1000  # frames before the first update
+    frames_per_update: PerUpdate = 1  # frames per gradient step; 0.5 means two updates per frame
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.replay.directory is not None and self.replay.storage != "LazyMemmapStorage":
+            raise ValueError("replay.directory is for replay.storage=LazyMemmapStorage, give null")
+        if self.batch_size > self.buffer_size:
+            raise ValueError(f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}")
+        if self.n_step > self.buffer_size:
+            raise ValueError(f"n_step {self.n_step} is more than buffer_size {self.buffer_size} holds")
+
+
+@dataclass
+class ValueBasedConfig(OffPolicyConfig):
+    """The options that DQN, QR-DQN, IQN and Rainbow share."""
+
+    # networks
+    hidden: list[Count] = layers(128, 128)
+    layer_norm: bool = False  # in every hidden layer: keeps the values of rarely chosen actions bounded
+
+    # targets
+    target_tau: Tau = 1.0
+    target_every: Count | None = 500
+    batch_size: Count = 64
+    buffer_size: Count = 100_000
+    steps_per_batch: Count = 4
+    frames_per_update: PerUpdate = 4
+
+    # optimisation
+    lr: LearningRate = 5.0e-4
+    max_grad_norm: Positive | None = 10.0  # null: gradients are not clipped
+
+    # exploration
+    epsilon: Probability = linear(1.0, 0.05, duration=0.1)  # probability of a uniform random action
+
+    # targets
+    correction: Literal["none", "retrace"] = "none"
+    #   of n-step returns for actions that the greedy policy would not take: none | retrace (Munos et al. 2016)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.correction == "retrace" and self.n_step == 1:
+            raise ValueError("correction=retrace corrects returns of several steps, n_step is 1")
+        if self.correction == "retrace" and getattr(self, "recurrent", None) is not None:
+            raise ValueError("correction=retrace is for agents without a recurrent core, recurrent must be null")
+
+
+@dataclass
+class CriticsConfig(OffPolicyConfig):
+    """The options that DDPG, TD3, SAC and TQC share."""
+
+    # networks
+    layer_norm: bool = False  # in the critics
+    join: Literal["concat", "gated"] = "concat"
+    #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
+    critic_norm: Literal["none", "batch"] = "none"
+    #   batch: batch renormalisation in the critics in the place of target networks (CrossQ, Bhatt et al. 2024)
+    weight_norm: bool = False  # keeps the weights of each hidden unit of the critics at norm 1
+    squash: Squash = "tanh"  # tanh | arctan
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = isinstance(self.network, str) or "critic" in (self.network or ())
+        if self.weight_norm and self.critic_norm == "none" and not self.layer_norm:
+            raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
+        if (self.weight_norm or self.critic_norm == "batch") and named:
+            raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
+        if self.critic_norm == "none":
+            return
+        if self.layer_norm:
+            raise ValueError("critic_norm=batch is in the place of layer_norm, give layer_norm=false")
+        if self.join == "gated":
+            raise ValueError("critic_norm=batch needs join=concat")
+        if self.target_every is not None:
+            raise ValueError("critic_norm=batch has no target networks, target_every must be null")
+        if self.target_tau != OffPolicyConfig.target_tau:
+            raise ValueError("critic_norm=batch has no target networks, leave out target_tau")
 
 
 class OffPolicy(Agent):
@@ -39,11 +166,11 @@ class OffPolicy(Agent):
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
-        self.prioritized = config.replay.sampler == "prioritized"
-        if not self.prioritized:
+        self.replay = self.make_replay()
+        self.prioritized = takes_priorities(self._sampler)
+        if not hasattr(self._sampler, "beta"):
             for known in (self.schedules, self.scheduled):
                 known.pop("importance_exponent", None)
-        self.replay = self.make_replay()
         self.n_step = self.make_n_step()
         self._frames_due, self._next_target_update = 0.0, config.target_every or 0
         self.build()
@@ -54,7 +181,9 @@ class OffPolicy(Agent):
 
     def make_replay(self, steps: int = 1) -> Any:
         """Returns a replay buffer as ``config.replay`` specifies, of transitions or of sequences of ``steps``."""
-        c, where = self.config, self.replay_device()
+        c = self.config
+        device = c.replay_device
+        where = None if device is None else usable_device(device, "agent.replay_device", "null, cpu, cuda, cuda:<k>")
         options = {"storage": c.replay.storage, "directory": c.replay.directory, "sampler": c.replay.sampler}
         return make_replay(
             c.buffer_size, c.batch_size, self.device, where, alpha=c.priority_exponent, steps=steps, **options
@@ -63,15 +192,6 @@ class OffPolicy(Agent):
     def make_n_step(self, carry: bool = True) -> NStep:
         """Returns the object that makes n-step transitions of new data, see :class:`NStep`."""
         return NStep(self.config.n_step, self.config.gamma, carry)
-
-    def replay_device(self) -> torch.device | None:
-        """Returns the device of the replay buffer; None for the agent's.
-
-        Raises:
-            ConfigError: not a device, or one that is not available.
-        """
-        name = self.config.replay_device
-        return None if name is None else usable_device(name, "agent.replay_device", "null, cpu, cuda, cuda:<k>")
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -84,7 +204,7 @@ class OffPolicy(Agent):
         """Returns exploring actions for an observation ``[...]``, in the agent's form."""
 
     def policy(self, explore: bool | None = None) -> Policy:
-        try_out = self.exploit if explore is False else self.quick(self.explore)
+        try_out = self.exploit if explore is False else self.compiled(self.explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
             if not exploring(explore):
@@ -106,7 +226,7 @@ class OffPolicy(Agent):
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         c = self.config
         self._observe(sequences)
-        self.remember(sequences)
+        self.extend(sequences)
         self._frames_due += frames - self.frames
         self.set_frames(frames)
         if frames < c.learning_starts or self.least(len(self.replay)) < c.batch_size:
@@ -149,11 +269,11 @@ class OffPolicy(Agent):
         own = self._clipped(self._own(sequences))
         return self.update(self.prepared(self._transitions(self.make_n_step(carry=False)(own))))
 
-    def remember(self, sequences: TensorDictBase) -> None:
+    def extend(self, sequences: TensorDictBase) -> None:
         """Puts new data into the replay buffer."""
         self.replay.extend(self._transitions(self.n_step(self._clipped(self._own(sequences)))))
 
-    def study(self, recorded: TensorDictBase, seen: bool = False) -> None:
+    def load_data(self, recorded: TensorDictBase, seen: bool = False) -> None:
         """Replaces the contents of the replay buffer with recorded transitions ``[N]``.
 
         Args:
@@ -178,9 +298,16 @@ class OffPolicy(Agent):
 
     def sample(self) -> TensorDictBase:
         """Draws a batch from the replay buffer."""
-        if self.prioritized:
-            self.replay.sampler.beta = self.now("importance_exponent")
-        return self.replay.sample()
+        if "importance_exponent" in self.schedules:
+            self._sampler.beta = self.scheduled_value("importance_exponent")
+        batch = self.replay.sample()
+        if self.prioritized and "priority_weight" not in batch.keys():  # noqa: SIM118
+            batch.set("priority_weight", torch.ones_like(batch.get("index"), dtype=self.interface.dtype))
+        return batch
+
+    @property
+    def _sampler(self) -> Any:
+        return getattr(self.replay, "sampler", self.replay)  # a replay of one's own may draw by itself
 
     def reprioritize(self, batch: TensorDictBase, info: Info) -> None:
         """Updates the priorities of a batch's entries with their errors, if the replay buffer is prioritised."""
@@ -275,15 +402,12 @@ class ActorCritic(OffPolicy):
     """
 
     CRITICS: tuple[str, ...] = ("critic_1", "critic_2")
+    ACTIONS = ("vector",)
     actor: Any
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
     _running: list[Tensor] | None = None
     """The running statistics of critics that normalise over the batch."""
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        require_continuous(cls.__name__.lower(), interface)
 
     def deterministic_actor(self, layer_norm: bool = False) -> nn.Module:
         """Returns a new actor of deterministic actions: the user's with squashed outputs, if one is named."""
@@ -294,6 +418,13 @@ class ActorCritic(OffPolicy):
         with torch.no_grad():
             actor.output.weight.mul_(c.output_scale)
         return actor
+
+    def continuous_critic(self, outputs: int = 1) -> nn.Module:
+        """Returns a new critic of an observation and a vector of actions: the user's, if one is named."""
+        c, size = self.config, self.interface.action.shape[-1]
+        own = self.own_network("critic", outputs, actions=size)
+        shape = (c.hidden, c.activation, c.layer_norm, c.join, outputs)
+        return renormalized(own or ActionValue(self.encoder("critic"), size, *shape), c.critic_norm == "batch")
 
     def follow_and_optimize(self, target_actor: bool = True) -> None:
         """Makes targets and optimisers for the networks ``actor`` and :attr:`CRITICS`."""
@@ -322,7 +453,9 @@ class ActorCritic(OffPolicy):
         return critic_metrics(loss, norm, info) | self.actor_step(batch)
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """Makes one step of the actor and returns its metrics, with those that the loss reports as ``policy/...``."""
+        """Makes one step of the actor if due; returns its metrics, with what the loss reports as ``policy/...``."""
+        if self.updates % self.cycle:
+            return {}
         loss, norm, info = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
         return {"loss/actor": loss, "grad/actor": norm, **{f"policy/{name}": value for name, value in info.items()}}
 
@@ -334,16 +467,32 @@ class ActorCritic(OffPolicy):
 class ValueBased(Choosing, OffPolicy):
     """An agent that learns the values of choices from a replay buffer.
 
-    A subclass implements :meth:`build`, which sets ``self.network``, ``self.loss`` and ``self.optimizer``, and
-    :meth:`action_values`. The loss that is minimised is ``self.loss.critic_loss``.
+    A subclass implements :meth:`make_network`, :meth:`make_loss` and :meth:`action_values`. The loss that is minimised
+    is ``self.loss.critic_loss``.
     """
 
     optimizer: Optimizer
 
-    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Returns the loss on a batch ``[N]`` and its metrics."""
-        told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
-        return told
+    @abstractmethod
+    def make_network(self, actions: int) -> nn.Module:
+        """Returns a new network of the values of so many actions."""
+
+    @abstractmethod
+    def make_loss(self) -> Any:
+        """Returns a loss of ``self.network`` with a ``target_network``."""
+
+    def build(self) -> None:
+        c, (actions,) = self.config, self.interface.choices or (0,)
+        self.network = self.add_network("network", self.make_network(actions))
+        self.loss = self.make_loss()
+        self.add_target("network", self.loss.target_network, c.target_tau)
+        eps = getattr(c, "adam_eps", 1e-8)
+        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm, eps=eps)
+
+    @property
+    def objective(self) -> Any:
+        """The loss: maps a batch ``[N]`` to a scalar that is a mean over it, and metrics."""
+        return self.loss.critic_loss
 
     @property
     def corrects(self) -> bool:
@@ -369,9 +518,3 @@ class ValueBased(Choosing, OffPolicy):
         loss, norm, info = self.optimizer.minimize(self.objective, batch)
         self.reprioritize(batch, info)
         return critic_metrics(loss, norm, info)
-
-
-def critic_metrics(loss: Tensor, norm: Tensor, info: Info) -> dict[str, Tensor | float]:
-    """Returns the metrics of one step of a critic."""
-    told: dict[str, Tensor | float] = {"loss/critic": loss, "grad/critic": norm, "value/predicted": info["value"]}
-    return {**told, "value/target": info["target"]} if "target" in info else told

@@ -6,31 +6,99 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from rlstack.config import ConfigError
-from rlstack.config.agents import RATE
+from rlstack.config.options import (
+    RATE,
+    Activation,
+    Coefficient,
+    Count,
+    Fraction,
+    Gain,
+    LearningRate,
+    NonNegative,
+    Positive,
+    Whole,
+    layers,
+)
 from rlstack.config.schedules import make_schedule
+from rlstack.config.typed import Interval
 from rlstack.envs.tensordicts import unchecked
 from rlstack.envs.waiting import looks_are_free
-from rlstack.losses.a2c import PolicyGradientLoss
 from rlstack.losses.advantage import estimate, normalized, vtrace
+from rlstack.losses.ppo import PolicyGradientLoss
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.values import StateNetwork, orthogonal_
 
-from .base import Agent, Policy, exploring
-from .central import CentralNetwork, Mates
-from .compilation import CannotCompile, Compiler
-from .curiosity import Curiosity
+from .base import Agent, AgentConfig, Policy, RecurrentConfig, exploring, named
+from .central import CentralNetwork, Others
+from .curiosity import Curiosity, RNDConfig
 from .interface import MASK, Interface
-from .optimizer import Info, Optimizer
+from .optimizer import CannotCompile, Compiler, Info, Optimizer
 from .symmetry import with_images
+
+
+@dataclass
+class OnPolicyConfig(AgentConfig):
+    """The options that PPO and A2C share."""
+
+    # networks
+    hidden: list[Count] = layers(64, 64)  # hidden widths of policy and value function
+    activation: Activation = "tanh"
+    shared_layers: Whole = 0  # number of first hidden layers that both share; 0: separate networks
+    critic_hidden: list[Count] | None = None  # hidden widths of the value function, if they differ from the policy's
+    critic: Literal["own", "central"] = "own"
+    #   own: sees its agent's observation; central: also sees, in training, those of the others in its world
+    recurrent: RecurrentConfig | None = None
+    #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32}, or kind: gru
+    orthogonal: bool = True  # orthogonal initial weights with gain sqrt 2, except for the outputs:
+    policy_gain: Gain = 0.01  # gain of the policy's output
+    value_gain: Gain = 1.0  # gain of the value function's output
+    initial_std: Annotated[float, Interval(low=1e-8, high=148.0, why="its logarithm is kept within [-20, 5]")] = 1.0
+    #   of Gaussian actions; learned, independent of the state
+    greedy: Literal["mode", "sample"] = "mode"
+    #   in evaluation: mode: the mean or most probable choice; sample: a sample
+
+    # data
+    advantage: Literal["gae", "vtrace"] = "gae"
+    #   gae: for data of the present policy; vtrace: corrects for data of older ones (collector=multiasync)
+    gae_lambda: Fraction = 0.95  # of generalised advantages, and decay of vtrace's traces
+    rho_clip: Positive = 1.0  # advantage=vtrace: bound of the probability ratio that weights an error ...
+    c_clip: Positive = 1.0  # ... and of the one that weights later errors
+    normalize_advantage: bool = True  # zero mean and unit standard deviation
+
+    # exploration
+    rnd: RNDConfig | None = None  # an exploration bonus for novel observations: {coefficient: 1.0}; null: none
+
+    # optimisation
+    value_coefficient: NonNegative = 0.5  # weight of the value function's error
+    entropy_coefficient: Coefficient = 0.0  # weight of the entropy bonus
+    lr: LearningRate = 3.0e-4
+    optimizer_eps: Positive = 1.0e-5
+    max_grad_norm: Positive | None = 0.5  # null: gradients are not clipped
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shared_layers >= len(self.hidden):
+            raise ValueError(f"shared_layers {self.shared_layers} leaves none of the {len(self.hidden)} hidden layers")
+        if self.symmetry == "augment" and self.critic == "central":
+            raise ValueError("symmetry=augment needs critic=own: a central one looks up what others saw")
+        if self.shared_layers and self.network:
+            raise ValueError("network: networks of yours share no layers with others, give shared_layers=0")
+        if self.shared_layers and self.critic_hidden is not None:
+            raise ValueError("critic_hidden must be null where layers are shared")
+        if self.c_clip > self.rho_clip:
+            raise ValueError(f"c_clip {self.c_clip} is above rho_clip {self.rho_clip}, give at most that")
+        if self.critic_hidden == []:
+            raise ValueError("critic_hidden [] has no layers, give one width at least, or null")
+
 
 LOG_STD_RANGE = (-20.0, 5.0)
 """The range of log standard deviations: for actions in [-1, 1], and wide enough for those without bounds."""
@@ -51,7 +119,7 @@ class FromRollouts(Agent):
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
         c = config
-        if c.rnd is not None:
+        if getattr(c, "rnd", None) is not None:
             self.curiosity = Curiosity(c.rnd, interface, (c.self_features, c.object_features)).to(device)
             self.networks["curiosity"] = self.curiosity
             self.schedules["lr_predictor"] = make_schedule(c.rnd.lr, total_frames, "agent.rnd.lr", RATE)
@@ -62,9 +130,18 @@ class FromRollouts(Agent):
     def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns the active decisions of ``[B, T]`` as a flat batch ``[N]``, with all that learning needs."""
 
+    @property
+    def objective(self) -> Any:
+        """The loss: maps a batch ``[N]`` to a scalar that is a mean over it, and metrics."""
+        return self.loss.critic_loss
+
     @abstractmethod
-    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Returns a scalar that is a mean over a batch ``[N]``, and metrics."""
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """Makes the updates on one :meth:`rollout`."""
+
+    def minibatch_sizes(self, rows: int, size: int) -> list[int]:
+        """Returns the lengths, each about ``size``, of the minibatches that ``rows`` entries are split into."""
+        return nearly_equal(rows, size, self.compiler is not None and self.compiler.graphs and not self.learns_in_one)
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its mirror image appended if enabled, ``[2 N]``."""
@@ -83,18 +160,9 @@ class FromRollouts(Agent):
         image["observation"] = self.normalized(image["observation"])
         return {"image": TensorDict(image, sequences.batch_size)}
 
-    @abstractmethod
-    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """Makes the updates on one :meth:`rollout`."""
-
-    def teaches(self, sequences: TensorDictBase) -> bool:
+    def can_learn(self, sequences: TensorDictBase) -> bool:
         """Returns whether an update on these data is possible."""
         return True
-
-    @property
-    def records_steps(self) -> bool:
-        """Whether single steps are recorded, since a batch differs in size from those before."""
-        return self.compiler is not None and self.compiler.graphs and not self.learns_in_one
 
     @property
     def learns_in_one(self) -> bool:
@@ -107,7 +175,7 @@ class FromRollouts(Agent):
         return study(sequences)
 
     def _study(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
-        metrics = self.update(self.rollout(sequences)) if self.teaches(sequences) else {}
+        metrics = self.update(self.rollout(sequences)) if self.can_learn(sequences) else {}
         if self.curiosity is not None:
             seen = self._kept(sequences.get(("next", "observation")), sequences)
             metrics |= self.curiosity.learn(seen, self.least(len(seen)), self.predictor_optimizer.minimize)
@@ -141,6 +209,7 @@ class OnPolicy(FromRollouts):
     """An agent with a policy and a value function, which learns from the advantages of fresh data."""
 
     OPTIMIZER = "adam"
+    ACTIONS = ("vector", "choice", "choices", "hybrid")
     LEAST_DECISIONS = 1
     """The smallest number of decisions from which it learns."""
     WEIGHS = False
@@ -164,7 +233,7 @@ class OnPolicy(FromRollouts):
         if self.numbers:
             actor.register_parameter("log_std", nn.Parameter(torch.full((self.numbers,), math.log(c.initial_std))))
         self.actor, self.critic = self.add_network("actor", actor), self.add_network("critic", critic)
-        self.mates = Mates(critic, interface.agents) if isinstance(critic, CentralNetwork) else None
+        self.others = Others(critic, interface.agents) if isinstance(critic, CentralNetwork) else None
         self.loss = self.make_loss(
             value_coefficient=c.value_coefficient,
             entropy_coefficient=self.scheduled["entropy_coefficient"],
@@ -185,15 +254,6 @@ class OnPolicy(FromRollouts):
             return CentralNetwork(shared or self.encoder("critic"), hidden, others, c.activation)
         own = self.own_network("critic", 1)
         return own or StateNetwork(shared or self.encoder("critic"), 1, hidden, c.activation)
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        if not interface.continuous and interface.choices is None and interface.hybrid is None:
-            name = cls.__name__.lower()
-            raise ConfigError(
-                f"agent={name} takes continuous, discrete, multi-discrete and hybrid actions, "
-                f"the env has {interface.describe_action()}"
-            )
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -217,16 +277,16 @@ class OnPolicy(FromRollouts):
 
     def _value(self, features: Tensor, batch: TensorDictBase) -> Tensor:
         """Returns the values ``[N]`` of the encoded observations of a batch ``[N]``."""
-        if self.mates is not None:
-            features = torch.cat((features, self._others(self.mates, batch)), -1)
+        if self.others is not None:
+            features = torch.cat((features, self._others(self.others, batch)), -1)
         return self.critic.head(features).squeeze(-1)
 
-    def _others(self, mates: Mates, batch: TensorDictBase) -> Tensor:
+    def _others(self, others: Others, batch: TensorDictBase) -> Tensor:
         """Returns the pooled encodings of the others, for a central critic."""
-        return mates.seen(batch.get("place"))
+        return others.seen(batch.get("place"))
 
     def compile(self, compiler: Compiler) -> None:
-        if self.mates is not None:
+        if self.others is not None:
             raise CannotCompile("agent.critic=central looks up what others see")
         super().compile(compiler)
 
@@ -240,7 +300,7 @@ class OnPolicy(FromRollouts):
                 raw = distribution.sample() if sampled else distribution.mode()
                 return raw, None if explore is False else distribution.log_prob(raw)
 
-            return self.quick(choose) if explores else choose
+            return self.compiled(choose) if explores else choose
 
         choosers = {explores: chooser(explores) for explores in (False, True)}
 
@@ -265,10 +325,10 @@ class OnPolicy(FromRollouts):
 
         Its entries are ``observation`` (scaled), ``action`` (before clipping), ``log_prob``, ``value``, ``advantage``
         and ``return``, all ``[N]``; ``action_mask`` where the env has one, and for a central critic ``place`` (see
-        :class:`Mates`).
+        :class:`Others`).
         """
         observation = self.normalized(sequences.get("observation"))
-        place = None if self.mates is None else self.mates.begin(observation, sequences.get("active"))
+        place = None if self.others is None else self.others.begin(observation, sequences.get("active"))
         following, reward = sequences.get("next"), self.scaled_reward(sequences)
         with self.optimizer.autocast():
             values = self._values(observation, sequences)
@@ -313,7 +373,7 @@ class OnPolicy(FromRollouts):
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Returns the values ``[B, T, 1]`` of all (scaled) observations ``[B, T]`` and of those that follow them."""
-        value = self.critic(observation) if self.mates is None else self.mates.values()
+        value = self.critic(observation) if self.others is None else self.others.values()
         return value, self._next_values(value, sequences)
 
     def _next_values(
@@ -333,14 +393,14 @@ class OnPolicy(FromRollouts):
         ends = following.get("done")[..., 0] & ~following.get("terminated")[..., 0]
         ends[:, -1:].fill_(True)
         following_value = torch.cat((value[:, 1:], value[:, -1:]), 1)
-        if self.mates is None and not looks_are_free(value.device):
+        if self.others is None and not looks_are_free(value.device):
             values = self.critic(self.normalized(following.get("observation")))  # of all: selecting would wait
             return torch.where(ends.unsqueeze(-1), values, following_value)
-        if self.mates is None:
+        if self.others is None:
             following_value[ends] = self.critic(seen(ends))
         else:
             encoded = encoded or (lambda index: self.critic.encoder(seen(index)))
-            following_value[ends] = self.mates.values_after(sequences, ends, encoded)
+            following_value[ends] = self.others.values_after(sequences, ends, encoded)
         return following_value
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -349,20 +409,24 @@ class OnPolicy(FromRollouts):
     def make_loss(self, **options: Any) -> PolicyGradientLoss:
         """Returns the algorithm's loss; ``options`` are those common to all such losses."""
 
-    def objective(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
-        """Returns a scalar that is a mean over a batch ``[N]``, and metrics; fewer of them without ``report``."""
-        told: tuple[Tensor, Info] = self.loss.total_loss(batch, report)
-        return told
+    @property
+    def objective(self) -> Any:
+        return self.loss.total_loss
 
     def plain_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """Returns the objective without its report, which is not needed for most minibatches."""
         return self.objective(batch, report=False)
 
+    def metrics(self, loss: Tensor, norm: Tensor, info: Info) -> dict[str, Tensor | float]:
+        """Returns the metrics of one step, among them everything that the loss reports."""
+        names = {"policy": "loss/policy", "value": "loss/value"}
+        return {"loss/total": loss, "grad/all": norm, **named(info, names, "policy")}
+
     def refresh(self) -> None:
         super().refresh()
         for name in ("clip", "entropy_coefficient"):
             if name in self.schedules:
-                setattr(self.loss, name, self.now(name))
+                setattr(self.loss, name, self.scheduled_value(name))
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its advantages normalised if :attr:`normalizes_steps`."""
@@ -383,8 +447,8 @@ class OnPolicy(FromRollouts):
 
     def finish(self, sequences: TensorDictBase) -> None:
         super().finish(sequences)
-        if self.mates is not None:
-            self.mates.forget()
+        if self.others is not None:
+            self.others.forget()
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Negative log likelihood for choices and hybrid actions; otherwise squared difference from the mean."""

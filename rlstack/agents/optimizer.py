@@ -1,11 +1,19 @@
-"""Optimiser steps: mixed precision, gradient accumulation, clipping, Adam and RMSprop; compiled or recorded."""
+"""Optimiser steps: gradients, accumulation, clipping, Adam and RMSprop; compiled or recorded; their precision.
+
+``agent.precision=auto`` means bfloat16 if the configuration says that bfloat16 pays (``agent.bfloat16_pays``, which
+recipes set once that has been measured), the device has units for it, and the agent has no recurrent core; otherwise it
+means float32. An LSTM won fewer games of Echelon in bfloat16 (58 % against 74 %, five seeds each, p = .07, see
+``experiments/echelon/memory.py``).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import platform
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -13,17 +21,60 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.config.agents import Precision
+from rlstack.config.options import Precision
 from rlstack.data.graphs import Recorded
+from rlstack.envs.compilation import Compiled
 from rlstack.envs.waiting import looks_are_free
-
-from .compilation import CannotCompile, Compiler
 
 Info: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[TensorDictBase], tuple[Tensor, Info]]
 """A function of a batch: returns a scalar that is a mean over it, and its metrics."""
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+SLOWDOWN = 16
+"""Time in bfloat16 over that in float32 on a CPU without units for it (``experiment=arena/style1``, AVX2, 1 thread)."""
+
+
+class CannotCompile(Exception):
+    """Raised when an agent's learning cannot be compiled or recorded; the message says why."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """Compiles functions of an agent.
+
+    Attributes:
+        backend: backend of ``torch.compile``.
+        compiles: whether to compile; False only records graphs.
+        graphs: whether steps and updates are recorded as CUDA graphs (:class:`~rlstack.data.graphs.Recorded`). Then
+            losses are compiled, not whole updates.
+        varying: whether batches differ in size from call to call; otherwise code is made for one size.
+    """
+
+    backend: str = "inductor"
+    compiles: bool = True
+    graphs: bool = False
+    varying: bool = False
+
+    def __call__(self, function: Callable[..., Any], what: str) -> Callable[..., Any]:
+        """Returns a faster function of tensors or nested dicts of tensors, with the same results up to rounding."""
+        if not self.compiles:
+            return function
+        return Compiled(function, what, self.backend, dynamic=True if self.varying else None)
+
+
+def trace_gradients() -> None:
+    """Lets compiled functions compute gradients inside themselves.
+
+    Raises:
+        CannotCompile: this version of torch does not support it.
+    """
+    import torch._dynamo
+
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        raise CannotCompile(f"torch {torch.__version__} cannot compile gradients, 2.13 can")
+    torch._dynamo.config.trace_autograd_ops = True
 
 
 class Refusal(NamedTuple):
@@ -80,7 +131,7 @@ class Optimizer:
         self.parameters = [parameter for group in self.groups for parameter in group]
         self.max_grad_norm, self.accumulate = max_grad_norm, accumulate
         device = self.parameters[0].device
-        self._device = device.type
+        self._where, self._device = device, device.type
         self.refused = torch.zeros((), device=device)
         self.refusal: Refusal | None = None
         self._optimizer: Adam | RMSprop = (Adam if kind == "adam" else RMSprop)(self.parameters, lr=lr, eps=eps)
@@ -105,7 +156,117 @@ class Optimizer:
         long row less (Palenicek et al. 2025, arXiv 2502.07523, keep the weights of CrossQ's critics at unit norm).
         """
         self._units += weights
-        self._clamp()
+        self._constrain()
+
+    def _constrain(self) -> None:
+        for parameter, low, high in self._bounds:
+            parameter.data.clamp_(low, high)
+        for weight in self._units:
+            torch.nn.functional.normalize(weight.data, dim=-1, out=weight.data)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate."""
+        return self._optimizer.param_groups[0]["lr"]
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = value
+        if self._live_lr is not None:
+            self._live_lr.fill_(value)
+
+    def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
+        """Returns a context in which networks run in the precision of the forward pass."""
+        return nullcontext() if self._dtype is None or not enabled else torch.autocast(self._device, self._dtype)
+
+    # -- a step --------------------------------------------------------------------------------------------------
+
+    def minimize(self, loss: Loss, batch: TensorDictBase, plainly: bool = False) -> tuple[Tensor, Tensor, Info]:
+        """Makes one step on a batch.
+
+        Args:
+            loss: loss of the batch; it reports scalars, or one value for each entry.
+            plainly: whether to compute it here, even if it is compiled or recorded.
+
+        Returns the loss, the largest norm of a group's gradient before clipping (0 for a step that is skipped) and the
+        report.
+        """
+        if self._compiler is not None and not plainly:
+            if loss not in self._steps:
+                self._steps[loss] = self._compiled(self._compiler, loss)
+            return self._steps[loss](batch)
+        for parameter in self.parameters:
+            parameter.grad = None
+        parts = [batch] if self.accumulate == 1 else batch.chunk(self.accumulate)
+        shares = [1.0] if len(parts) == 1 else [len(part) / len(batch) for part in parts]
+        values, infos = [], []
+        for part, share in zip(parts, shares):
+            with self.autocast():
+                value, info = loss(part)
+            value = value if share == 1 else value * share
+            self._scaler.scale(value).backward(inputs=self.parameters)
+            values.append(value.detach())
+            infos.append(info)
+        value, info = values[0], infos[0]
+        if len(parts) > 1:
+            value = torch.stack(values).sum()
+            info = {name: _join([each[name] for each in infos], shares) for name in info}
+        if self.mean is not None:
+            # Replaces gradients by their means over the processes, and returns the means of loss and scalar reports
+            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+            scalars = {name: entry for name, entry in info.items() if not entry.dim()}
+            means = self.mean([*gradients, value, *scalars.values()])
+            for gradient, averaged in zip(gradients, means):
+                gradient.copy_(averaged)
+            value, *reported = means[len(gradients) :]
+            info = {**info, **dict(zip(scalars, reported))}
+        norm = self._step(value, info, batch)
+        self._constrain()
+        return value, norm, info
+
+    def _step(self, loss: Tensor, info: Info, batch: TensorDictBase) -> Tensor:
+        """Clips the gradients and takes the step, unless a number is not finite; returns the largest norm."""
+        scaled = self._scaler.is_enabled()
+        if scaled:
+            self._scaler.unscale_(self._optimizer)
+        groups = [[parameter.grad for parameter in group if parameter.grad is not None] for group in self.groups]
+        gradients = [group for group in groups if group]
+        self.norms = [norm_of(group) for group in gradients]
+        numbers = [loss] if scaled else [loss, *self.norms]  # overflows are how the scale of gradients is found
+        limit = self.max_grad_norm
+        sound, refused = True, None
+        if looks_are_free(loss.device):
+            sound = all(math.isfinite(number.item()) for number in numbers)
+            if not sound:
+                self._refuse(info, batch)
+        else:
+            # Zero times a number is zero if the number is finite, and NaN if not.
+            refused = torch.stack(numbers).mul_(0).sum().ne(0).to(self.refused.dtype)
+            self.refused.add_(refused)
+        if sound and limit is not None:
+            for group, norm in zip(gradients, self.norms):
+                # Where reading is free, gradients within the bound are not multiplied by one: 17 us of a small update.
+                if refused is not None or norm.item() + 1e-6 > limit:
+                    clip(group, norm, limit)
+        largest = _largest(self.norms)
+        if scaled:
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+            return torch.nan_to_num(largest, nan=0.0, posinf=0.0)
+        if sound:
+            self._optimizer.quick_step(self.lr if self._live_lr is None else self._live_lr, refused)
+        return largest
+
+    def _refuse(self, info: Info, batch: TensorDictBase) -> None:
+        self.refused.add_(1)
+        if self.refusal is None:
+            terms = [name for name, value in info.items() if not torch.isfinite(value).all()]
+            gradients = ((parameter, parameter.grad) for parameter in self.parameters)
+            bad = [parameter for parameter, grad in gradients if grad is not None and not torch.isfinite(grad).all()]
+            self.refusal = Refusal(terms, bad, batch)
+
+    # -- compiled and recorded steps -----------------------------------------------------------------------------
 
     def compile(self, compiler: Compiler, what: str) -> None:
         """Compiles a step into one graph, with the same results up to rounding; on a GPU compiles losses, and records.
@@ -133,76 +294,13 @@ class Optimizer:
         self._compiler = None
         self._steps.clear()
 
-    @property
-    def lr(self) -> float:
-        """The learning rate."""
-        return self._optimizer.param_groups[0]["lr"]
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        for group in self._optimizer.param_groups:
-            group["lr"] = value
-        if self._live_lr is not None:
-            self._live_lr.fill_(value)
-
-    def minimize(self, loss: Loss, batch: TensorDictBase, plainly: bool = False) -> tuple[Tensor, Tensor, Info]:
-        """Makes one step on a batch.
-
-        Args:
-            loss: loss of the batch; it reports scalars, or one value for each entry.
-            plainly: whether to compute it here, even if it is compiled or recorded.
-
-        Returns the loss, the largest norm of a group's gradient before clipping (0 for a step that is skipped) and the
-        report.
-        """
-        if self._compiler is not None and not plainly:
-            if loss not in self._steps:
-                what = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
-                make = self._recorded if self._compiler.graphs else self._compiled
-                self._steps[loss] = make(self._compiler, loss, f"the update of {self._what} ({what})")
-            return self._steps[loss](batch)
-        for parameter in self.parameters:
-            parameter.grad = None
-        parts = [batch] if self.accumulate == 1 else batch.chunk(self.accumulate)
-        shares = [1.0] if len(parts) == 1 else [len(part) / len(batch) for part in parts]
-        values, infos = [], []
-        for part, share in zip(parts, shares):
-            value, info = self._forward(loss, part)
-            value = value if share == 1 else value * share
-            self._scaler.scale(value).backward(inputs=self.parameters)
-            values.append(value.detach())
-            infos.append(info)
-        value, info = values[0], infos[0]
-        if len(parts) > 1:
-            value = torch.stack(values).sum()
-            info = {name: _join([told[name] for told in infos], shares) for name in info}
-        if self.mean is not None:
-            # Replaces gradients by their means over the processes, and returns the means of loss and scalar reports
-            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-            scalars = {name: told for name, told in info.items() if not told.dim()}
-            means = self.mean([*gradients, value, *scalars.values()])
-            for gradient, averaged in zip(gradients, means):
-                gradient.copy_(averaged)
-            value, *told = means[len(gradients) :]
-            value, info = value, {**info, **dict(zip(scalars, told))}
-        norm = self._step(value, info, batch)
-        self._clamp()
-        return value, norm, info
-
-    def _recorded(self, compiler: Compiler, loss: Loss, name: str) -> Callable[..., Any]:
-        step = partial(self.minimize, compiler(loss, name), plainly=True)
-        return Recorded(step, name, (self,), self.refused.device)
-
-    def _clamp(self) -> None:
-        for parameter, low, high in self._bounds:
-            parameter.data.clamp_(low, high)
-        for weight in self._units:
-            torch.nn.functional.normalize(weight.data, dim=-1, out=weight.data)
-
-    def _compiled(self, compiler: Compiler, loss: Loss, name: str) -> Callable[..., Any]:
-        """Returns the step of a loss as one graph: a function of a batch that never waits."""
+    def _compiled(self, compiler: Compiler, loss: Loss) -> Callable[..., Any]:
+        """Returns the step of a loss as a function of a batch that never waits."""
+        name = f"the update of {self._what} ({getattr(loss, '__name__', 'loss').strip('_').replace('_', ' ')})"
+        if compiler.graphs:
+            return Recorded(partial(self.minimize, compiler(loss, name), plainly=True), name, (self,), self._where)
         # All parameters have gradients.
-        parameters, groups, most, refused = self.parameters, self.groups, self.max_grad_norm, self.refused
+        parameters, groups, limit, refused = self.parameters, self.groups, self.max_grad_norm, self.refused
         moments, constants = self.moments(), self._optimizer.param_groups[0]
 
         def step(batch: TensorDictBase, lr: Tensor) -> tuple[Tensor, list[Tensor], Info]:
@@ -215,56 +313,23 @@ class Optimizer:
                 for group in groups:
                     part, first = gradients[first : first + len(group)], first + len(group)
                     norms.append(norm_of(part))
-                    if most is not None:
-                        clip(part, norms[-1], most)
+                    if limit is not None:
+                        clip(part, norms[-1], limit)
                 sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
                 refused.add_((~sound).to(refused.dtype))
                 descend(parameters, gradients, moments, lr, constants, sound)
             return value.detach(), norms, dict(info)
 
-        quick = compiler(step, name)
+        compiled = compiler(step, name)
 
         def minimize(batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
-            value, self.norms, info = quick(batch, self._live_lr)
-            self._clamp()
-            return value, self._largest_norm(), info
+            value, self.norms, info = compiled(batch, self._live_lr)
+            self._constrain()
+            return value, _largest(self.norms), info
 
         return minimize
 
-    def _forward(self, loss: Loss, part: TensorDictBase) -> tuple[Tensor, Info]:
-        """Computes the loss; a separate function so that :mod:`rlstack.diagnostics` can time it."""
-        with self.autocast():
-            return loss(part)
-
-    def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
-        """Returns a context in which networks run in the precision of the forward pass."""
-        return nullcontext() if self._dtype is None or not enabled else torch.autocast(self._device, self._dtype)
-
-    def _step(self, loss: Tensor, info: Info, batch: TensorDictBase) -> Tensor:
-        scaled = self._scaler.is_enabled()
-        if scaled:
-            self._scaler.unscale_(self._optimizer)
-        groups = [[parameter.grad for parameter in group if parameter.grad is not None] for group in self.groups]
-        parts = [part for part in groups if part]
-        self.norms = [norm_of(part) for part in parts]
-        refused = self._unsound(loss)
-        if refused is True:
-            self._explain(info, batch)
-        elif self.max_grad_norm is not None:
-            for part, norm in zip(parts, self.norms):
-                # Where reading is free, gradients within the bound are not multiplied by one: 17 us of a small update.
-                if refused is not False or norm.item() + 1e-6 > self.max_grad_norm:
-                    clip(part, norm, self.max_grad_norm)
-        if scaled:
-            self._scaler.step(self._optimizer)
-            self._scaler.update()
-        elif refused is not True:
-            self._take(None if refused is False else refused)
-        largest = self._largest_norm()
-        return torch.nan_to_num(largest, nan=0.0, posinf=0.0) if scaled else largest
-
-    def _largest_norm(self) -> Tensor:
-        return self.norms[0] if len(self.norms) == 1 else torch.stack(self.norms).max()
+    # -- state ---------------------------------------------------------------------------------------------------
 
     def moments(self) -> dict[str, list[Tensor]]:
         """Returns the moments kept between steps, by name, in the order of the parameters; made if missing."""
@@ -280,31 +345,6 @@ class Optimizer:
         states = [self._optimizer.state[parameter] for parameter in self.parameters]
         return {name: [state[name] for state in states] for name in ("step", *names)}
 
-    def _unsound(self, loss: Tensor) -> bool | Tensor:
-        """Returns True if loss or gradients are not finite; on a GPU, 0 or 1 as a tensor, without waiting for it.
-
-        With scaled gradients only the loss is checked: overflows are how the scale is found.
-        """
-        numbers = [loss, *([] if self._scaler.is_enabled() else self.norms)]
-        if looks_are_free(loss.device):
-            return not all(math.isfinite(number.item()) for number in numbers)
-        # Zero times a number is zero if the number is finite, and NaN if not.
-        found = torch.stack(numbers).mul_(0).sum().ne(0).to(self.refused.dtype)
-        self.refused.add_(found)
-        return found
-
-    def _explain(self, info: Info, batch: TensorDictBase) -> None:
-        self.refused.add_(1)
-        if self.refusal is None:
-            terms = [name for name, value in info.items() if not torch.isfinite(value).all()]
-            gradients = ((parameter, parameter.grad) for parameter in self.parameters)
-            bad = [parameter for parameter, grad in gradients if grad is not None and not torch.isfinite(grad).all()]
-            self.refusal = Refusal(terms, bad, batch)
-
-    def _take(self, refused: Tensor | None) -> None:
-        """Makes the step itself, which on a GPU changes nothing where ``refused`` is 1."""
-        self._optimizer.quick_step(self.lr if self._live_lr is None else self._live_lr, refused)
-
     def state_dict(self) -> dict[str, Any]:
         """Returns the moments and the loss scale of float16."""
         return {"optimizer": self._optimizer.state_dict(), "scaler": self._scaler.state_dict()}
@@ -315,6 +355,10 @@ class Optimizer:
         if state["scaler"]:  # empty in a run of another precision
             self._scaler.load_state_dict(state["scaler"])
         self._steps.clear()  # they hold the old moments
+
+
+def _largest(norms: list[Tensor]) -> Tensor:
+    return norms[0] if len(norms) == 1 else torch.stack(norms).max()
 
 
 def norm_of(gradients: list[Tensor]) -> Tensor:
@@ -483,8 +527,68 @@ def descend(
 
 def _join(values: list[Tensor], shares: list[float]) -> Tensor:
     """Joins the reports of the parts of a batch: concatenates values per entry, averages scalars."""
-    return (
-        torch.cat(values)
-        if values[0].dim()
-        else torch.stack([value * share for value, share in zip(values, shares)]).sum()
-    )
+    if values[0].dim():
+        return torch.cat(values)
+    return torch.stack([value * share for value, share in zip(values, shares)]).sum()
+
+
+# -- precision ---------------------------------------------------------------------------------------------------
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Returns True if a device has units that multiply bfloat16 matrices without converting them."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and _cpu_has_bfloat16()
+
+
+def _cpu_has_bfloat16() -> bool:
+    """Returns True if a CPU has units for bfloat16.
+
+    oneDNN accepts plain AVX-512 on x86, although it converts there, so AVX512_BF16 is asked for, which CPUs with AMX
+    have, too. Torch has no public name for what oneDNN supports; if a version lacks one of these names, the answer is
+    unknown, and float32 is the safe choice.
+    """
+    try:
+        if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return False
+        return platform.machine().lower() not in ("x86_64", "amd64") or torch.cpu.get_capabilities()["avx512_bf16"]
+    except AttributeError:
+        return False
+
+
+def decided(agent: Mapping[str, Any], device: torch.device) -> str | None:
+    """Returns the precision of an ``agent`` group on a device, with ``auto`` resolved; None without such an option."""
+    asked = agent.get("precision")
+    if asked != "auto":
+        return asked
+    pays = agent.get("bfloat16_pays") and agent.get("recurrent") is None
+    return "bfloat16" if pays and has_bfloat16(device) else "float32"
+
+
+def explained(agent: Mapping[str, Any], device: torch.device, resumed: bool = False) -> str | None:
+    """Returns the same with the reason, in one line.
+
+    Args:
+        agent: the group as it was given, with ``auto`` not yet resolved.
+        device: device of the networks.
+        resumed: whether the group is that of a resumed run, perhaps on a different machine.
+    """
+    asked, taken = agent.get("precision"), decided(agent, device)
+    here = "this GPU" if device.type == "cuda" else "this CPU" if device.type == "cpu" else f"the device {device}"
+    if asked == "auto":
+        if not agent.get("bfloat16_pays"):
+            return f"{taken} (auto: agent.bfloat16_pays is false)"
+        if agent.get("recurrent") is not None:
+            return f"{taken} (auto: recurrent cores stay in float32)"
+        has = "has" if taken == "bfloat16" else "has no"
+        return f"{taken} (auto: bfloat16 pays with this recipe, and {here} {has} units for it)"
+    remarks = []
+    if resumed and agent.get("bfloat16_pays") and taken != "float16":
+        other = decided({**agent, "precision": "auto"}, device)
+        if other != taken:
+            remarks.append(f"as the run began; on {here} auto is {other}, which agent.precision=auto changes to")
+    if taken == "bfloat16" and not has_bfloat16(device):
+        cost = f" and takes about {SLOWDOWN} times as long as in float32" if device.type == "cpu" else ""
+        remarks.append(f"WARNING: {here} has no units for it{cost}")
+    return f"{taken} ({'; '.join(remarks)})" if remarks else taken

@@ -5,28 +5,43 @@ On the same batch the loss equals that of TorchRL's ``ClipPPOLoss``.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.config.agents import PPOConfig
+from rlstack.config.options import Count, Positive, Scheduled, Whole
+from rlstack.config.typed import Interval
 from rlstack.envs.waiting import shuffled
-from rlstack.losses import PPOLoss
+from rlstack.losses.ppo import PPOLoss
 
-from .compilation import CannotCompile, Compiler
-from .on_policy import OnPolicy, nearly_equal
-from .optimizer import Info
+from .on_policy import OnPolicy, OnPolicyConfig
+from .optimizer import CannotCompile, Compiler
 
-_METRICS = {
-    "loss/total": "total",
-    "loss/policy": "policy",
-    "loss/value": "value",
-    "grad/all": "norm",
-    "policy/entropy": "entropy",
-    "policy/kl": "kl",
-    "policy/clipped": "clipped",
-}
+
+@dataclass
+class PPOConfig(OnPolicyConfig):
+    """The options of PPO."""
+
+    # data
+    steps_per_batch: Count = 128  # env steps per world between two updates
+    normalize_over: Literal["minibatch", "rollout"] = "minibatch"
+    #   advantages are normalised over each minibatch, or the whole rollout
+
+    # optimisation
+    epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 10  # passes over the data
+    minibatch_size: Annotated[int, Interval(low=2, high=2**53)] = 256  # about: the data are split into equal parts
+    clip: Annotated[Scheduled, Interval(low=0, high=100, open_low=True, why="probability ratios begin at 1")] = 0.2
+    #   of the probability ratio
+    clip_value: Positive | None = None  # value predictions are clipped to this distance from the old; null: no limit
+    target_kl: Positive | None = None  # an update stops after an epoch in which the policy moved this far
+    value_first: Whole = 0  # initial frames in which only the value function learns: about 1e6 after imitation
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.value_first and self.shared_layers:
+            raise ValueError("value_first needs a value function of its own, shared_layers=0")
 
 
 class PPO(OnPolicy):
@@ -55,49 +70,38 @@ class PPO(OnPolicy):
         It stops after an epoch once the policy has moved by more than ``target_kl``, estimated as
         ``E[ratio - 1 - log ratio]`` (Schulman 2020) on the epoch's last minibatch, from which the metrics come, too.
         """
-        c = self.config
-        rows = self.least(len(batch))
+        c, rows = self.config, self.least(len(batch))
         if rows * self.row_size < self.LEAST_DECISIONS:
             return {}
+        self.loss.policy_learns = self.frames >= c.value_first
         if c.normalize_advantage and not self.normalizes_steps:
             batch = self.with_normalized_advantages(batch)
         sizes = self.minibatch_sizes(rows, max(c.minibatch_size // self.row_size, 1))
-        found: Info = {}
+        metrics: dict[str, Any] = {}
         for _ in range(c.epochs):
             minibatches = batch[shuffled(len(batch), self.device)[: sum(sizes)]].split(sizes)
             for left, minibatch in zip(reversed(range(len(minibatches))), minibatches):
-                told = left == 0 or self.reports_all
-                objective = self.objective if told else self.plain_objective
+                reports = left == 0 or self.reports_all
+                objective = self.objective if reports else self.plain_objective
                 loss, norm, info = self.optimizer.minimize(objective, self.for_step(minibatch))
                 self.updates += 1
-                if told:
-                    found = self.reported({"total": loss, "norm": norm, **info})
-            if c.target_kl is not None and found["kl"] > c.target_kl:
+                if reports:
+                    metrics = self.reported(self.metrics(loss, norm, info))
+            if c.target_kl is not None and metrics["policy/kl"] > c.target_kl:
                 break
-        return {name: found[entry] for name, entry in _METRICS.items()}
+        return metrics
+
+    reports_all = False
+    """Whether all minibatches report, not only the last one of an epoch."""
+
+    def reported(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Returns what to report, given the metrics of a minibatch: the last's."""
+        return metrics
 
     @property
     def learns_in_one(self) -> bool:
         return super().learns_in_one and self.config.target_kl is None
 
-    reports_all = False
-    """Whether all minibatches report, not only the last one of an epoch."""
-
-    def reported(self, info: Info) -> Info:
-        """Returns what to report, given loss (``total``), gradient norm and estimates of a minibatch: the last's."""
-        return info
-
-    def minibatch_sizes(self, rows: int, size: int) -> list[int]:
-        """Returns the lengths, each about ``size``, of the minibatches that ``rows`` entries are split into."""
-        return nearly_equal(rows, size, self.records_steps)
-
     @property
     def normalizes_steps(self) -> bool:
         return super().normalizes_steps and self.config.normalize_over == "minibatch"
-
-    def objective(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
-        """Returns the loss; before frame ``value_first``, that of the value function alone."""
-        if self.config.value_first and self.frames < self.config.value_first:
-            told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
-            return told
-        return super().objective(batch, report)

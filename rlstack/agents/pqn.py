@@ -7,22 +7,47 @@ uses rectified Adam (Liu et al. 2020); this one uses Adam.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rlstack.config.agents import PQNConfig
+from rlstack.config.options import Count, Fraction, LearningRate, Positive, Probability, layers, linear
+from rlstack.config.typed import Interval
 from rlstack.envs.waiting import shuffled
-from rlstack.losses import PQNLoss
+from rlstack.losses.pqn import PQNLoss
 from rlstack.networks.values import StateNetwork
 
-from .base import Policy, exploring
+from .base import AgentConfig, Policy, critic_metrics, exploring
 from .choosing import Choosing
+from .curiosity import RNDConfig
 from .interface import Interface
-from .on_policy import FromRollouts, nearly_equal
-from .optimizer import Info
+from .on_policy import FromRollouts
+
+
+@dataclass
+class PQNConfig(AgentConfig):
+    """The options of PQN: values of choices from fresh data of many worlds, without replay buffer or target network."""
+
+    # networks
+    hidden: list[Count] = layers(128, 128)
+    layer_norm: bool = True  # in every hidden layer: keeps the values bounded, instead of a target network
+
+    # data
+    steps_per_batch: Count = 32  # env steps per world between two updates
+    td_lambda: Fraction = 0.65  # of the returns: 0 looks one step ahead, 1 to the end of the sequence
+
+    # optimisation
+    epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 4  # passes over the data
+    minibatch_size: Count = 128  # about: the data are split into equal parts
+    lr: LearningRate = linear(5.0e-4, 0.0)
+    max_grad_norm: Positive | None = 10.0  # null: gradients are not clipped
+
+    # exploration
+    epsilon: Probability = linear(1.0, 0.05, duration=0.2)  # probability of a uniform random action
+    rnd: RNDConfig | None = None  # an exploration bonus for novel observations: {coefficient: 1.0}; null: none
 
 
 class PQN(Choosing, FromRollouts):
@@ -47,7 +72,7 @@ class PQN(Choosing, FromRollouts):
         return values
 
     def policy(self, explore: bool | None = None) -> Policy:
-        try_out = self.exploit if explore is False else self.quick(self.explore)
+        try_out = self.exploit if explore is False else self.compiled(self.explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
             choose = try_out if exploring(explore) else self.exploit
@@ -73,21 +98,15 @@ class PQN(Choosing, FromRollouts):
         }
         return self._kept(TensorDict(entries, sequences.batch_size), sequences)
 
-    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
-        return told
-
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of updates on minibatches in random order; the returns are computed once, before the first."""
-        c, rows = self.config, self.least(len(batch))
+        rows = self.least(len(batch))
         metrics: dict[str, Tensor | float] = {}
-        for _ in range(c.epochs if rows else 0):
-            sizes = nearly_equal(rows, c.minibatch_size, self.records_steps)
+        for _ in range(self.config.epochs if rows else 0):
+            sizes = self.minibatch_sizes(rows, self.config.minibatch_size)
             for minibatch in batch[shuffled(len(batch), self.device)[: sum(sizes)]].split(sizes):
-                loss, norm, info = self.optimizer.minimize(self.objective, self.for_step(minibatch))
+                metrics = critic_metrics(*self.optimizer.minimize(self.objective, self.for_step(minibatch)))
                 self.updates += 1
-                metrics = {"loss/critic": loss, "grad/critic": norm}
-                metrics |= {"value/predicted": info["value"], "value/target": info["target"]}
         return metrics
 
     def expected_updates(self) -> float:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rlstack.config.agents import QRDQNConfig
-from rlstack.losses import QRDQNLoss
+from rlstack.config.options import Levels, Positive
+from rlstack.losses.qrdqn import QRDQNLoss
 from rlstack.networks.quantile import FixedQuantileNetwork
 
-from .iqn import check_level, levels
-from .off_policy import ValueBased
+from .iqn import CVaR, check_level, levels
+from .off_policy import ValueBased, ValueBasedConfig
+
+
+@dataclass
+class QRDQNConfig(ValueBasedConfig):
+    """The options of QR-DQN."""
+
+    # targets
+    double: bool = True  # the target's action is chosen by the online network
+    num_quantiles: Levels = 32  # of each action's return, at evenly spaced levels
+    kappa: Positive = 1.0  # Huber threshold of the quantile loss
+
+    # acting
+    cvar: CVaR = 1.0  # conditional value at risk: act by the mean of the worst fraction of returns; or, in worlds
+    #   that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
 
 
 class QRDQN(ValueBased):
@@ -21,15 +36,15 @@ class QRDQN(ValueBased):
     Config = QRDQNConfig
     config: QRDQNConfig
 
-    def build(self) -> None:
-        c, (actions,) = self.config, self.interface.choices or (0,)
+    def make_network(self, actions: int) -> nn.Module:
+        c = self.config
         check_level(c.cvar, self.interface)
         own, shape = self.own_network("network", c.num_quantiles, actions), (actions, c.num_quantiles)
-        network = own or FixedQuantileNetwork(self.encoder(), *shape, c.hidden, c.activation, c.layer_norm)
-        self.network = self.add_network("network", network)
-        self.loss = QRDQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double)
-        self.add_target("network", self.loss.target_network, c.target_tau)
-        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
+        return own or FixedQuantileNetwork(self.encoder(), *shape, c.hidden, c.activation, c.layer_norm)
+
+    def make_loss(self) -> QRDQNLoss:
+        c = self.config
+        return QRDQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double)
 
     def action_values(self, observation: Any) -> Tensor:
         """Returns the conditional value at risk of every action, ``[..., N]``."""

@@ -9,19 +9,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.modules import NoisyLinear
 
-from rlstack.config.agents import RainbowConfig
-from rlstack.losses import C51Loss
+from rlstack.config.options import Finite, Noise, Positive, Probability, ReplayConfig, Steps, linear
+from rlstack.config.typed import Interval
+from rlstack.losses.c51 import C51Loss
 from rlstack.networks.values import DuelingNetwork
 
-from .off_policy import ValueBased
+from .off_policy import ValueBased, ValueBasedConfig
+
+
+@dataclass
+class RainbowConfig(ValueBasedConfig):
+    """The options of Rainbow."""
+
+    # networks
+    noise_std: Noise = 0.5  # initial std of the noisy layers, over the square root of their width
+    resample_noise: bool = True  # new noise for every update, as in the paper; false: the online network keeps its own
+
+    # targets
+    num_atoms: Annotated[int, Interval(low=2, high=100_000)] = 51  # evenly spaced returns ...
+    value_min: Finite = -10.0  # ... from here to value_max (returns outside are clamped)
+    value_max: Finite = 100.0
+    n_step: Steps = 3
+
+    # replay and cadence
+    replay: ReplayConfig = field(default_factory=lambda: ReplayConfig(sampler="prioritized"))
+    priority_exponent: Annotated[float, Interval(low=0, high=10)] = 0.5
+
+    # optimisation
+    adam_eps: Positive = 1.0e-8
+
+    # exploration
+    epsilon: Probability = linear(1.0, 0.0, duration=0.05)  # probability of a random action, in addition to the noise
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.value_min >= self.value_max:
+            raise ValueError("value_min must be below value_max")
+        if self.replay.sampler == "uniform":
+            raise ValueError("rainbow draws by priority; priority_exponent=0 draws uniformly")
 
 
 class Rainbow(ValueBased):
@@ -31,17 +65,17 @@ class Rainbow(ValueBased):
 
     config: RainbowConfig
 
-    def build(self) -> None:
-        c, (actions,) = self.config, self.interface.choices or (0,)
+    def make_network(self, actions: int) -> nn.Module:
+        c = self.config
         noisy = partial(NoisyLinear, std_init=c.noise_std, use_exploration_type=False)
         own = self.own_network("network", actions, c.num_atoms)
         options = c.num_atoms, c.activation, noisy, c.layer_norm
-        network = own or DuelingNetwork(self.encoder(), actions, c.hidden, *options)
-        self.network = self.add_network("network", network)
+        return own or DuelingNetwork(self.encoder(), actions, c.hidden, *options)
+
+    def make_loss(self) -> C51Loss:
+        c = self.config
         atoms = torch.linspace(c.value_min, c.value_max, c.num_atoms, dtype=self.interface.dtype, device=self.device)
-        self.loss = C51Loss(self.network, atoms, c.gamma)
-        self.add_target("network", self.loss.target_network, c.target_tau)
-        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm, eps=c.adam_eps)
+        return C51Loss(self.network, atoms, c.gamma)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -71,8 +105,7 @@ class Rainbow(ValueBased):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         self.resample()
-        metrics = super().update(batch)
-        return {**metrics, "value/predicted": torch.as_tensor(metrics["value/predicted"]).mean()}
+        return super().update(batch)
 
     def resample(self) -> None:
         """Draws new noise, always for the target, and for the network if ``resample_noise`` is set."""

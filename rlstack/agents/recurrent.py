@@ -19,22 +19,21 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from rlstack.config import ConfigError
-from rlstack.data import Windows, cut, episode_starts
 from rlstack.data.flatten import n_step_returns
+from rlstack.data.sequences import Windows, cut, episode_starts
 from rlstack.envs.tensordicts import unchecked
 from rlstack.envs.world import MEMORY
 from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, remembered
 from rlstack.networks.segments import Segments
 
 from .base import Agent, exploring
-from .central import Mates
-from .compilation import CannotCompile, Compiler
+from .central import Others
 from .dqn import DQN
 from .interface import MASK, Interface
 from .iqn import IQN
 from .off_policy import OffPolicy
 from .on_policy import OnPolicy
-from .optimizer import Info
+from .optimizer import CannotCompile, Compiler, Info
 from .recurrent_policy import RecurrentPolicy
 
 SEEN = "seen"
@@ -179,7 +178,7 @@ class Recurrent(Agent):
         count = active.sum(1)
         return batch.copy().set("share", count * (len(batch) / count.sum()))
 
-    def lesson(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
+    def imitation_batch(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
         core, active = self.memories[self.ACTING], batch.get("active")
         segments = Segments(batch.get("starts"), active)
         observation = self.normalized(batch.get("observation"))
@@ -225,7 +224,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
 
     # -- data ----------------------------------------------------------------------------------------------------
 
-    def teaches(self, sequences: TensorDictBase) -> bool:
+    def can_learn(self, sequences: TensorDictBase) -> bool:
         return self.least(int(sequences.get("active").sum())) > 0  # a recurrent core takes at least one step
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
@@ -240,13 +239,13 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         for features in core.unroll(entries.get("here"), memory, segments, after):
             assert features is not None
             encoded.append(self.critic.encoder(remembered({core.name: features})))
-        if self.mates is None:
+        if self.others is None:
             encoded = [self.critic.head(part) for part in encoded]
         here, then = (part.reshape(rows, -1, part.shape[-1])[:, :time] for part in encoded)
-        if self.mates is None:
+        if self.others is None:
             return here, then
-        self.mates.pieces = entries.exclude("next")
-        value = self.mates.values(here)
+        self.others.pieces = entries.exclude("next")
+        value = self.others.values(here)
         return value, self._next_values(value, sequences, lambda index: then[index])
 
     def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:
@@ -287,31 +286,31 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         }
         apart = ("observation", "active", "starts", "share", MEMORY)
         entries = {key: value[active] for key, value in batch.items() if key not in apart}
-        if self.mates is not None:
-            entries["others"] = self._unrolled_others(self.mates, batch.get("place")[:, 0])[active]
+        if self.others is not None:
+            entries["others"] = self._unrolled_others(self.others, batch.get("place")[:, 0])[active]
         flat = remembered(features)
         return unchecked({"observation": flat, **entries}, batch_size=flat.batch_size)
 
-    def _unrolled_others(self, mates: Mates, first: Tensor) -> Tensor:
+    def _unrolled_others(self, others: Others, first: Tensor) -> Tensor:
         """Returns the pooled encodings of the others ``[N, L, V]`` for sequences that begin at places ``[N]``.
 
         Every agent of a world is unrolled once, however many of them are in the batch.
         """
-        pieces = mates.pieces
+        pieces = others.pieces
         assert pieces is not None
-        row, step = mates.row_and_step(first)
-        per_row = len(pieces) // mates.rows
-        together, which = (row // mates.agents * per_row + step // self.row_size).unique(return_inverse=True)
-        rows = (together // per_row)[:, None] * mates.agents + torch.arange(mates.agents, device=first.device)
+        row, step = others.row_and_step(first)
+        per_row = len(pieces) // others.rows
+        together, which = (row // others.agents * per_row + step // self.row_size).unique(return_inverse=True)
+        rows = (together // per_row)[:, None] * others.agents + torch.arange(others.agents, device=first.device)
         chosen = pieces[(rows * per_row + (together % per_row)[:, None]).flatten()]
         active, core = chosen.get("active"), self.memories[self._critic_memory]
         segments = Segments(chosen.get("starts"), active)
         features, _ = core.unroll(chosen.get("here"), self.part(chosen.get(MEMORY), core.name), segments)
         encoded = self.critic.encoder(remembered({core.name: features}))
-        worlds = (-1, mates.agents)
-        return mates.among(encoded.unflatten(0, worlds), active.unflatten(0, worlds))[which, row % mates.agents]
+        worlds = (-1, others.agents)
+        return others.among(encoded.unflatten(0, worlds), active.unflatten(0, worlds))[which, row % others.agents]
 
-    def _others(self, mates: Mates, batch: TensorDictBase) -> Tensor:
+    def _others(self, others: Others, batch: TensorDictBase) -> Tensor:
         return batch.get("others")
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
@@ -355,8 +354,8 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
 
     # -- data ----------------------------------------------------------------------------------------------------
 
-    def remember(self, sequences: TensorDictBase) -> None:
-        super().remember(sequences if MEMORY in sequences.keys() else self._followed(sequences))  # noqa: SIM118
+    def extend(self, sequences: TensorDictBase) -> None:
+        super().extend(sequences if MEMORY in sequences.keys() else self._followed(sequences))  # noqa: SIM118
 
     def _followed(self, sequences: TensorDictBase) -> TensorDict:
         """Adds the recurrent state that this agent would have had, for data in which another one acted."""

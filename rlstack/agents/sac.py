@@ -7,7 +7,8 @@ reproduce; on the same batch the losses equal those of TorchRL's ``SACLoss`` and
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -15,18 +16,55 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import SACConfig
-from rlstack.losses import DiscreteSACLoss, SACLoss
+from rlstack.config.options import Count, LearningRate, Positive, Probability, Whole
+from rlstack.config.typed import Interval
+from rlstack.losses.sac import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import GaussianActor, squashed
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.own import OwnGaussianActor
-from rlstack.networks.renormalized import renormalized
-from rlstack.networks.values import ActionValue, StateNetwork
+from rlstack.networks.values import StateNetwork
 
 from .choosing import greedy
-from .interface import Interface, chosen_by
-from .off_policy import ActorCritic
+from .interface import chosen_by
+from .off_policy import ActorCritic, CriticsConfig
 from .optimizer import Info
+
+
+@dataclass
+class SACConfig(CriticsConfig):
+    """The options of SAC."""
+
+    # targets
+    target_actor: bool = False  # target actions come from a target network of the actor (published)
+
+    # temperature
+    alpha: Annotated[float, Interval(low=2.1e-9, high=22_000, why="its logarithm is kept within [-20, 10]")] = 1.0
+    #   initial weight of the entropy, or the fixed one
+    learn_alpha: bool = True  # tuned towards the target entropy
+    target_entropy: Annotated[float, Interval(low=-1000, high=1000, why="about -1 for each action")] | None = None
+    #   null: minus the number of action dimensions, or 0.89 log n for n (legal) choices
+    lr_alpha: LearningRate = 3.0e-4
+
+    # replay and cadence
+    random_frames: Whole = 100
+    learning_starts: Whole = 100
+
+    # optimisation
+    lr_actor: LearningRate = 3.0e-4
+    lr_critic: LearningRate = 3.0e-4
+    actor_every: Count = 1  # critic updates per update of actor and temperature; targets follow every critic update
+    max_grad_norm: Positive | None = None  # null: gradients are not clipped
+
+    # acting
+    epsilon: Probability = 0.0  # probability of a uniform random action while exploring
+    greedy: Literal["mode", "sample"] = "mode"  # mode: the squashed mean, or the most probable choice; sample: a sample
+    #   (published)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critic_norm == "batch" and self.target_actor:
+            raise ValueError("critic_norm=batch has no target networks, target_actor must be false")
+
 
 LOG_ALPHA_RANGE = (-20.0, 10.0)
 """The range of the log temperature: an entropy that cannot reach its target would move it without bound."""
@@ -36,6 +74,7 @@ class SAC(ActorCritic):
     """Soft actor-critic."""
 
     Config = SACConfig
+    ACTIONS = ("vector", "choice")
     config: SACConfig
 
     def build(self) -> None:
@@ -63,14 +102,6 @@ class SAC(ActorCritic):
         names = ("gamma", "alpha", "target_entropy", "squash", "target_actor")
         return {"action_size": size, **{name: getattr(c, name) for name in names}}
 
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        if not interface.continuous and (interface.choices is None or len(interface.choices) != 1):
-            raise ConfigError(
-                "agent=sac needs continuous actions or one discrete action, the env has "
-                f"{interface.describe_action()}; ppo and a2c take several discrete actions"
-            )
-
     def _new_actor(self) -> nn.Module:
         c = self.config
         if self.choices is not None:
@@ -85,10 +116,7 @@ class SAC(ActorCritic):
         if self.choices is not None:
             own = self.own_network("critic", self.choices)
             return own or StateNetwork(self.encoder("critic"), self.choices, c.hidden, c.activation, c.layer_norm)
-        size = self.interface.action.shape[-1]
-        own = self.own_network("critic", 1, actions=size)
-        critic = own or ActionValue(self.encoder("critic"), size, c.hidden, c.activation, c.layer_norm, c.join)
-        return renormalized(critic, c.critic_norm == "batch")
+        return self.continuous_critic()
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -103,7 +131,7 @@ class SAC(ActorCritic):
         if self.unused("epsilon"):
             return action
         random = self.interface.random_action(self.interface.lead(observation), self.device, mask)
-        chosen = torch.rand(self.interface.lead(observation), device=self.device) < self.now("epsilon")
+        chosen = torch.rand(self.interface.lead(observation), device=self.device) < self.scheduled_value("epsilon")
         return torch.where(chosen if self.choices is not None else chosen.unsqueeze(-1), random, action)
 
     def _sample(self, observation: Any, mask: Tensor | None) -> Tensor:
@@ -116,14 +144,14 @@ class SAC(ActorCritic):
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one step of the actor (against the new critics) and the temperature, every ``actor_every`` updates."""
-        if self.updates % self.config.actor_every:
-            return {}
-        told = super().actor_step(batch)
-        wanted = told.pop("policy/target_entropy", self.loss.target_entropy)
+        metrics: dict[str, Any] = super().actor_step(batch)
+        if not metrics:
+            return metrics
+        wanted = metrics.pop("policy/target_entropy", self.loss.target_entropy)
         if self.config.learn_alpha:
-            gap = (told["policy/entropy"] - wanted).expand(len(batch))
+            gap = (metrics["policy/entropy"] - wanted).expand(len(batch))
             self.alpha_optimizer.minimize(self._alpha_loss, batch.empty().set("gap", gap))
-        return {**told, "policy/alpha": self.temperature().detach()}
+        return {**metrics, "policy/alpha": self.temperature().detach()}
 
     def _alpha_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """Returns the temperature's loss; the entropy's distance from its target is the same in every row."""

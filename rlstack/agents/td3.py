@@ -5,13 +5,24 @@ On the same batch the losses equal those of TorchRL's ``TD3Loss``.
 
 from __future__ import annotations
 
-from tensordict import TensorDictBase
-from torch import Tensor
+from dataclasses import dataclass
 
-from rlstack.config.agents import TD3Config
-from rlstack.losses import TD3Loss
+from rlstack.config.options import Count, Noise, NonNegative
+from rlstack.losses.td3 import TD3Loss
 
-from .ddpg import DDPG
+from .ddpg import DDPG, DDPGConfig
+
+
+@dataclass
+class TD3Config(DDPGConfig):
+    """The options of TD3."""
+
+    # targets
+    target_noise: Noise = 0.2  # std of the noise on target actions ...
+    target_noise_clip: NonNegative = 0.5  # ... which is clipped to this
+
+    # optimisation
+    actor_every: Count = 2  # critic updates per update of actor and targets
 
 
 class TD3(DDPG):
@@ -32,10 +43,6 @@ class TD3(DDPG):
             target_noise_clip=c.target_noise_clip,
             joint=c.critic_norm == "batch",
         )
-
-    def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """Makes a step of the actor, as of the targets, with every ``actor_every``-th step of the critics."""
-        return {} if self.updates % self.config.actor_every else super().actor_step(batch)
 
     def _targets_due(self, frames: int) -> bool:
         return self.updates % self.config.actor_every == 0 and super()._targets_due(frames)

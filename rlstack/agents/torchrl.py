@@ -10,8 +10,9 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -25,9 +26,10 @@ from torchrl.objectives import SoftUpdate
 from torchrl.objectives.common import LossModule
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import RATE, LossNetwork, TorchRLConfig
 from rlstack.config.errors import did_you_mean, unknown_key
+from rlstack.config.options import RATE, Count, Finite, LearningRate, NoiseScale, Positive, Probability, defaults_of
 from rlstack.config.schedules import make_schedule
+from rlstack.config.typed import Interval, to_plain
 from rlstack.envs.named import imported
 from rlstack.envs.waiting import shuffled
 from rlstack.losses.advantage import normalized
@@ -37,11 +39,101 @@ from rlstack.networks.values import ActionValue, StateNetwork
 
 from .base import Agent, Policy, exploring
 from .choosing import greedy
-from .compilation import CannotCompile, Compiler
 from .interface import MASK, Interface
-from .off_policy import OffPolicy
-from .optimizer import Info
+from .off_policy import OffPolicy, OffPolicyConfig
+from .on_policy import FromRollouts, nearly_equal
+from .optimizer import CannotCompile, Compiler, Info
 
+
+@dataclass(frozen=True)
+class LossNetwork:
+    """A network of a TorchRL loss.
+
+    Attributes:
+        kind: kind of its output: ``actor``: a distribution of actions; ``deterministic``: an action; ``value``: the
+            value of a state; ``action_value``: that of a state and a continuous action; ``action_values``: those of
+            all choices.
+        hidden: widths of the hidden layers; None for the agent's.
+        layer_norm: normalise each hidden layer.
+        batch_norm: normalise over the batch before every layer, by batch renormalisation.
+        copies: number of copies, each with its own weights: an ensemble.
+        out_key: key of its values in the output; None for TorchRL's default.
+    """
+
+    kind: Literal["actor", "deterministic", "value", "action_value", "action_values"]
+    hidden: list[Count] | None = None
+    layer_norm: bool = False
+    batch_norm: bool = False
+    copies: Annotated[int, Interval(low=1, high=1000)] = 1
+    out_key: str | None = None
+
+
+@dataclass(frozen=True)
+class LossOptimizer:
+    """An optimiser of some parameters of a TorchRL loss.
+
+    Attributes:
+        networks: prefixes of the names of the parameters that it trains.
+        lr: its learning rate.
+        every: number of updates per step of this optimiser.
+    """
+
+    networks: list[str]
+    lr: LearningRate
+    every: Count = 1
+
+
+@dataclass(kw_only=True)
+class TorchRLConfig(OffPolicyConfig):
+    """The options of an agent with a TorchRL ``LossModule``."""
+
+    loss: str  # torchrl.objectives.<Loss>, rlstack.losses.<Loss>, or package.module:Class of yours
+    networks: dict[str, LossNetwork]  # by the names of the loss's arguments: {actor_network: {kind: actor}, ...}
+    data: Literal["replay", "rollout"] = "replay"  # replay: from a buffer; rollout: fresh, by the present policy
+
+    # the loss
+    options: dict[str, Any] = field(default_factory=dict)  # further arguments of the loss
+    keys: dict[str, str | list[str]] = field(default_factory=dict)  # of the loss's set_keys, such as {reward: cost}
+    loss_weights: dict[str, Finite] = field(default_factory=dict)  # of its terms in the minimised sum, else 1:
+    #   {loss_actor_bc: 0}
+    value_estimator: Literal["td0", "td1", "td_lambda", "gae"] = "td0"  # that the loss makes itself, for data=rollout
+    #   (replay: td0); not vtrace, which in TorchRL 0.14.1 uses the probability of a newly drawn action
+    estimator_options: dict[str, Any] = field(default_factory=dict)  # of it, such as {lmbda: 0.95}; gamma is above
+
+    # optimisation
+    lr: LearningRate = 3.0e-4
+    optimizers: dict[str, LossOptimizer] = field(default_factory=dict)  # instead of one for all networks:
+    #   {actor: {networks: [actor_network], lr: 1.0e-3, every: 2}, ...}, a forward pass for each
+    optimizer_eps: Positive = 1.0e-8
+    max_grad_norm: Positive | None = None  # null: gradients are not clipped
+
+    # exploration
+    epsilon: Probability = 0.0  # probability of a uniform random action
+    noise: NoiseScale = 0.1  # std of the Gaussian noise on the actions of a deterministic actor
+
+    # rollouts
+    epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 1  # passes over the data
+    minibatch_size: Count = 256  # about: the data are split into nearly equal parts
+    normalize_advantage: bool = False  # over the rollout: zero mean and unit standard deviation
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data == "replay" and self.value_estimator != "td0":
+            told = "needs sequences, data=rollout; with replay give td0"
+            raise ValueError(f"value_estimator={self.value_estimator} {told}")
+        if self.optimizers and self.lr != TorchRLConfig.lr:
+            raise ValueError("lr is for agents without optimizers, whose rates are optimizers.<name>.lr")
+        if self.data == "rollout":
+            for name, value in defaults_of(TorchRLConfig).items():
+                if name in WITHOUT_ROLLOUTS and to_plain(getattr(self, name)) != value:
+                    raise ValueError(f"{name} is for data=replay, leave it out")
+        if self.symmetry == "augment" and self.data == "rollout":
+            told = "of own losses, ppo and a2c take it with rollouts"
+            raise ValueError(f"symmetry=augment is for data=replay here; {told}")
+
+
+WITHOUT_ROLLOUTS = ("n_step", "target_every", "replay", "random_frames", "epsilon")
+"""Options that have no effect with ``data: rollout``."""
 _OPEN = ("torchrl.objectives.", "rlstack.losses.")
 """The modules whose losses may be named by a dotted path alone; any other is the user's, ``package.module:Class``."""
 _ACTING = ("actor", "deterministic", "action_values")
@@ -52,6 +144,8 @@ _RUNNING = ("running_mean", "running_var")
 """The statistics of layers that normalise over a batch."""
 _EDGE = 1 - 1e-6
 """The largest absolute value of an action: the density of a squashed one is infinite at -1 and 1 themselves."""
+_FAULTS = (KeyError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError)
+"""What losses raise for arguments and data that do not fit."""
 
 
 def loss_class(name: str) -> type[LossModule]:
@@ -67,29 +161,25 @@ def loss_class(name: str) -> type[LossModule]:
         home = imported(module)
     except ValueError as error:
         raise ConfigError(f"agent.loss: {name} cannot be imported: {error}") from error
-    found = getattr(home, attribute, None)
-    if not (isinstance(found, type) and issubclass(found, LossModule)):
+    cls = getattr(home, attribute, None)
+    if not (isinstance(cls, type) and issubclass(cls, LossModule)):
         meant = did_you_mean(attribute, [entry for entry in vars(home) if entry.endswith("Loss")])
         raise ConfigError(f"agent.loss: {name!r} is not a torchrl.objectives.LossModule, {meant}see {module}")
-    return found
+    return cls
 
 
 class AroundLoss(Agent):
-    """The part of an agent with a ``LossModule`` that does not depend on where its data come from."""
+    """An agent whose loss and networks a yaml describes; where its data come from is up to the subclass.
+
+    Attributes:
+        actor: the network that acts.
+        kind: kind of that network.
+    """
 
     Config = TorchRLConfig
     config: TorchRLConfig
-    parts: LossParts
-
-    def build(self) -> None:
-        """Makes the loss and its networks, optimisers and targets."""
-        self.parts = LossParts(self)
-        self.loss, self.actor = self.parts.loss, self.parts.actor
-
-    def acting(self) -> dict[str, nn.Module]:
-        networks = super().acting()
-        del networks["loss"]  # which may call networks with other parameters than their own
-        return {**networks, "actor": self.actor}
+    actor: Any
+    kind: str
 
     @classmethod
     def of(cls, config: TorchRLConfig) -> type[Agent]:
@@ -110,187 +200,74 @@ class AroundLoss(Agent):
     def take_weights(self, weights: Mapping[str, Any]) -> None:
         raise ConfigError("init: agent.algorithm=torchrl takes checkpoints of runs, not weights alone")
 
-    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        return self.parts.imitation_loss(observation, action, mask)
+    def acting(self) -> dict[str, nn.Module]:
+        networks = super().acting()
+        del networks["loss"]  # which may call networks with other parameters than their own
+        return {**networks, "actor": self.actor}
 
+    # -- building ------------------------------------------------------------------------------------------------
 
-class OffPolicyTorchRL(AroundLoss, OffPolicy):
-    """An agent with a ``LossModule`` that learns from a replay buffer."""
-
-    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        return self.parts.best(self.normalized(observation), mask)
-
-    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        action: Tensor = self.parts.act(self.normalized(observation), mask, ExplorationType.RANDOM)["action"]
-        if self.parts.kind == "deterministic":
-            noise = torch.randn_like(action) * self.now("noise")
-            action = (action + noise).clamp(-1, 1)
-        return self.epsilon_greedy(lambda: action, observation, mask)
-
-    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        metrics, info = self.parts.step(self.parts.inputs(batch), self.updates)
-        self.reprioritize(batch, info)
-        return metrics
-
-    def move_targets(self) -> None:
-        self.parts.move_targets()
-
-
-class OnPolicyTorchRL(AroundLoss):
-    """An agent with a ``LossModule`` that learns from the data that its present policy has gathered."""
-
-    def __init__(self, config: TorchRLConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
-        super().__init__(config, interface, total_frames, device)
-        self.build()
-        if self.parts.kind != "actor":
-            raise ConfigError(f"agent.networks: data=rollout needs a network of kind actor, not {self.parts.kind}")
-
-    def policy(self, explore: bool | None = None) -> Policy:
-        extras = () if explore is False else ("log_prob", "raw_action")
-
-        def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
-            seen = self.normalized(observation)
-            if not extras:
-                return {"action": self.interface.to_env(self.parts.best(seen, mask))}
-            explores = exploring(explore)
-            how = ExplorationType.RANDOM if explores else ExplorationType.DETERMINISTIC
-            # Explores in the precision in which it learns: the ratio of a policy to itself must be one.
-            with next(iter(self.optimizers.values())).autocast(explores):
-                acted = self.parts.act(seen, mask, how)
-            beside = {"log_prob": acted["log_prob"], "raw_action": acted["action"]}
-            return {"action": self.interface.to_env(acted["action"]), **beside}
-
-        return Policy(self.interface, act, extras, self, explore)
-
-    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
-        self.set_frames(frames)
-        metrics = self.update_once(sequences)
-        if self.normalizer is not None:  # only now: the data's log probabilities belong to the old statistics
-            self.normalizer.update(self._kept(sequences.get("observation"), sequences))
-        return metrics
-
-    def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
-        c, batch = self.config, self.rollout(sequences)
-        metrics: dict[str, Tensor | float] = {}
-        least = self.least(len(batch))
-        for _ in range(c.epochs if least else 0):
-            order = shuffled(len(batch), self.device)
-            for rows in order.tensor_split(max(round(least / c.minibatch_size), 1)):
-                metrics, _ = self.parts.step(batch[rows], self.updates)
-                self.updates += 1
-                self.parts.move_targets()
-        return metrics
-
-    @torch.no_grad()
-    def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
-        """Returns active decisions as a flat batch ``[N]``, with the advantages of the loss's own value estimator."""
-        following = sequences.get("next")
-        reward = following.get("reward")
-        if self.reward_scaler is not None:
-            self.reward_scaler.update(sequences, everyone=self.interface.group is None)
-            reward = self.reward_scaler(reward)
-        after = following.select("terminated", "done", "action_mask", strict=False).set("reward", reward)
-        after.set("observation", self.normalized(following.get("observation")))
-        entries = sequences.select("log_prob", "action_mask", strict=False).set("next", after)
-        entries.set("observation", self.normalized(sequences.get("observation")))
-        entries.set("action", sequences.get("raw_action"))
-        batch = self._kept(self.parts.with_advantage(entries), sequences)
-        advantage = getattr(self.loss.tensor_keys, "advantage", None)
-        if self.config.normalize_advantage and advantage is not None:  # over active decisions only
-            batch.set(advantage, normalized(batch.get(advantage)))
-        return batch
-
-    def expected_updates(self) -> float:
-        return self.total_frames * self.config.epochs / self.config.minibatch_size
-
-
-class LossParts:
-    """A loss that a yaml describes, with its networks, optimisers and targets, and its way of acting.
-
-    Args:
-        agent: the agent that holds them.
-
-    Raises:
-        ConfigError: something does not fit the loss; this is found by trying it out on a made-up batch.
-
-    Attributes:
-        loss: the ``LossModule``.
-        actor: the network that acts.
-        kind: kind of that network.
-    """
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent, self.interface, self.config = agent, agent.interface, agent.config
+    def build(self) -> None:
+        """Makes the networks, the loss, its targets and optimisers, and tries the loss out."""
         networks = self.config.networks
         acting = [name for kind in _ACTING for name, network in networks.items() if network.kind == kind]
         if not acting:
             raise ConfigError(f"agent.networks: none of them can act, one must be of kind {', '.join(_ACTING)}")
         # On the device before the loss takes them: moved later, their buffers would no longer be those of the loss.
-        dtype, device = self.interface.dtype, agent.device
         built = {
-            name: [self._network(name, c).to(dtype).to(device) for _ in range(c.copies)] for name, c in networks.items()
+            name: [self._network(name, c).to(self.interface.dtype).to(self.device) for _ in range(c.copies)]
+            for name, c in networks.items()
         }
         self.kind, self.actor = networks[acting[0]].kind, built[acting[0]][0]
-        self.loss = self._loss({name: parts[0] if len(parts) == 1 else parts for name, parts in built.items()})
-        agent.add_network("loss", self.loss)
+        self.loss = self._make_loss({name: parts[0] if len(parts) == 1 else parts for name, parts in built.items()})
+        self.add_network("loss", self.loss)
         self._running = [value for name, value in self.loss.state_dict().items() if name.endswith(_RUNNING)]
         held = [*(name for name, _ in self.loss.named_buffers()), *(name for name, _ in self.loss.named_children())]
         delayed = any(name.startswith("target_") for name in held)
-        self._targets = SoftUpdate(self.loss, tau=self.config.target_tau) if delayed else None
-        self._add_optimizers()
+        self._soft_update = SoftUpdate(self.loss, tau=self.config.target_tau) if delayed else None
+        self._make_optimizers()
         self._try_out()
-
-    # -- building ------------------------------------------------------------------------------------------------
 
     def _network(self, name: str, c: LossNetwork) -> TensorDictModule:
         """Returns a network of the kind in ``c``, on observations (and actions if it evaluates them); or the user's."""
         hidden, choices = c.hidden or self.config.hidden, self.interface.choices
         outputs = choices[0] if choices else self.interface.action.shape[-1]
         options = {"activation": self.config.activation, "layer_norm": c.layer_norm}
+        if c.kind in ("action_value", "action_values") and (c.kind == "action_values") is not bool(choices):
+            told = "kind action_value is for continuous actions, action_values for choices"
+            raise ConfigError(f"agent.networks.{name}: {told}")
         if c.kind == "action_value":
-            if choices:
-                raise ConfigError(
-                    "agent.networks: kind action_value is for continuous actions, action_values for choices"
-                )
-            judge = self.agent.own_network(name, 1, actions=outputs) or renormalized(
-                ActionValue(self.agent.encoder(name), outputs, hidden, **options), c.batch_norm
+            critic = self.own_network(name, 1, actions=outputs) or renormalized(
+                ActionValue(self.encoder(name), outputs, hidden, **options), c.batch_norm
             )
-            return ValueOperator(judge, ["observation", "action"], [c.out_key or "state_action_value"])
-        if c.kind == "action_values" and not choices:
-            raise ConfigError("agent.networks: kind action_values is for choices, action_value for continuous actions")
+            return ValueOperator(critic, ["observation", "action"], [c.out_key or "state_action_value"])
         size = {"value": 1, "actor": outputs if choices else 2 * outputs}.get(c.kind, outputs)
-        network = self.agent.own_network(name, size) or renormalized(
-            StateNetwork(self.agent.encoder(name), size, hidden, **options), c.batch_norm
+        network = self.own_network(name, size) or renormalized(
+            StateNetwork(self.encoder(name), size, hidden, **options), c.batch_norm
         )
         if c.kind == "value":
             return ValueOperator(network, ["observation"], [c.out_key or "state_value"])
         if c.kind == "action_values":
-            spec, keys = self.action_spec, {"in_keys": ["observation"], "action_mask_key": self._mask_key}
-            return QValueActor(network, spec=spec, action_space="categorical", **keys)
+            keys = {"in_keys": ["observation"], "action_mask_key": MASK if self.interface.masked else None}
+            return QValueActor(network, spec=self.action_spec, action_space="categorical", **keys)
         if c.kind == "deterministic":
             return TensorDictModule(nn.Sequential(network, nn.Tanh()), ["observation"], ["action"])
-        return self._stochastic(network)
-
-    def _stochastic(self, network: nn.Module) -> TensorDictModule:
-        network.register_forward_hook(_in_full_precision)
-        if self.interface.choices is None:
-            numbers = TensorDictModule(
-                nn.Sequential(network, NormalParamExtractor()), ["observation"], ["loc", "scale"]
-            )
-            keys: Any = ["loc", "scale"]
-            kind: Any = TanhNormal
-        else:
-            numbers = TensorDictModule(network, ["observation"], ["logits"])
-            keys, kind = ["logits"], torch.distributions.Categorical
-            if self.interface.masked:
-                keys, kind = {"logits": "logits", "mask": MASK}, MaskedCategorical
+        # Keeps distributions and their log probabilities out of low precision.
+        network.register_forward_hook(lambda _network, _inputs, output: full_precision(output))
+        keys, kind, numbers = ["logits"], torch.distributions.Categorical, network
+        if not choices:
+            keys, kind, numbers = ["loc", "scale"], TanhNormal, nn.Sequential(network, NormalParamExtractor())
+        given: Any = keys
+        if self.interface.masked:
+            given, kind = {"logits": "logits", "mask": MASK}, MaskedCategorical
         return ProbabilisticActor(
-            numbers, keys, ["action"], distribution_class=kind, return_log_prob=True, log_prob_key="log_prob"
+            TensorDictModule(numbers, ["observation"], keys),
+            given,
+            ["action"],
+            distribution_class=kind,
+            return_log_prob=True,
+            log_prob_key="log_prob",
         )
-
-    @property
-    def _mask_key(self) -> str | None:
-        return MASK if self.interface.masked else None
 
     @property
     def action_spec(self) -> Any:
@@ -299,25 +276,21 @@ class LossParts:
             return Categorical(self.interface.choices[0])
         return Bounded(-1, 1, self.interface.action.shape, dtype=self.interface.dtype)
 
-    def _loss(self, networks: dict[str, Any]) -> LossModule:
-        c, cls = self.config, loss_class(self.config.loss)
+    def _make_loss(self, networks: dict[str, Any]) -> LossModule:
+        c, cls, choices = self.config, loss_class(self.config.loss), self.interface.choices
         known = inspect.signature(cls.__init__).parameters
-        given = {
-            "action_spec": self.action_spec,
-            "action_space": "categorical",
-            "num_actions": self.interface.choices and self.interface.choices[0],
-        }
-        offered = {name: value for name, value in given.items() if name in known and value is not None}
-        if self.interface.choices is None:
-            offered.pop("action_space", None)
+        offered: dict[str, Any] = {"action_spec": self.action_spec}
+        if choices is not None:
+            offered |= {"action_space": "categorical", "num_actions": choices[0]}
         for where, names in (("networks", networks), ("options", c.options)):
             for name in names:
                 if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
                     raise ConfigError(unknown_key(f"agent.{where}.{name}", [key for key in known if key != "self"]))
+        options = {**{name: value for name, value in offered.items() if name in known}, **c.options}
         try:
             with warnings.catch_warnings():  # TorchRL wants losses to annotate their networks
                 warnings.filterwarnings("ignore", "The name .* wasn't part of the annotations")
-                loss = cls(**networks, **{**offered, **c.options})
+                loss = cls(**networks, **options)
             if c.keys:
                 loss.set_keys(**{name: tuple(key) if isinstance(key, list) else key for name, key in c.keys.items()})
             loss.make_value_estimator(_ESTIMATORS[c.value_estimator], gamma=c.gamma, **c.estimator_options)
@@ -327,42 +300,40 @@ class LossParts:
             if c.value_estimator != "td0":
                 told = "a loss of yours for rollouts needs a method make_value_estimator"
                 raise ConfigError(f"agent.value_estimator: {c.loss} makes no {c.value_estimator}; {told}") from error
-        except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
+        except _FAULTS as error:
             raise ConfigError(f"agent.loss: {c.loss} refuses its options: {_brief(error)}") from error
         return loss
 
-    def _add_optimizers(self) -> None:
+    def _make_optimizers(self) -> None:
         """Adds one optimiser of all parameters, or one for each that the configuration names."""
-        agent, c = self.agent, self.config
-        trained = dict(self.loss.named_parameters())
-        heads = _heads(trained)
-        self._every: dict[str, int] = {}
+        c, trained = self.config, dict(self.loss.named_parameters())
+        options: dict[str, Any] = {"max_grad_norm": c.max_grad_norm, "eps": c.optimizer_eps}
         if not c.optimizers:
-            agent.add_optimizer("lr", list(trained.values()), max_grad_norm=c.max_grad_norm, eps=c.optimizer_eps)
-            self._every["lr"] = 1
-        if c.optimizers:  # which have rates of their own
-            del agent.schedules["lr"], agent.scheduled["lr"]
-        for name, options in c.optimizers.items():
-            found = [trained.pop(key) for key in list(trained) if key.startswith(tuple(options.networks))]
-            if not found:
-                where = f"agent.optimizers.{name}.networks"
-                raise ConfigError(
-                    f"{where}: none left of {', '.join(options.networks)}; the loss has {', '.join(heads)}"
-                )
-            where = f"lr_{name}"
-            agent.schedules[where] = make_schedule(options.lr, agent.total_frames, f"agent.optimizers.{name}.lr", RATE)
-            agent.scheduled[where] = agent.schedules[where](0)
-            agent.add_optimizer(where, found, max_grad_norm=c.max_grad_norm, eps=c.optimizer_eps)
-            self._every[where] = options.every
-        if c.optimizers and trained:
-            raise ConfigError(f"agent.optimizers: none trains {', '.join(_heads(trained))}")
+            self.add_optimizer("lr", list(trained.values()), **options)
+            self._every = {"lr": 1}
+            return
+        del self.schedules["lr"], self.scheduled["lr"]  # each has a rate of its own
+        self._every = {f"lr_{name}": own.every for name, own in c.optimizers.items()}
+        heads = sorted({name.partition(".")[0] for name in trained})
+        for name, own in c.optimizers.items():
+            parameters = [trained.pop(key) for key in list(trained) if key.startswith(tuple(own.networks))]
+            if not parameters:
+                given = f"agent.optimizers.{name}.networks: none left of {', '.join(own.networks)}"
+                raise ConfigError(f"{given}; the loss has {', '.join(heads)}")
+            rate = make_schedule(own.lr, self.total_frames, f"agent.optimizers.{name}.lr", RATE)
+            self.schedules[f"lr_{name}"], self.scheduled[f"lr_{name}"] = rate, rate(0)
+            self.add_optimizer(f"lr_{name}", parameters, **options)
+        if trained:
+            left = sorted({name.partition(".")[0] for name in trained})
+            raise ConfigError(f"agent.optimizers: none trains {', '.join(left)}")
+
+    # -- trying the loss out -------------------------------------------------------------------------------------
 
     def _try_out(self) -> None:
         """Raises a one-line :class:`ConfigError` if the loss cannot take the data that the run will have."""
-        interface, device, size = self.interface, self.agent.device, (4, 2)
+        c, interface, device, size = self.config, self.interface, self.device, (4, 2)
         before = {name: value.clone() for name, value in self.loss.named_buffers()}  # batch normalisation's statistics
-        gpus = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(gpus), torch.no_grad():
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
             state = TensorDict(observation=interface.observation.rand(size), batch_size=size).to(device)
             if interface.masked:
                 state.set(MASK, torch.ones(*size, (interface.choices or (0,))[0], dtype=torch.bool, device=device))
@@ -372,45 +343,45 @@ class LossParts:
             state.update(self.act(state.get("observation"), state.get(MASK, None), ExplorationType.RANDOM))
             batch = state.set("next", after)
             try:
-                batch = self.with_advantage(batch) if self.config.data == "rollout" else batch
-                told = self._told(batch.reshape(-1))[0]
-            except (KeyError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
-                told_of = f"{_brief(error)}{self._hint(error)}"
-                raise ConfigError(f"agent.loss: {self.config.loss} does not take such data: {told_of}") from error
-            self._check_used(batch.reshape(-1))
-            for name, value in self.loss.named_buffers():
-                value.copy_(before.get(name, value))  # a loss may have made others
-        if told.dim() or not torch.isfinite(told):
-            raise ConfigError(f"agent.loss: {self.config.loss} gives {told} for a made-up batch, not one finite number")
+                batch = (self.with_advantage(batch) if c.data == "rollout" else batch).reshape(-1)
+                value, _ = self.objective(batch)
+            except _FAULTS as error:
+                told = f"{c.loss} does not take such data: {_brief(error)}"
+                if c.data == "replay" and any(f'"{name}"' in str(error) for name in ("advantage", "value_target")):
+                    told += "; fresh rollouts bring it: agent.data=rollout"
+                if c.data == "rollout" and isinstance(error, NotImplementedError):
+                    told += "; a loss of yours for rollouts needs a method make_value_estimator"
+                raise ConfigError(f"agent.loss: {told}") from error
+            if c.data == "replay":
+                self._check_used(batch)
+            for name, buffer in self.loss.named_buffers():
+                buffer.copy_(before.get(name, buffer))  # a loss may have made others
+        if value.dim() or not torch.isfinite(value):
+            raise ConfigError(f"agent.loss: {c.loss} gives {value} for a made-up batch, not one finite number")
 
     def _check_used(self, batch: TensorDictBase) -> None:
         """Raises a :class:`ConfigError` if the loss ignores n-step discounts or importance weights that it will get."""
-        c, (count,) = self.config, batch.batch_size
-        gammas = [torch.full_like(batch.get(("next", "reward")), c.gamma**steps) for steps in (1, 3)]
-        if c.data == "replay" and c.n_step > 1 and c.gamma < 1 and self._ignores(batch, "gamma", gammas):
-            raise ConfigError(f"agent.n_step: {c.loss} ignores the discount of returns of {c.n_step} steps, give 1")
-        weights = [torch.ones(count, device=batch.device), torch.arange(count, device=batch.device) / count]
-        weighs = c.data == "replay" and c.replay.sampler == "prioritized" and c.importance_exponent != 0
-        if weighs and self._ignores(batch, "priority_weight", [weight.to(gammas[0].dtype) for weight in weights]):
-            told = f"{c.loss} ignores the weights that correct for the priorities"
-            raise ConfigError(f"agent.replay.sampler: {told}; give uniform, or agent.importance_exponent=0")
+        c, reward = self.config, batch.get(("next", "reward"))
+        if c.n_step > 1 and c.gamma < 1:
+            discounts = [torch.full_like(reward, c.gamma**steps) for steps in (1, 3)]
+            if self._ignores(batch, "gamma", *discounts):
+                raise ConfigError(f"agent.n_step: {c.loss} ignores the discount of returns of {c.n_step} steps, give 1")
+        if c.replay.sampler == "prioritized" and c.importance_exponent != 0:
+            even = torch.ones_like(reward[:, 0])
+            if self._ignores(batch, "priority_weight", even, (even.cumsum(0) - 1) / len(even)):
+                told = f"{c.loss} ignores the weights that correct for the priorities"
+                raise ConfigError(f"agent.replay.sampler: {told}; give uniform, or agent.importance_exponent=0")
 
-    def _ignores(self, batch: TensorDictBase, name: str, values: Sequence[Tensor]) -> bool:
-        """Returns whether the loss is the same for all values of an entry."""
-        told, held = [], {key: buffer.clone() for key, buffer in self.loss.named_buffers()}
+    def _ignores(self, batch: TensorDictBase, name: str, *values: Tensor) -> bool:
+        """Returns whether the loss is the same for both values of an entry."""
+        before = {key: buffer.clone() for key, buffer in self.loss.named_buffers()}
+        losses = []
         for value in values:
             for key, buffer in self.loss.named_buffers():
-                buffer.copy_(held.get(key, buffer))
+                buffer.copy_(before.get(key, buffer))
             torch.manual_seed(0)
-            told.append(self._told(self.inputs(batch.copy().set(name, value)))[0])
-        return all(torch.equal(told[0], other) for other in told[1:])
-
-    def _hint(self, error: Exception) -> str:
-        if self.config.data == "replay" and isinstance(error, KeyError) and _of_rollouts(str(error)):
-            return "; fresh rollouts bring it: agent.data=rollout"
-        if self.config.data == "rollout" and isinstance(error, NotImplementedError):
-            return "; a loss of yours for rollouts needs a method make_value_estimator"
-        return ""
+            losses.append(self.objective(self.loss_inputs(batch.copy().set(name, value)))[0])
+        return torch.equal(*losses)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -428,9 +399,8 @@ class LossParts:
         if self.kind != "actor":
             return self.act(observation, mask, ExplorationType.DETERMINISTIC)["action"]
         lead = self.interface.lead(observation)
-        flat = observation.reshape(-1, *observation.shape[len(lead) :])
         self.actor.eval()
-        out = self.actor[0].module(flat)
+        out = self.actor[0].module(observation.reshape(-1, *observation.shape[len(lead) :]))
         self.actor.train()
         if self.interface.choices is None:
             return self._inside(out[0].tanh().reshape(*lead, -1))
@@ -445,27 +415,49 @@ class LossParts:
         state = TensorDict({"observation": observation}, self.interface.lead(observation))
         return state if mask is None else state.set(MASK, mask)
 
-    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Negative log likelihood, squared difference (deterministic actors) or cross entropy (values of choices)."""
-        state = self._state(observation, mask)
-        if self.kind == "actor":
-            taken = action if self.interface.choices else action.clamp(-_EDGE, _EDGE)
-            return -self.actor.get_dist(state).log_prob(taken).mean()
-        if self.kind == "deterministic":
-            return mse_loss(self.actor(state).get("action"), action)
-        return cross_entropy(self.actor(state).get("action_value"), action)
-
     # -- learning ------------------------------------------------------------------------------------------------
+
+    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Returns the weighted sum of the losses of a batch, and everything that the loss reports."""
+        batch = batch.copy()  # losses write into their input
+        out, weights = self.loss(batch), self.config.loss_weights
+        names = [name for name in out.keys() if name == "loss" or name.startswith("loss_")]  # noqa: SIM118
+        if unknown := [name for name in weights if name not in names]:
+            raise ValueError(f"agent.loss_weights: it has no {unknown[0]}, but {', '.join(names)}")
+        info = {name: value.detach() for name, value in out.items() if isinstance(value, Tensor) and value.numel() == 1}
+        if (error := batch.get("td_error", None)) is not None:
+            info["td_error"] = error.detach().reshape(len(batch), -1).mean(-1)
+        parts = [out.get(name) * weights[name] if name in weights else out.get(name) for name in names]
+        return torch.stack(parts).sum(), info
+
+    def step(self, batch: TensorDictBase) -> tuple[dict[str, Tensor | float], Info]:
+        """Makes one step of every optimiser that is due, on a batch ``[N]``; returns metrics and the loss's report."""
+        norms: list[Tensor] = []
+        info: Info = {}
+        for name, every in self._every.items():
+            if self.updates % every == 0:
+                optimizer = self.optimizers[name]
+                _, norm, info = optimizer.minimize(self.objective, batch)
+                norms.append(norm)
+                if optimizer.mean is not None and self._running:  # like gradients, the same in all processes
+                    torch._foreach_copy_(self._running, optimizer.mean(self._running))
+        metrics = {f"loss/{name.removeprefix('loss_')}": value for name, value in info.items() if not value.dim()}
+        return {**metrics, "grad/all": torch.stack(norms).max() if norms else 0.0}, info
+
+    def move_targets(self) -> None:
+        """Moves every target one step towards its network."""
+        if self._soft_update is not None:
+            self._soft_update.step()
 
     def with_advantage(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns sequences ``[B, T]`` with what the loss's value estimator adds: advantages and value targets."""
-        estimator, keys = self.loss.value_estimator, self.loss.tensor_keys
-        if estimator is not None and hasattr(keys, "advantage"):
-            loss = self.loss
-            estimator(sequences, params=loss.critic_network_params, target_params=loss.target_critic_network_params)
+        loss = self.loss
+        if loss.value_estimator is not None and hasattr(loss.tensor_keys, "advantage"):
+            parameters = {"params": loss.critic_network_params, "target_params": loss.target_critic_network_params}
+            loss.value_estimator(sequences, **parameters)
         return sequences
 
-    def inputs(self, batch: TensorDictBase) -> TensorDictBase:
+    def loss_inputs(self, batch: TensorDictBase) -> TensorDictBase:
         """Converts transitions of our replay buffer for TorchRL's losses: n-step discounts become numbers of steps."""
         if self.kind == "actor" and self.interface.choices is None:  # other policies may have acted at -1 or 1
             batch = batch.copy().set("action", self._inside(batch.get("action")))
@@ -478,52 +470,90 @@ class LossParts:
         following = batch.get("next").copy().set(_STEPS[-1], steps)
         return batch.copy().set("next", following).set(_STEPS[-1], steps)
 
-    def step(self, batch: TensorDictBase, update: int) -> tuple[dict[str, Tensor | float], Info]:
-        """Makes one step of every optimiser that is due at an update, on a batch ``[N]``."""
-        norms: list[Tensor] = []
-        info: Info = {}
-        for name, every in self._every.items():
-            if update % every == 0:
-                optimizer = self.agent.optimizers[name]
-                _, norm, info = optimizer.minimize(self._told, batch)
-                norms.append(norm)
-                if optimizer.mean is not None and self._running:  # like gradients, the same in all processes
-                    for statistic, averaged in zip(self._running, optimizer.mean(self._running)):
-                        statistic.copy_(averaged)
-        metrics = {f"loss/{name.removeprefix('loss_')}": value for name, value in info.items() if not value.dim()}
-        return {**metrics, "grad/all": torch.stack(norms).max() if norms else 0.0}, info
-
-    def _told(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Returns the weighted sum of the losses of a batch, and everything that the loss reports."""
-        batch = batch.copy()  # losses write into their input
-        out = self.loss(batch)
-        weights = self.config.loss_weights
-        names = [name for name in out.keys() if name == "loss" or name.startswith("loss_")]  # noqa: SIM118
-        info = {name: value.detach() for name, value in out.items() if isinstance(value, Tensor) and value.numel() == 1}
-        if (error := batch.get("td_error", None)) is not None:
-            info["td_error"] = error.detach().reshape(len(batch), -1).mean(-1)
-        if unknown := [name for name in weights if name not in names]:
-            raise ValueError(f"agent.loss_weights: it has no {unknown[0]}, but {', '.join(names)}")
-        parts = [out.get(name) * weights[name] if name in weights else out.get(name) for name in names]
-        return torch.stack(parts).sum(), info
-
-    def move_targets(self) -> None:
-        """Moves every target one step towards its network."""
-        if self._targets is not None:
-            self._targets.step()
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Negative log likelihood, squared difference (deterministic actors) or cross entropy (values of choices)."""
+        state = self._state(observation, mask)
+        if self.kind == "actor":
+            return -self.actor.get_dist(state).log_prob(self._inside(action)).mean()
+        if self.kind == "deterministic":
+            return mse_loss(self.actor(state).get("action"), action)
+        return cross_entropy(self.actor(state).get("action_value"), action)
 
 
-def _in_full_precision(network: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-    """A hook that keeps distributions and their log probabilities out of low precision."""
-    return full_precision(output)
+class OffPolicyTorchRL(AroundLoss, OffPolicy):
+    """An agent with a ``LossModule`` that learns from a replay buffer."""
+
+    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        return self.best(self.normalized(observation), mask)
+
+    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        action: Tensor = self.act(self.normalized(observation), mask, ExplorationType.RANDOM)["action"]
+        if self.kind == "deterministic":
+            action = (action + torch.randn_like(action) * self.scheduled_value("noise")).clamp(-1, 1)
+        return self.epsilon_greedy(lambda: action, observation, mask)
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        metrics, info = self.step(self.loss_inputs(batch))
+        self.reprioritize(batch, info)
+        return metrics
 
 
-def _of_rollouts(text: str) -> bool:
-    return any(f'"{name}"' in text for name in ("advantage", "value_target"))
+class OnPolicyTorchRL(AroundLoss, FromRollouts):
+    """An agent with a ``LossModule`` that learns from the data that its present policy has gathered."""
 
+    def __init__(self, config: TorchRLConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
+        super().__init__(config, interface, total_frames, device)
+        self.build()
+        if self.kind != "actor":
+            raise ConfigError(f"agent.networks: data=rollout needs a network of kind actor, not {self.kind}")
 
-def _heads(names: Iterable[str]) -> list[str]:
-    return sorted({name.partition(".")[0] for name in names})
+    def policy(self, explore: bool | None = None) -> Policy:
+        extras = () if explore is False else ("log_prob", "raw_action")
+
+        def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
+            seen = self.normalized(observation)
+            if not extras:
+                return {"action": self.interface.to_env(self.best(seen, mask))}
+            explores = exploring(explore)
+            how = ExplorationType.RANDOM if explores else ExplorationType.DETERMINISTIC
+            # Explores in the precision in which it learns: the ratio of a policy to itself must be one.
+            with next(iter(self.optimizers.values())).autocast(explores):
+                acted = self.act(seen, mask, how)
+            beside = {"log_prob": acted["log_prob"], "raw_action": acted["action"]}
+            return {"action": self.interface.to_env(acted["action"]), **beside}
+
+        return Policy(self.interface, act, extras, self, explore)
+
+    @torch.no_grad()
+    def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
+        """Returns active decisions as a flat batch ``[N]``, with the advantages of the loss's own value estimator."""
+        following = sequences.get("next")
+        after = following.select("terminated", "done", "action_mask", strict=False)
+        after.set("reward", self.scaled_reward(sequences))
+        after.set("observation", self.normalized(following.get("observation")))
+        entries = sequences.select("log_prob", "action_mask", strict=False).set("next", after)
+        entries.set("observation", self.normalized(sequences.get("observation")))
+        entries.set("action", sequences.get("raw_action"))
+        batch = self._kept(self.with_advantage(entries), sequences)
+        advantage = getattr(self.loss.tensor_keys, "advantage", None)
+        if self.config.normalize_advantage and advantage is not None:  # over active decisions only
+            batch.set(advantage, normalized(batch.get(advantage)))
+        return batch
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """Makes epochs of steps on minibatches in random order."""
+        c, rows = self.config, self.least(len(batch))
+        metrics: dict[str, Tensor | float] = {}
+        for _ in range(c.epochs if rows else 0):
+            sizes = nearly_equal(rows, c.minibatch_size)
+            for part in shuffled(len(batch), self.device)[: sum(sizes)].split(sizes):
+                metrics, _ = self.step(batch[part])
+                self.updates += 1
+                self.move_targets()
+        return metrics
+
+    def expected_updates(self) -> float:
+        return self.total_frames * self.config.epochs / self.config.minibatch_size
 
 
 def _brief(error: Exception) -> str:

@@ -5,35 +5,51 @@ On the same batch the losses equal those of TorchRL's ``TQCLoss``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 from torch import nn
 
-from rlstack.config.agents import TQCConfig
-from rlstack.losses import TQCLoss
-from rlstack.networks.values import ActionValue
+from rlstack.config.options import Levels, Positive, Whole
+from rlstack.config.typed import Interval
+from rlstack.losses.tqc import TQCLoss
 
-from .interface import Interface, require_continuous
-from .sac import SAC
+from .sac import SAC, SACConfig
+
+
+@dataclass
+class TQCConfig(SACConfig):
+    """The options of TQC: those of SAC with continuous actions."""
+
+    # networks
+    num_critics: Annotated[int, Interval(low=1, high=100)] = 5
+
+    # targets
+    num_quantiles: Levels = 25  # quantiles that each critic predicts
+    drop: Whole = 2  # number of largest quantiles left out per critic: more makes values more cautious
+    kappa: Positive = 1.0  # Huber threshold of the quantile loss
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critic_norm != "none":
+            raise ValueError("critic_norm is for ddpg, td3 and sac, give none")
+        if self.drop >= self.num_quantiles:
+            raise ValueError(f"drop {self.drop} leaves none of the {self.num_quantiles} num_quantiles")
 
 
 class TQC(SAC):
     """Soft actor-critic with truncated quantile critics."""
 
     Config = TQCConfig
+    ACTIONS = ("vector",)
     config: TQCConfig
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        require_continuous("tqc", interface)
 
     def build(self) -> None:
         self.CRITICS = tuple(f"critic_{k + 1}" for k in range(self.config.num_critics))
         super().build()
 
     def _new_critic(self) -> nn.Module:
-        c, size = self.config, self.interface.action.shape[-1]
-        own = self.own_network("critic", c.num_quantiles, actions=size)
-        common = (size, c.hidden, c.activation, c.layer_norm, c.join, c.num_quantiles)
-        return own or ActionValue(self.encoder("critic"), *common)
+        return self.continuous_critic(self.config.num_quantiles)
 
     def make_loss(self) -> TQCLoss:
         return TQCLoss(self.actor, self.critics, drop=self.config.drop, kappa=self.config.kappa, **self.loss_options())

@@ -8,9 +8,9 @@ that names the key::
     agent.gamma: 1.5 is outside [0, 1)
 """
 
-from rlstack.config.agents import store_options
 from rlstack.config.errors import ConfigError
 from rlstack.config.groups import conf_dir, load_group
+from rlstack.config.options import store_options
 from rlstack.config.typed import Interval, build, convert, to_plain
 
 __all__ = ["ConfigError", "Interval", "build", "conf_dir", "convert", "load_group", "to_plain"]

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rlstack.config.synonyms import synonyms
-
 RUN_ERROR_STATUS = 1
 USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells count
@@ -83,13 +81,8 @@ def _question(close: Sequence[str]) -> str:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> list[str]:
-    """Returns the candidate of that name, those that other libraries call so, or the closest one.
-
-    If none is close, up to three with a close part are returned: ``lr_actor`` for ``lrr``.
-    """
+    """Returns the candidate that is spelt most alike, or up to three with such a part: ``lr_actor`` for ``lrr``."""
     known = {str(candidate).lower(): str(candidate) for candidate in candidates}
-    if meant := [known[word] for word in (name.lower(), *synonyms(name.lower())) if word in known]:
-        return list(dict.fromkeys(meant))[:3]
     if close := difflib.get_close_matches(name.lower(), known, n=1):
         return [known[close[0]]]
     parts: dict[str, list[str]] = {}
@@ -126,10 +119,12 @@ def writing(what: object) -> Iterator[None]:
 # -- how a command ends --------------------------------------------------------------------------------------------
 
 
+def _own_message(error: Exception) -> str | None:
+    return str(error) if isinstance(error, ConfigError) else None
+
+
 @contextmanager
-def exit_in_one_line(
-    explain: Callable[[Exception], str | None] = lambda error: str(error) if isinstance(error, ConfigError) else None,
-) -> Iterator[None]:
+def exit_in_one_line(explain: Callable[[Exception], str | None] = _own_message) -> Iterator[None]:
     """Ends the process on a user's error with one line and no traceback; lets real bugs pass.
 
     With ``RLSTACK_FULL_ERROR=1`` the traceback of a user's error is shown, too. The process ends silently if its output
@@ -138,14 +133,6 @@ def exit_in_one_line(
     Args:
         explain: returns the line for an error, or None if the error is a bug.
     """
-    # Standard streams that are closed (>&-) are opened to nowhere; the next file would get their numbers.
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
     try:
         yield
         _flush()

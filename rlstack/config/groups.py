@@ -1,23 +1,80 @@
 """Finds the yaml files, and reads one option of a Hydra group without a Hydra application."""
 
-import copy
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlstack.config.errors import ConfigError, missing_option
 from rlstack.config.typed import in_words, resolve
 
+FOLDER_FLAGS = ("--config-dir", "-cd")
+
 
 def conf_dir() -> Path:
     """The folder of yaml files."""
     return Path(__file__).resolve().parents[1] / "conf"
+
+
+def own_folders(arguments: Sequence[str]) -> list[Path]:
+    """Returns the folders of yaml files that ``--config-dir`` names on a command line."""
+    joined = [entry.partition("=")[2] for entry in arguments if entry.startswith(f"{FOLDER_FLAGS[0]}=")]
+    following = [after for flag, after in pairwise(arguments) if flag in FOLDER_FLAGS]
+    return [Path(folder) for folder in [*joined, *following]]
+
+
+def folder_flags(arguments: Sequence[str]) -> str:
+    """Returns the flags ``--config-dir`` of a command line, with a space before each, for the end of another one."""
+    return "".join(f" {FOLDER_FLAGS[0]} {shlex.quote(str(folder))}" for folder in own_folders(arguments))
+
+
+def option_files(group: str, own: Sequence[Path] = ()) -> dict[str, Path]:
+    """Returns the files of a group's options by name, ``folder/name`` for those in sub-folders.
+
+    Args:
+        own: folders of the user's, whose files come before those of the same name here.
+    """
+    found: dict[str, Path] = {}
+    for folder in [conf_dir(), *reversed(own)]:
+        paths = (folder / group).rglob("*.yaml")
+        found |= {path.relative_to(folder / group).with_suffix("").as_posix(): path for path in paths}
+    return dict(sorted(found.items(), key=lambda entry: ("/" in entry[0], entry[0])))
+
+
+def inherited(name: str, files: Mapping[str, Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yields the file of an option of a group with its content, and then the files on which it builds.
+
+    Args:
+        files: see :func:`option_files`.
+    """
+    waiting = [name]
+    while waiting:
+        if (path := files.get(waiting.pop(0))) is not None:
+            content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            yield path, content
+            waiting += [base for base in content.get("defaults", []) if isinstance(base, str)]
+
+
+def default_choices(command: str) -> dict[str, str | None]:
+    """Returns the groups that a command takes, ``agent`` and so on, with their default choices."""
+    content = yaml.safe_load((conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
+    chosen = [entry for entry in content["defaults"] if isinstance(entry, dict)]
+    pairs = [(key.removeprefix("override "), value) for entry in chosen for key, value in entry.items()]
+    return {key: value for key, value in pairs if not key.startswith("optional ")}
+
+
+def installed_worlds() -> dict[str, str]:
+    """Returns the worlds that installed packages register by entry points, see :mod:`rlstack.envs.registry`."""
+    return {entry.name: entry.value for entry in metadata.entry_points(group="rlstack.envs")}
 
 
 def is_own(world: str) -> bool:
@@ -40,11 +97,10 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
     Raises:
         ConfigError: there is no such option (the message lists those there are), or the file is broken.
     """
-    options = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    options = option_files(group)
     if name not in options:
-        raise ConfigError(missing_option(group, name, options))
-    times = [path.stat().st_mtime_ns for path in conf_dir().rglob("*.yaml")]
-    root = copy.deepcopy(_composed(f"{group}/{name}", (str(conf_dir()), len(times), max(times, default=0))))
+        raise ConfigError(missing_option(group, name, list(options)))
+    root = _composed(f"{group}/{name}", conf_dir()).copy()
     OmegaConf.set_struct(root, False)
     # A file with "@package _global_" puts its content at the root instead of under its group.
     package = group.replace("/", ".")
@@ -55,11 +111,8 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
 
 
 @cache
-def _composed(name: str, changed: tuple[str, int, int]) -> DictConfig:
-    """Composes a file once, as this takes a tenth of a second.
-
-    ``changed`` has the folder of yaml files, their number, and the time of the last change to any of them.
-    """
+def _composed(name: str, folder: Path) -> DictConfig:
+    """Composes a file of a folder once, as this takes a tenth of a second."""
     return compose_config(name)
 
 
@@ -88,12 +141,11 @@ def compose_config(name: str, overrides: Sequence[str] = ()) -> DictConfig:
     """
     from hydra import compose
     from hydra.errors import HydraException
-    from yaml import YAMLError
 
     try:
         with hydra_set_aside():
             return compose(name, list(overrides))
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(f"{name}: {error}") from error
 
 

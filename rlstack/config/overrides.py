@@ -1,4 +1,4 @@
-"""Writes Python values as Hydra reads them on a command line: ``key=value``."""
+"""Overrides: writes Python values as Hydra reads them on a command line, ``key=value``, and tells which were given."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
-from hydra.errors import ConfigCompositionException
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
 from rlstack.config.errors import ConfigError, prefixed
 from rlstack.config.typed import to_plain
 
 Word: TypeAlias = str | os.PathLike[str]
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:@%+-]*", re.ASCII)
-_MAPPING = re.compile(r"((agent|env)\.[\w.]+|imitation\.expert_options)=\{.*\}$", re.DOTALL)
-_TOO_LONG = "a number of more than 300 digits"
 _CONSTANTS = ("null", "true", "false", "nan", "inf")
+_OPEN = re.compile(r"(agent|env)\.|imitation\.expert_options[.=]")
+"""Keys of groups that take more keys than the yaml files have; what is built from them checks these keys."""
 
 
 def override(key: str, value: Any) -> str:
@@ -40,73 +40,12 @@ def _written(value: Any) -> str:
         return f"[{','.join(map(_written, value))}]"
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) and value.lower() not in _CONSTANTS else quoted(value)
-    if isinstance(value, int) and abs(value) > 1e300:
-        raise ConfigError(_TOO_LONG)
     return "null" if value is None else str(value).lower()
 
 
-def readable(entry: str) -> str:
-    """Returns what was typed as Hydra takes it: quoted if it has letters beyond ASCII, and without other syntax.
-
-    An override that sets a mapping of :data:`_MAPPING` is opened, so that it may have other keys than those there.
-
-    Raises:
-        ConfigError: a number has so many digits that no float is as large.
-    """
-    key, _, value = entry.partition("=")
-    if re.search(r"\b\d{301,}\b", value):
-        raise ConfigError(f"{key.lstrip('+~')}: {_TOO_LONG}")
-    if not value.isascii() and set(value).isdisjoint("'\"[]{}(),=$"):
-        return f"{key}={quoted(value)}"
-    return f"++{entry}" if _MAPPING.match(entry) else entry
-
-
-def replace_mappings(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Sets the options of agent and world to the mappings of some overrides, which Hydra has merged into others.
-
-    Args:
-        cfg: configuration that was composed with the overrides, which is changed.
-        overrides: in their order; those after a mapping change it further.
-    """
-    replaced: list[str] = []
-    for entry in overrides:
-        key, whole = entry.lstrip("+~").partition("=")[0], _MAPPING.match(entry.lstrip("+")) is not None
-        if not whole and not any(f"{key}.".startswith(f"{other}.") for other in replaced):
-            continue
-        told = OverridesParser.create().parse_override(entry)
-        parent, _, name = key.rpartition(".")
-        with open_dict(cfg):
-            if told.is_delete():
-                OmegaConf.select(cfg, parent).pop(name, None)
-            else:
-                OmegaConf.update(cfg, key, told.value(), merge=False)
-        replaced += [key] if whole else []
-
-
-def set_value(cfg: DictConfig, entry: str, value: Any) -> None:
-    """Sets a Python value in a configuration as Hydra and :func:`replace_mappings` would do it with its override.
-
-    Raises:
-        ConfigCompositionException: there is no such key, and the override does not begin with ``+``.
-    """
-    key, whole = entry.lstrip("+").partition("=")[0], _MAPPING.match(entry.lstrip("+")) is not None
-    try:
-        OmegaConf.update(cfg, key, value, merge=not whole, force_add=entry.startswith("+"))
-    except (ConfigAttributeError, ConfigKeyError) as error:
-        raise ConfigCompositionException(f"{key}: cannot be set") from error
-
-
-def given_overrides() -> list[str]:
-    """Returns the overrides that the user gave on the command line, or from Python; none outside a command."""
-    from hydra.core.hydra_config import HydraConfig
-
-    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
-
-
-def given_keys(group: str = "") -> set[str]:
-    """Returns the names of a group's keys, or of the outermost, on the command line that composed the configuration."""
-    keys, above = [entry.lstrip("+~").partition("=")[0] for entry in given_overrides()], f"{group}." if group else ""
-    return {key.removeprefix(above).split(".")[0] for key in keys if key.startswith(above)}
+def quoted(word: str) -> str:
+    """Quotes a word with any characters as the value of an override."""
+    return QuotedString(word, Quote.single).with_quotes()
 
 
 def word(value: Word) -> str:
@@ -120,6 +59,37 @@ def word(value: Word) -> str:
     return os.fspath(value)
 
 
-def quoted(word: str) -> str:
-    """Quotes a word with any characters as the value of an override."""
-    return QuotedString(word, Quote.single).with_quotes()
+def readable(entry: str) -> list[str]:
+    """Returns an override as Hydra takes it: text with letters beyond ASCII in quotes, keys of open groups with ``++``.
+
+    A mapping in an open group replaces what was there, with which Hydra would merge it.
+    """
+    key, equals, value = entry.partition("=")
+    if not value.isascii() and set(value).isdisjoint("'\"[]{}(),=$"):
+        entry = f"{key}={quoted(value)}"
+    if not _OPEN.match(entry) or not equals:
+        return [entry]
+    return [f"++{key}=null", f"++{entry}"] if value.startswith("{") else [f"++{entry}"]
+
+
+def assign_again(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Assigns the values of open groups once more, in order: a sweeper keeps only the last override of each key."""
+    for entry in OverridesParser.create().parse_overrides(list(overrides)):
+        if _OPEN.match(str(entry.input_line).lstrip("+")) and not entry.is_delete():
+            OmegaConf.update(cfg, entry.key_or_group, entry.value(), merge=False, force_add=True)
+
+
+def given_overrides() -> list[str]:
+    """Returns the overrides that the user gave on the command line, or from Python; none outside a command."""
+    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+
+
+def given_keys(group: str = "") -> set[str]:
+    """Returns the names of a group's keys, or of the outermost, on the command line that composed the configuration."""
+    keys, above = [entry.lstrip("+~").partition("=")[0] for entry in given_overrides()], f"{group}." if group else ""
+    return {key.removeprefix(above).split(".")[0] for key in keys if key.startswith(above)}
+
+
+def in_sweep() -> bool:
+    """Returns whether this process is a job of ``-m``."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN

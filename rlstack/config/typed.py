@@ -47,7 +47,7 @@ class Interval:
     why: str = ""
 
     def __contains__(self, value: float) -> bool:
-        if not math.isfinite(value):
+        if value != value or abs(value) == math.inf:
             return False
         above = self.low is None or value > self.low or (value == self.low and not self.open_low)
         below = self.high is None or value < self.high or (value == self.high and not self.open_high)
@@ -60,8 +60,7 @@ class Interval:
 
     def refusal(self, key: str, value: float) -> str:
         """Returns the message about a number outside the interval."""
-        shown = repr(value) if abs(value) < 1e20 else f"{value:g}"
-        return f"{key}: {shown} is outside {self}{f' ({self.why})' if self.why else ''}"
+        return f"{key}: {reprlib.repr(value)} is outside {self}{f' ({self.why})' if self.why else ''}"
 
 
 def build(cls: type[T], mapping: Mapping[str, Any] | DictConfig, where: str = "") -> T:
@@ -91,11 +90,10 @@ def build(cls: type[T], mapping: Mapping[str, Any] | DictConfig, where: str = ""
     values: dict[str, Any] = {}
     for name, field in fields.items():
         key, value = _join(where, name), mapping.get(name, MISSING)
-        if isinstance(value, str) and value == MISSING:
-            if name in mapping or field.default is field.default_factory is dataclasses.MISSING:
-                raise ConfigError(f"{key}: missing, expected {in_words(hints[name])}")
-            continue
-        values[name] = convert(hints[name], value, key)
+        if not (isinstance(value, str) and value == MISSING):
+            values[name] = convert(hints[name], value, key)
+        elif name in mapping or field.default is field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{key}: missing, expected {in_words(hints[name])}")
     try:
         return cls(**values)
     except ConfigError:
@@ -156,22 +154,17 @@ def convert(hint: Any, value: Any, key: str) -> Any:
             if isinstance(interval, Interval) and value not in interval:
                 raise ConfigError(interval.refusal(key, value))
         return value
-    if hint is Any:
+    if hint is Any or (isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, hint)):
         return value
+    if not _fits(hint, value):
+        guess = did_you_mean(value, _words_of(hint)) if isinstance(value, str) else ""
+        raise ConfigError(f"{key}: {guess}expected {in_words(hint)}, got {_show(value)}")
     if origin in _UNIONS:
         # An exact type first, so that 1.0 stays a float.
-        fitting = sorted((o for o in args if _fits(o, value)), key=lambda option: _base(option) is not type(value))
-        if not fitting:
-            raise _wrong_type(hint, value, key)
-        if get_origin(fitting[0]) is Literal:
-            return _one_of(get_args(fitting[0]), value, key, hint)
-        return convert(fitting[0], value, key)
-    if origin is Literal:
-        return _one_of(args, value, key, hint)
+        fitting = [option for option in args if _fits(option, value)]
+        return convert(min(fitting, key=lambda option: _base(option) is not type(value)), value, key)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return value if isinstance(value, hint) else build(hint, value, key)
-    if not _fits(hint, value):
-        raise _wrong_type(hint, value, key)
+        return build(hint, value, key)
     if origin in (dict, Mapping):
         return {convert(args[0], k, f"key of {key}"): convert(args[1], v, _join(key, k)) for k, v in value.items()}
     if origin in (list, Sequence, tuple):
@@ -183,19 +176,13 @@ def convert(hint: Any, value: Any, key: str) -> Any:
     return hint(value) if hint in (int, float) else value
 
 
-def _one_of(choices: tuple[Any, ...], value: Any, key: str, hint: Any) -> Any:
-    for choice in choices:
-        if type(choice) is type(value) and choice == value:  # True == 1, but True is not a valid 1
-            return choice
-    guess = did_you_mean(value, [c for c in choices if isinstance(c, str)]) if isinstance(value, str) else ""
-    raise ConfigError(f"{key}: {guess}expected {in_words(hint)}, got {_show(value)}")
-
-
 def _fits(hint: Any, value: Any) -> bool:
     """Returns True if ``value`` has the outer type of ``hint``; its content is checked during conversion."""
     base = _base(hint)
-    if base is Literal:
-        return any(type(choice) is type(value) for choice in get_args(hint))
+    if base in _UNIONS:
+        return any(_fits(option, value) for option in get_args(hint))
+    if base is Literal:  # True == 1, but True is not a valid 1
+        return any(type(choice) is type(value) and choice == value for choice in get_args(hint))
     if base is float:
         return type(value) in (int, float)
     if base is int:
@@ -216,8 +203,11 @@ def _base(hint: Any) -> Any:
     return _base(get_args(hint)[0]) if origin is Annotated else origin or hint
 
 
-def _wrong_type(hint: Any, value: Any, key: str) -> ConfigError:
-    return ConfigError(f"{key}: expected {in_words(hint)}, got {_show(value)}")
+def _words_of(hint: Any) -> list[str]:
+    """Returns the words that a type, or a part of a union, admits."""
+    if _base(hint) in _UNIONS:
+        return [word for option in get_args(hint) for word in _words_of(option)]
+    return [word for word in get_args(hint) if isinstance(word, str)] if get_origin(hint) is Literal else []
 
 
 def in_words(hint: Any) -> str:

@@ -24,7 +24,7 @@ from rlstack.config import ConfigError
 from rlstack.data.devices import indexed
 from rlstack.envs.tensordicts import unchecked
 
-from .samplers import SumTreeSampler, UniformSampler
+from .samplers import SumTreeSampler, UniformSampler, make_sampler
 
 Leaves = dict[str, Any]
 """Tensors by key, nested as in the tensordict they come from."""
@@ -382,7 +382,7 @@ def make_replay(
     *,
     storage: Literal["LazyTensorStorage", "LazyMemmapStorage"] = "LazyTensorStorage",
     directory: Path | str | None = None,
-    sampler: Literal["uniform", "prioritized"] = "uniform",
+    sampler: str = "uniform",
     alpha: float = 0.6,
     eps: float = 1e-6,
     steps: int = 1,
@@ -396,8 +396,7 @@ def make_replay(
         storage_device: device of the storage and the random numbers; default: ``device``. Files are read by the CPU.
         storage: :class:`TensorRows` or :class:`MemmapRows`, by the name of its base class in TorchRL.
         directory: see :class:`MemmapRows`.
-        sampler: TorchRL's ``RandomSampler`` or a :class:`SumTreeSampler`.
-        alpha, eps: see :class:`SumTreeSampler`.
+        sampler: see :func:`make_sampler`, as for ``alpha`` and ``eps``.
         steps: length of each entry, for sequences; capacity and batch size then count steps, and are rounded down.
     """
     capacity, batch_size = capacity // steps, batch_size // steps
@@ -410,8 +409,7 @@ def make_replay(
         rows = MemmapRows(capacity, directory=directory, sample_device=device)
     else:
         rows = TensorRows(capacity, device=device if storage_device is None else storage_device, sample_device=device)
-    prioritized = sampler == "prioritized"
-    draws = SumTreeSampler(capacity, alpha, eps=eps, device=rows.device) if prioritized else UniformSampler()
+    draws = make_sampler(sampler, capacity=capacity, alpha=alpha, eps=eps, device=rows.device)
     return Replay(storage=rows, sampler=draws, batch_size=batch_size, steps=steps)
 
 

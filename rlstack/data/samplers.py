@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torchrl.data import Storage
 from torchrl.data.replay_buffers import RandomSampler, Sampler
 
 from rlstack.config import ConfigError
+from rlstack.envs.named import found
 from rlstack.envs.waiting import looks_are_free
 from rlstack.envs.whole_files import replacing
 
@@ -130,6 +132,35 @@ class SumTreeSampler(Sampler):
 
     def _stored(self, priority: Tensor) -> Tensor:
         return (priority + self.eps) ** self.alpha
+
+
+def make_sampler(name: str, **options: Any) -> Sampler:
+    """Makes a sampler.
+
+    Args:
+        name: ``uniform``: TorchRL's ``RandomSampler``; ``prioritized``: a :class:`SumTreeSampler`; or
+            ``package.module:Class``, a subclass of TorchRL's ``Sampler``.
+        options: ``capacity``, ``alpha``, ``eps`` and ``device`` as for a :class:`SumTreeSampler`; a constructor gets
+            those that it names.
+
+    Raises:
+        ConfigError: there is no such sampler.
+    """
+    kinds: dict[str, Any] = {"uniform": UniformSampler, "prioritized": SumTreeSampler}
+    try:
+        kind = kinds[name] if name in kinds else found(name)
+    except ValueError as error:
+        raise ConfigError(f"agent.replay.sampler: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Sampler)):
+        raise ConfigError(f"agent.replay.sampler: {name} is not a torchrl.data.replay_buffers.Sampler")
+    known = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
+    options |= {"max_capacity": options["capacity"], "beta": 0.4}
+    return kind(**{key: value for key, value in options.items() if key in known})
+
+
+def takes_priorities(sampler: Any) -> bool:
+    """Returns whether a sampler uses the errors of what it drew."""
+    return getattr(type(sampler), "update_priority", Sampler.update_priority) is not Sampler.update_priority
 
 
 def importance_weights(priority: Tensor, beta: float) -> Tensor:

@@ -26,38 +26,33 @@ def read(path: str | Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(check_regular(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or "it is not JSON"
-        raise ConfigError(f"compare: {path} cannot be read ({reason})") from None
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != SCHEMA:
-        raise ConfigError(f"compare: {path} has the schema {schema!r}, only {SCHEMA!r} can be compared")
-    if missing := {"subject", "config", "tests"} - content.keys():
-        raise ConfigError(f"compare: {path} is not a whole diagnosis, it lacks {', '.join(sorted(missing))}")
-    try:
-        list(lines(content, content, path))
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ConfigError(f"compare: {path} is not a whole diagnosis, a part of it is of another kind") from None
-    return content
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {content['schema']!r}, not {SCHEMA!r}")
+        list(lines(content, content, path))  # every part is there
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise ConfigError(f"compare: {path} is not a whole diagnosis ({reason})") from None
+    result: dict[str, Any] = content
+    return result
 
 
 def measures(diagnosis: Mapping[str, Any]) -> dict[str, tuple[float, bool]]:
     """Returns the comparable numbers by name, each with whether more is better."""
-    found: dict[str, tuple[float, bool]] = {}
+    numbers: dict[str, tuple[float, bool]] = {}
     for test, values in diagnosis["tests"].items():
         for name, value in values.items():
             if name.endswith(("per_second", "real_time_factor", "gpu_percent")):
-                found[f"{test}.{name}"] = value, True
+                numbers[f"{test}.{name}"] = value, True
             elif name.startswith("ms_per_") or (name.endswith("_ms") and not isinstance(value, Mapping)):
-                found[f"{test}.{name}"] = value, False
+                numbers[f"{test}.{name}"] = value, False
         # Parts are compared per frame, since longer iterations do not make a run slower.
         frames = values.get("frames_per_iteration")
         unit, scale = (" ms", 1.0) if frames is None else (" s per million frames", 1e6 / frames)
         parts = values.get(_PARTS.get(test, ""), {})
-        found |= {f"{test}.{name}{unit}": (scale * took, False) for name, took in parts.items()}
+        numbers |= {f"{test}.{name}{unit}": (scale * took, False) for name, took in parts.items()}
         if "gpu_peak_memory_mb" in values:
-            found[f"{test}.gpu_peak_memory_mb"] = values["gpu_peak_memory_mb"], False
-    return found
+            numbers[f"{test}.gpu_peak_memory_mb"] = values["gpu_peak_memory_mb"], False
+    return numbers
 
 
 def changes(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[dict[str, Any]]:

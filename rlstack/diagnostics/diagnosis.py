@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ from rlstack.agents.legacy import Legacy
 from rlstack.config import ConfigError, to_plain
 from rlstack.envs.working import counted
 from rlstack.runs.seeding import seed_everything
-from rlstack.training.environment import instruction_set, processor
+from rlstack.training.environment import environment
 
 from .comparison import SCHEMA
 from .findings import verdict
@@ -34,7 +33,9 @@ _WITHOUT_LEARNING = ("env", "inference")
 
 
 def diagnose(
-    measured: MeasuredTraining, test: str = "all", tell: Callable[[str, dict[str, Any]], Any] = lambda name, found: None
+    measured: MeasuredTraining,
+    test: str = "all",
+    tell: Callable[[str, dict[str, Any]], Any] = lambda name, record: None,
 ) -> dict[str, Any]:
     """Measures a training.
 
@@ -61,25 +62,19 @@ def diagnose(
         tell(name, results[name])
     alone = measured.device.type == "cpu" and not measured.processes  # this process's CPU threads do all the work
     used = (time.process_time() - cpu) / (time.perf_counter() - wall) if alone else None
-    machine = {
-        "processor": processor(),
-        "instruction_set": instruction_set(),
-        "cores": cores(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu_share": used,
-    }
+    here = environment()
+    machine = {name: here[name] for name in ("processor", "instruction_set", "gpu")} | here["versions"]
+    machine |= {"cores": cores(), "cpu_share": used}
     options = {name: to_plain(getattr(config, name)) for name in ("agent", "env", "collector", "log_every")}
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "schema": SCHEMA,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "created": here["started"],
         "subject": described(measured),
         "machine": machine,
         "config": options,
         "tests": results,
     }
-    return {**found, "verdict": [to_plain(advice) for advice in verdict(found)]}
+    return {**record, "verdict": [to_plain(advice) for advice in verdict(record)]}
 
 
 def described(measured: MeasuredTraining) -> dict[str, Any]:

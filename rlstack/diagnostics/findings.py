@@ -112,11 +112,11 @@ class VerdictRules:
 
     def worlds(self) -> Iterator[Advice]:
         """Advises on the number of worlds, on compiling them, and on stepping them in other processes."""
-        found, share = self.tests.get("env"), self.share("simulation")
+        measurements, share = self.tests.get("env"), self.share("simulation")
         collected = self.share("simulation", "opponents", "policy", "store")
-        if found is not None and (collected is None or collected >= _NOTABLE):
-            now, option = found["num_worlds"], self.subject["size_option"]
-            if (better := best_setting(found["sweep"], "num_worlds", "steps_per_second", now)) is not None:
+        if measurements is not None and (collected is None or collected >= _NOTABLE):
+            now, option = measurements["num_worlds"], self.subject["size_option"]
+            if (better := best_setting(measurements["sweep"], "num_worlds", "steps_per_second", now)) is not None:
                 point, factor = better
                 many, rate = point["num_worlds"], point["steps_per_second"]
                 text = f"{many:,} worlds make {factor:.1f} times as many steps a second as {now:,} ({rate:,.0f})"
@@ -128,11 +128,11 @@ class VerdictRules:
         if self.config["env"].get("compiled") is False:
             text = "the simulation can be compiled, which takes its minutes once; not measured"
             yield Advice(text, "env.compiled=true")
-        if found is not None and self.config["env"].get("workers") == 0 and self.machine["cores"] > 1:
-            alone = 1e3 * found["ms_per_step"] / found["num_worlds"]
+        if measurements is not None and self.config["env"].get("workers") == 0 and self.machine["cores"] > 1:
+            alone = 1e3 * measurements["ms_per_step"] / measurements["num_worlds"]
             if alone >= 200:  # microseconds; below them processes cost more than they save
                 text = f"an environment takes {alone:,.0f} us a step: processes can share them; not measured"
-                yield Advice(text, f"env.workers={min(self.machine['cores'], found['num_worlds'])}")
+                yield Advice(text, f"env.workers={min(self.machine['cores'], measurements['num_worlds'])}")
 
     def observations(self) -> Iterator[Advice]:
         whole = sum(self.parts.values())
@@ -142,11 +142,13 @@ class VerdictRules:
                 yield Advice(f"{what} takes longer than simulating ({share:.0%} of an iteration)")
 
     def larger_batches(self) -> Iterator[Advice]:
-        found, share, config = self.tests.get("learn"), self.share("learn"), self.config["agent"]
-        if found is None or not found["sweep"] or (share is not None and share < _NOTABLE):
+        measurements, share, config = self.tests.get("learn"), self.share("learn"), self.config["agent"]
+        if measurements is None or not measurements["sweep"] or (share is not None and share < _NOTABLE):
             return
-        now = min((point["batch"] for point in found["sweep"]), key=lambda size: abs(size - found["batch"]))
-        better = best_setting(found["sweep"], "batch", "samples_per_second", now)
+        now = min(
+            (point["batch"] for point in measurements["sweep"]), key=lambda size: abs(size - measurements["batch"])
+        )
+        better = best_setting(measurements["sweep"], "batch", "samples_per_second", now)
         if better is None or (many := better[0]["batch"]) < now:
             return
         factor = better[1]
@@ -222,11 +224,11 @@ class VerdictRules:
             yield Advice(f"logging takes {logging:.0%}", option, whole_gain(logging, 4))
 
     def acting(self) -> Iterator[Advice]:
-        share, found, option = self.share("policy"), self.tests.get("inference"), self.subject["size_option"]
-        if share is None or share < _NOTABLE or found is None:
+        share, measurements, option = self.share("policy"), self.tests.get("inference"), self.subject["size_option"]
+        if share is None or share < _NOTABLE or measurements is None:
             return
-        better = best_setting(found["sweep"], "batch", "decisions_per_second", found["batch"])
-        if better is None or better[0]["batch"] < found["batch"]:
+        better = best_setting(measurements["sweep"], "batch", "decisions_per_second", measurements["batch"])
+        if better is None or better[0]["batch"] < measurements["batch"]:
             text = f"the policy takes {share:.0%}, whatever the number of worlds: smaller networks act sooner"
             yield Advice(text, "agent.hidden")
         else:

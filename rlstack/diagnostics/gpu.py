@@ -38,23 +38,23 @@ def measure_gpu(measured: MeasuredTraining) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats(measured.device)
     watch = GpuWatch(measured.device, every=0.1)
     with timed_run(measured, around=_watching(watch)) as run:
-        found = {
+        measurements = {
             **watch.read(),
             "gpu_peak_memory_mb": torch.cuda.max_memory_allocated(measured.device) / 1e6,
             "frames_per_second": summary(run.iterations)["frames_per_second"],
         }
         if not watch.sees_utilisation:
-            found["note"] = f"utilisation {needs('gpu')}"
+            measurements["note"] = f"utilisation {needs('gpu')}"
         collector = make_collector(run.env, run.agent.policy(explore=True), _STEPS)
         batches = iter(collector)
         next(batches)
         try:
-            found["step"] = _inspected(measured, lambda: next(batches), _STEPS)
+            measurements["step"] = _inspected(measured, lambda: next(batches), _STEPS)
         finally:
             collector.shutdown(close_env=False)
         if (update := run.update_of(1)) is not None:
-            found["update"] = _inspected(measured, lambda: [update[1]() for _ in range(_UPDATES)], _UPDATES)
-    return found
+            measurements["update"] = _inspected(measured, lambda: [update[1]() for _ in range(_UPDATES)], _UPDATES)
+    return measurements
 
 
 @contextmanager

@@ -72,13 +72,9 @@ def _learn(found: Found) -> Iterator[str]:
     yield _pairs(found, named)
     whole = found["ms_per_update"]
     yield from _bars((name, f"{number(took)} ms", took / whole, "") for name, took in found["parts_ms"].items())
-    if found["beside_ms"]:
-        beside = ", ".join(f"{name} {number(took)} ms" for name, took in found["beside_ms"].items())
-        yield f"  once per batch of data, besides: {beside}"
     if products := found.get("matrix_products"):
-        mflop, gflops, took = (number(products[key]) for key in ("mflop", "gflops", "ms"))
-        yield f"  matrix products: {mflop} MFLOP, which take {took} ms at this machine's {gflops} GFLOP/s;"
-        yield f"    they are an unavoidable {products['share']:.0%} of an update's time"
+        mflop, gflops, share = number(products["mflop"]), number(products["gflops"]), products["share"]
+        yield f"  matrix products: {mflop} MFLOP at {gflops} GFLOP/s, which take {share:.0%} of an update's time"
     titles = {"batch": "samples", "ms_per_update": "ms per update", "samples_per_second": "samples/s"}
     yield from _sweep(found["sweep"], titles, found["batch"])
     yield from _threads(found)

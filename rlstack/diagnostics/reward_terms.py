@@ -115,7 +115,7 @@ def draw_episode(episode: RewardBreakdown, path: Path, title: str = "") -> None:
             right.axhline(-row, color="0.8", lw=0.5, zorder=0)
         left.set(xlabel="step", ylabel="sum of rewards", title="each term summed up so far")
         labels = [f"{name}  ±{np.abs(values).max():.3g}" for name, values in ranked]
-        right.set_yticks([-row for row in range(len(ranked))], labels, parse_math=False)
+        right.set_yticks([-row for row in range(len(ranked))], labels)
         right.set(xlabel="step", title="reward of every step, each term to its own scale")
 
 

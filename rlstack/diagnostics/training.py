@@ -1,31 +1,29 @@
-"""Times the parts of an iteration and of an update while the training loop runs."""
+"""Times the parts of an iteration while the training loop runs, and profiles its updates."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-import importlib
 import io
-import math
+import pkgutil
+import re
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torch.utils.benchmark import Timer
-from torch.utils.flop_counter import FlopCounterMode
+from torch.profiler import ProfilerActivity, profile
 from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.on_policy import FromRollouts
-from rlstack.agents.optimizer import Optimizer
-from rlstack.agents.torchrl import AroundLoss
 from rlstack.data.graphs import GRAPHS
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.hooks import Hook
@@ -49,9 +47,12 @@ PARTS = {
     OTHER: "everything else",
 }
 """The parts of an iteration in order, with the functions that belong to each."""
-_UPDATE_PARTS = ("sample", "forward, loss", "backward", "clip", "optimiser", "targets", OTHER)
-_LOSSES = ("critic_loss", "actor_loss", "alpha_loss", "forward")  # methods that compute losses
-_BESIDE = ("advantages", "memory")  # once for a batch of data
+_UPDATE_PARTS = {
+    "backward": ("autograd::engine::evaluate_function",),
+    "optimiser": ("Optimizer.step#", "aten::_fused_"),
+}
+"""The parts of an update that torch's profiler tells apart, with the beginnings of their events' names."""
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _WORLD = {
     **{"_advance": "simulate", "_step": "simulate", "_take": "simulate"},
     **{"_restart": "reset", "_reset": "reset", "_restart_rows": "reset"},
@@ -59,7 +60,6 @@ _WORLD = {
 _PATIENCE = 60.0  # s to wait for the first update
 _NEVER = 2**62  # frames
 _FACTORS = (0.25, 1, 4, 16)  # multiples of the batch size
-_COUNTED_UPDATES = 4  # updates whose operations are counted: some agents skip networks in some updates
 
 
 class Sections(contextlib.ExitStack):
@@ -77,12 +77,11 @@ class Sections(contextlib.ExitStack):
         self._clock, self._last = clock, 0.0
         self._stack, self._closed, self._running = [OTHER], False, False
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.calls: Counter[str] = Counter()
         self.callback(self.end)
 
     def begin(self) -> None:
         """Starts counting from zero."""
-        self.seconds, self.calls = defaultdict(float), Counter()
+        self.seconds = defaultdict(float)
         self._running, self._last = True, self._clock()
 
     def end(self) -> dict[str, float]:
@@ -97,13 +96,7 @@ class Sections(contextlib.ExitStack):
         Args:
             whole: whether sections inside it count towards this one.
         """
-        own, original = vars(owner).get(attribute), getattr(owner, attribute)
-        put: Callable[..., Any]
-        take: Callable[..., Any]
-        if isinstance(owner, type):
-            put, take = functools.partial(setattr, owner), functools.partial(delattr, owner)
-        else:  # bypasses the __setattr__ of worlds and networks
-            put, take = vars(owner).__setitem__, vars(owner).pop
+        original = getattr(owner, attribute)
 
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -118,16 +111,13 @@ class Sections(contextlib.ExitStack):
                 self._closed = False
                 self._account()
                 self._stack.pop()
-                self.calls[section] += 1
 
-        put(attribute, timed)
-        self.callback(lambda: take(attribute) if own is None else put(attribute, own))
+        self.enter_context(mock.patch.object(owner, attribute, timed))
 
     def watch_named(self, name: str, section: str, whole: bool = False) -> None:
         """Assigns ``package.module:function`` or ``package.module:Class.method`` to a section."""
-        module, _, path = name.partition(":")
-        *owners, attribute = path.split(".")
-        self.watch(functools.reduce(getattr, owners, importlib.import_module(module)), attribute, section, whole)
+        owner, attribute = re.split(r"[:.](?=\w+$)", name)
+        self.watch(pkgutil.resolve_name(owner), attribute, section, whole)
 
     def _account(self) -> None:
         if self._running:
@@ -137,13 +127,13 @@ class Sections(contextlib.ExitStack):
 
 
 class Iteration(NamedTuple):
-    """Seconds, frames and updates of an iteration, and by section its seconds and calls."""
+    """Seconds of an iteration, those of its learning and of its sections, and its frames and updates."""
 
     seconds: float
+    learning: float
     frames: int
     updates: int
     parts: Mapping[str, float]
-    calls: Mapping[str, int]
 
 
 class _TimeIsUp(Exception):
@@ -156,15 +146,21 @@ class IterationTimer(Hook):
     Args:
         measured: the training.
         sections: sections that measure the run, or None.
+        profiler: profiles the learning of one more iteration at the end; or None.
 
     Attributes:
-        iterations: iterations so far, from the first with an update.
+        iterations: iterations so far, from the first with an update; the last one is profiled, if any is.
         sequences: last batch that the agent learned from.
     """
 
-    def __init__(self, measured: MeasuredTraining, sections: Sections | None) -> None:
-        self._clock, self._seconds, self._sections = measured.clock, measured.seconds, sections
-        self._spent = 0.0
+    def __init__(self, measured: MeasuredTraining, sections: Sections | None, profiler: profile | None = None) -> None:
+        self._clock, self._seconds, self._sections, self._profiler = (
+            measured.clock,
+            measured.seconds,
+            sections,
+            profiler,
+        )
+        self._spent, self._learning, self._over = 0.0, 0.0, False
         self.iterations: list[Iteration] = []
         self.sequences: TensorDictBase
 
@@ -179,20 +175,31 @@ class IterationTimer(Hook):
 
     def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
         self.sequences = sequences
+        if self._over and self._profiler is not None:
+            self._profiler.start()
+        self._began_to_learn = self._clock()
+
+    def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
+        self._learning = self._clock() - self._began_to_learn
+        if self._over and self._profiler is not None:
+            self._profiler.stop()
 
     def evaluation_due(self, training: Training) -> bool:
         return False
 
     def on_iteration(self, training: Training) -> None:
-        parts, calls = ({}, {}) if self._sections is None else (self._sections.end(), self._sections.calls)
+        parts = {} if self._sections is None else self._sections.end()
         now = self._clock()
         took, frames, updates = (a - b for a, b in zip((now, training.frames, training.agent.updates), self._before))
         is_late = now - self._first > _PATIENCE + 20 * self._seconds
         if training.agent.updates or is_late:
-            self.iterations.append(Iteration(took, int(frames), int(updates), parts, calls))
+            self.iterations.append(Iteration(took, self._learning, int(frames), int(updates), parts))
             # The first iteration warms up: it counts only if a second would take too long.
             self._spent += took if len(self.iterations) > 1 or took >= self._seconds else 0.0
-            if is_late or self._spent >= self._seconds:
+            if self._over and (updates or is_late):
+                raise _TimeIsUp
+            self._over = is_late or self._spent >= self._seconds
+            if self._over and self._profiler is None:
                 raise _TimeIsUp
         self._begin(training)
 
@@ -239,6 +246,7 @@ def timed_run(
     sections: Sections | None = None,
     watch: Callable[[Sections, Training], None] | None = None,
     around: contextlib.AbstractContextManager[Any] | None = None,
+    profiler: profile | None = None,
 ) -> Iterator[TimedRun]:
     """A context that runs the loop for some seconds from the middle of its schedules, in a temporary folder.
 
@@ -246,6 +254,7 @@ def timed_run(
         sections: sections that measure the run, or None.
         watch: function that assigns functions of the training to the sections.
         around: context that is entered while the loop runs.
+        profiler: see :class:`IterationTimer`.
     """
     config = measured.config
     config = dataclasses.replace(
@@ -255,7 +264,7 @@ def timed_run(
         checkpoint=dataclasses.replace(config.checkpoint, every=_NEVER),
         total_frames=_NEVER,
     )
-    timer = IterationTimer(measured, sections)
+    timer = IterationTimer(measured, sections, profiler)
     with (
         tempfile.TemporaryDirectory(prefix="rlstack-diagnose-", ignore_cleanup_errors=True) as folder,
         contextlib.closing(Training(config, RunDirectory(Path(folder)), measured.raw, hooks=[timer])) as training,
@@ -335,108 +344,51 @@ def summary(iterations: Sequence[Iteration]) -> dict[str, Any]:
 
 def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
     """Measures an update and its parts in milliseconds, updates and samples per second, and a sweep of batch sizes."""
-    with Sections(measured.clock) as sections, timed_run(measured, sections, _watch_updates) as run:
+    on_gpu = measured.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    profiler = profile(activities=activities, with_flops=True)
+    with timed_run(measured, profiler=profiler) as run:
         pass
-    seconds, calls, updates = Counter[str](), Counter[str](), 0
-    for iteration in run.iterations[1:] or run.iterations:
-        seconds.update(iteration.parts)
-        calls.update(iteration.calls)
-        updates += iteration.updates
-    parts = {name: 1e3 * seconds[name] / updates for name in _UPDATE_PARTS if name in seconds}
-    parts[OTHER] = 1e3 * seconds["learn"] / updates
-    took = sum(parts.values())
+    *timed, profiled = run.iterations
+    counted = timed[1:] or timed
+    took = 1e3 * sum(iteration.learning for iteration in counted) / sum(iteration.updates for iteration in counted)
     usual = run.update_of(1)
-    # Torch's counter of operations inspects the parts of every called module, and fails on TensorDictParams.
-    countable = usual is not None and not isinstance(run.agent, AroundLoss)
     batch = usual[0] if usual else run.sequences.numel()
+    events = profiler.key_averages()
+
+    def share(names: tuple[str, ...], whole: bool) -> float:
+        """Returns the share of the learning that events take, with those inside them or alone."""
+        kind = f"{'' if whole else 'self_'}{'device' if on_gpu else 'cpu'}_time_total"
+        spent = sum(getattr(event, kind) for event in events if event.key.startswith(names))
+        return min(1e-6 * float(spent) / profiled.learning, 1.0)
+
+    parts = {name: took * share(beginnings, whole=True) for name, beginnings in _UPDATE_PARTS.items()}
+    mflop = 1e-6 * sum(event.flops for event in events if event.key in _PRODUCTS) / max(profiled.updates, 1)
+    products = share(_PRODUCTS, whole=False)
+    cost = {"mflop": mflop, "gflops": mflop / (took * products) if products else 0.0, "ms": took * products}
     return {
-        "updates": updates,
+        "updates": sum(iteration.updates for iteration in counted),
         "batch": batch,
         "ms_per_update": took,
         "updates_per_second": 1e3 / took,
-        "parts_ms": parts,
-        "beside_ms": {name: 1e3 * seconds[name] / calls[name] for name in _BESIDE if calls[name]},
         "samples_per_second": 1e3 * batch / took,
-        "matrix_products": _matrix_products(measured, usual[1], took) if usual and countable else None,
+        "parts_ms": {"sampling, forward, loss, ...": took - sum(parts.values()), **parts},
+        "matrix_products": {**cost, "share": products} if products else None,
         "threads": [] if usual is None else over_threads(measured, usual[1]),
         "sweep": _sweep(measured, run),
     }
 
 
-def _watch_updates(sections: Sections, training: Training) -> None:
-    agent = training.agent
-    sections.watch(agent, "learn", "learn")
-    if not agent.compiler:
-        owner, losses = (agent, ("objective",)) if hasattr(agent, "objective") else (agent.loss, _LOSSES)
-        for name in losses:
-            if hasattr(owner, name):
-                sections.watch(owner, name, "forward, loss", whole=True)
-    sections.watch(torch.Tensor, "backward", "backward", whole=True)
-    sections.watch_named("rlstack.agents.optimizer:clip", "clip")
-    sections.watch(Optimizer, "_step", "optimiser")
-    own = {"remember": "memory", "rollout": "advantages", "sample": "sample", "prepared": "sample"}
-    for name, section in {**own, "move_targets": "targets"}.items():
-        if hasattr(agent, name):
-            sections.watch(agent, name, section)
-
-
 def _sweep(measured: MeasuredTraining, run: TimedRun) -> list[dict[str, Any]]:
     points = []
     for factor in _FACTORS:
-        found = run.update_of(factor)
-        if found is None:
+        measurable = run.update_of(factor)
+        if measurable is None:
             continue
-        samples, update = found
+        samples, update = measurable
         durations = repeat(update, measured.seconds / len(_FACTORS), measured.clock)
         took = sum(durations) / len(durations)
         points.append({"batch": samples, "ms_per_update": 1e3 * took, "samples_per_second": samples / took})
         if factor >= 1 and 4 * took > measured.seconds:
             break
     return points
-
-
-# -- the matrix products of an update ----------------------------------------------------------------------------
-
-
-def count_products(work: Callable[[], Any]) -> tuple[int, Counter[tuple[int, ...]]]:
-    """Counts floating-point operations of ``work``, and its matrix products by size.
-
-    A size is ``(batch, m, k, n)``: ``batch`` products of ``[m, k]`` and ``[k, n]`` at once. Convolutions and attention
-    count as operations, but have no size. A replayed CUDA graph shows no operations.
-    """
-    sizes = Counter[tuple[int, ...]]()
-
-    def product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
-        size = (math.prod(a[:-2]), a[-2], a[-1], b[-1])
-        sizes[size] += 1
-        return 2 * math.prod(size)
-
-    aten, added = torch.ops.aten, lambda _, a, b, *more, **options: product(a, b)
-    mapping = {aten.mm: product, aten.bmm: product, aten.addmm: added, aten.baddbmm: added}
-    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
-        work()
-    return counter.get_total_flops(), sizes
-
-
-def _matrix_products(measured: MeasuredTraining, update: Callable[[], Any], update_ms: float) -> dict[str, Any] | None:
-    """Returns the share of an update that its matrix products take, with each size timed alone on this machine.
-
-    It is a lower bound: no program with the same networks, batch and precision makes the update faster.
-    """
-    flops, sizes = count_products(lambda: [update() for _ in range(_COUNTED_UPDATES)])
-    if not sizes:
-        return None
-    seconds = 0.0
-    for (batch, m, k, n), count in sizes.items():
-        a, b = (torch.randn(batch, *shape, device=measured.device) for shape in ((m, k), (k, n)))
-        multiply = {"a": a[0], "b": b[0]} if batch == 1 else {"a": a, "b": b}
-        timer = Timer("a @ b", globals=multiply, timer=measured.clock, num_threads=torch.get_num_threads())
-        seconds += count * timer.blocked_autorange(min_run_time=measured.seconds / 4 / len(sizes)).median
-    in_products = sum(2 * math.prod(size) * count for size, count in sizes.items())
-    floor = seconds * flops / in_products / _COUNTED_UPDATES
-    return {
-        "mflop": flops / _COUNTED_UPDATES / 1e6,
-        "gflops": in_products / seconds / 1e9,
-        "ms": 1e3 * floor,
-        "share": 1e3 * floor / update_ms,
-    }

@@ -64,18 +64,18 @@ def measure_worlds(measured: MeasuredTraining) -> dict[str, Any]:
     config = measured.config.env
     with closing(measured.world()) as env:
         stepper = Stepper(env)
-        found: dict[str, Any] = _point(measured, env, stepper, measured.seconds)
-        per_second = found["steps_per_second"]
+        measurements: dict[str, Any] = _point(measured, env, stepper, measured.seconds)
+        per_second = measurements["steps_per_second"]
         group = Interface.of(env).group
-        deciding = 1.0 if group is None else int(stepper.root.get((group, "active")).sum()) / found["num_worlds"]
+        deciding = 1.0 if group is None else int(stepper.root.get((group, "active")).sum()) / measurements["num_worlds"]
         repeats = int(config.get("action_repeat") or 1)
-        found["decisions_per_second"] = deciding * per_second
+        measurements["decisions_per_second"] = deciding * per_second
         if (ticks := config.get("tick_skip")) is not None:
-            found["ticks_per_second"] = ticks * repeats * per_second
+            measurements["ticks_per_second"] = ticks * repeats * per_second
         if (simulated := stepper.seconds_simulated()) is not None:
-            found["real_time_factor"] = simulated * repeats * per_second
-        found["threads"] = over_threads(measured, stepper)
-    return {**found, **_sweep(measured, {name: found[name] for name in _POINT})}
+            measurements["real_time_factor"] = simulated * repeats * per_second
+        measurements["threads"] = over_threads(measured, stepper)
+    return {**measurements, **_sweep(measured, {name: measurements[name] for name in _POINT})}
 
 
 _POINT = ("num_worlds", "ms_per_step", "steps_per_second")
@@ -134,11 +134,11 @@ def measure_inference(measured: MeasuredTraining) -> dict[str, Any]:
 
     def point(explore: bool, rows: TensorDictBase, seconds: float) -> dict[str, Any]:
         policy, decisions = agent.policy(explore), len(rows) * deciding
-        found = percentiles(repeat(lambda: policy(rows), seconds, measured.clock, warm_up=3))
-        rate = 1e3 * decisions / found["mean_ms"]
-        return {"batch": len(rows), "decisions": decisions, **found, "decisions_per_second": rate}
+        measurements = percentiles(repeat(lambda: policy(rows), seconds, measured.clock, warm_up=3))
+        rate = 1e3 * decisions / measurements["mean_ms"]
+        return {"batch": len(rows), "decisions": decisions, **measurements, "decisions_per_second": rate}
 
-    found = {**point(True, root, seconds / 2), "greedy": point(False, root.clone(False), seconds / 2)}
+    measurements = {**point(True, root, seconds / 2), "greedy": point(False, root.clone(False), seconds / 2)}
     sweep: list[dict[str, Any]] = []
     for size in sorted({*_BATCHES, worlds}):
         rows = root[torch.arange(size, device=root.device) % worlds]
@@ -147,4 +147,4 @@ def measure_inference(measured: MeasuredTraining) -> dict[str, Any]:
         sweep.append(point(True, rows, seconds / len(_BATCHES)))
         if 4 * sweep[-1]["mean_ms"] > 1e3 * seconds:
             break
-    return {**found, "sweep": sweep}
+    return {**measurements, "sweep": sweep}

@@ -135,7 +135,7 @@ def evaluate(
             watched = [index for index in indices if index in recorded]
             titles = [f"level {levels[index]}, episode {index}" if several else f"episode {index}" for index in watched]
             rows = [index - first for index in watched]
-            recorder: EpisodeRecorder[Any, Any] | RenderedRecorder | None = None
+            recorder: EpisodeRecorder[Any] | RenderedRecorder | None = None
             recorder = hooks_of(env).recorder(rows, titles) if watched else None
             if recorder is None and first == 0 and 0 in recorded:
                 watched, rows, recorder = [0], [0], rendered(env)
@@ -267,7 +267,7 @@ def _play(
     policy: TensorDictModuleBase,
     tensordict: TensorDictBase,
     max_steps: int,
-    recorder: EpisodeRecorder[Any, Any] | RenderedRecorder | None,
+    recorder: EpisodeRecorder[Any] | RenderedRecorder | None,
     recorded: Sequence[int],
     work: Work,
     before: int,

@@ -26,22 +26,23 @@ def saved_figure(
         size: size of a panel in inches.
         sharing: options ``sharex`` and ``sharey`` of matplotlib's ``subplots``.
     """
-    from matplotlib.figure import Figure  # slow to import, and not always needed
+    from matplotlib import rc_context  # slow to import, and not always needed
+    from matplotlib.figure import Figure
 
     columns = min(columns, panels)
     rows = -(-panels // columns)
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
-    places = list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
-    for axes in places[:panels]:
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    for axes in places[panels:]:
-        axes.set_axis_off()
-    figure.suptitle(title, fontsize=11, parse_math=False)
-    yield places[:panels]
-    for axes in places[:panels]:
-        legend = axes.legend(fontsize=8).get_texts() if axes.get_legend_handles_labels()[0] else []
-        for text in (axes.title, *axes.texts, *legend):
-            text.set_parse_math(False)  # names may hold dollar signs
-    with replacing(path) as (partial,):
-        figure.savefig(partial, dpi=120)
+    with rc_context({"text.parse_math": False}):  # names may hold dollar signs
+        figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+        figure.suptitle(title, fontsize=11)
+        places = list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
+        for axes in places[panels:]:
+            axes.set_axis_off()
+        for axes in places[:panels]:
+            axes.grid(alpha=0.3)
+            axes.spines[["top", "right"]].set_visible(False)
+        yield places[:panels]
+        for axes in places[:panels]:
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=8)
+        with replacing(path) as (partial,):
+            figure.savefig(partial, dpi=120)

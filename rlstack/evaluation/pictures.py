@@ -137,7 +137,7 @@ class RecordedAnimation:
         recorder: recorder of its env.
     """
 
-    def __init__(self, episode: LiveEpisode, recorder: EpisodeRecorder[Any, Any] | RenderedRecorder) -> None:
+    def __init__(self, episode: LiveEpisode, recorder: EpisodeRecorder[Any] | RenderedRecorder) -> None:
         self._episode, self._recorder = episode, recorder
         recorder.add()
         (recording,) = recorder.recordings()

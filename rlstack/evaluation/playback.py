@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import textwrap
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 from PIL import Image
+from rich.color import Color
+from rich.console import Console, Group
+from rich.live import Live
+from rich.segment import Segment, Segments
+from rich.style import Style
+from rich.text import Text
 
 from rlstack.config.errors import writing
 from rlstack.envs.rendering.canvas import Colour, Picture, WrittenText, texts_apart
@@ -29,8 +33,6 @@ _SEEK_SECONDS = 0.2  # s per picture while an arrow key is held
 HOLD_SECONDS = 1.5
 """Seconds for which the last picture is shown."""
 _HALF_BLOCK = "\N{UPPER HALF BLOCK}"
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, without a cursor
-_HOME, _PLAIN, _CLEAR = "\x1b[H", "\x1b[0m", "\x1b[K"
 
 
 def show(
@@ -108,23 +110,21 @@ class TerminalScreen:
     """Shows pictures as coloured half blocks; a context that restores the terminal.
 
     Text that a world writes on its pictures becomes letters of the terminal, in its place if there is room, otherwise
-    below. A legend and the caption follow, a line each. Colours have 24 bits if ``$COLORTERM`` says so, otherwise the
-    nearest of 256 is shown.
+    below. A legend and the caption follow, a line each.
 
     Args:
         stream: stream of the terminal.
         present: returns the animation that is being shown.
-        environment: environment variables of the process.
     """
 
     is_open = True
 
-    def __init__(
-        self, stream: TextIO, present: Callable[[], EpisodeAnimation], environment: Mapping[str, str] = os.environ
-    ) -> None:
-        self._stream, self._present = stream, present
-        self._deep = environment.get("COLORTERM", "").lower() in ("truecolor", "24bit")
-        self._size = (0, 0)
+    def __init__(self, stream: TextIO, present: Callable[[], EpisodeAnimation]) -> None:
+        self._present = present
+        self._console = Console(file=stream, force_terminal=True)
+        self._live = Live(
+            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
         self._stack, self._texts = ExitStack(), list[WrittenText]()
 
     @property
@@ -134,43 +134,30 @@ class TerminalScreen:
 
     def __enter__(self) -> TerminalScreen:
         self._texts = self._stack.enter_context(texts_apart())
-        self._write(_ENTER)
+        self._stack.enter_context(self._live)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._write(_PLAIN + _LEAVE)
 
     def show(self, picture: Picture) -> None:
         """Shows a picture as large as fits, and the text written since the last one."""
-        columns, lines = shutil.get_terminal_size()
-        cleared = "" if self._size == (columns, lines) else "\x1b[2J"
-        self._size = columns, lines
-        line, width = "", 0
+        columns, lines = self._console.size
+        legend = Text(no_wrap=True, overflow="crop")
         for sign, words, colour in self._present().legend:
-            width += len(words) + 5
-            if width < columns:
-                line += f"\x1b[{_colour(38, _code(colour, self._deep))}m{sign}{_PLAIN} {words}   "
-        legend = [line] if line else []
-        room = max(lines - 1 - len(legend), 1)
-        rows, left = blocks(picture, columns, room, self._deep, self._texts)
+            if len(legend) + len(words) + 5 < columns:
+                legend.append(sign, Style(color=Color.from_rgb(*colour))).append(f" {words}   ")
+        last = [legend] if legend else []
+        last.append(Text(self._present().caption, no_wrap=True, overflow="crop"))
+        drawn, left = blocks(picture, columns, max(lines - len(last), 1), self._texts)
         self._texts.clear()
-        more = textwrap.wrap("   ".join(left), columns - 1)[: room - len(rows)]
-        body = "".join(f"{row}{_PLAIN}{_CLEAR}\r\n" for row in (*rows, *more, *legend))
-        self._write(f"{cleared}{_HOME}{body}{self._present().caption[: columns - 1]}{_CLEAR}")
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        self._live.update(Group(drawn, *([Text("   ".join(left))] if left else []), *last), refresh=True)
 
 
-def blocks(
-    picture: Picture, columns: int, lines: int, deep: bool = True, texts: Sequence[WrittenText] = ()
-) -> tuple[list[str], list[str]]:
+def blocks(picture: Picture, columns: int, lines: int, texts: Sequence[WrittenText] = ()) -> tuple[Segments, list[str]]:
     """Converts a picture ``[H, W, 3]`` to lines of coloured text, with its proportions, at most of the given size.
 
     Args:
-        deep: True for 24 bits of colour, False for 256 colours.
         texts: texts to be put over it.
 
     Returns the lines, and the texts for which there was no room.
@@ -178,11 +165,20 @@ def blocks(
     height, width = picture.shape[:2]
     scale = min(columns / width, 2 * lines / height)
     size = max(int(width * scale), 1), max(2 * int(height * scale / 2), 2)
-    pixels = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX))
-    codes = pixels.astype(np.int64) if deep else _indexed(pixels)
+    pixels = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX)).tolist()
     letters, left = _placed(texts, scale, size[0], size[1] // 2)
-    rows = zip(codes[0::2].tolist(), codes[1::2].tolist())
-    return [_line(*row, letters.get(index, {}), deep) for index, row in enumerate(rows)], left
+    drawn = []
+    for row, (top, bottom) in enumerate(zip(pixels[0::2], pixels[1::2])):
+        for column, (upper, lower) in enumerate(zip(top, bottom)):
+            sign, ink = letters.get(row, {}).get(column, (_HALF_BLOCK, upper))
+            drawn.append(Segment(sign, _style(tuple(ink), tuple(lower))))
+        drawn.append(Segment.line())
+    return Segments(Segment.simplify(drawn)), left
+
+
+@lru_cache(maxsize=2**16)
+def _style(ink: Colour, paper: Colour) -> Style:
+    return Style(color=Color.from_rgb(*ink), bgcolor=Color.from_rgb(*paper))
 
 
 def _placed(
@@ -204,36 +200,3 @@ def _placed(
             continue
         letters.setdefault(chosen, {}).update((start + k, (sign, text.colour)) for k, sign in enumerate(text.text))
     return letters, left
-
-
-def _line(top: list[list[int]], bottom: list[list[int]], letters: Mapping[int, tuple[str, Colour]], deep: bool) -> str:
-    parts: list[str] = []
-    ink: list[int] | None = None
-    paper: list[int] | None = None
-    for column, (upper, lower) in enumerate(zip(top, bottom)):
-        sign, wanted_ink, wanted_paper = _HALF_BLOCK, upper, lower
-        if column in letters:
-            sign, colour = letters[column]
-            wanted_ink = _code(colour, deep)
-        changes: list[tuple[int, Any, Any]] = [(38, wanted_ink, ink), (48, wanted_paper, paper)]
-        if wanted := [_colour(layer, code) for layer, code, before in changes if code != before]:
-            parts.append(f"\x1b[{';'.join(wanted)}m")
-        ink, paper = wanted_ink, wanted_paper
-        parts.append(sign)
-    return "".join(parts)
-
-
-def _code(colour: Colour, deep: bool) -> list[int]:
-    code: list[int] = (np.array(colour) if deep else _indexed(np.array(colour, np.uint8))).tolist()
-    return code
-
-
-def _colour(layer: int, code: list[int]) -> str:
-    return f"{layer};{'2' if len(code) == 3 else '5'};{';'.join(map(str, code))}"
-
-
-def _indexed(pixels: Picture) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Returns indices ``[H, W, 1]`` into the 6 x 6 x 6 cube of the 256 colours (levels 0, 95, 135, ... 255)."""
-    levels = np.where(pixels < 48, 0, np.where(pixels < 115, 1, (pixels.astype(np.int64) - 35) // 40))
-    found: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = 16 + levels @ np.array([[36], [6], [1]])
-    return found

@@ -87,11 +87,11 @@ class Evaluation:
 
     def in_words(self) -> str:
         """Returns success and return in one line, with a warning if something is wrong."""
-        found = self.summary()
-        words = [f"return {found['eval/return']:.2f}" if "eval/return" in found else "no return"]
-        if "eval/success" in found:
-            low, high = found["eval/success_low"], found["eval/success_high"]
-            words.insert(0, f"success {found['eval/success']:.3f} [{low:.3f}, {high:.3f}]")
+        summary = self.summary()
+        words = [f"return {summary['eval/return']:.2f}" if "eval/return" in summary else "no return"]
+        if "eval/success" in summary:
+            low, high = summary["eval/success_low"], summary["eval/success_high"]
+            words.insert(0, f"success {summary['eval/success']:.3f} [{low:.3f}, {high:.3f}]")
         endless = f"no episode ended within {self.max_steps:,} steps" if self.cut == len(self.levels) else ""
         return "; ".join(part for part in (", ".join(words), endless, self.trouble()) if part)
 
@@ -201,12 +201,10 @@ class Evaluation:
             }
             read = cls(columns, levels, *(content[key] for key in ("world", "options", "seed", "policy")))
             found = {int(index): str(what) for index, what in content.get("non_finite", {}).items()}
+            if any(value.dim() != 1 for value in columns.values()) or not all(isinstance(name, str) for name in levels):
+                raise ValueError("an episode holds something other than a level and numbers")
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"not a complete evaluation ({type(error).__name__}: {first_line(error)})") from None
-        if any(value.dim() != 1 for value in columns.values()):
-            raise ValueError("not a complete evaluation: an episode contains something other than numbers")
-        if not all(isinstance(level, str) for level in levels):
-            raise ValueError("not a complete evaluation: an episode's level is not a name")
         return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"), found=found)
 
     def save(self, path: str | Path) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import NormalDist
+from statistics import NormalDist, fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,9 +25,8 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     """Returns the score interval of a success rate, within [0, 1]; also valid for few trials and rates near 0 or 1.
 
     Raises:
-        ValueError: ``0 <= successes <= n`` does not hold, there are no trials, or the confidence is outside (0, 1).
+        ValueError: ``0 <= successes <= n`` does not hold, or there are no trials.
     """
-    _check_confidence(confidence)
     if not (n >= 1 and 0 <= successes <= n):
         raise ValueError(f"need 0 <= successes <= n and n >= 1, got successes={successes}, n={n}")
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
@@ -66,14 +66,11 @@ def bootstrap_interval(
         seed: seed of the resampling; the same arguments give the same interval.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: the values are not finite, or of another shape.
     """
-    _check_confidence(confidence)
     samples = _finite(values)
     if samples.ndim not in (1, 2):
         raise ValueError(f"values must be [samples] or [seeds, tasks], got shape {samples.shape}")
-    if resamples < 1:
-        raise ValueError(f"resamples must be at least 1, got {resamples}")
     rng = np.random.default_rng(seed)
     estimates = [
         statistic(np.take_along_axis(samples, rng.integers(len(samples), size=samples.shape), axis=0))
@@ -141,9 +138,13 @@ def leader(groups: Mapping[str, Sequence[float]]) -> tuple[str, str, str]:
     return first, title, f"not separated from {closest} ({words})"
 
 
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+def by_mean(groups: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
+    """Returns number of seeds, mean and ends of each group's scores by its name, the highest mean first."""
+    ranked = sorted(groups.items(), key=lambda entry: -fmean(entry[1]))
+    return {
+        name: {"seeds": str(len(scores)), "mean": fmean(scores), "minimum": min(scores), "maximum": max(scores)}
+        for name, scores in ranked
+    }
 
 
 def _finite(values: ArrayLike) -> NDArray[np.float64]:

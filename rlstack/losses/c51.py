@@ -62,18 +62,14 @@ class C51Loss(Loss):
         return project_distribution(probabilities, self.bootstrapped(tensordict, self.atoms), self.atoms)
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """Returns the loss, a scalar, and its metrics: each entry's cross entropy ``td_error`` and its ``value``."""
+        """Returns the loss, a scalar, and metrics: each entry's cross entropy ``td_error``, and the mean ``value``."""
         projected = self.target_distribution(tensordict)
         logits = self.logits(tensordict)
         logits = _of_action(logits, self.chosen(tensordict, logits.shape[-2])).to(self.atoms.dtype)
         error = cross_entropy(logits.flatten(0, -2), projected.flatten(0, -2), reduction="none")
         with torch.no_grad():
             value = self.expected(logits)
-        return self.mean(error, tensordict), {"td_error": error.detach(), "value": value}
-
-    def terms(self, tensordict: TensorDictBase) -> tuple[Metrics, Metrics]:
-        loss, metrics = self.critic_loss(tensordict)
-        return {"loss_critic": loss}, metrics | {"value": metrics["value"].mean()}
+        return self.mean(error, tensordict), {"td_error": error.detach(), "value": value.mean()}
 
 
 def project_distribution(probabilities: Tensor, target_atoms: Tensor, atoms: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, softplus
 
-from rlstack.config.agents import Squash
+from rlstack.config.options import Squash
 from rlstack.networks.actors import squashed
 from rlstack.networks.distributions import legal, masked_logits
 from rlstack.networks.values import Critics

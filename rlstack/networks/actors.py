@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlstack.config.agents import Activation, Squash
+from rlstack.config.options import Activation, Squash
 
 from .encoders import Observation, apply_linear, mlp
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchrl.data import TensorSpec
 
-from rlstack.config.agents import Activation
+from rlstack.config.options import Activation
 
 Observation: TypeAlias = Tensor | TensorDictBase
 

@@ -12,8 +12,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torchrl.data import Composite, TensorSpec
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import EncoderConfig
 from rlstack.config.errors import did_you_mean
+from rlstack.config.options import EncoderConfig
 
 from .distributions import legal
 from .encoders import FlatEncoder, ImageEncoder, ObjectSetEncoder, Observation, Scaled, is_image, mlp

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from torchrl.data import Composite, TensorSpec
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import Squash
+from rlstack.config.options import Squash
 from rlstack.envs.named import found
 
 from .actors import LOG_STD_RANGE, squashed

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlstack.config.agents import Activation
+from rlstack.config.options import Activation
 
 from .encoders import ACTIVATIONS, Observation, mlp
 from .values import StateNetwork

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rlstack.config.agents import Activation
+from rlstack.config.options import Activation
 from rlstack.envs.waiting import looks_are_free
 
 from .encoders import Layers, Observation, apply_linear, mlp

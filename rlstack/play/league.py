@@ -6,7 +6,7 @@ import fcntl
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,10 +19,10 @@ from rlstack.config.errors import writing
 from rlstack.envs.whole_files import open_to_append, write_json
 from rlstack.evaluation.evaluator import OURS
 from rlstack.files.safe_load import read_json_object
+from rlstack.play.register import without_opponents
 from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
 from rlstack.runs.loading import checkpoint_file, read_agent
 from rlstack.runs.manifest import check, sealed
-from rlstack.runs.worlds import without_opponents
 from rlstack.runs.zoo import PREFIX
 
 from .games import GameResult, Schedule
@@ -36,7 +36,6 @@ PLAYERS = "players"
 """Name of the folder with copies of the candidates, within the league's."""
 SCHEMA_VERSION = 2
 """Version 2 added candidates and commanders; in a file of version 1 every member is a player."""
-READABLE = (1, 2)
 SAVED_EVERY = 10.0
 """Seconds between two saves of a round's finished games."""
 _LOCK = ".league.lock"
@@ -191,8 +190,8 @@ class League:
         ours, theirs = signature(self.env), signature(env)
         for key in sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "name", key)):
             if ours.get(key) != theirs.get(key):
-                told = f"the league in {self.folder} plays with {ours.get(key)!r}; choose another folder"
-                raise ConfigError(f"env.{key}: {theirs.get(key)!r}, but {told}")
+                ours_is = f"the league in {self.folder} plays with {ours.get(key)!r}; choose another folder"
+                raise ConfigError(f"env.{key}: {theirs.get(key)!r}, but {ours_is}")
 
     def join(self, name: str, source: Source) -> None:
         """Adds a player unless it is a member; raises a :class:`ConfigError` if another member has this name."""
@@ -282,24 +281,20 @@ def add_candidates(
         ConfigError: a file does not exist, is in the league already or cannot act in its world, or a name is taken or
             not possible for a file.
     """
-    copies: list[Path] = []
-    with league.changing():
-        try:
-            return [_add_candidate(league, runner, name, source, note, copies) for name, source in players]
-        except ConfigError:
-            for copy in copies:
-                copy.unlink(missing_ok=True)
-            raise
+    with ExitStack() as undo, league.changing():
+        names = [_add_candidate(league, runner, name, source, note, undo) for name, source in players]
+        undo.pop_all()
+    return names
 
 
 def _add_candidate(
-    league: League, runner: GameRunner, wanted: str | None, source: Source, note: str | None, copies: list[Path]
+    league: League, runner: GameRunner, wanted: str | None, source: Source, note: str | None, undo: ExitStack
 ) -> str:
     text, options = read_source(source)
     own = [RANDOM, *runner.sides.scripted]
     if text in own:
-        told = f"pool.players=[{text}] lets candidates meet it"
-        raise ConfigError(f"players: {text!r} comes with the world and is not a candidate; {told}")
+        advice = f"pool.players=[{text}] lets candidates meet it"
+        raise ConfigError(f"players: {text!r} comes with the world and is not a candidate; {advice}")
     check_source(source, runner.sample)
     kind, path = ("rlstack", text) if text.startswith(PREFIX) else parse(with_kind(text))
     file = checkpoint_file(Path(path), options.get("which", "latest")) if kind == "rlstack" else Path(path)
@@ -321,13 +316,14 @@ def _add_candidate(
     member = LeagueMember(name, plain, utc_now(), "candidate", identified, meta=meta)
     if kind == "rlstack":
         member = replace(member, file=f"{PLAYERS}/{name}.pt")
-        copies.append(league.folder / PLAYERS / f"{name}.pt")
+        copy = league.folder / PLAYERS / f"{name}.pt"
+        undo.callback(copy.unlink, missing_ok=True)
         try:  # the parts of the checkpoint that playing needs
             state = read_agent(file)
             config = {**state["config"], "env": without_opponents(state["config"]["env"])}
             kept = {"frames": state["frames"], "agent": state["agent"], "config": config}
-            copies[-1].parent.mkdir(parents=True, exist_ok=True)
-            write_checkpoint(copies[-1], kept, state["frames"])
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_checkpoint(copy, kept, state["frames"])
         except (CheckpointError, OSError) as error:
             raise ConfigError(f"players: {error}") from None
         meta |= {"frames": state["frames"], "agent": config["agent"]["name"]}
@@ -391,8 +387,6 @@ def _content(path: Path) -> dict[str, Any]:
         raise ConfigError(f"folder: {path.parent} holds no league ({FILE}); 'init' or 'run' begins one")
     check(path)
     content = read_json_object(path)
-    version = content.get("schema_version")
-    if version not in READABLE:
-        versions = " and ".join(map(str, READABLE))
-        raise ConfigError(f"{path}: schema_version {version}, this program reads versions {versions}")
+    if (version := content.get("schema_version")) not in (1, SCHEMA_VERSION):
+        raise ConfigError(f"{path}: schema_version {version}, this program reads versions 1 and {SCHEMA_VERSION}")
     return content

@@ -58,8 +58,6 @@ class GameRunner:
         max_steps: int | None = None,
         kept: Collection[str] = (),
     ) -> None:
-        if num_worlds < 1:
-            raise ConfigError(f"num_worlds: {num_worlds} is not a positive number of worlds")
         self.world, self.options, self.num_worlds, self.device = world, dict(options), num_worlds, device
         self._kept = kept
         self.sample = self.build(1, 0)

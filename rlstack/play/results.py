@@ -264,5 +264,5 @@ def show_members(league: League) -> None:
     if shown:
         print_rows(shown, sys.stdout)
     counted = {kind: sum(row["kind"] == kind for row in rows) for kind in ("commander", "candidate", "player")}
-    told = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counted.items())
-    print(f"{told}; {len(league.games)} games, {league.ratings.kind}, in {league.folder}")
+    counts = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counted.items())
+    print(f"{counts}; {len(league.games)} games, {league.ratings.kind}, in {league.folder}")

@@ -34,12 +34,12 @@ def sides_of(env: EnvBase) -> Sides:
     name = type(env if type(hooks) is WorldHooks else hooks.innermost).__name__
     sides = hooks.sides()
     if sides is None:
-        found = []
+        names = []
         for world in envs.names():
             with suppress(ValueError):  # an installed package may be broken
                 if (other := envs.world_hooks(world)).sides is not WorldHooks.sides:
-                    found.append(other.__name__)
-        known = ", ".join(found)
+                    names.append(other.__name__)
+        known = ", ".join(names)
         raise ConfigError(f"{name} does not have two sides that play against each other; known: {known}")
     if GROUP not in env.observation_spec.keys():  # noqa: SIM118
         raise ConfigError(f"{name} has no agents under {GROUP!r}, but two sides need at least one each")

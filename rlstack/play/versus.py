@@ -15,8 +15,8 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, Interval, build
-from rlstack.config.agents import Count
 from rlstack.config.errors import prefixed
+from rlstack.config.options import Count
 from rlstack.envs.world import GROUP, World, hooks_of
 from rlstack.envs.wrappers import Wrapper
 
@@ -337,6 +337,8 @@ class ScriptedPolicy(TensorDictModuleBase):
         env: a two-sided world, with or without opponents inside.
         name: name of the player, such as Rocket's ``rule``.
     """
+
+    reads_state = True
 
     def __init__(self, env: EnvBase, name: str) -> None:
         super().__init__()

@@ -125,23 +125,23 @@ class Section:
         return self.title.lower().replace(" ", "-")
 
 
-def number(value: float | None) -> str:
-    """Formats a number with four digits, or with all digits before the decimal point."""
-    if value is None:
+def number(value: Any) -> str:
+    """Formats a number with four digits, or with all digits before the decimal point; anything else is a dash."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def interval(bounds: Iterable[float] | None) -> str:
+def interval(bounds: Iterable[Any] | None) -> str:
     """Formats two numbers as an interval."""
     return "–" if bounds is None else " to ".join(number(bound) for bound in bounds)
 
 
 def duration(seconds: float) -> str:
-    """Formats seconds as ``48 s``, ``12 min`` or ``3.4 h``."""
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+    """Formats seconds in the largest unit that gives at least two: ``48 s``, ``12 min``, ``3.4 h``, ``5 days``."""
+    sizes = {"days": 86400, "h": 3600, "min": 60}
+    unit, size = next(((unit, size) for unit, size in sizes.items() if seconds >= 2 * size), ("s", 1))
+    return f"{seconds / size:.3g} {unit}"
 
 
 def breakable(name: str) -> Markup:

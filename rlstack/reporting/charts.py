@@ -1,16 +1,22 @@
-"""Charts as SVG with the page's colours, light and dark."""
+"""Charts as SVG, drawn by matplotlib with the page's colours, light and dark."""
 
 from __future__ import annotations
 
+import io
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import matplotlib
 import numpy as np
 from markupsafe import Markup, escape
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as Outline
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
 from .blocks import shorter
 from .differences import written
@@ -18,8 +24,6 @@ from .runs import Curve, Series, StoredRun
 
 MOST = 200
 """Greatest number of points of a drawn line; longer curves average neighbours."""
-WIDTH, HEIGHT = 400.0, 240.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 10.0, 22.0, 36.0
 _DOTS = 15
 """Lines with at most this many points get a dot at each."""
 Limits = tuple[float, float]
@@ -53,20 +57,17 @@ def line_of(
 
     Returns None if no run has logged it. ``single`` adds the single runs behind the mean.
     """
-    curves = [run.curves[metric] for run in runs if metric in run.curves]
-    if not curves:
+    having = [run for run in runs if metric in run.curves]
+    if not having:
         return None
+    curves = [run.curves[metric] for run in having]
     if len(curves) > 1:
         grid, values = aligned(curves)
         faint = [thinned(curve) for curve in curves] if single else []
         return Line(label, colour, grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), faint)
-    (curve,) = curves
-    bounds = [
-        next((run.curves[metric + end] for run in runs if metric + end in run.curves), None)
-        for end in ("_low", "_high")
-    ]
-    low, high = (None if b is None or len(b.values) != len(curve.values) else thinned(b).values for b in bounds)
-    return Line(label, colour, *thinned(curve), low, high)
+    bounds = [having[0].curves.get(metric + end) for end in ("_low", "_high")]
+    low, high = (None if b is None or len(b.values) != len(curves[0].values) else thinned(b).values for b in bounds)
+    return Line(label, colour, *thinned(curves[0]), low, high)
 
 
 def aligned(curves: Sequence[Curve]) -> tuple[Series, Series]:
@@ -100,59 +101,6 @@ def thinned(curve: Curve) -> Curve:
 # -- a chart -----------------------------------------------------------------------------------------------------
 
 
-class ChartArea:
-    """The area of a chart's lines, with the scales from values to pixels and the axes."""
-
-    def __init__(self, x: Limits, y: Limits, left: float = _LEFT) -> None:
-        self.x, self.y, self.left = _widened(x), _widened(y), left
-
-    def across(self, values: Series | float) -> Series:
-        """Returns pixels from the left."""
-        share = (np.asarray(values, dtype=float) - self.x[0]) / (self.x[1] - self.x[0])
-        return self.left + share * (WIDTH - self.left - _RIGHT)
-
-    def down(self, values: Series | float) -> Series:
-        """Returns pixels from the top."""
-        share = (np.asarray(values, dtype=float) - self.y[0]) / (self.y[1] - self.y[0])
-        return HEIGHT - _BOTTOM - share * (HEIGHT - _BOTTOM - _TOP)
-
-    def path(self, x: Series, y: Series, closed: bool = False) -> str:
-        """Returns an SVG path through these points in order."""
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(self.across(x), self.down(y)))
-        return f"M{points}Z" if closed else f"M{points}"
-
-    def axes(self, names: Mapping[float, str], called: tuple[str, str]) -> str:
-        """Draws grid lines with their ``names``, the numbers below, and the titles ``called`` of the axes."""
-        right, parts = WIDTH - _RIGHT, list[str]()
-        parts.append(f'<text class="unit" x="0" y="10">{escape(called[1])}</text>')
-        parts.append(f'<text class="unit end" x="{right:g}" y="{HEIGHT - 5:g}">{escape(called[0])}</text>')
-        for value, name in names.items():
-            y = float(self.down(value))
-            parts.append(f'<path class="rule" d="M{self.left:g},{y:.1f}H{right:g}"/>')
-            parts.append(f'<text class="end" x="{self.left - 6:g}" y="{y + 3.5:.1f}">{escape(name)}</text>')
-        for value, name in labelled(ticks(self.x, 5)).items():
-            x = float(self.across(value))
-            side = "end" if x > right - 12 else "middle"
-            parts.append(f'<text class="{side}" x="{x:.1f}" y="{HEIGHT - _BOTTOM + 15:g}">{name}</text>')
-        return "".join(parts)
-
-    def drawn(self, line: Line) -> str:
-        """Draws a line with its band, dots and single runs."""
-        parts = [f'<path class="faint" d="{self.path(*curve)}"/>' for curve in line.faint if len(curve.frames) > 1]
-        if line.low is not None and line.high is not None:
-            x, y = np.concatenate([line.x, line.x[::-1]]), np.concatenate([line.low, line.high[::-1]])
-            parts.append(f'<path class="band" d="{self.path(x, y, closed=True)}"/>')
-        parts.append(f'<path class="line" d="{self.path(line.x, line.y)}" data-label="{escape(line.label)}"/>')
-        if len(line.x) <= _DOTS and line.colour is not None:
-            dots = zip(self.across(line.x), self.down(line.y))
-            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in dots]
-        for curve in line.faint:
-            if len(curve.frames) == 1:
-                ((x,), (y,)) = self.across(curve.frames), self.down(curve.values)
-                parts.append(f'<circle class="faint" cx="{x:.1f}" cy="{y:.1f}" r="2"/>')
-        return f'<g class="{"grey" if line.colour is None else f"c{line.colour}"}">{"".join(parts)}</g>'
-
-
 def chart(
     title: str,
     lines: Sequence[Line],
@@ -171,21 +119,39 @@ def chart(
         names: names of values on the y axis, instead of numbers.
         axes: titles of the axes with units; None: frames, and :func:`quantity` of the title.
     """
-    lines = [_stepped(line) for line in lines] if step else lines
-    faint = [curve for line in lines for curve in line.faint]
-    across = np.concatenate([line.x for line in lines] + [curve.frames for curve in faint])
-    shown = [part for line in lines for part in (line.y, line.low, line.high) if part is not None]
-    y = limits or _range(shown + [curve.values for curve in faint])
-    names = names or labelled(ticks(_widened(y), 5))
-    widest = max(map(len, names.values()), default=0)
-    area = ChartArea((0.0, float(across.max())), y, max(_LEFT, min(130.0, 12 + 6.2 * widest)))
-    inside = (area.left, WIDTH - _RIGHT, HEIGHT - _BOTTOM, _TOP, *area.x, *area.y)  # read by the page's script
-    return Markup(
-        f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(title)}" '
-        f'data-frame="{" ".join(f"{value:.9g}" for value in inside)}">'
-        f"{area.axes(names, axes or ('frames', quantity(title)))}{''.join(map(area.drawn, lines))}"
-        f'<path class="axis" d="M{area.left:g},{HEIGHT - _BOTTOM:g}H{WIDTH - _RIGHT:g}"/></svg>'
-    )
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(400 / 72, 240 / 72), layout="constrained")
+        area = figure.subplots()
+        for line in lines:
+            colour = _GREY if line.colour is None else _COLOURS[line.colour]
+            options: dict[str, Any] = {"color": colour, "drawstyle": "steps-post" if step else "default"}
+            if line.low is not None and line.high is not None and not step:
+                area.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0)
+            for curve in line.faint:
+                marker = "o" if len(curve.frames) == 1 else ""
+                area.plot(*curve, alpha=0.4, linewidth=0.8, marker=marker, markersize=4, **options)
+            background = line.colour is None
+            marker = "o" if len(line.x) <= _DOTS and not background else ""
+            gid = "" if background else f"line:{line.label}"
+            area.plot(line.x, line.y, linewidth=1 if background else 1.8, marker=marker, gid=gid, **options)
+        along, up = axes or ("frames", quantity(title))
+        area.set_title(up, loc="left", style="italic")
+        area.set_xlabel(along, loc="right", style="italic")
+        area.grid(axis="y")
+        low, high = limits or area.get_ylim()
+        positive = all(value >= 0 for value in area.dataLim.intervaly)
+        area.set(xlim=(0, max(area.dataLim.x1, 1e-9)), ylim=(max(low, 0.0) if positive else low, high))
+        for axis in (area.xaxis, area.yaxis):
+            axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+            axis.set_major_formatter(lambda value, _: brief(value))
+        if names:
+            area.set_yticks(list(names), list(names.values()))
+        return _svg(figure, title)
+
+
+def brief(value: float) -> str:
+    """Formats a number briefly: 0.25, 1.5k, 20M."""
+    return EngFormatter(sep="")(value).replace("\N{MINUS SIGN}", "-") if abs(value) >= 1000 else f"{value:.6g}"
 
 
 _QUANTITIES = {
@@ -228,115 +194,7 @@ def quantity(metric: str) -> str:
     return usual if group == "loss" else _QUANTITIES.get(name, usual)
 
 
-def _stepped(line: Line) -> Line:
-    if len(line.x) < 2:
-        return line
-    faint = [Curve(np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]) for x, y in line.faint]
-    x, y = np.repeat(line.x, 2)[1:], np.repeat(line.y, 2)[:-1]
-    return replace(line, x=x, y=y, low=None, high=None, faint=faint)
-
-
-def ticks(limits: Limits, most: int) -> list[float]:
-    """Returns round numbers within the limits."""
-    found = MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10]).tick_values(*limits)
-    slack = 1e-9 * (limits[1] - limits[0])
-    return [float(value) for value in found if limits[0] - slack <= value <= limits[1] + slack]
-
-
-def labelled(values: Sequence[float]) -> dict[float, str]:
-    """Formats numbers with as few digits as represent each exactly."""
-    apart = min((b - a for a, b in pairwise(values)), default=1.0)
-
-    def exact(figures: int) -> bool:
-        return all(abs(float(f"{value:.{figures}g}") - value) < 1e-3 * apart for value in values)
-
-    figures = next((count for count in range(3, 9) if exact(count)), 9)
-    return {value: _brief(value, figures) for value in values}
-
-
-def _brief(value: float, figures: int = 4) -> str:
-    """Formats a number briefly: 0.25, 1.5k, 20M."""
-    if abs(value) >= 1000:
-        return EngFormatter(sep="")(float(f"{value:.{figures}g}")).replace("\N{MINUS SIGN}", "-")
-    return f"{value:.{figures}g}"
-
-
-def _range(parts: Sequence[Series]) -> Limits:
-    everything = np.concatenate([part[np.isfinite(part)] for part in parts] or [np.zeros(1)])
-    if not len(everything):
-        return 0.0, 1.0
-    low, high = float(everything.min()), float(everything.max())
-    margin = 0.04 * (high - low)
-    return (low - margin if low < 0 else max(low - margin, 0.0)), high + margin
-
-
-def _widened(limits: Limits) -> Limits:
-    low, high = limits
-    if high - low > 1e-12 * max(abs(low), abs(high), 1e-300) and math.isfinite(high - low):
-        return low, high
-    half = 0.5 * abs(low) or 0.5
-    return low - half, high + half
-
-
 # -- parallel coordinates ----------------------------------------------------------------------------------------
-
-_TALL, _FIRST, _LAST = 300.0, 44.0, 282.0  # px: height of the picture, and the ends of an axis
-_MARGIN, _APART = 70.0, 150.0
-_CLOSE = 11.0 / (_LAST - _FIRST)
-"""Least distance between two legible marks, as a share of the axis."""
-_WIDE = 50.0
-"""Positive numbers that span this ratio get a logarithmic axis."""
-
-
-class ParallelAxis:
-    """A vertical axis: positions of values in [0, 1] from below, and marks beside it.
-
-    Numbers have a linear or logarithmic scale; other values have one position each.
-    """
-
-    def __init__(self, name: str, values: Sequence[Any]) -> None:
-        self.name, self._values = name, values
-        numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-        self.scale = "numbers" if numbers and len(set(values)) > 1 else "names"
-        if self.scale == "numbers":
-            self._low, self._high = float(min(values)), float(max(values))
-            if self._low > 0 and self._high / self._low >= _WIDE:
-                self.scale = "log"
-        self._names = list(dict.fromkeys(map(written, values)))
-
-    def place(self, value: Any) -> float:
-        """Returns the position of a value on the axis."""
-        if self.scale == "names":
-            return (self._names.index(written(value)) + 0.5) / len(self._names)
-        if self.scale == "log":
-            return (math.log(value) - math.log(self._low)) / (math.log(self._high) - math.log(self._low))
-        return (value - self._low) / (self._high - self._low)
-
-    def marks(self) -> list[tuple[float, str]]:
-        """Returns positions with the text beside them."""
-        if self.scale == "names":
-            return [((index + 0.5) / len(self._names), shorter(name, 18)) for index, name in enumerate(self._names)]
-        chosen = sorted(set(self._values))
-        if len(chosen) > 6 and self.scale == "log":
-            powers = range(math.floor(math.log10(self._low)), math.ceil(math.log10(self._high)) + 1)
-            chosen = [10.0**power for power in powers if self._low <= 10.0**power <= self._high]
-        elif len(chosen) > 6:
-            chosen = ticks((self._low, self._high), 6)
-        return [(self.place(value), _brief(value)) for value in chosen]
-
-    def drawn(self, x: float, last: bool = False) -> str:
-        """Draws the axis ``x`` pixels from the left; the last one has its marks on the right, clear of lines."""
-        name = self.name if len(self.name) <= 22 else f"…{self.name[-21:]}"
-        parts = [f'<path class="axis" d="M{x:g},{_FIRST:g}V{_LAST:g}"/>']
-        parts.append(f'<text class="middle name" x="{x:g}" y="{_FIRST - 22:g}">{escape(name)}</text>')
-        side = f'class="mark" x="{x + 6:g}"' if last else f'class="end mark" x="{x - 6:g}"'
-        free = -1.0
-        for place, text in sorted(self.marks()):
-            if place < free:
-                continue  # it would overlap the mark below
-            free = place + _CLOSE
-            parts.append(f'<text {side} y="{_from_top(place) + 3.5:.1f}">{escape(text)}</text>')
-        return "".join(parts)
 
 
 def parallel(keys: Sequence[str], rows: Sequence[Sequence[Any]], score: str, scores: Sequence[float]) -> Markup:
@@ -348,30 +206,103 @@ def parallel(keys: Sequence[str], rows: Sequence[Sequence[Any]], score: str, sco
         score: name of the last axis.
         scores: score of each group; it colours the lines, the best in front.
     """
-    axes = [*(ParallelAxis(key, [row[index] for row in rows]) for index, key in enumerate(keys))]
-    axes.append(ParallelAxis(score, list(scores)))
-    low, high = min(scores), max(scores)
-    width = 2 * _MARGIN + _APART * len(keys)
-    lines = []
-    for row, result in sorted(zip(rows, scores), key=lambda entry: entry[1]):
-        places = [axis.place(value) for axis, value in zip(axes, (*row, result))]
-        points = [(_MARGIN + _APART * index, _from_top(place)) for index, place in enumerate(places)]
-        path = f"M{points[0][0]:g},{points[0][1]:.1f}"
-        for (x0, y0), (x1, y1) in pairwise(points):
-            bend = 0.4 * (x1 - x0)
-            path += f"C{x0 + bend:g},{y0:.1f} {x1 - bend:g},{y1:.1f} {x1:g},{y1:.1f}"
-        share = (result - low) / (high - low) if high > low else 1.0
-        told = ", ".join(f"{key} {written(value)}" for key, value in zip(keys, row))
-        lines.append(
-            f'<path class="sweep" style="--share:{share:.0%}" d="{path}">'
-            f"<title>{escape(told)}: {escape(score)} {result:.4g}</title></path>"
-        )
-    drawn = "".join(axis.drawn(_MARGIN + _APART * index, index == len(keys)) for index, axis in enumerate(axes))
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=((140 + 150 * len(keys)) / 72, 300 / 72))
+        area = figure.add_axes((0, 0, 1, 1), xlim=(-0.5, len(keys) + 0.5), ylim=(-0.08, 1.15))
+        area.set_axis_off()
+        places = []
+        for x, (name, values) in enumerate(zip([*keys, score], [*zip(*rows), scores])):
+            there, marks = axis_of(values)
+            places.append(there)
+            area.plot([x, x], [0, 1], color=_DIM, linewidth=1)
+            area.text(x, 1.08, name if len(name) <= 22 else f"…{name[-21:]}", ha="center", weight="bold", color=_INK)
+            side = {"ha": "left", "x": x + 0.04} if x == len(keys) else {"ha": "right", "x": x - 0.04}
+            for place, text in marks:
+                area.text(y=place, s=text, va="center", color=_INK, **side)  # type: ignore[arg-type]
+        for row, result, *points in sorted(zip(rows, scores, *places), key=lambda entry: entry[1]):
+            corners: list[tuple[float, float]] = [(0.0, points[0])]
+            for x, (y0, y1) in enumerate(pairwise(points)):
+                corners += [(x + 0.4, y0), (x + 0.6, y1), (x + 1.0, y1)]
+            outline = Outline(corners, [Outline.MOVETO, *[Outline.CURVE4] * (len(corners) - 1)])
+            options = ", ".join(f"{key} {written(value)}" for key, value in zip(keys, row))
+            colour = f"#c001{round(100 * points[-1]):02x}"
+            gid = f"title:{options}: {score} {result:.4g}"
+            area.add_patch(PathPatch(outline, fill=False, edgecolor=colour, linewidth=1.8, gid=gid))
+        width = 72 * figure.get_size_inches()[0]
+        return _svg(figure, "parallel coordinates", f"min-width:{0.62 * width:.0f}px;max-width:{1.15 * width:.0f}px")
+
+
+def axis_of(values: Sequence[Any], most: int = 6) -> tuple[list[float], list[tuple[float, str]]]:
+    """Returns the places of values on a vertical axis, in [0, 1], and its marks.
+
+    Numbers have a linear or, if they span a ratio of 50, a logarithmic scale; other values have one place each.
+    """
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    chosen = sorted(set(values)) if numbers else []
+    if len(chosen) < 2:
+        names = list(dict.fromkeys(map(written, values)))
+        marks = [((index + 0.5) / len(names), shorter(name, 18)) for index, name in enumerate(names)]
+        return [marks[names.index(written(value))][0] for value in values], marks
+    low, high = chosen[0], chosen[-1]
+    logarithmic = low > 0 and high / low >= 50
+    scaled = np.log if logarithmic else np.asarray
+    if len(chosen) > most:
+        locator = LogLocator() if logarithmic else MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10])
+        chosen = [value for value in locator.tick_values(low, high) if low <= value <= high * (1 + 1e-9)]
+    ends = scaled([low, high])
+    places, marked = ((scaled(part) - ends[0]) / (ends[1] - ends[0]) for part in (values, chosen))
+    legible: list[tuple[float, str]] = []
+    for place, value in zip(marked.tolist(), chosen):
+        if not legible or place - legible[-1][0] > 0.045:
+            legible.append((place, brief(float(f"{value:.4g}"))))
+    return places.tolist(), legible
+
+
+# -- SVG ---------------------------------------------------------------------------------------------------------
+
+_COLOURS = [f"#c0000{index}" for index in range(8)]
+_GREY, _DIM, _RULE, _INK = "#c00010", "#c00011", "#c00012", "#c00013"
+_VARIABLES = {
+    **{colour: f"var(--c{index})" for index, colour in enumerate(_COLOURS)},
+    **{_GREY: "var(--grey)", _DIM: "var(--dim)", _RULE: "var(--rule)", _INK: "var(--ink)"},
+    **{f"#c001{share:02x}": f"color-mix(in oklab, var(--high) {share}%, var(--low))" for share in range(101)},
+}
+"""Colours that no chart has otherwise, and what the page puts in their place: its own colours, light or dark."""
+_REPLACED = {
+    r"<style.*?</style>|<!--.*?-->": "",
+    r'font(-family|-size)?: [^;"]*(;|(?="))': "",
+    r'transform="rotate\(-0 [^"]*"': "",
+    r'<g id="line:([^"]*)">': r'<g data-label="\1">',
+    r'<g id="title:([^"]*)">': r'<g class="sweep"><title>\1</title>',
+    r'<g id="[^"]*"/>': "",
+    r'<g id="[^"]*">': "<g>",
+    r"\s+": " ",
+}
+"""What matplotlib writes into every file, and what stands in its place, as one page holds many."""
+_STYLE: Any = {
+    **{"svg.fonttype": "none", "svg.hashsalt": "rlstack", "text.parse_math": False, "font.size": 11},
+    **{"axes.spines.left": False, "axes.spines.right": False, "axes.spines.top": False, "axes.edgecolor": _DIM},
+    **{"axes.titlesize": 11, "axes.labelsize": 11, "axes.titlecolor": _DIM, "axes.labelcolor": _DIM},
+    **{"xtick.color": _DIM, "ytick.color": _DIM, "xtick.major.size": 0, "ytick.major.size": 0, "grid.color": _RULE},
+    **{"lines.markersize": 4, "lines.solid_joinstyle": "round", "axes.ymargin": 0.04, "axes.unicode_minus": False},
+}
+
+
+def _svg(figure: Figure, title: str, style: str = "") -> Markup:
+    """Returns a figure as an element of the page: colours and fonts are the page's, and lines carry their labels."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", transparent=True)
+    width, height = 72 * figure.get_size_inches()
+    area = figure.axes[0]
+    left, bottom, right, top = np.asarray(area.get_position().extents) * (width, height, width, height)
+    frame = (left, right, height - bottom, height - top, *area.get_xlim(), *area.get_ylim())
+    body = text.getvalue().partition("</metadata>")[2].removesuffix("</svg>\n")
+    for pattern, replacement in _REPLACED.items():
+        body = re.sub(pattern, replacement, body, flags=re.DOTALL)
+    body = re.sub(r"#c00[01][0-9a-f]{2}", lambda colour: _VARIABLES.get(colour[0], colour[0]), body)
+    body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), body)
+    numbers = " ".join(f"{value:.9g}" for value in frame)  # the page's script reads values under the pointer by these
     return Markup(
-        f'<svg class="chart parallel" viewBox="0 0 {width:g} {_TALL:g}" style="min-width:{0.62 * width:.0f}px;'
-        f'max-width:{1.15 * width:.0f}px" role="img" aria-label="parallel coordinates">{"".join(lines)}{drawn}</svg>'
+        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}" '
+        f'style="{style}" data-frame="{numbers}">{body}</svg>'
     )
-
-
-def _from_top(place: float) -> float:
-    return _LAST - place * (_LAST - _FIRST)

@@ -28,8 +28,8 @@ def panels(comparison: GroupComparison, metrics: Iterable[str], **options: Any) 
     """Draws a chart of each metric that a run has logged, with a line for each group."""
     drawn, single = [], len(comparison.groups) <= SINGLE
     for metric in metrics:
-        found = (line_of(g.runs, metric, g.label, comparison.colours[g.label], single) for g in comparison.groups)
-        lines = sorted((line for line in found if line is not None), key=lambda line: line.colour is not None)
+        candidates = (line_of(g.runs, metric, g.label, comparison.colours[g.label], single) for g in comparison.groups)
+        lines = sorted((line for line in candidates if line is not None), key=lambda line: line.colour is not None)
         share = metric.rpartition("/")[2].partition("_level")[0] in SHARES
         if lines:
             drawn.append((metric, chart(metric, lines, (0.0, 1.0) if share else None, **options)))
@@ -75,15 +75,15 @@ def sections(comparison: GroupComparison) -> list[Section]:
         "Imitation": of("imitation/"),
         "Play": of("play/"),
     }
-    found = []
+    by_subject = []
     for title, wanted in chosen.items():
         drawn = panels(comparison, wanted)
-        told = other_rewards(comparison, wanted)
-        blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], comparison.legend, told)] if drawn else []
+        caption = other_rewards(comparison, wanted)
+        blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], comparison.legend, caption)] if drawn else []
         if wanted is evaluated and levels:
             blocks.append(_by_level(comparison, levels))
-        found += [Section(title, blocks)] if blocks else []
-    return found + _curriculum(comparison, of("curriculum/"))
+        by_subject += [Section(title, blocks)] if blocks else []
+    return by_subject + _curriculum(comparison, of("curriculum/"))
 
 
 def _place(metric: str) -> int:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rlstack.config import ConfigError, catalogue, conf_dir, to_plain
+from rlstack.config import ConfigError, to_plain
 from rlstack.config.errors import missing_option
-from rlstack.config.groups import compose_config
+from rlstack.config.groups import compose_config, inherited, option_files
 from rlstack.config.overrides import override
 from rlstack.evaluation.statistics import LEAST, bootstrap_interval, iqm, leader
 
@@ -23,8 +23,6 @@ from .runs import StoredEvaluation, StoredRun
 
 NAMES = ("agent.name", "env.name", "env.id")
 """The names of agent and world: other options depend on them, and are compared only between equal ones."""
-OF_NO_MATTER = ("seed", "run_dir", "resume", "until", "device", "threads", "logger", "checkpoint", "log_every")
-"""Keys that do not distinguish experiments."""
 
 
 class AbsentKey:
@@ -67,19 +65,18 @@ def grouped(runs: Sequence[StoredRun]) -> list[RunGroup]:
     classes: dict[Row, list[dict[str, Any]]] = {}
     for run in runs:
         kind = tuple(repr(lookup(run.config, key)) for key in NAMES)
-        matters = {key: value for key, value in run.config.items() if key not in OF_NO_MATTER}
-        classes.setdefault(kind, []).append(matters)
+        classes.setdefault(kind, []).append(run.experiment)
     keys = [key for key in NAMES if len({repr(lookup(run.config, key)) for run in runs}) > 1]
     keys += dict.fromkeys(key for configs in classes.values() for key in varied(configs) if key not in keys)
     kept: dict[Row, str] = {}
     for key in keys:
-        told = [repr(lookup(run.config, key)) for run in runs]
-        kept.setdefault(tuple(map(told.index, told)), key)
-    found: dict[str, tuple[dict[str, Any], list[StoredRun]]] = {}
+        values_of_key = [repr(lookup(run.config, key)) for run in runs]
+        kept.setdefault(tuple(map(values_of_key.index, values_of_key)), key)
+    groups: dict[str, tuple[dict[str, Any], list[StoredRun]]] = {}
     for run in runs:
         values = {key: lookup(run.config, key) for key in kept.values()}
-        found.setdefault(repr(values), (values, []))[1].append(run)
-    return [RunGroup(members, values, _label(values, members)) for values, members in found.values()]
+        groups.setdefault(repr(values), (values, []))[1].append(run)
+    return [RunGroup(members, values, _label(values, members)) for values, members in groups.values()]
 
 
 def _label(values: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
@@ -112,10 +109,10 @@ def varied(configs: Sequence[Any], above: str = "") -> dict[str, list[Any]]:
         return {}
     if not all(isinstance(config, Mapping) for config in configs):
         return {above: list(configs)}
-    found: dict[str, list[Any]] = {}
+    differing: dict[str, list[Any]] = {}
     for key in dict.fromkeys(key for config in configs for key in config):
-        found |= varied([config.get(key, ABSENT) for config in configs], f"{above}.{key}" if above else str(key))
-    return found
+        differing |= varied([config.get(key, ABSENT) for config in configs], f"{above}.{key}" if above else str(key))
+    return differing
 
 
 def lookup(config: Mapping[str, Any], key: str) -> Any:
@@ -181,8 +178,8 @@ def returns_of(evaluation: StoredEvaluation) -> list[tuple[str, float]]:
     episodes = evaluation.content.get("episodes")
     rows = [row for row in episodes if isinstance(row, dict)] if isinstance(episodes, list) else []
     name = "discounted_return" if any("discounted_return" in row for row in rows) else "return"
-    found = [(str(row.get("level", "")), row.get(name)) for row in rows]
-    return [(level, float(value)) for level, value in found if isinstance(value, int | float)]
+    returns = [(str(row.get("level", "")), row.get(name)) for row in rows]
+    return [(level, float(value)) for level, value in returns if isinstance(value, int | float)]
 
 
 def compared_by(runs: Sequence[StoredRun]) -> str | None:
@@ -259,8 +256,8 @@ class GroupComparison:
         """The two most important metrics."""
         points: dict[str, int] = {}
         for name in (self.metric, *CANDIDATES):
-            found = [len(run.curves[name].values) for run in self.runs if name in run.curves]
-            points |= {name: max(found)} if name is not None and found else {}
+            lengths = [len(run.curves[name].values) for run in self.runs if name in run.curves]
+            points |= {name: max(lengths)} if name is not None and lengths else {}
         return sorted(points, key=lambda name: points[name] < 2)[:2]  # a single point does not make a curve
 
     @property
@@ -287,18 +284,15 @@ def from_default(run: StoredRun, folders: Sequence[Path] = ()) -> tuple[str, dic
     agent, world = (lookup(run.config, key) for key in ("agent.name", "env.name"))
     if ABSENT in (agent, world):
         raise ConfigError("the run does not say which agent and world it is of")
-    where = [*folders, conf_dir()]
-    agents, worlds = (catalogue.names(group, where) for group in ("agent", "env"))
-    envs = []
-    for name in worlds:
-        options = {option.key: option.value.strip("'\"") for option in catalogue.group_options("env", name, where)}
-        envs += [name] if options.get("name") == world else []
+    agents, worlds = (option_files(group, folders) for group in ("agent", "env"))
+    named = {name: [content["name"] for _, content in inherited(name, worlds) if "name" in content] for name in worlds}
+    envs = [name for name in worlds if named[name][:1] == [world]]
     if agent not in agents:
-        raise ConfigError(missing_option("agent", str(agent), agents))
+        raise ConfigError(missing_option("agent", str(agent), list(agents)))
     if not envs:
-        raise ConfigError(missing_option("env", str(world), worlds))
+        raise ConfigError(missing_option("env", str(world), list(worlds)))
     path = [override("hydra.searchpath", [f"file://{folder.absolute()}" for folder in folders])] if folders else []
-    found = []
+    candidates = []
     for env in envs:
         overrides = [f"agent={agent}", f"env={env}"]
         default = to_plain(compose_config("train", [*overrides, *path]))
@@ -307,5 +301,5 @@ def from_default(run: StoredRun, folders: Sequence[Path] = ()) -> tuple[str, dic
         if options.get("precision") == "auto" and decided in decisions:  # a run stores the decision of auto
             options["precision"] = decided
         pairs = [{key: value for key, value in config.items() if key != "run_dir"} for config in (default, run.config)]
-        found.append((" ".join(overrides), varied(pairs)))
-    return min(found, key=lambda entry: len(entry[1]))
+        candidates.append((" ".join(overrides), varied(pairs)))
+    return min(candidates, key=lambda entry: len(entry[1]))

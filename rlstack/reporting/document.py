@@ -20,7 +20,7 @@ from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, durati
 from .differences import GroupComparison, RunGroup, grouped
 from .listing import state_of
 from .results import leagues, results
-from .runs import CPU_SECONDS, SECONDS, StoredRun, find
+from .runs import CPU_SECONDS, SECONDS, StoredRun, check_folder, find
 
 _PARTS = Path(__file__).with_name("page")
 _KINDS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
@@ -64,16 +64,14 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0, folde
     Raises:
         ConfigError: the folder does not exist or holds no runs, or the metric does not exist.
     """
-    if not folder.is_dir():
-        raise ConfigError(f"folder: {folder} is not a folder")
-    runs, league_folders = find(folder)
+    runs, league_folders = find(check_folder("folder", folder))
     if not runs and not league_folders:
         raise ConfigError(f"folder: {folder} holds no runs, neither itself nor below (no metrics.csv, no config.yaml)")
     names = sorted({name for run in runs for name in run.curves})
     if score is not None and score not in names:
         raise ConfigError(f"score: no run has logged {score!r}, {did_you_mean(score, names)}logged: {', '.join(names)}")
     groups = grouped(runs)
-    found = GroupComparison.of(groups, score)
+    comparison = GroupComparison.of(groups, score)
     notes = []
     for run in runs:
         state, why = state_of(run)
@@ -81,16 +79,16 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0, folde
         notes += [(run.name, note) for note in (*run.notes, *failure)]
     sections: list[Section] = []
     if runs:
-        shown, missing = films(_filmed(groups, found.metric), films_mb)
+        shown, missing = films(_filmed(groups, comparison.metric), films_mb)
         blocks: list[Block] = [Films(shown)] if shown else []
-        sections = [results(found), Section("Episodes", blocks + ([Paragraphs(missing)] if missing else []))]
-        sections += curves.sections(found)
+        sections = [results(comparison), Section("Episodes", blocks + ([Paragraphs(missing)] if missing else []))]
+        sections += curves.sections(comparison)
     sections += leagues(league_folders, notes)
     if runs:
-        sections.append(provenance.time(found))
+        sections.append(provenance.time(comparison))
         sections += [provenance.configuration(groups, folders), provenance.environment(runs)]
     sections = [entry for entry in sections if entry.blocks]
-    return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(found), sections, notes)
+    return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(comparison), sections, notes)
 
 
 def _subtitle(groups: Sequence[RunGroup]) -> str:
@@ -105,25 +103,25 @@ def _subtitle(groups: Sequence[RunGroup]) -> str:
     return group.label if seed is None else f"{group.label}, seed {seed}"
 
 
-def _tiles(found: GroupComparison) -> list[Tile]:
-    runs, several = found.runs, len(found.groups) > 1
+def _tiles(comparison: GroupComparison) -> list[Tile]:
+    runs, several = comparison.runs, len(comparison.groups) > 1
     if not runs:
         return []
     tiles = []
-    if len(found.worlds) > 1:
-        tiles.append(Tile("Worlds", str(len(found.worlds)), "their scores do not compare"))
-    elif found.leader is not None:
-        label, title, why = found.leader
-        group = found.ranked[0]
-        if (score := found.scores[label]) is not None:
-            tiles.append(Tile(f"{'Highest mean ' * several}{found.metric}", number(score.mean), score.spread))
+    if len(comparison.worlds) > 1:
+        tiles.append(Tile("Worlds", str(len(comparison.worlds)), "their scores do not compare"))
+    elif comparison.leader is not None:
+        label, title, why = comparison.leader
+        group = comparison.ranked[0]
+        if (score := comparison.scores[label]) is not None:
+            tiles.append(Tile(f"{'Highest mean ' * several}{comparison.metric}", number(score.mean), score.spread))
         if several:
             tiles.append(Tile(title.capitalize(), shorter(label, 60), f"{group.seeds}, {why}"))
     complete = sum(run.complete for run in runs)
     if len(runs) > 1:
         tiles.append(Tile("Runs", str(len(runs)), f"{complete} complete" if complete < len(runs) else "all complete"))
-    told = provenance.status(runs[0]) if len(runs) == 1 else "of all runs"
-    tiles.append(Tile("Frames", number(sum(run.frames for run in runs)), told))
+    progress = provenance.status(runs[0]) if len(runs) == 1 else "of all runs"
+    tiles.append(Tile("Frames", number(sum(run.frames for run in runs)), progress))
     wall, cpu = (sum(run.last(name) or 0.0 for run in runs) for name in (SECONDS, CPU_SECONDS))
     if wall:
         tiles.append(Tile("Time", duration(wall), f"{duration(cpu)} of CPU time"))
@@ -157,9 +155,9 @@ def films(runs: Sequence[tuple[str, StoredRun]], most_megabytes: float) -> tuple
                 continue
             left -= size
             kind = _KINDS[path.suffix.lower()]
-            told = ("Best episode", "Worst episode", "Episode", "Recorded episodes")[_rank(path)]
+            what = ("Best episode", "Worst episode", "Episode", "Recorded episodes")[_rank(path)]
             tag = "video" if kind.startswith("video") else "img"
-            shown.append(Medium(f"{told}{words} ({where})", f"data:{kind};base64,{content}", tag))
+            shown.append(Medium(f"{what}{words} ({where})", f"data:{kind};base64,{content}", tag))
     return shown, missing
 
 
@@ -176,8 +174,8 @@ def _filmed(groups: Sequence[RunGroup], metric: str | None) -> list[tuple[str, S
 
 def _files(run: StoredRun) -> list[Path]:
     """Returns films and known pictures: best, worst, others; among each, those of the newest evaluation first."""
-    found = [path for path in (run.path / "evaluations").rglob("*") if path.suffix.lower() in _KINDS and path.is_file()]
-    whole = (path for path in found if not path.name.startswith("."))  # hidden files are interrupted evaluations'
+    paths = [path for path in (run.path / "evaluations").rglob("*") if path.suffix.lower() in _KINDS and path.is_file()]
+    whole = (path for path in paths if not path.name.startswith("."))  # hidden files are interrupted evaluations'
     wanted = [path for path in whole if path.suffix.lower() != ".png" or path.name in _PICTURES]
     return sorted(wanted, key=lambda path: (_rank(path), [-ord(c) for c in path.parent.name], path.name))
 

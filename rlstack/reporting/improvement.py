@@ -20,8 +20,8 @@ from rlstack.evaluation.statistics import LEAST, LEVEL, separation
 from rlstack.evaluation.table import OF_SUCCESSES, aligned
 
 from .blocks import interval, number, shorter
-from .differences import NAMES, OF_NO_MATTER, compared_by, grouped, varied, worlds_of, written
-from .runs import EVALUATED, Series, StoredRun, find
+from .differences import NAMES, compared_by, grouped, varied, worlds_of, written
+from .runs import EVALUATED, Series, StoredRun, runs_in
 
 _MOST_KEYS = 8
 Interval = tuple[float, float]
@@ -64,7 +64,7 @@ class Improvement:
         paired: whether two single runs were evaluated on the same episodes.
         worlds: names of the worlds in which the runs trained.
         differences: by key of the configuration, the values in the first run of each group, as on a command line,
-            without the keys of :data:`OF_NO_MATTER`; of these, single runs show ``seed``.
+            without the keys of :data:`~rlstack.reporting.runs.OF_NO_MATTER`; of these, single runs show ``seed``.
         notes: a line for each missing part.
     """
 
@@ -94,26 +94,19 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
         ConfigError: a folder does not exist or holds no runs, a run is on both sides, or a run has not logged the
             metric.
     """
-    groups: list[list[StoredRun]] = [[], []]
-    for key, folders, group in zip(("first", "second"), (first, second), groups):
-        for path in folders:
-            if not path.is_dir():
-                raise ConfigError(f"{key}: {path} is not a folder")
-            runs, _ = find(path)
-            if not runs:
-                raise ConfigError(f"{key}: {path} holds no runs, neither itself nor below")
-            group += runs
+    sides_given = {"folder": first, "other": second}
+    groups = [[run for folder in folders for run in runs_in(key, folder)] for key, folders in sides_given.items()]
     every = [run for group in groups for run in group]
     if len({run.path.resolve() for run in every}) < len(every):
-        raise ConfigError("second: a run is given twice; each may be on one side, once")
+        raise ConfigError("other: a run is given twice; each may be on one side, once")
     metric = score or compared_by(every)
     for run in every:
         if metric is None or run.last(metric) is None:
             if metric in run.curves:
                 raise ConfigError(f"score: {metric} is undefined in the last evaluation of {run.path}")
             what = "success or return" if metric is None else repr(metric)
-            told = did_you_mean(metric, run.curves) if metric else ""
-            raise ConfigError(f"score: {run.path} has not logged {what}, {told}logged: {', '.join(run.curves)}")
+            advice = did_you_mean(metric, run.curves) if metric else ""
+            raise ConfigError(f"score: {run.path} has not logged {what}, {advice}logged: {', '.join(run.curves)}")
     metric = str(metric)
     names = [",".join(map(str, folders)) for folders in (first, second)]
     single, worlds, sizes = len(every) == 2, worlds_of(every), [*map(len, groups)]
@@ -130,8 +123,8 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
     differences, probabilities = resampled(values[0], values[1], paired)
     counted = min(map(len, values))
     spread = len(worlds) == 1 and counted >= LEAST
-    configs = [{key: value for key, value in group[0].config.items() if key not in OF_NO_MATTER} for group in groups]
-    apart = {key: (_value(one), _value(other)) for key, (one, other) in varied(configs).items()}
+    differing = varied([group[0].experiment for group in groups])
+    apart = {key: (_value(one), _value(other)) for key, (one, other) in differing.items()}
     if single and every[0].seed != every[1].seed:
         apart["seed"] = (_value(every[0].seed), _value(every[1].seed))
     notes = []
@@ -142,8 +135,8 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
     held = [options for run in every if (options := _options(run))]
     other = sorted({key for options in held for key in options if {one.get(key) for one in held} != {options[key]}})
     if metric.startswith(EVALUATED) and len(worlds) == 1 and other:
-        told = "check that their scores are comparable"
-        notes.append(f"the runs were evaluated with different options of the world ({', '.join(other)}); {told}")
+        advice = "check that their scores are comparable"
+        notes.append(f"the runs were evaluated with different options of the world ({', '.join(other)}); {advice}")
     notes += [f"{run.path}: {note}" for run in every for note in (*run.notes, *_missing(run, metric))]
     return Improvement(
         metric,
@@ -244,68 +237,70 @@ def _ends(samples: Series) -> Interval:
     return float(low), float(high)
 
 
-def in_words(found: Improvement) -> list[str]:
+def in_words(improvement: Improvement) -> list[str]:
     """Describes a comparison in lines of text."""
-    several = max(len(side.scores) for side in (found.first, found.second)) > 1
+    several = max(len(side.scores) for side in (improvement.first, improvement.second)) > 1
     rows = [["", "runs", "episodes per run", "mean", *(["minimum", "maximum"] if several else [])]]
-    for name, side in (("first", found.first), ("second", found.second)):
+    for name, side in (("first", improvement.first), ("second", improvement.second)):
         counts = sorted(set(side.episodes))
         told = "-" if counts == [1] else " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
         ends = [number(min(side.scores)), number(max(side.scores))] if several else []
         rows.append([name, str(len(side.runs)), told, number(side.mean), *ends])
     lines = [
-        *(f"note: {note}" for note in found.notes),
-        f"first:  {found.first.name}",
-        f"second: {found.second.name}",
+        *(f"note: {note}" for note in improvement.notes),
+        f"first:  {improvement.first.name}",
+        f"second: {improvement.second.name}",
         "",
-        found.metric,
+        improvement.metric,
         *aligned(rows),
         "",
     ]
-    if len(found.worlds) == 1:
-        lines.append(f"second - first: {found.difference:+.4g}{_spread(found)}")
-    if found.probability is not None:
+    if len(improvement.worlds) == 1:
+        lines.append(f"second - first: {improvement.difference:+.4g}{_spread(improvement)}")
+    if improvement.probability is not None:
         told = "a run of the second scores higher than one of the first"
-        if found.between == "episodes":
+        if improvement.between == "episodes":
             told = "an episode of the second scores higher than one of the first"
-        if found.paired:
+        if improvement.paired:
             told = "in the same episode, the second scores higher than the first"
-        lines.append(f"{told} with probability {found.probability:.3f}{_within(found.probability_interval)}")
-    lines.append(f"verdict: {verdict(found)}")
-    if found.differences:
+        lines.append(
+            f"{told} with probability {improvement.probability:.3f}{_within(improvement.probability_interval)}"
+        )
+    lines.append(f"verdict: {verdict(improvement)}")
+    if improvement.differences:
         lines += ["", "configurations differ in:"]
-        kept = sorted(found.differences.items(), key=lambda entry: entry[0] not in NAMES)[:_MOST_KEYS]
+        kept = sorted(improvement.differences.items(), key=lambda entry: entry[0] not in NAMES)[:_MOST_KEYS]
         lines += [f"  {key}: {shorter(one, 60)} -> {shorter(other, 60)}" for key, (one, other) in kept]
-        more = len(found.differences) - len(kept)
+        more = len(improvement.differences) - len(kept)
         lines += [f"  and {more} more keys"] if more else []
     return lines
 
 
-def verdict(found: Improvement) -> str:
+def verdict(improvement: Improvement) -> str:
     """Says which side is better, if its seeds are separated from the other's; of single runs, which one did better."""
-    if len(found.worlds) > 1:
-        return f"different worlds ({', '.join(found.worlds)}), whose scores do not compare"
-    if found.between == "runs":
-        p, words = separation(found.first.scores, found.second.scores)
-        better = "second" if found.difference > 0 else "first"
-        told = f"the {better} is better ({words})" if p < LEVEL else f"not separated ({words})"
-        return told if found.differences else f"{told}; both sides have the same configuration"
-    if not found.differences.keys() - {"seed"}:
-        return f"two {'seeds' if found.differences else 'runs'} of one configuration, so neither is better"
+    if len(improvement.worlds) > 1:
+        return f"different worlds ({', '.join(improvement.worlds)}), whose scores do not compare"
+    if improvement.between == "runs":
+        p, words = separation(improvement.first.scores, improvement.second.scores)
+        better = "second" if improvement.difference > 0 else "first"
+        line = f"the {better} is better ({words})" if p < LEVEL else f"not separated ({words})"
+        return line if improvement.differences else f"{line}; both sides have the same configuration"
+    if not improvement.differences.keys() - {"seed"}:
+        return f"two {'seeds' if improvement.differences else 'runs'} of one configuration, so neither is better"
     few = "single seeds cannot tell configurations apart, but four of each can"
-    if found.difference_interval is None:
+    if improvement.difference_interval is None:
         return f"not separated, since the runs have fewer than {LEAST} episodes each; {few}"
-    low, high = found.difference_interval
+    low, high = improvement.difference_interval
     if low <= 0 <= high:
         return f"{'no difference' if low == high else 'not separated'} in these episodes; {few}"
     return f"the {'second' if low > 0 else 'first'} run did better in these episodes; {few}"
 
 
-def _spread(found: Improvement) -> str:
+def _spread(improvement: Improvement) -> str:
     """Returns the interval of the difference or, for few seeds, the range of the differences between single runs."""
-    if found.difference_interval is not None or found.between == "episodes":
-        return _within(found.difference_interval)
-    first, second = found.first.scores, found.second.scores
+    if improvement.difference_interval is not None or improvement.between == "episodes":
+        return _within(improvement.difference_interval)
+    first, second = improvement.first.scores, improvement.second.scores
     return f" ({interval((min(second) - max(first), max(second) - min(first)))} between single runs)"
 
 

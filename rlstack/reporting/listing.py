@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
+from rlstack.evaluation.statistics import by_mean
 from rlstack.runs.run_directory import is_taken
 
-from .blocks import number
+from .blocks import duration, number
 from .differences import compared_by, grouped
 from .runs import StoredRun, find
 
@@ -66,25 +66,18 @@ def state_of(run: StoredRun) -> tuple[str, str]:
     return how, "Ctrl-C, or a signal" if how == "interrupted" else why
 
 
-def _age(seconds: float) -> str:
-    """Formats seconds in the largest unit that gives at least two: ``44 s``, ``12 min``, ``3 h``, ``5 days``."""
-    sizes = {"days": 86400, "h": 3600, "min": 60}
-    unit, size = next(((unit, size) for unit, size in sizes.items() if seconds >= 2 * size), ("s", 1))
-    return f"{seconds / size:.0f} {unit}"
-
-
 def configurations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Formats the scores of finished runs that differ in their seed alone, in each world the highest mean first."""
-    groups: dict[Any, list[float]] = {}
+    worlds: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:
         if row["state"] == "finished" and row["score"] is not None:
-            groups.setdefault((row["world"], row["metric"], row["configuration"]), []).append(row["score"])
-    ranked = sorted(groups.items(), key=lambda entry: (str(entry[0][:2]), -fmean(entry[1])))
+            groups = worlds.setdefault((str(row["world"]), row["metric"]), {})
+            groups.setdefault(row["configuration"], []).append(row["score"])
     return [
-        {"configuration": name, "seeds": str(len(scores)), "score": metric}
-        | {title: number(f(scores)) for title, f in (("mean", fmean), ("minimum", min), ("maximum", max))}
-        for (_, metric, name), scores in ranked
-        if len(scores) > 1
+        {"configuration": name, "seeds": line.pop("seeds"), "score": metric, **{k: number(v) for k, v in line.items()}}
+        for (_, metric), groups in sorted(worlds.items())
+        for name, line in by_mean(groups).items()
+        if len(groups[name]) > 1
     ]
 
 
@@ -92,7 +85,7 @@ def shown(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, str
     """Formats the rows of :func:`listed` for a table."""
     metrics = {row["metric"] for row in rows} - {None}
     (head,) = metrics if len(metrics) == 1 else ("score",)
-    found = []
+    formatted = []
     for row in rows:
         path, score = Path(row["run"]), number(row["score"])
         total = "" if row["total_frames"] is None else f" of {_count(row['total_frames'])}"
@@ -102,10 +95,10 @@ def shown(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, str
             "frames": f"{_count(row['frames'])}{total}",
             "state": row["state"],
             head: score if row["metric"] in (head, None) else f"{row['metric']} {score}",
-            "age": _age(row["age"]),
+            "age": duration(row["age"]),
         }
-        found.append({name: cell.replace("–", "-") for name, cell in cells.items()})
-    return found
+        formatted.append({name: cell.replace("–", "-") for name, cell in cells.items()})
+    return formatted
 
 
 def _count(frames: float) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from markupsafe import Markup
 
-from rlstack.config import ConfigError, catalogue
+from rlstack.config import ConfigError
+from rlstack.config.groups import folder_flags
 
-from .blocks import Block, Code, DataTable, Panels, Paragraphs, Section, breakable, duration, number, shorter
+from .blocks import Block, Code, DataTable, Panels, Paragraphs, Section, duration, number, shorter
 from .curves import panels
-from .differences import OF_NO_MATTER, GroupComparison, RunGroup, from_default, varied, written
-from .runs import CPU_SECONDS, EVALUATING_SECONDS, SECONDS, StoredRun
+from .differences import GroupComparison, RunGroup, from_default, varied, written
+from .runs import CPU_SECONDS, SECONDS, StoredRun
 
 _MOST = 12
 """Greatest number of groups whose configuration is shown."""
@@ -30,18 +30,25 @@ _WORDS = {
 
 def time(comparison: GroupComparison) -> Section:
     """Shows time by its use, and measurements of the machine."""
-    runs = comparison.runs
+    runs = [run for run in comparison.runs if run.curves]
     blocks: list[Block] = []
     parts = {run.name: seconds_of(run) for run in runs}
-    names = list(dict.fromkeys(name for part in parts.values() for name in part))
-    if names and len(runs) <= _MOST:
-        legend_of_time = [(name, f"c{index % 8}") for index, name in enumerate(names)]
-        blocks.append(Panels([("Wall-clock time", _bars(parts, names))], legend=legend_of_time))
-    rows = [[run.name, *_row_of(run)] for run in runs if run.curves]
+    uses = list(dict.fromkeys(use for part in parts.values() for use in part))
+    rows = []
+    for run in runs:
+        total, cpu, spent = run.last(SECONDS), run.last(CPU_SECONDS), parts[run.name]
+        whole = sum(spent.values())
+        shares = [f"{duration(spent[use])} ({spent[use] / whole:.0%})" if use in spent else "–" for use in uses]
+        times = ["–" if seconds is None else duration(seconds) for seconds in (total, cpu)]
+        rate = busy = "–"
+        if total:
+            training = max(total - spent.get("evaluating", 0.0), 1e-9)
+            rate, busy = f"{run.curves[SECONDS].frames[-1] / training:,.0f}", f"{(cpu or 0.0) / total:.2f}"
+        rows.append([run.name, f"{run.frames:,}", *times, busy, rate, *shares])
     if rows:
-        head = ["run", "frames", "wall clock", "CPU time", "CPUs busy", "frames/s", "evaluating"]
+        head = ["run", "frames", "wall clock", "CPU time", "CPUs busy", "frames/s", *uses]
         fold = None if len(rows) <= _MOST else "Every run"
-        blocks.append(DataTable.of_runs(head, rows, len(runs) > 1, fold=fold))
+        blocks.append(DataTable.of_runs(head, rows, len(comparison.runs) > 1, fold=fold))
     metrics = dict.fromkeys(
         name
         for run in runs
@@ -72,34 +79,6 @@ def seconds_of(run: StoredRun) -> dict[str, float]:
     return {name: seconds for name, seconds in whole.items() if seconds > 0}
 
 
-def _row_of(run: StoredRun) -> list[str]:
-    total, cpu = run.last(SECONDS), run.last(CPU_SECONDS)
-    evaluating = run.last(EVALUATING_SECONDS) or 0.0
-    return [
-        f"{run.frames:,}",
-        "–" if total is None else duration(total),
-        "–" if cpu is None else duration(cpu),
-        "–" if not total or cpu is None else f"{cpu / total:.2f}",
-        "–" if not total else f"{run.curves[SECONDS].frames[-1] / max(total - evaluating, 1e-9):,.0f}",
-        "–" if not total else f"{evaluating / total:.0%}",
-    ]
-
-
-def _bars(parts: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Markup:
-    """Draws a bar for each run with the time of its parts, on one scale."""
-    longest = max(sum(part.values()) for part in parts.values()) or 1.0
-    piece = Markup('<i class="c{}" style="width:{:.3f}%" title="{}: {}"></i>')
-    bar, rows = Markup('<div class="bar"><span>{}</span><div>{}</div><b>{}</b></div>'), []
-    for run, part in parts.items():
-        drawn = Markup("").join(
-            piece.format(names.index(name) % 8, 100 * seconds / longest, name, duration(seconds))
-            for name, seconds in part.items()
-        )
-        name = breakable(run) if len(parts) > 1 else ""
-        rows.append(bar.format(name, drawn, duration(sum(part.values()))))
-    return Markup('<div class="bars">{}</div>').format(Markup("").join(rows))
-
-
 def configuration(groups: Sequence[RunGroup], folders: Sequence[Path] = ()) -> Section:
     """Shows the options in which groups differ, and each group's difference from the defaults.
 
@@ -108,10 +87,8 @@ def configuration(groups: Sequence[RunGroup], folders: Sequence[Path] = ()) -> S
     """
     blocks: list[Block] = []
     if 1 < len(groups) <= _MOST:
-        matters = [
-            {key: value for key, value in group.runs[0].config.items() if key not in OF_NO_MATTER} for group in groups
-        ]
-        rows = [[key, *map(_short, values)] for key, values in varied(matters).items()]
+        differences = varied([group.runs[0].experiment for group in groups])
+        rows = [[key, *map(_short, values)] for key, values in differences.items()]
         head = ["key", *(group.label for group in groups)]
         if rows:
             fold = None if len(rows) <= 15 else f"{len(rows)} keys in which the groups differ"
@@ -137,7 +114,7 @@ def _against_default(group: RunGroup, several: bool, folders: Sequence[Path]) ->
         yield DataTable(["key", "default", "this run"], rows, 3, caption, title if several or len(rows) > 40 else None)
     except ConfigError as error:
         lines = [entry["command"] for entry in run.environment if isinstance(entry.get("command"), list)]
-        flags = next((found for line in lines if (found := catalogue.folder_flags([*map(str, line)]))), "")
+        flags = next((found for line in lines if (found := folder_flags([*map(str, line)]))), "")
         why = f"they cannot be composed ({error})."
         if flags:
             command = f"rlstack report {shlex.quote(str(run.path))}{flags}"
@@ -156,13 +133,13 @@ def _short(value: Any) -> str:
 
 def environment(runs: Sequence[StoredRun]) -> Section:
     """Shows versions, machine and commit, with a column for each that differs."""
-    found: dict[str, tuple[dict[str, str], list[str]]] = {}
+    environments: dict[str, tuple[dict[str, str], list[str]]] = {}
     for run in runs:
         for rows in _environments(run):
-            names = found.setdefault(repr(rows), (rows, []))[1]
+            names = environments.setdefault(repr(rows), (rows, []))[1]
             names += [run.name] if run.name not in names else []
     blocks: list[Block] = []
-    columns = list(found.values())
+    columns = list(environments.values())
     if columns:
         keys = dict.fromkeys(key for rows, _ in columns for key in rows)
         head = [""]

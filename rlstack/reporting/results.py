@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from .runs import CPU_SECONDS, Curve, StoredEvaluation, StoredRun
 
 _CURVES, _CROSSED = 8, 20
 """Numbers of best players of a league whose curves are drawn, and who are in the cross table."""
+_RECORD = ("games", "wins", "draws", "losses", "decided_win_rate")
 _HIDDEN = ("level", "episodes", "success_low", "success_high")
 
 
@@ -80,12 +81,12 @@ def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], spre
     seconds = [value for run in group.runs if (value := run.last(CPU_SECONDS)) is not None]
     frames = [run.frames for run in group.runs]
     reached = number(frames[0]) if len(set(map(number, frames))) == 1 else interval((min(frames), max(frames)))
-    told: dict[str, str] = {}
+    figures: dict[str, str] = {}
     if score is not None:
-        told = {"IQM": number(score.iqm), "95 % interval": interval(score.interval)}
-        told |= {"minimum": number(min(score.values)), "maximum": number(max(score.values))}
-        told |= {"mean": number(score.mean), str(comparison.metric): number(score.mean)}
-    shown = [told.get(name, "–") for name in spread]
+        figures = {"IQM": number(score.iqm), "95 % interval": interval(score.interval)}
+        figures |= {"minimum": number(min(score.values)), "maximum": number(max(score.values))}
+        figures |= {"mean": number(score.mean), str(comparison.metric): number(score.mean)}
+    shown = [figures.get(name, "–") for name in spread]
     return [*cells, len(group.runs), *shown, reached, duration(sum(seconds) / len(seconds)) if seconds else "–"]
 
 
@@ -93,39 +94,34 @@ def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], spre
 
 
 def _judged(comparison: GroupComparison) -> Iterator[Block]:
-    runs = comparison.runs
-    last = runs[0].last_evaluation if len(runs) == 1 else None
-    if last is not None:
-        yield from _levels(last)
-    elif any(run.last("eval/return") is not None for run in runs):
+    """Tabulates evaluations: the last one of a single run and later ones by level, or the last ones of several runs."""
+    runs, several = comparison.runs, len(comparison.runs) > 1
+    last = None if several else runs[0].last_evaluation
+    if last is None and any(run.last("eval/return") is not None for run in runs):
         yield _all_runs(runs)
     later = [(run, entry) for run in runs for entry in run.evaluations if entry.frames is None]
-    games = [(run, entry) for run, entry in later if "opponents" in entry.content]
-    played = [(run, entry) for run, entry in later if "opponents" not in entry.content]
-    if played:
-        yield _later(played, len(runs) > 1)
-    if games:
-        yield _games(games, len(runs) > 1)
-
-
-def _levels(evaluation: StoredEvaluation) -> Iterator[DataTable]:
-    """Tabulates the last evaluation, one row per level; less important columns are folded."""
-    levels = evaluation.content["levels"]
-    names = [name for name in _statistics(levels) if name in FIRST]
-    rest = [name for name in _statistics(levels) if name not in FIRST]
-    called = [str(level.get("level", "")) for level in levels]
-    rows = [
-        [name, number(_figure(level.get("episodes"))), *(_cell(level, key) for key in names)]
-        for name, level in zip(called, levels)
-    ]
-    interval_of_success = "; success with its 95 % interval" if "success" in names else ""
-    caption = f"The last evaluation during training, after {evaluation.frames:,} frames{interval_of_success}."
-    yield DataTable(["level", "episodes", *names], rows, caption=caption)
-    if (spread := _spread(evaluation)) is not None:
-        yield spread
-    if rest:
-        others = [[name, *(_cell(level, name) for level in levels)] for name in rest]
-        yield DataTable(["", *called], others, fold=f"{len(rest)} more statistics of this evaluation")
+    entries = [] if last is None else [(runs[0], last._replace(name=f"at {last.frames:,} frames"))]
+    entries += [(run, entry) for run, entry in later if "opponents" not in entry.content]
+    levels = [(run, entry, level) for run, entry in entries for level in entry.content["levels"]]
+    names = _statistics([level for *_, level in levels])
+    if levels:
+        first = [name for name in names if name in FIRST]
+        rows = [
+            [run.name, entry.name, str(level.get("level", "")), number(level.get("episodes")), *_cells(level, first)]
+            for run, entry, level in levels
+        ]
+        caption = "Evaluations at the end of training and by rlstack evaluate, with 95 % intervals of success."
+        yield DataTable.of_runs(["run", "evaluation", "level", "episodes", *first], rows, several, 3, caption=caption)
+    if last is not None:
+        if (spread := _spread(last)) is not None:
+            yield spread
+        if rest := [name for name in _statistics(last.content["levels"]) if name not in FIRST]:
+            columns = [_cells(level, rest) for level in last.content["levels"]]
+            head = ["", *(str(level.get("level", "")) for level in last.content["levels"])]
+            fold = f"{len(rest)} more statistics of the last evaluation"
+            yield DataTable(head, [list(row) for row in zip(rest, *columns)], fold=fold)
+    if games := [(run, entry) for run, entry in later if "opponents" in entry.content]:
+        yield _games(games, several)
 
 
 def _spread(evaluation: StoredEvaluation) -> DataTable | None:
@@ -153,39 +149,20 @@ def _all_runs(runs: Sequence[StoredRun]) -> DataTable:
         logged = {key.removeprefix("eval/"): run.last(key) for key in run.curves if key.startswith("eval/")}
         values = {name: value for name, value in logged.items() if value is not None}
         frames = f"{run.frames:,}" + ("" if run.complete else " (incomplete)")
-        rows.append([run.name, str(run.seed), frames, *(_cell(values, name) for name in names)])
+        rows.append([run.name, str(run.seed), frames, *_cells(values, names)])
     fold = None if len(runs) < 13 else "Every run"
     caption = "The last evaluation of every run."
     return DataTable.of_runs(["run", "seed", "frames", *names], rows, len(runs) > 1, caption=caption, fold=fold)
-
-
-def _later(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool) -> DataTable:
-    rows, levels = [], [level for _, entry in entries for level in entry.content["levels"]]
-    names = [name for name in _statistics(levels) if name in FIRST]
-    for run, entry in entries:
-        for level in entry.content["levels"]:
-            cells = [run.name, entry.name, str(level.get("level", "")), number(_figure(level.get("episodes")))]
-            rows.append(cells + [_cell(level, name) for name in names])
-    caption = "Evaluations made by rlstack.evaluate."
-    return DataTable.of_runs(["run", "evaluation", "level", "episodes", *names], rows, several, 3, caption=caption)
 
 
 def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool) -> DataTable:
     rows = []
     for run, entry in entries:
         for row in entry.content["opponents"]:
-            rating = number(_figure(row.get("elo_after")))
-            rows.append([run.name, entry.name, str(row.get("opponent", "")), *_record(row), rating])
+            rating = number(row.get("elo_after"))
+            rows.append([run.name, entry.name, str(row.get("opponent", "")), *_cells(row, _RECORD), rating])
     head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided (95 %)", "rating"]
     return DataTable.of_runs(head, rows, several, 3, caption="Games against opponents.")
-
-
-def _record(row: Mapping[str, Any]) -> list[str]:
-    """Formats games, wins, draws and losses, and the share of wins among decided games with its bounds."""
-    counts = [number(_figure(row.get(key))) for key in ("games", "wins", "draws", "losses")]
-    rates = [_figure(row.get(f"decided_win_rate{end}")) for end in ("", "_low", "_high")]
-    known = [rate for rate in rates if rate is not None]
-    return [*counts, "–" if len(known) < 3 else f"{number(known[0])} ({interval(known[1:])})"]
 
 
 def _statistics(levels: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -193,16 +170,13 @@ def _statistics(levels: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*(name for name in FIRST if name in names), *(name for name in names if name not in FIRST)]
 
 
-def _cell(values: Mapping[str, Any], name: str) -> str:
-    value = _figure(values.get(name))
-    bounds = [_figure(values.get(f"{name}{end}")) for end in ("_low", "_high")]
-    if value is None or None in bounds:
-        return number(value)
-    return f"{value:.3f} ({bounds[0]:.3f} to {bounds[1]:.3f})"
-
-
-def _figure(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _cells(values: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Formats statistics, each with its interval if it has one."""
+    cells = []
+    for name in names:
+        bounds = [values.get(f"{name}{end}") for end in ("_low", "_high")]
+        cells.append(number(values.get(name)) + ("" if None in bounds else f" ({interval(bounds)})"))
+    return cells
 
 
 # -- leagues -----------------------------------------------------------------------------------------------------
@@ -227,9 +201,9 @@ def _league(folder: Path) -> list[Block]:
     league = League.open(folder)
     rows = []
     for row in standings(league):
-        told = [str(row[key] or "–") for key in ("kind", "commander")]
+        described = [str(row[key] or "–") for key in ("kind", "commander")]
         rated = [number(row["rating"]), number(row.get("deviation"))]
-        rows.append([row["player"], *told, *rated, *_record(row)])
+        rows.append([row["player"], *described, *rated, *_cells(row, _RECORD)])
     name = f"{folder.name}: {len(league.members)} players, {len(league.games):,} games, {league.ratings.kind}"
     if not rows:
         return [Paragraphs([f"{name}. It has no players yet."])]

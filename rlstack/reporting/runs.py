@@ -18,18 +18,19 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from rlstack.config import bounded_yaml
+from rlstack.config import ConfigError, bounded_yaml
 from rlstack.envs.bounded_files import check_regular
 from rlstack.envs.working import working
 from rlstack.runs.manifest import MANIFEST, changed
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
-EVALUATING_SECONDS = "time/evaluating_seconds"
 SECONDS, CPU_SECONDS, EVALUATED = "time/seconds", "time/cpu_seconds", "eval/"
+OF_NO_MATTER = ("seed", "run_dir", "resume", "until", "device", "threads", "logger", "checkpoint", "log_every")
+"""Keys that do not distinguish experiments."""
 _LEAGUE = "league.json"
 _CONFIG = "config.yaml"
-_END = 2**13  # bytes at the end of a table that are read first
+_LAST_ROWS = 50  # least number of rows at the end of a table that are read for a list of runs
 _CONFIGS = (_CONFIG, ".hydra/config.yaml")
 Series = NDArray[np.float64]
 
@@ -123,10 +124,15 @@ class StoredRun:
         """Seed of the run; None if unknown."""
         return self.config.get("seed")
 
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """The configuration without the keys that do not distinguish experiments."""
+        return {key: value for key, value in self.config.items() if key not in OF_NO_MATTER}
+
     def part(self, group: str) -> dict[str, Any]:
         """Returns a group of the configuration, or an empty mapping."""
-        found = self.config.get(group)
-        return found if isinstance(found, dict) else {}
+        settings = self.config.get(group)
+        return settings if isinstance(settings, dict) else {}
 
     def last(self, metric: str) -> float | None:
         """Returns the last value of a metric; None if it was never logged, or not in the last evaluation.
@@ -174,6 +180,25 @@ def find(folder: Path, whole: bool = True) -> tuple[list[StoredRun], list[Path]]
     return sorted(runs, key=lambda run: natural(run.name)), sorted(leagues)
 
 
+def runs_in(key: str, folder: Path) -> list[StoredRun]:
+    """Returns the runs in or below a folder that a key of a command names.
+
+    Raises:
+        ConfigError: it is not a folder, or holds no runs.
+    """
+    runs, _ = find(check_folder(key, folder))
+    if not runs:
+        raise ConfigError(f"{key}: {folder} holds no runs, neither itself nor below")
+    return runs
+
+
+def check_folder(key: str, folder: Path) -> Path:
+    """Returns a folder that a key of a command names; raises a :class:`ConfigError` if it is none."""
+    if not folder.is_dir():
+        raise ConfigError(f"{key}: {folder} is not a folder")
+    return folder
+
+
 def natural(name: str) -> list[tuple[int, str]]:
     """Returns a sort key that orders numbers by value: ``seed2`` before ``seed10``."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
@@ -186,10 +211,11 @@ def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, C
         whole: False reads the last rows, at least those since the last evaluation.
     """
     try:
-        text = (check_regular(path).read_bytes() if whole else _end_of(path)).decode(errors="replace")
+        text = check_regular(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         notes.append(f"{path.name} cannot be read ({error.strerror})")
         return {}
+    text = text if whole else _last_rows(text)
     end = text.rfind("\n") + 1
     if end < len(text):
         notes.append(f"{path.name}: the last row is cut off and was left out")
@@ -228,26 +254,17 @@ def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, C
     return curves
 
 
-def _end_of(path: Path) -> bytes:
+def _last_rows(text: str) -> str:
     """Returns the header of a table and its last rows, at least those since the last evaluation."""
-    with check_regular(path).open("rb") as file:
-        header = file.readline()
-        columns = [column for column, name in enumerate(header.split(b",")) if name.startswith(EVALUATED.encode())]
-
-        def is_evaluated(row: bytes) -> bool:
-            cells = row.split(b",")
-            return any(cells[column].strip() for column in columns if column < len(cells))
-
-        size, length = file.seek(0, os.SEEK_END), _END
-        while True:
-            start = max(size - length, len(header))
-            file.seek(start)
-            rows = file.read()
-            if start > len(header):
-                rows = rows.partition(b"\n")[2]  # the first one is cut off
-            if start == len(header) or not columns or any(map(is_evaluated, rows.splitlines())):
-                return header + rows
-            length *= 8
+    header, *rows = text.splitlines(keepends=True) or [""]
+    columns = [column for column, name in enumerate(header.split(",")) if name.startswith(EVALUATED)]
+    start = max(len(rows) - _LAST_ROWS, 0)
+    while columns and start:
+        cells = [row.split(",") for row in rows[start:]]
+        if any(row[column].strip() for row in cells for column in columns if column < len(row)):
+            break
+        start = max(len(rows) - 8 * (len(rows) - start), 0)
+    return "".join([header, *rows[start:]])
 
 
 def _numbers(cells: list[str]) -> list[float]:

@@ -19,9 +19,9 @@ from torchrl.envs import EnvBase
 from rlstack.agents import Agent, Interface, build_agent
 from rlstack.agents.interface import difference
 from rlstack.config import ConfigError, build, to_plain
-from rlstack.config.agents import renewed
 from rlstack.config.allowed import check_named, granting, links_in
 from rlstack.config.errors import nearest_path
+from rlstack.config.options import renewed
 from rlstack.config.overrides import override
 from rlstack.files.safe_load import load_tensors
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import renewed
 from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.config.bounded_yaml import read_text
 from rlstack.config.errors import nearest_path
+from rlstack.config.options import renewed
 from rlstack.envs.whole_files import write_text
 
 from .zoo import PREFIX, zoo_file

@@ -1,7 +1,4 @@
-"""Builds worlds from their configuration, and chooses the device of a run.
-
-Importing this module makes the option ``opponents`` known; :mod:`rlstack.play.versus` implements it.
-"""
+"""Builds worlds from their configuration, and chooses the device of a run."""
 
 from __future__ import annotations
 
@@ -19,12 +16,16 @@ from rlstack import envs
 from rlstack.config import ConfigError, convert, to_plain
 from rlstack.config.errors import unknown_key
 from rlstack.config.groups import is_own
+from rlstack.config.rooms import registered
 from rlstack.data.devices import usable_device
-from rlstack.envs import registry
+from rlstack.envs.registry import register_option
 from rlstack.envs.world import GROUP
 
 _OURS = ("device", "seed")  # top-level keys of a run
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+for _name, _option in registered("WORLD_OPTIONS").items():
+    register_option(_name, **_option)
 
 
 def world_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,32 +171,3 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return usable_device(name, "device", "auto, cpu, cuda, cuda:<k>")
-
-
-# -- the option ``opponents`` of every two-sided world ------------------------------------------------------------
-
-OPTION = "opponents"
-
-
-def in_evaluations(opponents: Any) -> Any:
-    """Returns the opponents of an evaluation: those of ``opponents.evaluation`` if it is given.
-
-    Otherwise they are those of training without ``self``, since an evaluation has no learner.
-    """
-    if not isinstance(opponents, Mapping):
-        return opponents
-    if opponents.get("evaluation"):
-        return {"players": list(opponents["evaluation"]), "side": opponents.get("side", "first")}
-    if "self" in opponents.get("players", ()):
-        return {**opponents, "players": [player for player in opponents["players"] if player != "self"]}
-    return opponents
-
-
-registry.register_option(
-    OPTION, "rlstack.play.versus:against", dict[str, Any] | None, two_sided=True, evaluated=in_evaluations
-)
-
-
-def without_opponents(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an ``env`` group without opponents, in whose world both sides are agents."""
-    return {key: value for key, value in env.items() if key != OPTION}

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 
-from rlstack.config import ConfigError, catalogue
+from rlstack.config import ConfigError
+from rlstack.config.groups import folder_flags
 from rlstack.envs.whole_files import write_json
 from rlstack.runs.run_directory import make_first_free, make_folder, removed_if_empty
 from rlstack.training.notices import concealed
@@ -29,7 +29,6 @@ from rlstack.training.notices import concealed
 KEY = "hydra.sweep.dir"
 JOBS = ".jobs"
 """Name of the folder for the jobs' reports, within the folder of a population or a search."""
-_MULTIRUN = ("-m", "--multirun", "hydra.mode=MULTIRUN")
 _ONLY_TELLS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")
 _WITH_FOLDERS = {"hydra/sweeper=pbt", "hydra/sweeper=search"}
 _LONGEST = 60
@@ -49,13 +48,13 @@ def sweep_folder(
         arguments: arguments of the command line.
         named_by: the groups ``agent`` and ``env`` with their defaults, for a command that makes runs.
 
-    Yields the arguments for Hydra and the folder; None without a sweep, or if it manages its own folder.
+    Yields the arguments for Hydra and the folder; None if nothing runs, or if the sweep manages its own folder.
 
     Raises:
         ConfigError: all runs of the sweep would have one folder.
     """
     given = [entry.partition("=")[2].strip("'\"") for entry in arguments if entry.lstrip("+").startswith(f"{KEY}=")]
-    if not set(_MULTIRUN) & set(arguments) or set(_ONLY_TELLS) & {entry.partition("=")[0] for entry in arguments}:
+    if set(_ONLY_TELLS) & {entry.partition("=")[0] for entry in arguments}:
         yield list(arguments), None
     elif named_by is not None and any(re.fullmatch(r"run_dir=(?!null$)[^,$(]+", entry) for entry in arguments):
         raise ConfigError(f"run_dir: all runs of -m would have this folder; in {KEY}=<folder> each has its own")
@@ -93,15 +92,8 @@ def _name(arguments: Sequence[str], defaults: Mapping[str, str | None]) -> str:
 # -- the results of its jobs -------------------------------------------------------------------------------------
 
 
-def in_sweep() -> bool:
-    """Returns whether this process is a job of ``-m``."""
-    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-
-
 def note_result(**entries: Any) -> None:
-    """Writes a file about this job, such as its ``score``, ``run`` or ``error``; does nothing outside a sweep."""
-    if not in_sweep():
-        return
+    """Writes a file about this job of a sweep, such as its ``score``, ``run`` or ``error``."""
     job = HydraConfig.get()
     path = Path(job.sweep.dir) / f"job_{int(job.job.num):06d}.json"
     write_json(path, {"overrides": [entry.lstrip("+~") for entry in concealed(job.overrides.task)], **entries})
@@ -143,12 +135,12 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
     print("\nthe runs of this sweep")
     print_rows(rows, sys.stdout)
     if any(folder in Path(result.get("run", "")).parents for result in results):
-        print(f"compare them: rlstack report {shlex.quote(str(folder))}{catalogue.folder_flags(sys.argv[1:])}")
+        print(f"compare them: rlstack report {shlex.quote(str(folder))}{folder_flags(sys.argv[1:])}")
 
 
 def _show_configurations(results: Sequence[Mapping[str, Any]], options: Sequence[Mapping[str, Any]]) -> None:
     """Prints the scores of runs that differ only in their seed, and which mean is the highest."""
-    from rlstack.evaluation.statistics import leader
+    from rlstack.evaluation.statistics import by_mean, leader
     from rlstack.evaluation.table import print_rows
 
     scores: dict[str, list[float]] = {}
@@ -159,14 +151,11 @@ def _show_configurations(results: Sequence[Mapping[str, Any]], options: Sequence
             scores.setdefault(name, []).append(score)
             given[name] = values
     worlds = sorted({result["world"] for result in results if "world" in result})
-    rows = [
-        {**given[name], "seeds": str(len(of)), "mean": math.fsum(of) / len(of), "minimum": min(of), "maximum": max(of)}
-        for name, of in scores.items()
-    ]
-    if len(results) > len(rows) > 0:
+    if len(results) > len(scores) > 0:
+        lines = by_mean(scores)
         print("\nthe configurations of this sweep")
-        print_rows(sorted(rows, key=lambda row: -row["mean"] if len(worlds) == 1 else 0), sys.stdout)
+        print_rows([{**given[name], **lines[name]} for name in (lines if len(worlds) == 1 else scores)], sys.stdout)
     if len(worlds) > 1:
         print(f"the scores of different worlds ({', '.join(worlds)}) do not compare")
-    elif len(rows) > 1:
+    elif len(scores) > 1:
         print("{1}: {0}, {2}".format(*leader(scores)))

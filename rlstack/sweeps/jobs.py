@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlstack.config import ConfigError, build, to_plain
-from rlstack.config.overrides import override, replace_mappings
+from rlstack.config.overrides import override
 
 from .folder import take_results
 from .space import Space, assignment
@@ -39,7 +39,6 @@ def checked(compose: Compose, space: Space, fixed: Sequence[str]) -> TrainConfig
 
     drawn = [assignment(key, dimension.draw(Random(0))) for key, dimension in space.items()]
     composed = compose([*fixed, *drawn])
-    replace_mappings(composed, [*fixed, *drawn])
     plain = debugged(to_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
     return build(TrainConfig, with_length(plain))
 
@@ -57,6 +56,14 @@ def job(run: Path, beginning: Sequence[str], always: Sequence[str] = ()) -> list
     return [*beginning, f"run_dir={run}", *always]
 
 
+def check_settings(path: Path, kind: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raises a :class:`ConfigError` if a file was begun with other settings."""
+    for key, value in ours.items():
+        if theirs.get(key) != value:
+            begun = f"whose {key} is {theirs.get(key)}, not {value}; hydra.sweeper.folder=<another> begins a new one"
+            raise ConfigError(f"{path.parent} holds a {kind} {begun}")
+
+
 def tell_failures(folder: Path) -> None:
     """Prints the errors that jobs have reported in a folder, and removes the reports."""
     for result in take_results(folder):
@@ -68,15 +75,15 @@ def wait_for(run: Path) -> None:
     """Waits until no job of a killed command trains this run."""
     from rlstack.runs.run_directory import taken
 
-    told = False
+    announced = False
     while True:
         try:
             with taken(run):
                 return
         except ConfigError as error:
-            if not told:
+            if not announced:
                 print(f"waiting: {error}", flush=True)
-            told = True
+            announced = True
             time.sleep(1)
 
 
@@ -102,8 +109,10 @@ def show_scores(
     """
     from rlstack.evaluation.table import print_rows
 
-    told = [{key: f"{x:.3g}" if isinstance(x, float) else str(x) for key, x in values.items()} for _, values, _ in rows]
-    print_rows([{**before, **values, **after} for (before, _, after), values in zip(rows, told)], sys.stdout)
+    formatted = [
+        {key: f"{x:.3g}" if isinstance(x, float) else str(x) for key, x in values.items()} for _, values, _ in rows
+    ]
+    print_rows([{**before, **values, **after} for (before, _, after), values in zip(rows, formatted)], sys.stdout)
     end = "highest" if direction == "maximize" else "lowest"
     best = shlex.quote(override("checkpoint", first))
     print(f"evaluate the run with the {end} score, of a single seed: rlstack evaluate {best}")

@@ -6,6 +6,7 @@ population continues after its process was killed at any moment.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +19,15 @@ from typing import Annotated, Any, Literal
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, Interval, build, to_plain
-from rlstack.config.allowed import sign, sign_copy
+from rlstack.config.allowed import check_named, links_in, sign, sign_copy
+from rlstack.config.errors import writing
+from rlstack.envs.bounded_files import check_regular
+from rlstack.envs.whole_files import write_json
+from rlstack.runs.manifest import check, sealed
 
 from .folder import JOBS
-from .jobs import Compose, Launch, checked, job, reached, show_scores, tell_failures, wait_for
+from .jobs import Compose, Launch, check_settings, checked, job, reached, show_scores, tell_failures, wait_for
 from .space import Space, assignment, check_values, split, value_of
-from .state import check_settings, read_state, reading, write_state
 
 KIND = "population"
 FILE = "population.json"
@@ -92,18 +96,8 @@ class Population:
         described = {key: str(dimension) for key, dimension in space.items()}
         self.settings = {**settings, **ours, "space": described, "total_frames": total_frames}
         self.generations: list[Generation] = []
-        if (path := self.folder / FILE).is_file():
-            content = read_state(path, KIND)
-            with reading(path, KIND):
-                theirs: dict[str, Any] = content["settings"]
-                self.generations = [build(Generation, generation) for generation in content["generations"]]
-                if not self.generations or any(len(g.members) != theirs["members"] for g in self.generations):
-                    raise ValueError("members are missing")
-            check_settings(path, KIND, theirs, self.settings)
-            for member in (member for generation in self.generations for member in generation.members):
-                check_values(path, KIND, space, member.hyperparameters)
-                if member.copied_from is not None and not 0 <= member.copied_from < config.members:
-                    raise ConfigError(f"{path}: not a population (there is no member {member.copied_from} to copy)")
+        if (self.folder / FILE).is_file():
+            self._read(self.folder / FILE)
         else:
             draws = [Random(f"{config.seed} member {index}") for index in range(config.members)]
             self._append([PopulationMember({key: entry.draw(rng) for key, entry in space.items()}) for rng in draws])
@@ -199,8 +193,30 @@ class Population:
     # -- file ----------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        generations = list(map(asdict, self.generations))
-        write_state(self.folder / FILE, KIND, settings=self.settings, generations=generations)
+        content = {"format": f"rlstack-{KIND}", "version": 1, "settings": self.settings}
+        with writing(self.folder / FILE), sealed(self.folder, FILE):
+            sign(self.folder, links_in(self.folder))
+            write_json(self.folder / FILE, {**content, "generations": list(map(asdict, self.generations))})
+
+    def _read(self, path: Path) -> None:
+        """Reads the generations, checking all that becomes a part of a command line or a path."""
+        check(path)
+        check_named(links_in(path.parent), path)
+        try:
+            content: dict[str, Any] = json.loads(check_regular(path).read_text(encoding="utf-8"))
+            if (content["format"], content["version"]) != (f"rlstack-{KIND}", 1):
+                raise ValueError("another format")
+            theirs: dict[str, Any] = content["settings"]
+            self.generations = [build(Generation, generation) for generation in content["generations"]]
+            if not self.generations or any(len(g.members) != theirs["members"] for g in self.generations):
+                raise ValueError("members are missing")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"{path}: not a {KIND} ({error})") from None
+        check_settings(path, KIND, theirs, self.settings)
+        for member in (member for generation in self.generations for member in generation.members):
+            check_values(path, KIND, self.space, member.hyperparameters)
+            if member.copied_from is not None and not 0 <= member.copied_from < self.config.members:
+                raise ConfigError(f"{path}: not a population (there is no member {member.copied_from} to copy)")
 
 
 # -- on launchers ---------------------------------------------------------------------------------------------------

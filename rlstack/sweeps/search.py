@@ -1,8 +1,8 @@
 """Searches with Optuna on Hydra's launchers: each batch of trials is a batch of runs.
 
-Sampler and pruner have no state: each trial is drawn by a sampler that is seeded by the search and the trial's number,
-and knows the trials in ``search.json`` that had finished before its batch. So a search that stops and continues, or is
-killed, makes the same trials as an uninterrupted one.
+Optuna keeps the trials in ``search.jsonl``, its journal. Each trial is drawn by a sampler that is seeded by the search
+and the trial's number, and is told its end only with the others of its batch. So a search that stops and continues, or
+is killed, makes the same trials as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from hydra.core.hydra_config import HydraConfig
 
 from rlstack.config import ConfigError, Interval, build, to_plain
+from rlstack.config.allowed import check_named, links_in, sign
+from rlstack.config.errors import writing
 from rlstack.envs.extras import needs
 from rlstack.training.hooks import Hook
 
-from .folder import JOBS, in_sweep
-from .jobs import Compose, Launch, checked, job, reached, show_scores, tell_failures, wait_for
+from .folder import JOBS
+from .jobs import Compose, Launch, check_settings, checked, job, reached, show_scores, tell_failures, wait_for
 from .space import RangeDimension, Space, assignment, check_values, split
-from .state import check_settings, read_state, reading, write_state
 
 if TYPE_CHECKING:
+    import optuna
+
     from rlstack.evaluation.results import Evaluation
     from rlstack.training.config import ObjectiveConfig
     from rlstack.training.loop import Training
 
 KIND = "search"
-FILE = "search.json"
+FILE = "search.jsonl"
 _MAY_CHANGE = ("folder", "n_trials", "n_jobs", "params")
 
 
@@ -52,20 +55,37 @@ class SearchConfig:
     params: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass
-class SearchTrial:
-    """One run of a search.
+def open_study(config: SearchConfig) -> optuna.Study:
+    """Returns the study in the folder of a search, or begins it.
 
-    Attributes:
-        hyperparameters: values by key.
-        known: number of trials that had finished when it was drawn, with which it is compared.
-        scores: scores of its evaluations, without those that are not finite.
+    Raises:
+        ConfigError: its file cannot be read or written, or the folder links to places outside that the user has not
+            allowed.
     """
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-    hyperparameters: dict[str, Any]
-    known: Annotated[int, Interval(low=0)]
-    state: Literal["running", "complete", "pruned", "failed"] = "running"
-    scores: list[float] = field(default_factory=list)
+    folder = Path(config.folder)
+    path = folder / FILE
+    check_named(links_in(folder), path)
+    if not path.exists() and (folder / "trial_0").exists():
+        raise ConfigError(f"{folder}: holds trials but no {FILE}; hydra.sweeper.folder=<another> begins a new search")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    median = optuna.pruners.MedianPruner(config.pruner_trials, config.pruner_evaluations)
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        sign(folder, links_in(folder))
+        try:
+            return optuna.create_study(
+                storage=JournalStorage(JournalFileBackend(str(path), JournalFileOpenLock(str(path)))),
+                study_name=KIND,
+                direction=config.direction,
+                pruner=median if config.pruner == "median" else optuna.pruners.NopPruner(),
+                load_if_exists=True,
+            )
+        except (ValueError, KeyError, TypeError, AssertionError) as error:
+            raise ConfigError(f"{path}: not a search ({error!r})") from None
 
 
 class Search:
@@ -84,13 +104,14 @@ class Search:
         self.config, self.space, self.folder = config, space, Path(config.folder)
         ours = {key: value for key, value in asdict(config).items() if key not in _MAY_CHANGE}
         described = {key: str(dimension) for key, dimension in space.items()}
-        self.settings = {**settings, **ours, "space": described}
-        self.trials: list[SearchTrial] = []
-        if (path := self.folder / FILE).is_file():
-            self.trials = read_trials(self.folder)
-            check_settings(path, KIND, read_state(path, KIND)["settings"], self.settings)
-            for trial in self.trials:
-                check_values(path, KIND, space, trial.hyperparameters)
+        settings = {**settings, **ours, "space": described}
+        self.study = open_study(config)
+        if (theirs := self.study.user_attrs.get("settings")) is None:
+            self.study.set_user_attr("settings", settings)
+        else:
+            check_settings(self.folder / FILE, KIND, theirs, settings)
+        for trial in self.study.trials:
+            check_values(self.folder / FILE, KIND, space, trial.params)
 
     def run(self, number: int) -> Path:
         """Returns the folder of a trial's run."""
@@ -98,52 +119,21 @@ class Search:
 
     def batch(self) -> list[int]:
         """Returns the numbers of the next trials, which run side by side; none at the end of the search."""
-        if left := [number for number, trial in enumerate(self.trials) if trial.state == "running"]:
-            return left
-        first, jobs = len(self.trials), self.config.n_jobs
+        trials, jobs = self.study.trials, self.config.n_jobs
+        running = [trial.number for trial in trials if not trial.state.is_finished()]
+        first = running[0] if running else len(trials)
         known = first // jobs * jobs  # batches begin at multiples, even if the search has stopped in between
-        numbers = range(first, min(known + jobs, self.config.n_trials))
-        self.trials += [SearchTrial(self._drawn(number, known), known) for number in numbers]
-        self._write()
-        return list(numbers)
+        for number in range(len(trials), min(known + jobs, self.config.n_trials)):
+            self._draw(number, known)
+            running.append(number)
+        return running
 
-    def finish(self, number: int, complete: bool, scores: Sequence[float]) -> None:
-        """Sets the state of a trial to complete, pruned or failed; :meth:`keep` writes it.
-
-        Args:
-            complete: whether its run has reached its end.
-            scores: scores of its evaluations; a run whose last one is not finite has failed.
-        """
-        trial = self.trials[number]
-        trial.scores = [score for score in scores if math.isfinite(score)]
-        if complete:
-            trial.state = "complete" if scores and math.isfinite(scores[-1]) else "failed"
-        else:
-            behind = falls_behind(self.config, self.trials[: trial.known], trial.scores)
-            trial.state = "pruned" if behind else "failed"
-
-    def keep(self) -> None:
-        """Writes the states of the trials.
-
-        Raises:
-            ConfigError: every trial so far has failed; nothing is written, and they run again next time.
-        """
-        if all(trial.state == "failed" for trial in self.trials):
-            raise ConfigError(f"{self.folder}: every trial so far has failed")
-        self._write()
-
-    def ranked(self) -> list[int]:
-        """Returns numbers from worst to best; failed trials come first, then pruned ones."""
-        sign, states = 1 if self.config.direction == "maximize" else -1, ("failed", "running", "pruned", "complete")
-        scores = [sign * trial.scores[-1] if trial.scores else -math.inf for trial in self.trials]
-        merits = [(states.index(trial.state), score) for trial, score in zip(self.trials, scores)]
-        return sorted(range(len(merits)), key=merits.__getitem__)
-
-    def _drawn(self, number: int, known: int) -> dict[str, Any]:
-        """Draws hyperparameters with Optuna's tree-structured Parzen estimator (Bergstra et al. 2011)."""
+    def _draw(self, number: int, known: int) -> None:
+        """Adds a trial, drawn from the ``known`` ones before its batch by Optuna's TPE (Bergstra et al. 2011)."""
+        import optuna
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
         from optuna.samplers import TPESampler
-        from optuna.trial import TrialState, create_trial
+        from optuna.trial import TrialState
 
         def distribution(key: str) -> Any:
             dimension = self.space[key]
@@ -153,67 +143,77 @@ class Search:
                 return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
             return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
-        states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
-        varies = {key: distribution(key) for key in self.space}
         seed = Random(f"{self.config.seed} {number}").randrange(2**32)
-        study = _study(self.config, sampler=TPESampler(seed=seed))
-        for trial in self.trials[:known]:
-            value = trial.scores[-1] if trial.state == "complete" else None
-            drawn: dict[str, Any] = {"params": trial.hyperparameters, "distributions": varies}
-            scores = dict(enumerate(trial.scores))
-            study.add_trial(create_trial(state=states[trial.state], value=value, intermediate_values=scores, **drawn))
-        params = study.ask(varies).params
-        return {key: params[key] for key in self.space}
+        varies = {key: distribution(key) for key in self.space}
+        params = beside(self.study, known, TPESampler(seed=seed)).ask(varies).params
+        more: dict[str, Any] = {"user_attrs": {"known": known}, "distributions": varies}
+        self.study.add_trial(optuna.create_trial(state=TrialState.RUNNING, params=params, **more))
 
-    def _write(self) -> None:
-        write_state(self.folder / FILE, KIND, settings=self.settings, trials=list(map(asdict, self.trials)))
+    def finish(self, ended: Mapping[int, tuple[bool, Sequence[float]]]) -> None:
+        """Stores how trials have ended: complete, pruned or failed.
 
+        Args:
+            ended: by number, whether a trial's run has reached its end, and the scores of its evaluations. A complete
+                run whose last score is not finite has failed.
 
-def read_trials(folder: Path) -> list[SearchTrial]:
-    """Reads the trials in the file of a search.
+        Raises:
+            ConfigError: every trial so far has failed; nothing is stored, and they run again next time.
+        """
+        import optuna
+        from optuna.trial import TrialState
 
-    Raises:
-        ConfigError: the file cannot be read.
-    """
-    content = read_state(folder / FILE, KIND)
-    with reading(folder / FILE, KIND):
-        trials = [build(SearchTrial, trial) for trial in content["trials"]]
-        for number, trial in enumerate(trials):
-            if trial.known > number or any(before.state == "running" for before in trials[: trial.known]):
-                raise ValueError(f"trial {number} knows trials that had not finished")
-            if trial.state == "complete" and not trial.scores:
-                raise ValueError(f"trial {number} has no score")
-        return trials
+        states = {}
+        for number, (complete, scores) in ended.items():
+            if complete:
+                states[number] = TrialState.COMPLETE if scores and math.isfinite(scores[-1]) else TrialState.FAIL
+            else:
+                states[number] = TrialState.PRUNED if falls_behind(self.study, number, scores) else TrialState.FAIL
+        before = [trial.state for trial in self.study.trials if trial.state.is_finished()]
+        if all(state == TrialState.FAIL for state in (*before, *states.values())):
+            raise ConfigError(f"{self.folder}: every trial so far has failed")
+        for number, state in states.items():
+            scores = [score for score in ended[number][1] if math.isfinite(score)]
+            trial = optuna.Trial(self.study, self.study.trials[number]._trial_id)
+            for step, score in enumerate(scores):
+                trial.report(score, step)
+            self.study.tell(number, scores[-1] if state == TrialState.COMPLETE else None, state)
 
-
-def falls_behind(config: SearchConfig, before: Sequence[SearchTrial], scores: Sequence[float]) -> bool:
-    """Returns whether a trial is to be pruned by Optuna's median rule.
-
-    A trial is pruned if its best score so far is worse than the median of the scores that earlier complete trials had
-    after as many evaluations.
-    """
-    if config.pruner == "none" or not scores:
-        return False
-    from optuna.pruners import MedianPruner
-    from optuna.trial import TrialState, create_trial
-
-    pruner = MedianPruner(n_startup_trials=config.pruner_trials, n_warmup_steps=config.pruner_evaluations)
-    study = _study(config, pruner=pruner)
-    for trial in before:
-        if trial.state == "complete":
-            values = dict(enumerate(trial.scores))
-            study.add_trial(create_trial(state=TrialState.COMPLETE, value=trial.scores[-1], intermediate_values=values))
-    trial = study.ask()
-    for step, score in enumerate(scores):
-        trial.report(score, step)
-    return bool(trial.should_prune())
+    def ranked(self) -> list[int]:
+        """Returns numbers from worst to best; failed trials come first, then pruned ones."""
+        sign, states = 1 if self.config.direction == "maximize" else -1, ("FAIL", "RUNNING", "PRUNED", "COMPLETE")
+        merits = []
+        for trial in self.study.trials:
+            score = score_of(trial)
+            merits.append((states.index(trial.state.name), -math.inf if score is None else sign * score))
+        return sorted(range(len(merits)), key=merits.__getitem__)
 
 
-def _study(config: SearchConfig, **parts: Any) -> Any:
+def beside(study: optuna.Study, known: int, sampler: optuna.samplers.BaseSampler | None = None) -> optuna.Study:
+    """Returns a study in memory of the first ``known`` trials, to draw and judge by without a trace in the file."""
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(direction=config.direction, **parts)
+    copied = optuna.create_study(direction=study.direction, sampler=sampler, pruner=study.pruner)
+    copied.add_trials(study.trials[:known])
+    return copied
+
+
+def falls_behind(study: optuna.Study, number: int, scores: Sequence[float]) -> bool:
+    """Returns whether a trial with these scores of its evaluations is to be pruned by Optuna's median rule.
+
+    A trial is pruned if its best score so far is worse than the median of the scores that complete trials before its
+    batch had after as many evaluations. Scores that are not finite do not count.
+    """
+    judged = beside(study, study.trials[number].user_attrs["known"]).ask()
+    finite = [score for score in scores if math.isfinite(score)]
+    for step, score in enumerate(finite):
+        judged.report(score, step)
+    return bool(finite) and judged.should_prune()
+
+
+def score_of(trial: optuna.trial.FrozenTrial) -> float | None:
+    """Returns the last score of a trial; None if it has none."""
+    last = trial.last_step
+    return trial.intermediate_values[last] if trial.value is None and last is not None else trial.value
 
 
 # -- on launchers ---------------------------------------------------------------------------------------------------
@@ -236,40 +236,39 @@ def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compos
     config = build(SearchConfig, to_plain(options), "hydra.sweeper")
     space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments], may_vary=("",))
     run = checked(compose, space, fixed)
-    found = Search(config, space, {"arguments": fixed})
-    while numbers := found.batch():
-        left = [number for number in numbers if not _finished(found, number, run.objective)]
-        jobs = [
-            job(found.run(number), [*fixed, *starmap(assignment, found.trials[number].hyperparameters.items())])
-            for number in left
-        ]
+    searched = Search(config, space, {"arguments": fixed})
+    while numbers := searched.batch():
+        left = [number for number in numbers if not _is_over(searched, number, run.objective)]
+        params = {number: searched.study.trials[number].params for number in left}
+        jobs = [job(searched.run(number), [*fixed, *starmap(assignment, params[number].items())]) for number in left]
         if jobs:
             print(f"trials {numbers[0] + 1} to {numbers[-1] + 1} of {config.n_trials}", flush=True)
             for number in left:
-                wait_for(found.run(number))
+                wait_for(searched.run(number))
             launch(jobs, left[0])
-        tell_failures(found.folder / JOBS)
-        for number in left:
-            _finished(found, number, run.objective)
-        found.keep()
-    show(found)
+        tell_failures(searched.folder / JOBS)
+        searched.finish({number: _ended(searched.run(number), run.objective) for number in numbers})
+    show(searched)
 
 
-def _finished(found: Search, number: int, objective: ObjectiveConfig) -> bool:
-    """Decides the state of a trial by its run; returns False if it has yet to run or to continue."""
+def _is_over(searched: Search, number: int, objective: ObjectiveConfig) -> bool:
+    """Returns whether the run of a trial has reached its end, or has been pruned."""
+    complete, scores = _ended(searched.run(number), objective)
+    return complete or falls_behind(searched.study, number, scores)
+
+
+def _ended(run: Path, objective: ObjectiveConfig) -> tuple[bool, list[float]]:
+    """Returns whether the run of a trial has reached its end, and the scores of its evaluations."""
     from rlstack.runs.run_directory import RunDirectory
     from rlstack.training.loggers import METRICS_FILE, scores
 
-    run = found.run(number)
     if not (run / METRICS_FILE).is_file() or not (run / "config.yaml").is_file():
-        found.finish(number, complete=False, scores=[])
-    else:
-        try:
-            history = scores(run, objective)
-        except ConfigError:  # the run was killed before its first evaluation
-            history = []
-        found.finish(number, reached(run, RunDirectory.open(run).read_config()["total_frames"]), history)
-    return found.trials[number].state != "failed"
+        return False, []
+    try:
+        history = scores(run, objective)
+    except ConfigError:  # the run was killed before its first evaluation
+        history = []
+    return reached(run, RunDirectory.open(run).read_config()["total_frames"]), history
 
 
 class Pruning(Hook):
@@ -281,35 +280,34 @@ class Pruning(Hook):
     """
 
     def __init__(self, config: SearchConfig, number: int) -> None:
-        self._config, trials = config, read_trials(Path(config.folder))
-        self._before = trials[: trials[number].known]
+        self._study, self._number = open_study(config), number
 
     def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
         from rlstack.training.loggers import scores
 
-        found = [score for score in scores(training.run.path, training.config.objective) if math.isfinite(score)]
-        if falls_behind(self._config, self._before, found):
+        if falls_behind(self._study, self._number, scores(training.run.path, training.config.objective)):
             training.event(f"pruned at {training.frames:,} frames: it falls behind the trials before it")
             training.finish()
 
 
 def pruning(run: str) -> list[Hook]:
-    """Returns the hooks of a run, given by its folder, if it is a trial of a search."""
-    sweeper: Any = to_plain(HydraConfig.get().sweeper) if in_sweep() else {}
+    """Returns the hooks of a run of a sweep, given by its folder, if it is a trial of a search."""
+    sweeper: Any = to_plain(HydraConfig.get().sweeper)
     if not str(sweeper.pop("_target_", "")).endswith(".SearchSweeper"):
         return []
     return [Pruning(build(SearchConfig, sweeper, "hydra.sweeper"), int(Path(run).name.removeprefix("trial_")))]
 
 
-def show(found: Search) -> None:
+def show(searched: Search) -> None:
     """Prints a table of the trials, the one with the best score last, and the paths of the files."""
-    order = found.ranked()
+    order = searched.ranked()
     rows = []
     for number in order:
-        trial = found.trials[number]
-        score = trial.scores[-1] if trial.scores else None
-        rows.append(({"trial": str(number), "score": score}, trial.hyperparameters, {"state": trial.state}))
-    print(f"\nsearch finished: {found.folder}")
-    show_scores(rows, found.run(order[-1]), found.config.direction)
-    print(f"hyperparameters and scores of every trial: {found.folder / FILE}")
+        trial = searched.study.trials[number]
+        state = {"FAIL": "failed"}.get(trial.state.name, trial.state.name.lower())
+        values = {key: trial.params[key] for key in searched.space}
+        rows.append(({"trial": str(number), "score": score_of(trial)}, values, {"state": state}))
+    print(f"\nsearch finished: {searched.folder}")
+    show_scores(rows, searched.run(order[-1]), searched.config.direction)
+    print(f"hyperparameters and scores of every trial: {searched.folder / FILE}")
     print("for more trials, repeat the command with a higher hydra.sweeper.n_trials")

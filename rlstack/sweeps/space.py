@@ -91,8 +91,7 @@ def split(arguments: Sequence[str], may_vary: tuple[str, ...] = VARIABLE) -> tup
             space[override.key_or_group] = _dimension(override, may_vary)
         else:
             fixed.append(text)
-    for entry in fixed:  # the command line fixes an option that the yaml varies
-        space.pop(entry.lstrip("+~").partition("=")[0], None)
+            space.pop(override.key_or_group, None)  # the command line fixes an option that the yaml varies
     if not space:
         raise ConfigError("nothing varies; set ranges, such as 'agent.lr=tag(log, interval(1e-4, 1e-2))'")
     return space, fixed

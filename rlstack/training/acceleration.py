@@ -24,7 +24,7 @@ from torch import nn
 
 from rlstack import envs
 from rlstack.agents import Agent
-from rlstack.agents.compilation import CannotCompile, Compiler
+from rlstack.agents.optimizer import CannotCompile, Compiler
 from rlstack.data.graphs import GRAPHS
 from rlstack.runs.worlds import choose_device
 

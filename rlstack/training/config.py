@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 from rlstack.config import ConfigError, Interval, convert
-from rlstack.config.agents import Count, NonNegative, Positive, Whole
+from rlstack.config.options import Count, NonNegative, Positive, Whole
 from rlstack.envs.extras import needs
 
 from .notices import check_address

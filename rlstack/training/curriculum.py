@@ -16,7 +16,6 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 from rlstack.envs.world import hooks_of
 from rlstack.evaluation.figures import saved_figure
-from rlstack.play.versus import Versus
 
 from .hooks import Hook
 from .loggers import FRAMES as FRAMES_COLUMN
@@ -199,7 +198,7 @@ def _written(value: float) -> str:
 
 
 def _check_opponents(config: CurriculumConfig, env: Any) -> None:
-    if not isinstance(env, Versus):
+    if not hasattr(env, "who_can_be_met"):
         raise ConfigError("curriculum.stages: for opponents of stages set env.opponents, such as {players: [random]}")
     allowed = env.who_can_be_met()
     for index, stage in enumerate(config.stages):

@@ -126,7 +126,7 @@ def instruction_set() -> str:
     """Returns the vector instructions that torch uses here, and bfloat16 units if there are: ``AVX512, bfloat16``."""
     import torch
 
-    from rlstack.agents.precision import has_bfloat16
+    from rlstack.agents.optimizer import has_bfloat16
 
     units = ", bfloat16" if has_bfloat16(torch.device("cpu")) else ""
     return f"{torch.backends.cpu.get_cpu_capability()}{units}"

@@ -28,12 +28,12 @@ from rlstack.agents.recurrent import Recurrent
 from rlstack.agents.recurrent_policy import RecurrentPolicy
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
-from rlstack.data import cut, episode_starts
+from rlstack.config.rooms import registered, target
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
+from rlstack.data.sequences import cut, episode_starts
 from rlstack.envs.working import counted, working
 from rlstack.envs.world import MEMORY
-from rlstack.play.versus import ScriptedPolicy, own_policy
 from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world
 
@@ -128,7 +128,7 @@ def _remember(agent: Agent, sequences: TensorDictBase) -> None:
     if agent.reward_scaler is not None:
         agent.reward_scaler.update(sequences)
     # An expert may write entries that the agent's own transitions do not have.
-    agent.remember(sequences.exclude("raw_action", "log_prob", "memory", ("next", "memory")))
+    agent.extend(sequences.exclude("raw_action", "log_prob", "memory", ("next", "memory")))
 
 
 def expert_policy(
@@ -144,10 +144,12 @@ def expert_policy(
     Raises:
         ConfigError: there is no such expert, or it cannot act in this env.
     """
-    if isinstance(expert, ScriptedPolicy):  # it reads the world's state, which does not exist before a reset
+    if getattr(expert, "reads_state", False):  # that of the world, which does not exist before a reset
         return expert
-    if isinstance(expert, str) and not options and (own := own_policy(env, expert)) is not None:
-        return own
+    if isinstance(expert, str) and not options:
+        for name in registered("PLAYERS").values():
+            if (player := target(name)(env, expert)) is not None:
+                return player
     who = str(expert) if isinstance(expert, str | Path) else type(expert).__name__
     with prefixed("imitation.expert"), rng_untouched():
         policy = load_policy(who, env, **(options or {})) if isinstance(expert, str | Path) else expert
@@ -224,7 +226,7 @@ def _fit(agent: Agent, recorded: RecordedDecisions, epochs: int, batch_size: int
 
 
 def _loss(agent: Agent, batch: TensorDictBase) -> tuple[Tensor, Info]:
-    return agent.imitation_loss(*agent.lesson(batch)), {}
+    return agent.imitation_loss(*agent.imitation_batch(batch)), {}
 
 
 def _acting_parameters(agent: Agent, batch: TensorDictBase) -> list[Tensor]:
@@ -251,8 +253,8 @@ def _as_in_greedy_acting(agent: Agent) -> Iterator[None]:
 @torch.no_grad()
 def _copy_to_targets(agent: Agent) -> None:
     """Makes every target a copy of its network, including those inside TorchRL's loss modules."""
-    for name, target in agent.targets.items():
-        target.network.load_state_dict(agent.networks[name].state_dict())
+    for name, copy in agent.targets.items():
+        copy.network.load_state_dict(agent.networks[name].state_dict())
     for network in agent.networks.values():
         if isinstance(network, LossModule):
             for name, _ in list(network.named_children()):
@@ -430,7 +432,7 @@ class RecordedSequences(RecordedDecisions):
         return train.get("observation")[train.get("active")]
 
     def greedy(self, policy: RecurrentPolicy, batch: TensorDictBase) -> tuple[Tensor, Tensor]:
-        observation, wanted, mask = self.agent.lesson(batch)
+        observation, wanted, mask = self.agent.imitation_batch(batch)
         return self.agent.interface.from_env(policy.inner.entries(observation, mask)["action"]), wanted
 
 

@@ -14,9 +14,9 @@ import torch
 from tensordict import TensorDictBase
 
 from rlstack.agents import build_agent
-from rlstack.agents.precision import decided
+from rlstack.agents.optimizer import decided
 from rlstack.config import ConfigError
-from rlstack.config.agents import renewed
+from rlstack.config.options import renewed
 from rlstack.config.overrides import given_overrides
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs import world_hooks

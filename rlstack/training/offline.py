@@ -17,7 +17,7 @@ from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.recurrent import Recurrent
 from rlstack.config import ConfigError
-from rlstack.data import Replay
+from rlstack.data.replay import Replay
 from rlstack.envs.whole_files import write_json
 
 from .config import TrainConfig, needs_memory
@@ -111,7 +111,7 @@ class OfflineData(Hook):
                 f"data: {found.source} is not what the run has learned from "
                 f"(sha256 {found.digest[:16]}, not {known['sha256'][:16]})"
             )
-        agent.study(found.data, seen=known is not None)
+        agent.load_data(found.data, seen=known is not None)
         self._memory = agent.replay
         if known is None:
             training.env.reset()  # creates a state to save

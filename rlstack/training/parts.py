@@ -1,9 +1,11 @@
-"""The hooks that every run has, beside those of the user."""
+"""The hooks that every run has, and those of the rooms that are there, beside the user's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from rlstack.config.rooms import registered, target
 
 from .curriculum import Curriculum
 from .evaluations import Evaluations
@@ -13,7 +15,6 @@ from .imitation import Imitation
 from .interrupt import Interrupts
 from .monitor import Hardware, Monitor
 from .preflight import BatchChecks
-from .self_play import SelfPlay
 
 if TYPE_CHECKING:
     from .loop import Training
@@ -37,17 +38,17 @@ def hooks_of_run(training: Training, own: Sequence[Hook]) -> list[Hook]:
     names = [*OWN_STATE, *(hook.name for hook in own if hook.name)]
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise ValueError(f"hooks: the name {twice[0]!r} is taken")
-    c, env, agent, path = training.config, training.env, training.agent, training.run.path
-    curriculum = None if c.curriculum is None else Curriculum(c.curriculum, env)
+    c = training.config
+    curriculum = None if c.curriculum is None else Curriculum(c.curriculum, training.env)
     hooks = [
         Interrupts(training.ranks),
         Hardware(training.device),
         Imitation(c),
         BatchChecks() if c.debug else None,
-        Guard(c.guard, agent, path, training.ranks.seed(c.seed), c.collector.count),
+        Guard(c.guard, training.agent, training.run.path, training.ranks.seed(c.seed), c.collector.count),
         Monitor(c.cudagraphs is not False),
         curriculum,
-        SelfPlay.of(env, path / "opponents", training.raw_config, agent),
+        *(target(name)(training) for name in registered("HOOKS").values()),
         *own,
         Evaluations(),
     ]

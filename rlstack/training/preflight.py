@@ -24,7 +24,7 @@ from rlstack.config import ConfigError
 from rlstack.data.devices import usable_device
 from rlstack.data.finite import find
 from rlstack.data.flatten import flatten_agents
-from rlstack.envs.instances import LIMIT
+from rlstack.envs.foreign import LIMIT
 from rlstack.envs.named import place_in_users_code
 from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised
 from rlstack.envs.registry import options_of

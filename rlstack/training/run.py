@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, build, convert, to_plain
-from rlstack.config.agents import Whole, check_agent
 from rlstack.config.errors import nearest_path
 from rlstack.config.groups import check_kinds
+from rlstack.config.options import Whole
 from rlstack.config.overrides import given_keys
 from rlstack.envs.whole_files import leftovers
 from rlstack.runs.manifest import changed, sealed, unseal
@@ -79,7 +79,6 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         config = build(TrainConfig, plain)
     plain = {**plain, "notify": None}  # a secret, kept from files and loggers
     conceal(sys.argv, sys.orig_argv)
-    check_agent(config.agent, config.total_frames)
     if config.resume is None:
         check_learns(config)
     check_kinds("env", str(config.env.get("name")), config.env)
@@ -90,7 +89,9 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         last_frame = min(config.total_frames, config.until or config.total_frames)
         RunDirectory.open(config.resume).check_unfinished(config.total_frames, last_frame)
 
-    # Imported only after the configuration has been checked: torch and TorchRL take seconds.
+    # Imported only after these checks: torch and TorchRL take seconds.
+    from rlstack.agents import check_agent
+
     from .acceleration import prepare_cublas
     from .distributed import aside, join, share_of
     from .environment import end_recorded
@@ -98,6 +99,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     from .offline import OfflineData
     from .summary import full_memory_errors, one_line_errors, where_things_are
 
+    check_agent(config.agent, config.total_frames)
     prepare_cublas(config.deterministic)
     ranks = join()
     own = share_of(config, ranks)

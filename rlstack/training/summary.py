@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from rlstack.agents.precision import explained
-from rlstack.config import catalogue
+from rlstack.agents.optimizer import explained
 from rlstack.config.errors import RunError
+from rlstack.config.groups import folder_flags
 from rlstack.config.overrides import override
 from rlstack.config.schedules import in_words
 from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
@@ -152,7 +152,7 @@ def where_things_are(run: RunDirectory, config: TrainConfig, frames: int, digest
     lines = [f"run {how}: {run.path}"]
     lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
     lines.append(f"evaluate it:   rlstack evaluate {_named('checkpoint', run)}")
-    lines.append(f"report on it:  rlstack report {shlex.quote(str(run.path))}{catalogue.folder_flags(sys.argv[1:])}")
+    lines.append(f"report on it:  rlstack report {shlex.quote(str(run.path))}{folder_flags(sys.argv[1:])}")
     again = f"{league} {change}".rstrip() if league else resume_command(run, config, processes, change)
     lines.append(f"{label}{again}")
     if digest:

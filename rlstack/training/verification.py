@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from rlstack.config import ConfigError
-from rlstack.config.agents import renewed
 from rlstack.config.allowed import check_named, granting
 from rlstack.config.errors import RunError
+from rlstack.config.options import renewed
 from rlstack.envs.bounded_files import check_regular
 from rlstack.envs.working import Work, working
 from rlstack.envs.world import hooks_of

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from rlstack import envs
-from rlstack.adapters.marinenav import NETWORKS
 from rlstack.adapters.marinenav.agents import CONFIGURATIONS
 from rlstack.adapters.marinenav.files import FILES
+from rlstack.adapters.marinenav.weights import NETWORKS
 from rlstack.agents import Agent, make_agent
 
 Inputs = tuple[Tensor, Tensor, Tensor]

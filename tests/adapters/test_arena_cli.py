@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import rlstack
-from rlstack.adapters.arena import COLUMNS, load_files
 from rlstack.adapters.arena import __main__ as door
 from rlstack.adapters.arena.__main__ import main
+from rlstack.adapters.arena.files import COLUMNS, load_files
 from rlstack.runs.run_directory import RunDirectory
 
 FINAL = ["final.pt", "final_metadata.json", "final_training_state.json", "normalization_final.json"]

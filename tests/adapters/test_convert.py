@@ -18,8 +18,9 @@ from torchrl.data import Bounded, Categorical
 
 import rlstack
 from rlstack.adapters.agreement import compare, random_inputs
-from rlstack.adapters.sb3 import load_sb3, sb3_policy
+from rlstack.adapters.sb3.model import load_sb3
 from rlstack.adapters.sb3.native import sb3_agent
+from rlstack.adapters.sb3.policy import sb3_policy
 from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
@@ -90,8 +91,7 @@ def test_greedy_actions_are_the_models(name: str, world: Worlds, statistics: boo
     model = load_sb3(**files(name, statistics))
     agent = native(name, env, statistics)
     seen = env.reset()
-    network: Any = model.network
-    expected = network.act(model.features(seen["observation"]))
+    expected = model.network.choose(model.network(model.features(seen["observation"]))[0])
     action = agent.policy(explore=False)(seen)["action"]
     if model.action == "box":
         low, high = env.action_spec.space.low, env.action_spec.space.high
@@ -119,7 +119,7 @@ def test_values_and_spread_of_an_actor_critic(name: str) -> None:
     env = arena() if name[0] == "a" else asymmetric()
     agent, model = native(name, env), load_sb3(**files(name))
     observation = env.reset()["observation"]
-    outputs: Any = model.network.outputs(model.features(observation))  # type: ignore[operator]
+    outputs, _ = model.network(model.features(observation))
     torch.testing.assert_close(agent.critic(agent.normalized(observation)), outputs["value"], atol=1e-6, rtol=0)
     if name[0] == "p":  # in the env's units
         half = torch.tensor([0.035, 0.65])
@@ -129,9 +129,9 @@ def test_values_and_spread_of_an_actor_critic(name: str) -> None:
 def test_critics_targets_and_temperature_of_sac() -> None:
     agent, model = native("sac_small", reacher()), load_sb3(**files("sac_small"))
     observation, action = torch.randn(20, 5), torch.rand(20, 2) * 2 - 1
-    expected = model.network.values(observation, action)  # type: ignore[operator]
-    for critic, value in zip(agent.critics, expected):
-        torch.testing.assert_close(critic(observation, action), value)
+    for index, critic in enumerate(agent.critics):
+        expected = model.network.parts[f"critic{index}"](torch.cat((observation, action), -1))
+        torch.testing.assert_close(critic(observation, action), expected)
     with zipfile.ZipFile(files("sac_small")["path"]) as file, file.open("policy.pth") as weights:
         state = torch.load(weights, weights_only=True)
     for index, name in enumerate(("critic_1", "critic_2")):
@@ -260,7 +260,7 @@ def test_marinenavs_agents(
 
 def test_the_commands_words() -> None:
     known = positional(["sb3", "it's.zip", "out=x", "agent.lr=1"])
-    assert known == ["kind='sb3'", "path='it\\'s.zip'", "out=x", "++agent.lr=1"]
+    assert known == ["kind='sb3'", "path='it\\'s.zip'", "out=x", "agent.lr=1"]
     assert positional(["kind=sb3", "path=x", "out=y"]) == ["kind=sb3", "path=x", "out=y"]
     assert positional([]) == []
 

@@ -21,8 +21,8 @@ from rlstack.adapters.agreement import random_inputs
 from rlstack.adapters.exporting import beside, deterministic, export_policy
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.allowed import granting
+from rlstack.convert import run
 from rlstack.evaluation.evaluator import evaluate
-from rlstack.export import run
 from rlstack.runs.checkpoint import write_checkpoint
 from tests.agents.small_agents import CASES, Decisions, Detour, plain, small
 from tests.exhaustive import exhaustive
@@ -225,12 +225,12 @@ def test_a_failure_leaves_what_was_there(failing: str, tmp_path: Path, monkeypat
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"policy": "old", "policy.json": "older"}
 
 
-# -- rlstack export ------------------------------------------------------------------------------------
+# -- rlstack convert ------------------------------------------------------------------------------------
 
 
 def command(*overrides: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("export", list(overrides))
+        cfg = compose("convert", list(overrides))
     with granting(to_plain(cfg)):
         run(cfg)
 
@@ -249,7 +249,7 @@ def test_the_command(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> No
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "input self: float32 ['batch', 7]" and lines[-1] == f"wrote {path} and {path}.json"
     assert json.loads(beside(path).read_text())["frames"] == 7
-    refused(ConfigError, "checkpoint: missing", command)
+    refused(ConfigError, "checkpoint=", command)
 
 
 @pytest.mark.slow

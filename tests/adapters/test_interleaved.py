@@ -29,7 +29,7 @@ def test_recorded_memories(path: Path) -> None:
         seen = {"self": torch.from_numpy(data["self_state"][step])}
         # The recording computes returns in float64 from rewards stored in float32.
         reward = torch.tensor(data["reward"][step], dtype=torch.float64)
-        memory.append(TensorDict(seen), torch.tensor(data["action"][step]), reward, bool(data["terminal"][step]))
+        append(memory, TensorDict(seen), torch.tensor(data["action"][step]), reward, bool(data["terminal"][step]))
     index = torch.arange(len(data["loss_given"]))
     assert (memory._tree.get(index) == 1).all() and memory._tree.total == len(index)
     starts = memory.state_dict()["records"]["transitions"]["starts"][:, 0]
@@ -62,6 +62,13 @@ def test_recorded_memories(path: Path) -> None:
     np.testing.assert_array_equal(sample["action"].numpy(), data["action"][drawn])
 
 
+def append(memory: InterleavedReplay, observation: Any, action: Any, reward: Any, terminal: Any) -> None:
+    """Adds one record."""
+    following = {"reward": torch.as_tensor(reward).reshape(1), "done": torch.as_tensor(terminal).reshape(1)}
+    record = TensorDict({"observation": observation, "action": action, "next": following, "active": torch.tensor(True)})
+    memory.extend_interleaved(record[None, None])
+
+
 def sequences(rows: int, time: int, seed: int = 0) -> TensorDict:
     """Returns data in which each observation and action shows its row and time: 100 row + t."""
     generator = torch.Generator().manual_seed(seed)
@@ -80,7 +87,7 @@ def one_by_one(memory: InterleavedReplay, data: TensorDict) -> None:
             entry = data[row, t]
             if entry["active"]:
                 following = entry["next"]
-                memory.append(entry["observation"], entry["action"], following["reward"], following["done"])
+                append(memory, entry["observation"], entry["action"], following["reward"], following["done"])
 
 
 def same(left: Any, right: Any) -> bool:
@@ -105,7 +112,7 @@ def test_folded_batches_are_appended_step_by_step_in_row_order(capacity: int) ->
 def test_what_follows_the_start_of_an_episode_is_blank() -> None:
     memory = InterleavedReplay(50, 4, CPU, n_step=3, gamma=0.5)
     for n in range(12):
-        memory.append(torch.tensor([n + 1.0]), torch.tensor([n]), float(2**n), n in (3, 8, 9))
+        append(memory, torch.tensor([n + 1.0]), torch.tensor([n]), float(2**n), n in (3, 8, 9))
     # Episodes are the records 0-3, 4-8, 9 and 10-.
     found = memory.following(torch.arange(9))
     expected = [1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8, 16 + 16 + 16, 32 + 32 + 32, 64 + 64 + 64, 128 + 128, 256]
@@ -121,7 +128,7 @@ def test_draws_keep_away_from_the_write_position() -> None:
     memory = InterleavedReplay(40, 4, CPU)
     for length, written in ((30, 30), (27, 57)):
         for n in range(length):
-            memory.append(torch.zeros(1), torch.tensor([n]), 0.0, False)
+            append(memory, torch.zeros(1), torch.tensor([n]), 0.0, False)
         seen = torch.stack([memory.sample()["index"] for _ in range(1500)]).unique().tolist()
         head = written % 40
         newest = {(head - k) % 40 for k in (1, 2, 3)}
@@ -133,7 +140,7 @@ def test_the_first_records_that_can_be_drawn() -> None:
     memory = InterleavedReplay(40, 4, CPU)
     for n in range(4):
         refused(ValueError, f"{n} records are too few", memory.sample)
-        memory.append(torch.zeros(1), torch.tensor([n]), 0.0, False)
+        append(memory, torch.zeros(1), torch.tensor([n]), 0.0, False)
     assert memory.sample()["index"].tolist() == [0, 0, 0, 0]
     refused(ValueError, "no returns over 3", InterleavedReplay, 4, 4, CPU)
 
@@ -142,7 +149,7 @@ def test_newest_records_with_a_segment_of_their_own() -> None:
     torch.manual_seed(0)
     memory = InterleavedReplay(100, 16, CPU)
     for n in range(40):
-        memory.append(torch.zeros(1), torch.tensor([n]), 0.0, False)
+        append(memory, torch.zeros(1), torch.tensor([n]), 0.0, False)
     memory.update_priority(torch.tensor([39]), torch.tensor([400.0]))
     index = torch.cat([memory.sample()["index"] for _ in range(20)])
     assert index.max() <= 36 and index.unique().numel() > 20
@@ -152,9 +159,9 @@ def test_priorities_and_weights() -> None:
     torch.manual_seed(0)
     memory = InterleavedReplay(100, 16, CPU, alpha=0.5, beta=0.4)
     for n in range(64):
-        memory.append(torch.zeros(1), torch.tensor([n]), 0.0, False)
+        append(memory, torch.zeros(1), torch.tensor([n]), 0.0, False)
     memory.update_priority(torch.tensor([5, 6, 6, 7]), torch.tensor([[16.0], [4.0], [9.0], [float("nan")]]))
-    memory.append(torch.zeros(1), torch.tensor([64]), 0.0, False)
+    append(memory, torch.zeros(1), torch.tensor([64]), 0.0, False)
     assert memory._tree.get(torch.tensor([4, 5, 6, 7, 64])).tolist() == [1, 4, 3, 0, 4]
     assert memory.max_priority == 4 and memory._tree.total == 64 - 3 + 7 + 4
     for _ in range(20):
@@ -186,4 +193,3 @@ def test_goes_on_exactly_after_a_checkpoint() -> None:
         runs.append((torch.stack(samples), each.state_dict()))
     assert (runs[0][0] == runs[1][0]).all() and same(runs[0][1], runs[1][1])
     refused(ValueError, "capacity 60 does not fit", InterleavedReplay(61, 8, CPU).load_state_dict, memory.state_dict())
-    refused(ValueError, "records, starts, tree missing", other.load_state_dict, {"max_priority": 1})

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import rlstack
 from rlstack import envs
-from rlstack.adapters.sb3 import load_sb3
+from rlstack.adapters.sb3.model import load_sb3
 from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.config import ConfigError
 from rlstack.runs.checkpoint import write_checkpoint
@@ -41,27 +41,15 @@ def test_sb3_with_and_without_statistics() -> None:
     env = Noise(32, box((-1, 1), (-1, 1)))
     seen, raw = act(f"sb3:{zipped}", env)
     network: Any = load_sb3(zipped).network
-    torch.testing.assert_close(raw, network.outputs(seen)["mean"].clamp(-1, 1))
+    torch.testing.assert_close(raw, network(seen)[0]["mean"].clamp(-1, 1))
     seen, scaled = act(f"sb3:{zipped}", env, vecnormalize=str(statistics))
     model = load_sb3(zipped, statistics)
-    torch.testing.assert_close(scaled, network.outputs(model.features(seen))["mean"].clamp(-1, 1))
+    torch.testing.assert_close(scaled, network(model.features(seen))[0]["mean"].clamp(-1, 1))
 
 
 def test_a_callable_with_a_protocol() -> None:
     seen, action = act("callable:tests.adapters.test_loading:left_right", Noise(5, 2, num_worlds=32))
     assert torch.equal(action, (seen[:, 0] > 0).long()) and len(action.unique()) == 2
-
-
-def test_torchscript(tmp_path: Path) -> None:
-    torch.jit.save(torch.jit.trace(torch.nn.Tanh(), torch.zeros(1, 2)), str(tmp_path / "tanh.pt"))
-    seen, action = act(f"torchscript:{tmp_path / 'tanh.pt'}", Noise(2, box((-1, 1), (-1, 1))))
-    torch.testing.assert_close(action, seen.tanh())
-
-
-def test_marinenav() -> None:
-    env = envs.make("marinenav", num_worlds=2)
-    policy = load_policy(f"marinenav:{FIXTURES / 'marinenav/AC_IQN_params.npz'}", env)
-    assert env.rollout(2, policy)["agents", "action"].shape == (2, 2, 5, 2)
 
 
 @pytest.mark.parametrize("prefix", ["", "rlstack:"])

@@ -18,9 +18,10 @@ import pytest
 import torch
 
 import rlstack
-from rlstack.adapters.marinenav import load_published, network_state, published_agent
 from rlstack.adapters.marinenav.__main__ import main, train_together
+from rlstack.adapters.marinenav.agents import network_state, published_agent
 from rlstack.adapters.marinenav.evaluations import read_evaluations
+from rlstack.adapters.marinenav.files import load_published
 from rlstack.adapters.marinenav.published_run import PublishedFiles, folders
 from rlstack.adapters.marinenav.trial import Trial, read_trials
 from rlstack.config import ConfigError, build
@@ -174,7 +175,7 @@ def changed(group: str, **values: Any) -> dict[str, Any]:
         ({"imitation_learning": [False, True]}, ["imitation_learning", "-I/--imitate <expert>"]),
         ({"imitation_learning": "no"}, ["imitation_learning", "true or false"]),
         ({"load_model": "nowhere"}, ["load_model", "nowhere"]),
-        ({"save_dir": ["new/out", "config.json/x"], "seed": [1, 2]}, ["cannot be made", "config.json/x"]),
+        ({"save_dir": "config.json/x"}, ["cannot be made", "config.json/x"]),
         (changed("training_schedule", num_robots=[2]), ["training_schedule", "num_robots 1", "num_cores 2"]),
         (changed("training_schedule", timesteps=[5, 30]), ["training_schedule", "ascend from 0"]),
         (changed("training_schedule", num_robots=[2, 0]), ["training_schedule.num_robots[1]", "0"]),

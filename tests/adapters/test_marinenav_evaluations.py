@@ -150,17 +150,6 @@ def test_what_is_written_is_read(tmp_path: Path, choices: bool) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file.npz"]
 
 
-def test_lists_of_equal_length_become_axes_and_are_read_alike(tmp_path: Path) -> None:
-    ours = Evaluations()
-    for step in (1, 2):
-        ours.add(step, [Episode([history(3), history(3)], 0.0, False, 1.0, 1.0)] * 2)
-    ours.save(tmp_path / "file.npz")
-    shapes = {name: array.shape for name, array in as_users_load_it(tmp_path / "file.npz").items()}
-    assert shapes["trajectories"] == (2, 2, 2, 4, 13) and shapes["relations"] == (2, 2, 2, 0)
-    assert shapes["rewards"] == (2, 2)
-    assert_same(read_evaluations(tmp_path / "file.npz"), ours)
-
-
 def test_numbers_as_numpy_has_them_are_read_too(tmp_path: Path) -> None:
     """Covers other writers: arrays within lists, numbers of any width, arrays of plain numbers."""
     one = history(2)

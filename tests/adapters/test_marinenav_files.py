@@ -10,15 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlstack.adapters.marinenav import (
-    NETWORKS,
-    load_published,
-    network_state,
-    published_agent,
-    published_policy,
-    save_published,
-)
-from rlstack.adapters.marinenav.files import FILES
+from rlstack.adapters.marinenav.agents import network_state, published_agent, published_policy, save_published
+from rlstack.adapters.marinenav.files import FILES, load_published
+from rlstack.adapters.marinenav.weights import NETWORKS
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.data.flatten import flatten_agents

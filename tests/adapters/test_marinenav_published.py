@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlstack import envs
-from rlstack.adapters.marinenav import published_agent, published_policy
+from rlstack.adapters.marinenav.agents import published_agent, published_policy
 from rlstack.agents import Agent
 from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate
@@ -77,6 +77,20 @@ def test_all_recorded_outputs(name: str, shared_dir: Path) -> None:
     assert recordings
     for path in recordings:
         check_outputs(folder / f"{name}_params.npz", path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_acts_in_marinenav(dtype: torch.dtype, fixtures_dir: Path) -> None:
+    env = envs.make("marinenav", num_worlds=64, num_robots=3, num_obstacles=0, min_start_goal_dis=30.0, dtype=dtype)
+    policy = published_policy(fixtures_dir / "marinenav/AC_IQN_params.npz", env)
+    td = policy(env.reset())
+    assert td["agents", "action"].shape == (64, 3, 2) and td["agents", "action"].dtype == dtype
+    if dtype == torch.float32:
+        batch = env.rollout(120, policy, break_when_any_done=False)
+        done = batch["next", "done"][..., 0]
+        assert done.sum() >= 64
+        assert batch["next", "episode", "success"][done].mean() > 0.8
 
 
 # -- closed loop -------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,15 @@ import torch
 from torch import Tensor
 
 from rlstack import envs
-from rlstack.adapters.marinenav import NETWORKS, load_published, published_agent, published_policy, save_published
+from rlstack.adapters.marinenav.agents import published_agent, published_policy, save_published
+from rlstack.adapters.marinenav.files import load_published
+from rlstack.adapters.marinenav.weights import NETWORKS
 from rlstack.config import ConfigError
 from tests.adapters.damage import damaged
 from tests.adapters.published_networks import CONTINUOUS, Inputs, acting_network, native, world, write
 from tests.exhaustive import exhaustive
+
+ACTOR = Path(__file__).resolve().parents[1] / "fixtures/marinenav/AC_IQN_params.npz"
 
 
 def refused(match: str, *arguments: Any, **options: Any) -> None:
@@ -29,10 +32,10 @@ def refused(match: str, *arguments: Any, **options: Any) -> None:
 def test_incomplete_and_mixed_directories(tmp_path: Path) -> None:
     refused("holds no published agent, needed is one of: actor_network_params.pth, critic_network_params.pth", tmp_path)
     save_published(native("SAC"), tmp_path)
-    refused("SAC.*not DQN|lacks network_params.pth of DQN", tmp_path, "DQN")
+    refused("are not DQN, needed is one of: ", tmp_path, "DQN")
     (tmp_path / "critic_2_params.pth").unlink()
     refused("actor_network_params.pth, critic_1_params.pth are not one agent.*an actor alone", tmp_path)
-    refused("lacks critic_2_params.pth of SAC", tmp_path, agent_type="SAC")
+    refused("are not SAC, needed is one of: ", tmp_path, agent_type="SAC")
     refused(r"no option 'TD3'.*AC-IQN.*Rainbow", tmp_path, agent_type="TD3")
     refused("No such file or directory", tmp_path / "nowhere")
 
@@ -45,25 +48,34 @@ def test_networks_of_different_agents(tmp_path: Path) -> None:
     refused("holds an agent of type DQN, not IQN", tmp_path / "network_params.pth", "IQN")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "not valid JSON"),
-        ("[" * 100_000, "not valid JSON: nested too deeply"),
-        ("[1]", "not a JSON object"),
-        ('{"hidden_dimension": 64}', "is 64, the weights have 12"),
-    ],
-)
-def test_constructor_arguments_must_not_contradict(tmp_path: Path, content: str, message: str) -> None:
-    save_published(native("DQN"), tmp_path)
-    file = tmp_path / "constructor_params.json"
-    assert json.loads(file.read_text())["concat_feature_dimension"] == 26
-    file.write_text(content)
-    refused(message, tmp_path)
-    file.write_text('{"seed": 3, "device": "cpu"}')
-    load_published(tmp_path)
-    file.unlink()
-    load_published(tmp_path)
+def arrays(**changes: Any) -> dict[str, Any]:
+    """Returns the arrays of a published actor with some replaced, or left out."""
+    with np.load(ACTOR) as file:
+        changed = {**file, **{key.replace("__", "."): value for key, value in changes.items()}}
+    return {key: value for key, value in changed.items() if value is not None}
+
+
+WEIGHTS: list[tuple[dict[str, Any], str]] = [
+    ({"cos_embedding__weight": np.zeros((256, 64))}, "has also cos_embedding.weight"),
+    ({"output_layer__bias": None}, "lacks output_layer.bias .compared with AC-IQN's"),
+    ({"output_layer__bias": np.zeros(9), "output_layer__weight": np.zeros((9, 128))}, "9 outputs, not 2"),
+    ({"hidden_layer__weight": np.zeros(128)}, r"hidden_layer.weight is float\d+ of shape \(128,\)"),
+    ({"hidden_layer__bias": np.zeros(128, dtype=int)}, "hidden_layer.bias is int64"),
+    ({"hidden_layer__bias": np.array([None] * 128)}, "not plain data"),
+    ({"hidden_layer__bias": np.full(128, np.nan)}, "hidden_layer.bias has numbers that are not finite"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WEIGHTS)
+def test_other_weights(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "AC_IQN_params.npz", **arrays(**changes))
+    refused(f"AC_IQN_params.npz: .*{message}", tmp_path / "AC_IQN_params.npz")
+
+
+def test_layers_that_do_not_follow_one_another(tmp_path: Path) -> None:
+    np.savez(tmp_path / "AC_IQN_params.npz", **arrays(hidden_layer__weight=np.zeros((128, 216))))
+    with pytest.raises(ConfigError, match=r"size mismatch for trunk\.0\.weight"):
+        published_policy(tmp_path / "AC_IQN_params.npz", world("AC-IQN"))
 
 
 class Trap:
@@ -84,22 +96,9 @@ def test_other_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not (tmp_path / "trapped").exists()
     torch.save([1, 2], file)
     refused("not a file of named tensors", file)
-    file.write_bytes(b"nothing of the kind")
-    refused(r"network_params\.pth: not a file of torch.save$", file)
-    state = acting_network("IQN").state_dict()
-    torch.save({**state, "hidden_layer.bias": state["hidden_layer.bias"] * torch.nan}, file)
-    refused(r"network_params\.pth: network: broken weights: hidden_layer\.bias has numbers that are not finite", file)
-    torch.save({**state, "self_encoder.0.bias": torch.tensor(1.0)}, file)
-    refused(r"self_encoder\.0\.bias is float32 of shape \(\)", file)
-    torch.save({**state, "hidden_layer.weight": torch.ones(12, 9)}, file)
-    with pytest.raises(ConfigError, match=r"trunk\.0\.weight is \(12, 9\), the agent's \(12, 26\)"):
-        published_policy(file, world("IQN"))
-    state.pop("cos_embedding.bias")
-    torch.save(state, file)
-    refused(r"lacks cos_embedding.bias \(compared with IQN's; known: AC-IQN, IQN, DDPG, DQN, SAC, Rainbow\)", file)
-    outputs = {"output_layer.weight": torch.zeros(9, 12), "output_layer.bias": torch.zeros(9)}
-    torch.save({**acting_network("DQN").state_dict(), **outputs}, file)
-    refused("9 outputs, the actors have 2 and the discrete agents 25", file)
+    for content, message in ((b"nothing of the kind", "not a file of torch.save$"), (b"", "not a file of torch.save")):
+        file.write_bytes(content)
+        refused(rf"network_params\.pth: {message}", file)
 
 
 @pytest.mark.parametrize("protocol", [b"\x80\x02", b""])

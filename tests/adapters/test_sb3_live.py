@@ -14,7 +14,8 @@ import torch
 from tensordict import TensorDict
 
 from rlstack.adapters.protocols import foreign_policy
-from rlstack.adapters.sb3 import load_sb3, sb3_policy
+from rlstack.adapters.sb3.model import load_sb3
+from rlstack.adapters.sb3.policy import sb3_policy
 from rlstack.adapters.sb3.vecnormalize import VecNormalize, load_vecnormalize
 from rlstack.config import build
 from tests.adapters.small_worlds import Noise, box
@@ -136,8 +137,8 @@ def test_critics_without_an_lstm(network: dict[str, Any], tmp_path: Path) -> Non
     ours = load_sb3(folder / "model.zip")
     assert ours.activation == "ELU"
     seen = torch.from_numpy(observations(False, 6))
-    initial, starts = ours.network.initial_state(6), torch.ones(6, dtype=torch.bool)  # type: ignore[operator]
-    outputs, _ = ours.network.outputs(seen, initial, starts)  # type: ignore[operator]
+    initial, starts = ours.network.initial_memory(6), torch.ones(6, dtype=torch.bool)
+    outputs, _ = ours.network(seen, initial, starts)
     with torch.no_grad():
         zeros = torch.zeros(1, 6, 256)
         value = model.policy.predict_values(seen, (zeros, zeros), starts.float())

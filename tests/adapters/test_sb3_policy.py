@@ -14,8 +14,8 @@ from torchrl.data import OneHot
 from torchrl.envs import EnvBase, InitTracker, TransformedEnv
 
 from rlstack import envs
-from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_policy
-from rlstack.adapters.sb3.networks import RecurrentActorCritic
+from rlstack.adapters.sb3.model import SB3Model, load_sb3
+from rlstack.adapters.sb3.policy import sb3_policy
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from tests.adapters.small_worlds import Noise, box
@@ -43,7 +43,7 @@ def test_structured_observations_are_joined_in_the_models_order(name: str, agent
     seen = td["observation"] if agents is None else td["agents", "observation"]
     joined = torch.cat([seen[key] for key in sorted(MULTI)], -1)
     assert chosen.normaliser is not None
-    outputs = chosen.network.outputs(chosen.normaliser.normalise(joined))  # type: ignore[operator]
+    outputs = chosen.network(chosen.normaliser.normalise(joined))[0]
     expected = outputs["logits" if name.startswith("a2c") else "q"].argmax(-1)
     action = sb3_policy(chosen, env)(td).get("action" if agents is None else ("agents", "action"))
     assert torch.equal(action, expected) and len(action.unique()) > 1
@@ -62,7 +62,7 @@ def test_actions_as_the_env_wants_them() -> None:
 def test_gaussian_means_are_clipped_to_the_envs_bounds() -> None:
     env = Noise(32, box((-0.02, 0.01), (-1, 1)), num_worlds=64)
     chosen, td = model("ppo_mlp_box_action", statistics=False, bounds=False), env.reset()
-    mean = chosen.network.outputs(td["observation"])["mean"]  # type: ignore[operator]
+    mean = chosen.network(td["observation"])[0]["mean"]
     action = sb3_policy(chosen, env)(td)["action"]
     assert torch.equal(action[:, 1], mean[:, 1])
     assert torch.equal(action[:, 0], mean[:, 0].clamp(-0.02, 0.01)) and (action[:, 0] != mean[:, 0]).any()
@@ -94,7 +94,7 @@ def test_sampling(name: str) -> None:
     chosen = model(name, bounds=False)
     torch.manual_seed(0)
     action = sb3_policy(chosen, env, deterministic=False)(td)["action"]
-    outputs = chosen.network.outputs(chosen.features(td["observation"][:1]))  # type: ignore[operator]
+    outputs = chosen.network(chosen.features(td["observation"][:1]))[0]
     if name.startswith("dqn"):
         assert len(action.unique()) == 1
     elif name.startswith("a2c"):
@@ -131,11 +131,10 @@ def test_envs_that_do_not_fit(name: str, env: Any, message: str) -> None:
 def replayed(chosen: SB3Model, observation: Tensor, starts: Tensor) -> Tensor:
     """Returns the actions ``[N, T]`` of the bare network for a sequence ``[N, T, F]``."""
     network = chosen.network
-    assert isinstance(network, RecurrentActorCritic)
-    state, actions = network.initial_state(len(observation)), []
+    memory, actions = network.initial_memory(len(observation)), []
     for t in range(observation.shape[1]):
-        action, state = network.act(observation[:, t], state, starts[:, t])
-        actions.append(action)
+        outputs, memory = network(observation[:, t], memory, starts[:, t])
+        actions.append(network.choose(outputs))
     return torch.stack(actions, 1)
 
 
@@ -176,16 +175,6 @@ def test_memory_in_a_collector_goes_on_between_batches() -> None:
     batches = [batch.clone() for batch in make_collector(env, sb3_policy(chosen, env), 10, total_frames=6 * 30)]
     assert len(batches) == 3
     check_memory(chosen, torch.cat(batches, 1))
-
-
-def test_memory_in_a_loop_of_steps() -> None:
-    chosen, env = model("recurrent_ppo_small"), Noise(5, 4, num_worlds=6)
-    policy, td, steps = sb3_policy(chosen, env), env.reset(), []
-    for _ in range(25):
-        td = env.step(policy(td))
-        steps.append(td.clone())
-        td = env.maybe_reset(env.step_mdp(td))
-    check_memory(chosen, torch.stack(steps, 1))
 
 
 def test_forgetting() -> None:

@@ -71,7 +71,6 @@ def test_entries_that_do_not_fit(change: dict[str, Any], message: str) -> None:
     refused(ConfigError, message, statistics, **change)
     with pytest.raises(ConfigError, match="obs_mean: missing"):
         build(VecNormalize, {key: value for key, value in asdict(statistics()).items() if key != "obs_mean"})
-    refused(ConfigError, "those of 2 features, not 3", statistics().normalise, torch.zeros(1, 3))
 
 
 # -- hostile and broken pickles ------------------------------------------------------------------------------------
@@ -112,7 +111,7 @@ def test_a_pickle_cannot_change_what_stands_in(tmp_path: Path) -> None:
     path = tmp_path / "statistics.pkl"
     for name in (b"numpy\nndarray", b"numpy.core.multiarray\nscalar", b"_codecs\nencode", b"collections\nOrderedDict"):
         path.write_bytes(b"\x80\x02c" + name + b"\n}X\x05\x00\x00\x00codes}s\x86b.")
-        refused(ConfigError, "not a pickle", load_vecnormalize, path)
+        refused(ConfigError, "not the statistics", load_vecnormalize, path)
     test_recorded_statistics(FIXTURES / "a2c_multi_default_vecnormalize.pkl")
 
 

@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.agents.dqn import DQN
-from rlstack.config.agents import DQNConfig, Fraction, Positive
-from rlstack.losses import DQNLoss
+from rlstack.agents.dqn import DQN, DQNConfig
+from rlstack.config.options import Fraction, Positive
+from rlstack.losses.dqn import DQNLoss
 
 
 @dataclass

@@ -15,7 +15,7 @@ ENDS = ("done", "terminated", "truncated")
 
 
 class Signals(World):
-    """Every agent sees a cue of its own, -1 or 1 and new at every step; it is paid the mean cue of its living mates.
+    """Every agent sees a cue of its own, -1 or 1 and new at every step; it is paid the mean cue of its living others.
 
     Observation ``[2]``: the cue, and a tenth of the time. Actions change nothing. The dead see zeros, and are
     ``terminated`` in the step of their death alone. When a world is cut off nobody is active any more, and its true

@@ -15,7 +15,6 @@ from torchrl.envs import EnvBase
 from rlstack.agents import agent_class, make_agent
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, conf_dir
-from rlstack.config.agents import CONFIGS
 from rlstack.envs.world import WorldHooks
 
 _SMALL: dict[str, Any] = {
@@ -28,7 +27,9 @@ _SMALL: dict[str, Any] = {
 
 def options_of(name: str, **values: Any) -> dict[str, Any]:
     """Returns those of the values that are options of the algorithm."""
-    return {option: value for option, value in values.items() if option in CONFIGS[name].__dataclass_fields__}
+    return {
+        option: value for option, value in values.items() if option in agent_class(name).Config.__dataclass_fields__
+    }
 
 
 def takes(name: str, action: TensorSpec) -> bool:
@@ -141,8 +142,8 @@ YAMLS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((conf_di
 """Every shipped configuration of an agent."""
 ALGORITHMS = [
     name
-    for name in CONFIGS
-    if YAMLS.get(name, {}).get("algorithm") == name and name != "legacy" and not name.endswith("_published")
+    for name, options in YAMLS.items()
+    if options.get("algorithm") == name and name != "legacy" and not name.endswith("_published")
 ]
 """Those that learn, but for those around TorchRL's losses: a new one is in every list of the tests from here on."""
 SMALL: dict[str, dict[str, Any]] = {name: options_of(name, **_SMALL) for name in ALGORITHMS}

@@ -177,7 +177,7 @@ def test_mistakes_in_the_configuration_are_one_line(overrides: dict[str, Any], m
         ),
         (
             envs.make("marinenav", num_worlds=1, continuous_actions=False),
-            r"choose an agent for such actions \(ppo, .*\), or set env.continuous_actions=true$",
+            r"choose an agent for such actions \(a2c, .*\), or set env.continuous_actions=true$",
         ),
     ],
 )

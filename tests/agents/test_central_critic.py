@@ -75,7 +75,7 @@ def by_hand(agent: Any, part: TensorDict) -> Tensor:
 def all_values(agent: Any, part: TensorDict) -> tuple[Tensor, Tensor]:
     """Returns the values of all states, and of the states that follow, ``[B, T]``."""
     observation = agent.normalized(part["observation"])
-    agent.mates.begin(observation, part["active"])
+    agent.others.begin(observation, part["active"])
     with torch.no_grad():
         value, following = agent._values(observation, part)
     return value[..., 0], following[..., 0]
@@ -151,8 +151,8 @@ def test_what_is_cut_off_has_the_value_of_what_would_have_followed(memory: Any) 
     assert not cut["next", "active"][:, 3].any(), "this world says that nobody goes on"
     # The same cues and deaths; a world without truncation shows the same state at the next step.
     compared = whole["active"][:, 4] & cut["next", "done"][:, 3, 0] & whole["active"][:, 3]
-    mates = whole["active"][:, 4].view(-1, A).sum(1).repeat_interleave(A)
-    assert compared.any() and (mates[compared] < A).any(), "some have lost a mate by then"
+    others = whole["active"][:, 4].view(-1, A).sum(1).repeat_interleave(A)
+    assert compared.any() and (others[compared] < A).any(), "some have lost a mate by then"
     found, wanted = all_values(agent, cut)[1][:, 3], all_values(agent, whole)[0][:, 4]
     torch.testing.assert_close(found[compared], wanted[compared], rtol=0, atol=1e-12)
 
@@ -330,7 +330,7 @@ def test_other_agents_keep_what_they_kept() -> None:
     env = envs.make("marinenav", num_worlds=2, num_robots=2, curriculum=None, seed=0)
     torch.manual_seed(0)
     agent = make_agent("sac", env, **{**SMALL["sac"], "buffer_size": 100})
-    agent.remember(next(batches(env, agent, 8)))
+    agent.extend(next(batches(env, agent, 8)))
     assert set(agent.sample()["next"].keys()) == {"observation", "reward", "terminated", "done"}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlstack.agents.compilation import CannotCompile, Compiler
+from rlstack.agents.optimizer import CannotCompile, Compiler
 from rlstack.envs.compilation import Compiled, telling, under_way
 from tests.agents.small_agents import CASES, plain, small
 from tests.exhaustive import exhaustive

@@ -10,7 +10,7 @@ from torch import nn
 from torchrl.objectives import rnd
 
 from rlstack.config import ConfigError
-from rlstack.losses import RNDLoss
+from rlstack.losses.rnd import RNDLoss
 from tests.agents.small_agents import FRESH, copies, equal, plain, small
 
 

@@ -108,7 +108,7 @@ def test_own_agents_by_name_and_by_path() -> None:
     register("mine", "rlstack.agents.acqn:ACQN")
     assert agent_class("mine") is ACQN
     refused(ValueError, "not of the form", register, "mine", "rlstack.agents.acqn.ACQN")
-    with pytest.raises(ConfigError, match=r"agent\.algorithm: missing, one of ppo, a2c, .*acqn"):
+    with pytest.raises(ConfigError, match=r"agent\.algorithm: missing, one of a2c, acqn, .*ppo"):
         build_agent({}, envs.make("marinenav", num_worlds=1), 100)
     refused(ConfigError, "agent: no option 'nope'", make_agent, "nope", envs.make("marinenav", num_worlds=1))
 

@@ -15,7 +15,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 import rlstack
 from rlstack import envs
-from rlstack.adapters.sb3 import load_sb3, sb3_policy
+from rlstack.adapters.sb3.model import load_sb3
+from rlstack.adapters.sb3.policy import sb3_policy
 from rlstack.agents import Interface
 from rlstack.agents.legacy import EpsilonPolicy, SpecsOnly
 from rlstack.config import ConfigError, conf_dir, to_plain
@@ -200,8 +201,8 @@ def short(num_worlds: int = 1) -> EnvBase:
         (["agent=legacy", "env=marinenav"], "agent=legacy needs agent.kind and agent.path"),
         (["agent=ppo", "env=marinenav"], "agent=ppo: would have to be trained first"),
         (["agent=legacy", "env=marinenav", "policy=explore"], "policy: explore is .* explores by agent.epsilon=0.1"),
-        (["agent=legacy", "env=marinenav", "which=best"], "which: only for checkpoint=<run>; .* use agent.which"),
-        (["agent=legacy", "checkpoint=x"], "agent: a checkpoint contains its agent; set single keys of it"),
+        (["agent=legacy", "env=marinenav", "which=best"], "which: .* agent.which"),
+        (["agent=legacy", "checkpoint=x"], "agent: a checkpoint contains its agent"),
     ],
 )
 def test_evaluation_mistakes_are_one_line(overrides: list[str], message: str) -> None:

@@ -14,7 +14,7 @@ from torchrl.data import Categorical, Unbounded
 from rlstack.agents import build_agent, completed
 from rlstack.config import ConfigError
 from rlstack.data.flatten import n_step_returns, transitions
-from rlstack.losses import DQNLoss
+from rlstack.losses.dqn import DQNLoss
 from tests.agents.recall import Recall
 from tests.agents.small_agents import Decisions, plain, small
 from tests.agents.test_recurrent_agents import batches, marinenav

@@ -44,7 +44,7 @@ def single(action: torch.Tensor, reward: torch.Tensor) -> TensorDict:
 def learned(name: str, env: Any, data: TensorDict, updates: int, **options: Any) -> torch.Tensor:
     """Returns the greedy actions of an agent that has learned from data alone."""
     agent: Any = make_agent(name, env, updates * 64, **{**OPTIONS, **options})
-    agent.study(data)
+    agent.load_data(data)
     nothing = env.experience(agent, 1, 1)[:, :0]
     agent.learn(nothing, updates * 64)
     assert agent.updates == updates and len(agent.replay) == len(data)
@@ -105,11 +105,11 @@ def test_choices_that_pay_are_preferred_to_frequent_ones(name: str, expected: in
 def test_statistics_are_those_of_the_data() -> None:
     env, data = numbers(), uniform(500)
     agent: Any = make_agent("bc", env, 1000, **OPTIONS, normalize_observations=True)
-    agent.study(data)
+    agent.load_data(data)
     moments = agent.normalizer.moments[0]
     torch.testing.assert_close(moments.mean.float(), data["observation"].mean(0))
     torch.testing.assert_close(moments.var.float(), data["observation"].var(0, unbiased=False))
-    agent.study(data, seen=True)
+    agent.load_data(data, seen=True)
     assert float(moments.count) == 500
 
 
@@ -126,7 +126,7 @@ def episode() -> TensorDict:
 
 def test_returns_of_several_steps_stay_within_their_episode() -> None:
     agent: Any = make_agent("iql", numbers(), 1000, **{**OPTIONS, "batch_size": 4}, n_step=2, gamma=0.5)
-    agent.study(episode())
+    agent.load_data(episode())
     held = agent.replay.storage.get(torch.arange(4))
     assert held["next", "reward"][:, 0].tolist() == [2.0, 4.0, 4.0, 8.0]
     assert held["gamma"][:, 0].tolist() == [0.25, 0.25, 0.5, 0.5]
@@ -136,7 +136,7 @@ def test_returns_of_several_steps_stay_within_their_episode() -> None:
 
 def test_rewards_are_scaled_by_the_returns_of_the_episodes() -> None:
     agent: Any = make_agent("iql", numbers(), 1000, **{**OPTIONS, "batch_size": 4}, gamma=0.5, normalize_rewards=True)
-    agent.study(episode())
+    agent.load_data(episode())
     returns = torch.tensor([1.0, 2.5, 5.25, 8.0], dtype=torch.float64)
     torch.testing.assert_close(agent.reward_scaler.moments.var, returns.var(unbiased=False))
 
@@ -146,7 +146,7 @@ def test_terms_of_a_loss_can_be_left_out() -> None:
     with pytest.raises(ConfigError, match="loss_weights: it has no loss_q, but loss_actor, loss_qvalue, loss_value"):
         make_agent("iql", env, 1000, **OPTIONS, loss_weights={"loss_q": 0.0})
     agent: Any = make_agent("iql", env, 1000, **OPTIONS, loss_weights={"loss_actor": 0.0})
-    agent.study(data)
+    agent.load_data(data)
     before = [parameter.detach().clone() for parameter in agent.actor.parameters()]
     agent.learn(env.experience(agent, 1, 1)[:, :0], 64 * 3)
     assert all(torch.equal(old, new) for old, new in zip(before, agent.actor.parameters(), strict=True))
@@ -158,7 +158,7 @@ def test_a_restored_agent_goes_on_exactly(name: str) -> None:
     first, second = (cast("Any", make_agent(name, env, 1000, **OPTIONS)) for _ in range(2))
     nothing = env.experience(first, 1, 1)[:, :0]
     for agent in (first, second):
-        agent.study(data)
+        agent.load_data(data)
     first.learn(nothing, 64 * 3)
     second.load_state_dict(deepcopy(first.state_dict()))
     for agent in (first, second):

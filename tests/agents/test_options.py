@@ -391,7 +391,7 @@ def test_each_reward_of_a_sum_is_clipped_not_the_sum(n_step: int) -> None:
     for end in ("done", "terminated"):
         data["next", end][:] = False
     agent.reward_scaler.update = lambda *_, **__: None
-    agent.remember(data)
+    agent.extend(data)
     following = agent.prepared(agent.replay[: len(agent.replay)])["next"]
     counted = following["reward"].unique()
     torch.testing.assert_close(counted, torch.tensor([1.0 * n_step, 10.0 + n_step - 1]), rtol=0, atol=1e-3)

@@ -16,7 +16,7 @@ from rlstack.adapters.exporting import export_policy
 from rlstack.agents import build_agent, completed, make_agent
 from rlstack.agents.dqn import DQN
 from rlstack.config import ConfigError
-from rlstack.losses import DQNLoss
+from rlstack.losses.dqn import DQNLoss
 from rlstack.networks.own import OwnNetwork
 from rlstack.runs.loading import initialise
 from tests.agents import own_network

@@ -23,7 +23,7 @@ from rlstack.agents import Agent, build_agent, completed, make_agent
 from rlstack.agents.dqn import DQN
 from rlstack.config import ConfigError
 from rlstack.config.groups import load_group
-from rlstack.losses import DQNLoss
+from rlstack.losses.dqn import DQNLoss
 from rlstack.training.workers import check_followed
 from tests.agents.small_agents import YAMLS, takes
 

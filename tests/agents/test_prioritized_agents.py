@@ -37,7 +37,7 @@ def watched(agent: Any) -> list[TensorDict]:
 
 def one_update(agent: Any, sequences: TensorDict) -> tuple[TensorDict, torch.Tensor, torch.Tensor]:
     """Returns the sample of one update, and the stored priorities before and after it."""
-    agent.remember(sequences)
+    agent.extend(sequences)
     tree, taken = agent.replay.sampler.tree, watched(agent)
     chosen = torch.arange(0, len(agent.replay.storage), 3)
     agent.replay.update_priority(chosen, torch.linspace(0.1, 5.0, len(chosen)))
@@ -77,6 +77,35 @@ def test_so_does_one_of_an_agent_with_a_memory(name: str) -> None:
     check(agent, *one_update(agent, sequences))
 
 
+def test_the_priority_of_a_sequence_is_mostly_its_largest_error() -> None:
+    """R2D2: 0.9 of the largest and 0.1 of the mean error of the steps that are learned from."""
+    torch.manual_seed(0)
+    memory = {"kind": "gru", "size": 8, "layers": 1, "sequence_length": 4, "burn_in": 2}
+    sizes = {"hidden": [16], "batch_size": 16, "n_step": 2}
+    env = Recall(4, delay=2)
+    agent: Any = make_agent("dqn", env, 1000, recurrent=memory, **sizes, **PRIORITIZED)
+    agent.extend(_recalled(agent, env, 60))
+    batch = agent.prepared(agent.sample())
+    errors = agent.loss.critic_loss(agent.unrolled(batch))[1]["td_error"]
+    each = errors.split(batch["active"][:, 2:6].sum(1).tolist())
+    wanted = torch.stack([0.9 * row.max() + 0.1 * row.mean() for row in each])
+    torch.testing.assert_close(agent.objective(batch)[1]["td_error"], wanted)
+
+
+def test_returns_of_several_steps_end_where_episodes_begin_anew() -> None:
+    env = plain(discrete=True)
+    fresh, agent = (small(env, name="dqn", n_step=3) for _ in range(2))
+    first, second = env.experience(agent, 2, 4), env.experience(agent, 2, 4)
+    agent.extend(first)
+    before = len(agent.replay)
+    agent.begin_episodes()
+    for each in (fresh, agent):
+        each.extend(second)
+    assert len(agent.replay) == before + len(fresh.replay)
+    rewards = (each.replay[:]["next", "reward"] for each in (agent, fresh))
+    assert torch.equal(next(rewards)[before:], next(rewards))
+
+
 def _recalled(agent: Any, env: Recall, frames: int) -> TensorDict:
     from rlstack import make_collector
     from rlstack.data.flatten import flatten_agents
@@ -113,11 +142,13 @@ def test_the_importance_exponent_is_a_schedule_of_those_who_use_it() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"replay": {"sampler": "best"}}, "agent.replay.sampler: expected one of 'uniform', 'prioritized'"),
+        ({"replay": {"sampler": "best"}}, "agent.replay: sampler 'best' is not uniform, prioritized or package:Class"),
         (
             {"replay": {"storage": "ListStorage"}},
             "agent.replay.storage: .*expected one of 'LazyTensorStorage', 'LazyMemmapStorage'",
         ),
+        ({"replay": {"sampler": "tests.agents.own_sampler:torch"}}, "agent.replay.sampler: .* is not a torchrl"),
+        ({"replay": {"sampler": "tests.agents.own_sampler:Old"}}, "agent.replay.sampler: .*Old"),
         ({"replay": {"directory": "/tmp"}}, "agent: replay.directory is for replay.storage=LazyMemmapStorage"),
     ],
 )
@@ -135,6 +166,21 @@ def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
         agent.learn(part, 30 * (k + 1))
     outcomes = both_go_on(agent, other, parts[2:], [90, 120])
     assert agent.updates > 2 and equal(*outcomes)
+
+
+def test_a_sampler_of_ones_own_is_named_by_its_path() -> None:
+    env = plain(discrete=True)
+    for name in ("Newest", "Noting"):
+        agent = small(env, name="dqn", replay={"sampler": f"tests.agents.own_sampler:{name}"})
+        taken = watched(agent)
+        agent.learn(env.experience(agent, 3, 30), 90)
+        sampler, drawn = agent.replay.sampler, taken[-1]["index"]
+        assert agent.updates and drawn.tolist() == list(range(len(agent.replay) - len(drawn), len(agent.replay)))
+        assert sampler.capacity == agent.config.buffer_size
+        assert "schedule/importance_exponent" not in agent.schedule_metrics()
+        if name == "Noting":
+            index, error = sampler.noted
+            assert torch.equal(index, drawn) and (error > 0).all()
 
 
 def test_an_agent_learns_from_files(tmp_path: Any) -> None:

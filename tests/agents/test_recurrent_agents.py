@@ -210,7 +210,7 @@ def test_replayed_features_are_those_of_acting(name: str, kind: str, truncated: 
     parts = list(islice(batches(env, agent, 4), 7))
     stream = torch.cat(parts, 1)
     for part in parts:
-        agent.remember(part)
+        agent.extend(part)
     replay = agent.replay
     flat = agent.unrolled(agent.prepared(replay.storage.get(torch.arange(len(replay.storage)))))
 
@@ -254,7 +254,7 @@ def test_burning_in_repairs_a_stale_memory_and_is_not_learned_from() -> None:
         env = Recall(4, delay=20, dtype=torch.float64)
         agent = small(env, "dqn", burn_in=burn_in)
         for part in islice(batches(env, agent, 16), 1):
-            agent.remember(part)
+            agent.extend(part)
         data = agent.prepared(agent.replay.storage.get(torch.arange(len(agent.replay.storage))))
         stale = data.copy().set("memory", data["memory"] + 0.3)
         exact, found = (agent.unrolled(each)["observation", REMEMBERED, "network"] for each in (data, stale))

@@ -84,7 +84,7 @@ def test_the_published_memory_keeps_no_masks() -> None:
 def test_the_published_memory_takes_no_recorded_data() -> None:
     env: Any = Decisions(Unbounded(3), ACTIONS["discrete"])
     with pytest.raises(ConfigError, match=r"^data: rainbow_published learns from steps of all robots in turn"):
-        make_agent("rainbow_published", env, buffer_size=100).study(TensorDict())
+        make_agent("rainbow_published", env, buffer_size=100).load_data(TensorDict())
 
 
 @exhaustive("name", [name for name in YAMLS if name.removesuffix("_published") in TAKES])

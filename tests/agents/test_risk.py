@@ -12,9 +12,8 @@ from torchrl.data import Bounded, Categorical, Unbounded
 
 from rlstack import envs
 from rlstack.agents.interface import Interface
-from rlstack.agents.iqn import levels
+from rlstack.agents.iqn import AdaptiveLevel, levels
 from rlstack.config import ConfigError
-from rlstack.config.agents import AdaptiveLevel
 from tests.agents.small_agents import Decisions, small
 from tests.exhaustive import exhaustive
 from tests.refusals import refused

@@ -143,7 +143,7 @@ def test_n_step_returns_are_discounted_by_their_number_of_steps() -> None:
     made = agent(gamma=0.9, n_step=3)
     batch = numbers().experience(made, 4, 4).reshape(-1)
     batch["gamma"] = torch.full((16, 1), 0.9**3)
-    assert (made.parts.inputs(batch)["steps_to_next_obs"] == 3).all()
+    assert (made.loss_inputs(batch)["steps_to_next_obs"] == 3).all()
 
 
 @pytest.mark.parametrize("name", ["torchrl_sac", "redq", "iql", "discrete_iql", "cql"])
@@ -155,7 +155,7 @@ def test_every_loss_discounts_n_step_returns(name: str) -> None:
     for steps in (1, 3, 12):
         torch.manual_seed(0)
         told.append(
-            float(made.parts._told(made.parts.inputs(batch.clone().set("gamma", torch.full((16, 1), 0.5**steps))))[0])
+            float(made.objective(made.loss_inputs(batch.clone().set("gamma", torch.full((16, 1), 0.5**steps))))[0])
         )
     assert len(set(told)) == 3
 
@@ -255,7 +255,7 @@ def test_without_a_discount_longer_returns_are_of_one_step() -> None:
     batch = TensorDict({"gamma": torch.zeros(3, 1), "next": TensorDict({}, [3])}, [3])
     made = own("torchrl.objectives.SACLoss", {"actor_network": ACTOR, "qvalue_network": JUDGES}, numbers(), gamma=0)
     batch["action"] = torch.zeros(3, made.interface.action.shape[-1])
-    assert made.parts.inputs(batch)["next", "steps_to_next_obs"].tolist() == [[1.0]] * 3
+    assert made.loss_inputs(batch)["next", "steps_to_next_obs"].tolist() == [[1.0]] * 3
 
 
 def test_a_loss_without_the_wanted_estimator_is_refused() -> None:

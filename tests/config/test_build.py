@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, Interval, build, to_plain
-from rlstack.config.agents import renewed
+from rlstack.config.options import renewed
 from tests.refusals import refused
 
 Fraction = Annotated[float, Interval(low=0, high=1, open_high=True)]
@@ -108,13 +108,9 @@ def test_every_mistake_is_one_line_that_names_the_key(change: Mapping[str, Any],
     assert str(caught.value) == message
 
 
-def test_missing_key() -> None:
+def test_what_is_missing_or_no_mapping() -> None:
     refused(ConfigError, r"^agent\.lr: missing, expected a number$", build, Agent, {"gamma": 0.5}, "agent")
-
-
-def test_not_a_mapping() -> None:
-    with pytest.raises(ConfigError, match=r"^agent: expected a mapping, got \[1\] \(list\)$"):
-        build(Agent, [1], "agent")  # type: ignore[arg-type]
+    refused(ConfigError, r"^agent: expected a mapping, got \[1\] \(list\)$", build, Agent, [1], "agent")  # type: ignore[arg-type]
 
 
 def test_literal_tells_true_from_one() -> None:

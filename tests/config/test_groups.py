@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
+from rlstack import envs
 from rlstack.config import ConfigError, conf_dir, groups, load_group
 from tests.refusals import refused
 
@@ -36,11 +37,33 @@ def test_inherits_and_merges_overrides(conf: Path) -> None:
     }
 
 
-def test_what_is_read_once_is_read_again_after_a_change_and_belongs_to_whoever_asked(conf: Path) -> None:
+def test_what_is_read_belongs_to_whoever_asked(conf: Path) -> None:
     load_group("agent", "td3")["net"]["act"] = "tanh"
     assert load_group("agent", "td3")["net"]["act"] == "elu"
-    (conf / "agent" / "ddpg.yaml").write_text("lr: 2e-3\nfrac: 1e6\nnet: {hidden: [64, 64, 64], act: relu}\n")
-    assert load_group("agent", "td3")["net"]["hidden"] == [64, 64, 64]
+
+
+def test_files_of_ones_own_come_first_and_say_what_they_build_on(conf: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "agent" / "more").mkdir(parents=True)
+    (tmp_path / "mine" / "agent" / "ddpg.yaml").write_text("lr: 1.0\n")
+    (tmp_path / "mine" / "agent" / "more" / "deep.yaml").write_text("defaults: [td3, _self_]\n")
+    files = groups.option_files("agent", [tmp_path / "mine"])
+    assert list(files) == ["broken", "ddpg", "td3", "more/deep"] and files["ddpg"].is_relative_to(tmp_path / "mine")
+    assert [path.stem for path, _ in groups.inherited("more/deep", files)] == ["deep", "td3", "ddpg"]
+
+
+@pytest.mark.parametrize(
+    "name", ["arena", "cartpole", "echelon", "gymnasium", "marinenav", "pettingzoo", "rocket", "torchrl"]
+)
+def test_the_yaml_of_a_world_has_every_option_of_its_constructor(name: str) -> None:
+    """Each option can then be seen before the world is imported; options that the run sets are excluded."""
+    of_some = {"observation_keep", "opponents"}  # for flat observations, and for worlds with two sides
+    assert set(envs.options_of(name)) - {"device", "seed"} - of_some <= set(load_group("env", name))
+
+
+def test_a_command_knows_its_groups() -> None:
+    choices = {"agent": "acqn", "env": "marinenav", "collector": "default", "logger": "tensorboard"}
+    assert groups.default_choices("train") == {**choices, "curriculum": None, "experiment": None}
+    assert groups.default_choices("diagnose") == {}
 
 
 def test_unknown_option_lists_what_exists(conf: Path) -> None:

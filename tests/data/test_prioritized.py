@@ -9,8 +9,8 @@ import torch
 from scipy.stats import chisquare
 from tensordict import TensorDict
 
-from rlstack.data import Replay, make_replay
 from rlstack.data.messages import from_file, to_file
+from rlstack.data.replay import Replay, make_replay
 from tests.refusals import refused
 
 CPU = torch.device("cpu")

@@ -6,7 +6,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rlstack.data import Windows, cut, episode_starts, make_replay
+from rlstack.data.replay import make_replay
+from rlstack.data.sequences import Windows, cut, episode_starts
 
 
 def stream(rows: int, steps: int, first: int = 0, dead: tuple[int, ...] = ()) -> TensorDict:

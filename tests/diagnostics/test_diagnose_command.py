@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hydra import compose, initialize_config_dir
 
 import rlstack.training.loop
-from rlstack.agents.optimizer import Optimizer
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.allowed import granting
 from rlstack.data.flatten import flatten_agents
@@ -60,7 +58,6 @@ def test_every_test(
     logged: list[Any] = []
     log = MetricLogger.log
     monkeypatch.setattr(MetricLogger, "log", lambda self, frames, row: (logged.append(row), log(self, frames, row)))
-    backward, step = torch.Tensor.backward, Optimizer._step
     diagnose(*options, "output=out")
     found, printed = result(tmp_path / "out"), capsys.readouterr().out
     tests = found["tests"]
@@ -78,15 +75,13 @@ def test_every_test(
 
     learn = tests["learn"]
     assert learn["batch"] == (8 if options is ON_POLICY else 64)
-    assert {"forward, loss", "backward", "clip", "optimiser"} <= set(learn["parts_ms"])
+    assert list(learn["parts_ms"])[1:] == ["backward", "optimiser"] and min(list(learn["parts_ms"].values())[1:]) > 0
     assert sum(learn["parts_ms"].values()) == pytest.approx(1e3 / learn["updates_per_second"])
-    assert ("advantages" in learn["beside_ms"]) == (options is ON_POLICY)
-    assert ("memory" in learn["beside_ms"]) == (options is OFF_POLICY)
 
     products = learn["matrix_products"]
     assert products["ms"] == pytest.approx(products["mflop"] / products["gflops"], rel=0.01)
     assert products["share"] == pytest.approx(products["ms"] / learn["ms_per_update"])
-    assert "are an unavoidable" in printed
+    assert products["mflop"] > 0 and "matrix products: " in printed
 
     collect = tests["collect"]
     parts = collect["parts_seconds"]
@@ -101,8 +96,7 @@ def test_every_test(
     assert printed.isascii() and "verdict" in printed and f"wrote {Path('out/diagnosis.png')}" in printed
     assert (tmp_path / "out" / "diagnosis.png").read_bytes().startswith(b"\x89PNG")
     assert os.listdir(tmp_path) == ["out"], "the training's own folder is gone"
-    assert torch.Tensor.backward is backward and Optimizer._step is step, "what was watched is put back"
-    assert rlstack.training.loop.flatten_agents is flatten_agents
+    assert rlstack.training.loop.flatten_agents is flatten_agents, "what was watched is put back"
 
 
 def test_one_test_and_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,12 +127,11 @@ def test_a_policy_from_elsewhere_acts_but_does_not_learn(tmp_path: Path, capsys:
         diagnose(*options, "test=learn")
 
 
-def test_a_loss_of_torchrl_is_measured_but_for_its_matrix_products(tmp_path: Path) -> None:
-    """Torch's counter of operations fails if a called module has TensorDictParams."""
+def test_a_loss_of_torchrl_is_measured(tmp_path: Path) -> None:
     options = ["agent=torchrl_ppo", *ON_POLICY[1:]]
     diagnose(*options, "test=learn", f"output={tmp_path / 'out'}")
     learn = result(tmp_path / "out")["tests"]["learn"]
-    assert learn["matrix_products"] is None and learn["ms_per_update"] > 0
+    assert learn["matrix_products"]["mflop"] > 0 and learn["ms_per_update"] > 0
 
 
 def prepared(*overrides: str) -> MeasuredTraining:
@@ -165,7 +158,7 @@ def test_worlds_whose_number_stands_nowhere_are_counted() -> None:
         ("seconds=0", "seconds: 0"),
         ("clock=sun", "clock: "),
         ("env.workers=2", "clock: cpu cannot see"),
-        ("compare=nowhere.json", "compare: nowhere.json cannot be read"),
+        ("compare=nowhere.json", "compare: nowhere.json"),
         ("resume=runs/some", "resume: "),
         ("agent.minibatch_size=0", "agent.minibatch_size"),
     ],

@@ -53,7 +53,9 @@ def test_given_options_are_kept_and_the_seed_decides_how_it_explores(
     for outside in (0, 1):
         torch.manual_seed(outside)
         found.append(
-            rlstack.rewards(checkpoint="zoo:rocket", policy="explore", seed=3, quiet=True, output="x", **given)
+            rlstack.watch(
+                checkpoint="zoo:rocket", show="rewards", policy="explore", seed=3, quiet=True, record="x", **given
+            )
         )
     assert not found[0].terms["kick_off"].any()
     assert found[0].returned == found[1].returned
@@ -86,8 +88,8 @@ def test_the_command_leaves_both_plots(rlstack_command: Callable[..., Ended], tm
     tiny += ["env.num_worlds=4", "env.max_seconds=0.5", "agent.steps_per_batch=8", "agent.epochs=1", "logger=csv"]
     trained = rlstack_command("train", "agent=ppo", "env=rocket", "run_dir=run", "device=cpu", *tiny)
     assert trained.status == 0, trained.err
-    shown = rlstack_command("rewards", "checkpoint=run")
+    shown = rlstack_command("watch", "show=rewards", "checkpoint=run")
     assert shown.status == 0 and "speed_to_ball" in shown.out
     assert {path.name for path in (tmp_path / "run" / "rewards").iterdir()} == {"episode.png", "curves.png"}
-    refused = rlstack_command("rewards", "checkpoint=run", "env=arena")
+    refused = rlstack_command("watch", "show=rewards", "checkpoint=run", "env=arena")
     assert refused.status == 2 and refused.err.startswith("error: env=arena does not fit the agent")

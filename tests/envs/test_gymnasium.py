@@ -232,7 +232,7 @@ def test_own_environments_outside_of_the_repository(tmp_path: Path, monkeypatch:
         ({"id": "cartpol-v1"}, "id: unknown environment 'cartpol-v1', did you mean CartPole-v1"),
         ({"id": "no_such_module:Some-v0"}, "id: no_such_module:Some-v0 cannot be imported: No module named"),
         ({"id": "no_such_module:Some"}, "id: no_such_module:Some cannot be imported: No module"),
-        ({"id": "math:Some"}, "it registers no such environment, and math has no 'Some'"),
+        ({"id": "math:Some"}, "math has no 'Some'"),
         ({"id": f"{TOYS}:Maskd"}, "has no 'Maskd'; it has .*; did you mean 'Masked'"),
         (
             {"id": "builtins:dict"},

@@ -25,6 +25,11 @@ _CASES: list[tuple[str, int, dict[str, Any]]] = [
     ("arena", 500, {}),
     ("arena", 500, {"style": 2, "observation": "dict", "start_phases": [0, 2, 4], "start_health": [20, 150]}),
     ("arena", 500, {"timeout_is_terminal": True, "reward_weights": {"quick_kill": 0.0}}),
+    ("rocket", 18_000, {"max_seconds": 0.2}),
+    ("rocket", 18_000, {"max_seconds": 0.2, "team_size": 2}),
+    ("echelon", 3000, {}),
+    ("echelon", 3000, {"opponent": "policy", "visibility": "partial", "actions": "hybrid"}),
+    ("echelon", 3000, {"blue": 7, "red": 6, "opponent_mix": {"rush": 1.0, "random": 1.0}, "actions": "box"}),
 ]
 
 
@@ -45,7 +50,8 @@ def test_a_step_is_few_operations_none_of_which_waits(
     name: str, most: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "FREE", set())
-    env = envs.make(name, num_worlds=6, seed=0, max_steps=4, **options)
+    size: dict[str, Any] = {} if name == "rocket" else {"max_steps": 4}
+    env = envs.make(name, num_worlds=6, seed=0, **size, **({"maps": 2} if name == "echelon" else {}), **options)
     for stage in range(env.num_stages) or (None,):
         if stage is not None:
             env.set_stage(stage)

@@ -17,7 +17,7 @@ from tests.refusals import refused
 
 @pytest.fixture(autouse=True)
 def own_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_WORLDS", dict(registry._WORLDS))
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
     yield
 
 

@@ -52,7 +52,7 @@ class Talkative(CartPole):
     def mirror(self) -> Any:
         return "a mirror"
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any]:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:
         return ("recorder", worlds)  # type: ignore[return-value]
 
     def render(self) -> Any:

@@ -186,7 +186,7 @@ class Other(EnvBase):
         (
             "Other",
             {"action_repeat": 2},
-            r"action_repeat: Other is not an rlstack\.envs\.world\.World, only 1 is allowed",
+            r"action_repeat: Other is not an rlstack\.envs\.world\.World",
         ),
         ("Clock", {"frame_stacks": 2}, "unknown option 'frame_stacks', did you mean 'frame_stack'"),
     ],

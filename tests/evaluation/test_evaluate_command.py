@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,24 +216,6 @@ def test_mistakes_are_one_line(run_dir: Path, tmp_path: Path, overrides: list[st
     bad = tmp_path / "bad.json"
     bad.write_text("{")
     refused(ConfigError, message, command, *(override.replace("BAD", str(bad)) for override in overrides))
-
-
-@pytest.mark.slow
-def test_as_a_user_meets_it(tmp_path: Path) -> None:
-    for arguments, message in (
-        ([], "error: checkpoint: missing; name a run's folder or a checkpoint file: checkpoint=runs/<run>\n"),
-        (["checkpoint=nowhere"], "error: checkpoint: nowhere does not exist\n"),
-    ):
-        result = subprocess.run(
-            [sys.executable, "-m", "rlstack.evaluate", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert (result.returncode, result.stderr) == (2, message)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_films_show_the_best_and_the_worst_on_the_hardest_level() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import imageio.v2 as imageio
 import numpy as np
 import pytest
+from rich.segment import Segments
 
 from rlstack.config import ConfigError
 from rlstack.envs.rendering.canvas import WrittenText, write
-from rlstack.evaluation import playback
 from rlstack.evaluation.pictures import FinishedAnimation
 from rlstack.evaluation.playback import TerminalScreen, blocks, frames, record, show
 from rlstack.training.interrupt import stopping_between_steps
@@ -151,51 +151,27 @@ def test_a_finished_animation_is_over_from_the_beginning() -> None:
 # -- terminals ---------------------------------------------------------------------------------------------------
 
 
-def pixels(line: str) -> list[tuple[list[int], list[int]]]:
-    """The colours above and below of every character of a line."""
-    found, ink, paper = [], [0], [0]
-    for codes, blocks_ in re.findall(r"\x1b\[([\d;]*)m(▀+)", line):
-        numbers = [int(number) for number in codes.split(";")]
-        while numbers:
-            layer, kind, *rest = numbers
-            size = {2: 3, 5: 1}[kind]  # 24 bit, or one of 256
-            ink, paper = (rest[:size], paper) if layer == 38 else (ink, rest[:size])
-            numbers = rest[size:]
-        found += [(ink, paper)] * len(blocks_)
-    return found
+def seen(lines: Segments) -> list[list[tuple[str, Any, Any]]]:
+    """The character, colour and background of every place of every line."""
+    rows = [[]]  # type: list[list[tuple[str, Any, Any]]]
+    for text, style, _ in lines.segments:
+        if text == "\n":
+            rows.append([])
+        for sign in text.strip("\n"):
+            assert style is not None and style.color is not None and style.bgcolor is not None
+            rows[-1].append((sign, style.color.triplet, style.bgcolor.triplet))
+    return rows[:-1]
 
 
 def test_pictures_become_half_blocks_in_their_proportions() -> None:
     picture = np.zeros((40, 60, 3), np.uint8)
     picture[:20, :30] = (250, 10, 0)
     picture[20:, 30:] = (0, 130, 255)
-    lines, _ = blocks(picture, columns=30, lines=50)
-    assert len(lines) == 10  # 30 x 20 pixels
-    rows = [pixels(line) for line in lines]
-    assert all(len(row) == 30 for row in rows)
-    assert rows[0][0] == ([250, 10, 0],) * 2 and rows[0][29] == ([0, 0, 0],) * 2
-    assert rows[9][29] == ([0, 130, 255],) * 2
-    assert len(blocks(picture, columns=300, lines=4)[0]) == 4
-    few = pixels(blocks(picture, 30, 50, deep=False)[0][9])
-    assert few[29] == ([16 + 36 * 0 + 6 * 2 + 5],) * 2 and few[0] == ([16],) * 2
-
-
-def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(playback, "shutil", SimpleNamespace(get_terminal_size=lambda: (24, 9)))
-    out = io.StringIO()
-    film = Counting(steps=1)
-    film.caption = "episode 1, step 2: return 3.5, success 0"
-    with TerminalScreen(out, lambda: film, {"COLORTERM": "truecolor"}) as screen:
-        show(film, screen, hold=0.01, clock=stopped, sleep=no_sleep)
-    text = out.getvalue()
-    assert text.startswith("\x1b[?1049h\x1b[?25l") and text.endswith("\x1b[?25h\x1b[?1049l")
-    assert "episode 1, step 2: retu\x1b[K" in text and "success" not in text  # no more than a line
-    first = text.split("\x1b[H")[1]
-    assert first.count("\r\n") == 8 and first.count("▀") == 8 * 24
-
-
-def letters(line: str) -> str:
-    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", line).replace("▀", ".")
+    rows = seen(blocks(picture, columns=30, lines=50)[0])
+    assert len(rows) == 10 and all(len(row) == 30 for row in rows)  # 30 x 20 pixels
+    assert rows[0][0][1:] == ((250, 10, 0),) * 2 and rows[0][29][1:] == ((0, 0, 0),) * 2
+    assert rows[9][29][1:] == ((0, 130, 255),) * 2
+    assert len(seen(blocks(picture, columns=300, lines=4)[0])) == 4
 
 
 def test_texts_of_a_picture_become_letters() -> None:
@@ -208,29 +184,34 @@ def test_texts_of_a_picture_become_letters() -> None:
         WrittenText("this", 6, 15, 0.0, (255, 255, 255)),
     ]
     lines, left = blocks(np.zeros((40, 100, 3), np.uint8), columns=20, lines=9, texts=texts)
-    assert [letters(line) for line in lines] == [
+    rows = seen(lines)
+    assert ["".join(sign for sign, *_ in row).replace("▀", ".") for row in rows] == [
         ".nor................",
         ".shot.............12",
         ".near...............",
         "." * 20,
     ]
-    assert left == ["this"] and "\x1b[38;2;255;0;0m" in lines[1]
+    assert left == ["this"] and rows[1][1] == ("s", (255, 0, 0), (0, 0, 0))
 
 
-def test_a_terminal_shows_numbers_and_a_legend_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_texts_and_a_legend_and_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     class Writing(Counting):
         legend = (("●", "ball", (255, 0, 0)), ("■", "what does not fit any more", (0, 0, 0)))
+        caption = "episode 1, step 2: return 3.5, success 0"
 
         def draw(self, time: float, pause: float = 0.0, /) -> Any:
             picture = super().draw(time, pause)
             write(picture, f"t {time:.0f}", 0, 16, 12, (255, 255, 255))
             return picture
 
-    monkeypatch.setattr(playback, "shutil", SimpleNamespace(get_terminal_size=lambda: (24, 9)))
+    for name, value in {"COLUMNS": "24", "LINES": "9", "TERM": "xterm", "COLORTERM": "truecolor"}.items():
+        monkeypatch.setenv(name, value)
     out, film = io.StringIO(), Writing(steps=1)
-    with TerminalScreen(out, lambda: film, {}) as screen:
+    with TerminalScreen(out, lambda: film) as screen:
         show(film, screen, hold=0.01, clock=stopped, sleep=no_sleep)
-    first = letters(out.getvalue().split("\x1b[H")[1]).splitlines()
-    assert first[3].startswith("t 0..") and first[-2:] == ["● ball   ", "counting"]
-    picture = film.draw(1.0)
-    assert len(np.unique(picture)) > 1  # and drawn, once the terminal is left
+    text = out.getvalue()
+    assert text.startswith("\x1b[?1049h") and text.endswith("\x1b[?25h\x1b[?1049l") and "success" not in text
+    lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text).splitlines()
+    assert any(line.startswith("t 0▀▀") for line in lines) and "● ball" in [line.strip() for line in lines]
+    assert "episode 1, step 2: retur" in text
+    assert len(np.unique(film.draw(1.0))) > 1  # and drawn, once the terminal is left

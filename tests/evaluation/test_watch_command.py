@@ -14,9 +14,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
 from rlstack import envs, make_agent, watch
-from rlstack.command import open_group
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
 from rlstack.config.allowed import granting
+from rlstack.config.overrides import readable
 from rlstack.evaluation.pictures import LiveEpisode, animate, numbers
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.watch import find_policy, run
@@ -44,7 +44,7 @@ def config(**changes: Any) -> watch.WatchConfig:
 
 def command(*overrides: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("watch", open_group("env", "agent")(list(overrides)), return_hydra_config=True)
+        cfg = compose("watch", [part for entry in overrides for part in readable(entry)], return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)  # as hydra.main does
     with open_dict(cfg):
         del cfg["hydra"]

@@ -74,7 +74,7 @@ def test_what_is_made_of_it_goes_below_runs_and_not_into_the_package(
     before = files()
     monkeypatch.chdir(tmp_path)
     rlstack.evaluate("zoo:marinenav", episodes=6, plots=False, video=False, quiet=True)
-    rlstack.export(checkpoint="zoo:marinenav", quiet=True)
+    rlstack.convert(checkpoint="zoo:marinenav", quiet=True)
     assert {path.parts[:3] for path in Path().rglob("*") if path.is_file()} == {
         ("runs", "zoo_marinenav", "evaluations"),
         ("runs", "zoo_marinenav", "exports"),
@@ -83,14 +83,14 @@ def test_what_is_made_of_it_goes_below_runs_and_not_into_the_package(
 
 
 def test_the_zoo_is_listed(capsys) -> None:
-    cards = rlstack.list_zoo()
+    cards = rlstack.demo("list")
     assert [known["name"] for known in cards] == NAMES
     assert "marinenav" in capsys.readouterr().out
 
 
 def test_the_demo_makes_a_film_where_there_is_no_screen(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rlstack.demo._screen_is_there", bool)
+    monkeypatch.setattr("rlstack.demo.has_display", bool)
     told = rlstack.demo("marinenav")
     assert told == [
         "there is no display and no terminal to play it in; copied the film of an episode to "

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from experiments.reference_scores import curves, scores
+from experiments.reference_scores import scores
 from experiments.reference_scores.scores import STUDIES, jobs, judge, table
 from experiments.runs import train
 from rlstack.config import conf_dir
@@ -63,8 +63,8 @@ def test_curves_of_other_studies_stay(tmp_path: Path) -> None:
     _metrics(tmp_path, "cartpole_ppo", 0, [20.0, 500.0])
     _metrics(tmp_path, "cartpole_ppo", 1, [30.0, 400.0])
     _metrics(tmp_path, "cartpole_dqn", 0, [10.0])
-    curves.write(tmp_path, ["cartpole_ppo"], [0, 1], tmp_path)
-    curves.write(tmp_path, ["cartpole_dqn"], [0], tmp_path)
+    scores.write_curves(tmp_path, ["cartpole_ppo"], [0, 1], tmp_path)
+    scores.write_curves(tmp_path, ["cartpole_dqn"], [0], tmp_path)
     with open(tmp_path / "curves.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["study"], row["return"]) for row in rows] == [
@@ -74,15 +74,15 @@ def test_curves_of_other_studies_stay(tmp_path: Path) -> None:
         ("cartpole_ppo", "400.0"),
         ("cartpole_dqn", "10.0"),
     ]
-    curves.draw(tmp_path / "curves.csv", {"cartpole_ppo": RESULT}, tmp_path / "curves.png")
+    scores.draw(tmp_path / "curves.csv", {"cartpole_ppo": RESULT}, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
 def test_curves_of_other_seeds_stay(tmp_path: Path) -> None:
     _metrics(tmp_path / "first", "cartpole_ppo", 0, [20.0])
     _metrics(tmp_path / "second", "cartpole_ppo", 1, [30.0])
-    curves.write(tmp_path / "first", ["cartpole_ppo"], [0], tmp_path)
-    curves.write(tmp_path / "second", ["cartpole_ppo"], [1], tmp_path)
+    scores.write_curves(tmp_path / "first", ["cartpole_ppo"], [0], tmp_path)
+    scores.write_curves(tmp_path / "second", ["cartpole_ppo"], [1], tmp_path)
     with open(tmp_path / "curves.csv", newline="") as file:
         assert [(row["seed"], row["return"]) for row in csv.DictReader(file)] == [("0", "20.0"), ("1", "30.0")]
 

@@ -16,8 +16,9 @@ from torchrl.data.replay_buffers import RandomSampler, SamplerWithoutReplacement
 
 from rlstack import envs
 from rlstack.agents import make_agent
-from rlstack.data import MemmapRows, SumTreeSampler, TensorRows
 from rlstack.data.collector import make_collector
+from rlstack.data.replay import MemmapRows, TensorRows
+from rlstack.data.samplers import SumTreeSampler
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "torchrl": lambda _: {"storage": LazyTensorStorage(8)},

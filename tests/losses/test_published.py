@@ -17,9 +17,8 @@ from torch import Tensor
 from torchrl.modules import NoisyLinear
 
 from rlstack import envs
-from rlstack.adapters.marinenav import NETWORKS, network_state, published_state, set_network
-from rlstack.adapters.marinenav.agents import CONFIGURATIONS
-from rlstack.adapters.marinenav.weights import CONTINUOUS, NOISY_NAMES
+from rlstack.adapters.marinenav.agents import CONFIGURATIONS, network_state, set_network
+from rlstack.adapters.marinenav.weights import CONTINUOUS, NETWORKS, NOISY_NAMES, published_state
 from rlstack.agents import make_agent
 from tests.losses.recordings import BATCH, Recording
 

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack.data.flatten import NStepWindows, n_step_windows
-from rlstack.losses import RetraceLoss, greedy_returns, retrace
+from rlstack.losses.retrace import RetraceLoss, greedy_returns, retrace
 
 
 def column(*values: float) -> Tensor:

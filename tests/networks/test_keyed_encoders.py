@@ -13,7 +13,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
-from rlstack.config.agents import EncoderConfig
+from rlstack.config.options import EncoderConfig
 from rlstack.networks.keyed import build_encoder
 from tests.agents.small_agents import Decisions, small
 

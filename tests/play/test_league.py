@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlstack.config import ConfigError, build
-from rlstack.league import LeagueConfig, play, positional, rank, run_league
+from rlstack.league import LeagueConfig, play, rank, run_league
 from rlstack.play.league import League
 from rlstack.play.players import named
 from tests.play.duel import NAME
@@ -101,7 +101,6 @@ def test_play_leaves_its_results_beside_the_league(tmp_path: Path, capsys: pytes
 
 
 def test_wrong_commands_are_refused(tmp_path: Path) -> None:
-    assert positional(["seed=1", "run", "env=rocket"]) == ["seed=1", "command=run", "env=rocket"]
     refused(ConfigError, "play needs at least two", play, config(tmp_path, players=["high"]))
     refused(ConfigError, "at least two are needed", run_league, config(tmp_path, players=["high"]))
     refused(ConfigError, "no player names a world", run_league, config(tmp_path, env=None))

@@ -10,7 +10,7 @@ import pytest
 
 from rlstack.config import ConfigError
 from rlstack.envs.echelon.match import STATISTICS, statistics
-from rlstack.envs.echelon.replay import load_replay as load_echelon
+from rlstack.envs.echelon.recording import load_replay as load_echelon
 from rlstack.envs.rocket.recording import load_replay
 from rlstack.envs.world import WorldHooks
 from rlstack.league import play, run_league

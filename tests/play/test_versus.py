@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ from rlstack.config import ConfigError, build, to_plain
 from rlstack.envs.registry import evaluation_options
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.play.pool import LEARNER, Pool, Standings, make_sampler
+from rlstack.play.self_play import SelfPlay
 from rlstack.play.versus import Versus
 from rlstack.training.curriculum import Curriculum
-from rlstack.training.self_play import SelfPlay
 from rlstack.training.stages import CurriculumConfig
 from tests.play.duel import NAME, Duel
 from tests.refusals import refused
@@ -187,8 +188,10 @@ def learner(env: Any, seed: int = 0) -> tuple[Any, dict[str, Any]]:
 def test_snapshots_join_at_intervals_and_play_as_they_were(tmp_path: Path) -> None:
     env = duel(opponents={"players": ["low"], "snapshot_every": 100, "refresh": 1})
     agent, config = learner(env)
-    play = SelfPlay.of(env, tmp_path / "opponents", config, agent)
-    assert play is not None and SelfPlay.of(Duel(), tmp_path, config, agent) is None
+    run = SimpleNamespace(path=tmp_path)
+    training: Any = SimpleNamespace(env=env, run=run, raw_config=config, agent=agent)
+    play = SelfPlay.of(training)
+    assert play is not None and SelfPlay.of(SimpleNamespace(env=Duel())) is None  # type: ignore[arg-type]
     assert play.observe(50, agent) is None
     act(env, 1, 5)
     rating = env.pool.ratings.rating(LEARNER)
@@ -258,12 +261,13 @@ def test_a_curriculum_changes_the_opponents() -> None:
     class Staged(Versus):
         """A world whose stages change nothing but the opponent."""
 
+        num_stages = 3
+
         def _enter_stage(self, stage: int) -> None:
             return
 
     plain = duel()
     env = Staged(plain.inner, plain.config)
-    env.num_stages = 3
     stages = [
         {"name": "a", "opponents": ["random"], "advance": {"frames": {"min": 10}}},
         {"name": "b", "advance": {"frames": {"min": 20}}},

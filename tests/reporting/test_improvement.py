@@ -191,19 +191,19 @@ def test_single_runs_differ_in_their_seed_and_whole_numbers_are_shown_as_such(tm
 
 def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
     judged(tmp_path / "runs/a", [1.0, 2.0] * 4), judged(tmp_path / "runs/b", [2.0, 4.0] * 4, 1, 0.2)
-    done = rlstack_command("compare", "runs/a", "runs/b", "score=eval/return")
+    done = rlstack_command("report", "runs/a", "runs/b", "score=eval/return")
     assert done.status == 0, done.err
     assert "second - first: +1.5 (95 % interval: 1.125 to 1.875)" in done.out and "  agent.lr: 0.1 -> 0.2" in done.out
-    done = rlstack_command("compare", "runs/a", "runs/b", "--json")
+    done = rlstack_command("report", "runs/a", "runs/b", "--json")
     assert json.loads(done.out)["metric"] == "eval/success"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a"], "error: second: missing; rlstack compare"),
-        (["a", "no"], "error: second: no is not a folder"),
-        (["a", "a"], "error: second: a run is given twice"),
+        (["a", ","], "error: other: ',' names an empty path"),
+        (["a", "no"], "error: other: no is not a folder"),
+        (["a", "a"], "error: other: a run is given twice"),
         (["a", "b", "score=eval/retrn"], "error: score: a has not logged 'eval/retrn', did you mean 'eval/return'"),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_mistake_is_one_line(
 ) -> None:
     for name in "ab":
         make_run(tmp_path / name, config())
-    done = rlstack_command("compare", *words)
+    done = rlstack_command("report", *words)
     assert done.status == 2 and done.err.startswith(message) and done.err.count("\n") == 1
 
 

@@ -122,7 +122,7 @@ def test_a_long_table_is_read_from_its_end(after: int, tmp_path: Path) -> None:
 def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
     ended(make_run(tmp_path / "runs/a b", config(total_frames=400)), MemoryError, "the memory is full")
     make_run(tmp_path / "runs/deep/c", config())
-    done = rlstack_command("runs")
+    done = rlstack_command("report")
     assert done.status == 0, done.err
     head, *rows, reason = done.out.splitlines()
     assert head.split() == ["run", "agent", "world", "seed", "frames", "state", "eval/success", "age"]
@@ -130,10 +130,10 @@ def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> N
     assert reason == "a b failed: MemoryError the memory is full"
     (tmp_path / "runs/deep/c/.best.0123456789abcdef.partial.pt").touch()
     told = "hidden files of killed processes: 1, 0.0 MB, such as runs/deep/c/.best.0123456789abcdef.partial.pt;"
-    assert rlstack_command("runs", "runs/deep").out.splitlines()[-2] == told
-    done = rlstack_command("runs", "runs/deep", "--json")
+    assert rlstack_command("report", "runs/deep", "page=false").out.splitlines()[-2] == told
+    done = rlstack_command("report", "runs/deep", "--json")
     assert [row["state"] for row in json.loads(done.out)] == ["finished"]
     (tmp_path / "empty").mkdir()
-    assert rlstack_command("runs", "empty").out == "no runs in empty, neither itself nor below\n"
-    done = rlstack_command("runs", "nowhere")
+    assert rlstack_command("report", "empty", "page=false").out == "no runs in empty, neither itself nor below\n"
+    done = rlstack_command("report", "nowhere")
     assert done.status == 2 and done.err == "error: folder: nowhere is not a folder\n"

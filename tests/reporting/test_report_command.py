@@ -47,7 +47,7 @@ def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], "error: folder: missing; rlstack report <run or folder of runs>"),
+        ([], "error: folder: runs is not a folder"),
         (["folder=."], "error: folder: . holds no runs"),
         (["folder=no"], "error: folder: no is not a folder"),
         (["folder=.", "output=page.pdf"], "error: output: page.pdf is not the name of a page"),

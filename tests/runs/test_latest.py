@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlstack import evaluate, export, train, watch
+from rlstack import convert, evaluate, train, watch
 from rlstack.config import ConfigError
 from rlstack.config.groups import compose_config
 from rlstack.runs.run_directory import named
@@ -54,7 +54,7 @@ def test_other_names_stay_as_they_are(capsys: pytest.CaptureFixture[str]) -> Non
     ("command", "module", "key"),
     [
         *(("train", train, "resume"), ("train", train, "init")),
-        *(("evaluate", evaluate, "checkpoint"), ("watch", watch, "checkpoint"), ("export", export, "checkpoint")),
+        *(("evaluate", evaluate, "checkpoint"), ("watch", watch, "checkpoint"), ("convert", convert, "checkpoint")),
     ],
 )
 def test_every_command_that_takes_a_run_takes_the_latest(command: str, module: Any, key: str) -> None:

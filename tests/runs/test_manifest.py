@@ -15,7 +15,8 @@ from rlstack.play.league import League
 from rlstack.play.ratings import rating_system
 from rlstack.reporting.runs import StoredRun
 from rlstack.runs.manifest import MANIFEST, changed, sealed
-from rlstack.sweeps.state import read_state, write_state
+from rlstack.sweeps.population import Population, PopulationConfig
+from rlstack.sweeps.space import RangeDimension
 from tests.reporting.made_runs import config, make_evaluation, make_run
 
 
@@ -93,16 +94,21 @@ def league(folder: Path) -> tuple[Path, Callable[[], Any]]:
 
 
 def sweep(folder: Path) -> tuple[Path, Callable[[], Any]]:
-    path = folder / "population.json"
-    write_state(path, "population", members=10)
-    return path, lambda: read_state(path, "population")
+    config = PopulationConfig(str(folder), 2, 1, 0.5, [1.5], 0.5, "maximize", seed=10)
+    space = {"agent.lr": RangeDimension(0.0, 1.0, log=False, whole=False)}
+
+    def made() -> Population:
+        return Population(config, space, 100, {})
+
+    made()
+    return folder / "population.json", made
 
 
 @pytest.mark.parametrize("make", [league, sweep])
 def test_what_would_go_on_from_damage_refuses_it(make: Any, tmp_path: Path) -> None:
     path, read = make(tmp_path)
     read()
-    path.write_text(path.read_text().replace("10", "11"))
+    path.write_text(path.read_text() + " ")
     with pytest.raises(ConfigError, match=f"{path}: changed or damaged .* delete {MANIFEST} to use it as it is"):
         read()
     (tmp_path / MANIFEST).unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 import rlstack
 from rlstack.config import ConfigError
-from rlstack.sweeps.search import Pruning, Search, SearchConfig, SearchTrial, _finished, falls_behind
+from rlstack.sweeps.search import Pruning, Search, SearchConfig, _is_over, falls_behind
 from rlstack.sweeps.space import ChoiceDimension, RangeDimension, Space
 from rlstack.training.config import ObjectiveConfig
 from tests.refusals import refused
@@ -52,17 +51,26 @@ def curve(values: dict[str, Any]) -> list[float]:
 def run(subject: Search, stop_before: int = 10**9) -> Search:
     """Runs the remaining trials, and is killed before trial ``stop_before`` starts."""
     while numbers := subject.batch():
+        ended = {}
         for number in numbers:
             if number >= stop_before:
                 return subject
-            trial, scores = subject.trials[number], []
-            for score in curve(trial.hyperparameters):
+            scores: list[float] = []
+            for score in curve(subject.study.trials[number].params):
                 scores.append(score)
-                if falls_behind(subject.config, subject.trials[: trial.known], scores):
+                if falls_behind(subject.study, number, scores):
                     break
-            subject.finish(number, len(scores) == 4, scores)
-        subject.keep()
+            ended[number] = len(scores) == 4, scores
+        subject.finish(ended)
     return subject
+
+
+def trials(subject: Search) -> list[tuple[Any, ...]]:
+    return [(t.params, t.state.name, t.value, t.intermediate_values) for t in subject.study.trials]
+
+
+def states(subject: Search) -> list[str]:
+    return [trial.state.name for trial in subject.study.trials]
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(3, marks=pytest.mark.slow)])
@@ -70,32 +78,30 @@ def test_twenty_trials_are_ten_and_ten_more(tmp_path: Path, jobs: int) -> None:
     straight = run(search(tmp_path / "straight", n_jobs=jobs))
     run(search(tmp_path / "twice", n_jobs=jobs, n_trials=10))
     twice = run(search(tmp_path / "twice", n_jobs=jobs))
-    assert len(straight.trials) == 20 and twice.trials == straight.trials
-    assert twice.ranked() == straight.ranked()
-    assert {trial.state for trial in straight.trials} == {"complete", "pruned"}
+    assert len(trials(straight)) == 20 and trials(twice) == trials(straight)
+    assert twice.ranked() == straight.ranked() and set(states(straight)) == {"COMPLETE", "PRUNED"}
 
 
 def test_killed_it_makes_the_same_trials(tmp_path: Path) -> None:
     straight = run(search(tmp_path / "straight", n_trials=12))
     run(search(tmp_path / "killed", n_trials=12), stop_before=7)
     again = search(tmp_path / "killed", n_trials=12)
-    assert len(again.trials) == 8 and again.trials[7].state == "running"
-    assert run(again).trials == straight.trials
+    assert states(again)[7:] == ["RUNNING"]
+    assert trials(run(again)) == trials(straight)
 
 
 @pytest.mark.slow
 def test_the_sampler_learns_from_the_trials(tmp_path: Path) -> None:
-    trials = run(search(tmp_path, n_trials=40, pruner="none")).trials
-    first, last = ([curve(trial.hyperparameters)[-1] for trial in part] for part in (trials[:10], trials[-10:]))
+    made = run(search(tmp_path, n_trials=40, pruner="none")).study.trials
+    first, last = ([curve(trial.params)[-1] for trial in part] for part in (made[:10], made[-10:]))
     assert sum(last) / 10 > sum(first) / 10 + 0.3
-    assert all(SPACE[key].holds(value) for trial in trials for key, value in trial.hyperparameters.items())
+    assert all(SPACE[key].holds(value) for trial in made for key, value in trial.params.items())
 
 
 def test_another_seed_tries_something_else(tmp_path: Path) -> None:
-    one, two = (search(tmp_path / str(seed), seed=seed, n_jobs=2) for seed in (0, 1))
-    one.batch(), two.batch()
-    values = [trial.hyperparameters["agent.lr"] for subject in (one, two) for trial in subject.trials]
-    assert len(set(values)) == 4
+    subjects = [search(tmp_path / str(seed), seed=seed, n_jobs=2) for seed in (0, 1)]
+    assert [subject.batch() for subject in subjects] == [[0, 1], [0, 1]]
+    assert len({trial.params["agent.lr"] for subject in subjects for trial in subject.study.trials}) == 4
 
 
 @pytest.mark.parametrize(
@@ -115,26 +121,25 @@ def test_another_seed_tries_something_else(tmp_path: Path) -> None:
 def test_the_median_of_the_trials_before_prunes(
     tmp_path: Path, scores: list[float], changes: dict[str, Any], pruned: bool
 ) -> None:
-    before = [SearchTrial({}, 0, "complete", [0.0, second, 9.0]) for second in (1.0, 3.0, 5.0)]
-    before += [SearchTrial({}, 0, "pruned", [0.0, 99.0]), SearchTrial({}, 0, "failed")]
-    assert falls_behind(config(tmp_path, **changes), before, scores) == pruned
+    subject = search(tmp_path, **changes, n_jobs=4)
+    before = {number: (number < 3, [0.0, second, 9.0]) for number, second in enumerate((1.0, 3.0, 5.0, 99.0))}
+    assert subject.batch() == list(before)
+    subject.finish(before)
+    assert subject.batch()[0] == 4
+    assert falls_behind(search(tmp_path, **changes).study, 4, scores) == pruned
 
 
 def test_what_becomes_of_a_trial(tmp_path: Path) -> None:
     subject = search(tmp_path, n_jobs=4)
-    numbers = subject.batch()
     told = [(True, [math.nan, 1.0]), (True, [1.0, math.nan]), (False, [1.0]), (True, [2.0])]
-    for number, (complete, scores) in zip(numbers, told):
-        subject.finish(number, complete, scores)
-    subject.keep()
-    assert [trial.state for trial in subject.trials] == ["complete", "failed", "failed", "complete"]
-    assert subject.ranked()[2:] == [0, 3] and search(tmp_path, n_jobs=4).trials == subject.trials
+    subject.finish(dict(zip(subject.batch(), told)))
+    assert states(subject) == ["COMPLETE", "FAIL", "FAIL", "COMPLETE"]
+    assert subject.ranked()[2:] == [0, 3] and trials(search(tmp_path, n_jobs=4)) == trials(subject)
 
 
 def test_a_search_in_which_all_fail_ends_and_can_be_tried_again(tmp_path: Path) -> None:
     subject = search(tmp_path)
-    subject.finish(subject.batch()[0], False, [])
-    refused(ConfigError, "every trial so far has failed", subject.keep)
+    refused(ConfigError, "every trial so far has failed", subject.finish, dict.fromkeys(subject.batch(), (False, [])))
     assert search(tmp_path).batch() == [0]
 
 
@@ -145,33 +150,25 @@ def test_other_settings_are_refused_and_more_trials_are_not(tmp_path: Path) -> N
         search(tmp_path, direction="minimize")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"hyperparameters": {"agent.lr": "1,hydra.launcher=joblib", "agent.epochs": 1, "agent": "ppo"}},
-            "none of what",
-        ),
-        ({"known": 5}, "not a search"),
-        ({"state": "complete"}, "has no score"),
-        ({"state": "done"}, "not a search"),
-    ],
-)
-def test_a_file_holds_nothing_but_trials(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_values_of_a_file_that_could_be_more_of_a_command_line_are_refused(tmp_path: Path) -> None:
     search(tmp_path).batch()
-    file = tmp_path / "search.json"
-    content = json.loads(file.read_text())
-    (tmp_path / "manifest.json").unlink()
-    content["trials"][0] |= changes
-    file.write_text(json.dumps(content))
-    refused(ConfigError, message, search, tmp_path)
+    file = tmp_path / "search.jsonl"
+    file.write_text(
+        file.read_text().replace('\\"ppo\\"', '\\"1,hydra.launcher=joblib\\"').replace('\\"a2c\\"', '\\"x\\"')
+    )
+    refused(ConfigError, "none of what varies", search, tmp_path)
+    file.write_text("{}\n")
+    refused(ConfigError, "search.jsonl: not a search", search, tmp_path)
+    file.unlink()
+    (tmp_path / "trial_0").mkdir()  # of a search whose file is lost
+    refused(ConfigError, "search.jsonl", search, tmp_path)
 
 
 def test_a_run_that_falls_behind_ends_early(tmp_path: Path) -> None:
     """CartPole's return is at most 500; the previous trial has a higher one, except at first."""
     subject = search(tmp_path, n_jobs=1, n_trials=2, pruner_trials=1)
-    subject.finish(subject.batch()[0], True, [-1.0, 1000.0, 1000.0, 1000.0])
-    subject.keep()
+    assert subject.batch() == [0]
+    subject.finish({0: (True, [-1.0, 1000.0, 1000.0, 1000.0])})
     assert subject.batch() == [1]
     options: dict[str, Any] = {
         "env": "cartpole",
@@ -184,5 +181,6 @@ def test_a_run_that_falls_behind_ends_early(tmp_path: Path) -> None:
     pruning = Pruning(subject.config, 1)
     ended = rlstack.train(agent="ppo", hooks=[pruning], run_dir=str(subject.run(1)), quiet=True, **options)
     assert [row["frames"] for row in ended.metrics if "eval/return" in row] == [128, 256]
-    assert _finished(subject, 1, ObjectiveConfig())
-    assert subject.trials[1].state == "pruned" and subject.trials[1].scores[-1] == ended.score
+    assert _is_over(subject, 1, ObjectiveConfig())
+    subject.finish({1: (False, [0.0, ended.score])})
+    assert states(subject) == ["COMPLETE", "PRUNED"]

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,22 +92,30 @@ def test_joblib_runs_side_by_side(tmp_path: Path) -> None:
     assert result.stdout.count("failed: agent.gamma") == 2
 
 
+def trials_in(folder: Path) -> list[Any]:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    storage = JournalStorage(JournalFileBackend(str(folder / "search.jsonl")))
+    return storage.get_all_trials(0)
+
+
 def test_a_search_with_optuna_goes_on_with_more_trials(tmp_path: Path) -> None:
     pytest.importorskip("optuna", minversion="4.0")
     options = ["hydra/sweeper=search", "agent.lr=tag(log,interval(1e-4,1e-2))", "eval.seed=7,8"]
     done = sweep(*options, "hydra.sweeper.n_trials=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "search"
-    (first,) = json.loads((folder / "search.json").read_text())["trials"]
+    (first,) = trials_in(folder)
     done = sweep(*options, "hydra.sweeper.n_trials=2", cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.count("run finished") == 1, done.stderr
-    trials = json.loads((folder / "search.json").read_text())["trials"]
-    assert len(trials) == 2 and trials[0] == first and [trial["state"] for trial in trials] == ["complete"] * 2
+    trials = trials_in(folder)
+    assert len(trials) == 2 and trials[0] == first and [trial.state.name for trial in trials] == ["COMPLETE"] * 2
     for number, trial in enumerate(trials):
         chosen = (folder / f"trial_{number}" / "config.yaml").read_text()
-        assert f"lr: {trial['hyperparameters']['agent.lr']}" in chosen
-        assert f"seed: {trial['hyperparameters']['eval.seed']}" in chosen
-    assert {path.name for path in folder.iterdir()} == {"search.json", "manifest.json", "trial_0", "trial_1", ".jobs"}
+        assert f"lr: {trial.params['agent.lr']}" in chosen
+        assert f"seed: {trial.params['eval.seed']}" in chosen
+    assert {path.name for path in folder.iterdir()} == {"search.jsonl", "trial_0", "trial_1", ".jobs"}
 
 
 def test_submitit_runs_each_in_a_job_of_its_own(tmp_path: Path) -> None:

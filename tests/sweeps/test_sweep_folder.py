@@ -49,7 +49,6 @@ def test_the_folder_says_what_is_swept(
 
 def test_folders_are_left_alone_where_there_is_no_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert place("seed=0") == ([], None)
     assert place("-m", "seed=0,1", "--cfg=job") == ([], None)
     assert place("-m", "hydra/sweeper=pbt") == (["hydra.sweep.dir=${hydra.sweeper.folder}/.jobs"], None)
     assert list(tmp_path.iterdir()) == []

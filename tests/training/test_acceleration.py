@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.agents import base, build_agent
-from rlstack.agents.compilation import CannotCompile
+from rlstack.agents.optimizer import CannotCompile
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.runs.worlds import build_world
 from rlstack.training import acceleration

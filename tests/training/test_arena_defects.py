@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rlstack
 from rlstack import envs
-from rlstack.adapters.arena import arena_agent, arena_policy, save_arena, training_state
+from rlstack.adapters.arena.agents import arena_agent, arena_policy, save_arena
+from rlstack.adapters.arena.files import training_state
 from rlstack.config import build, conf_dir, load_group, to_plain
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.checkpoint import read_checkpoint

@@ -18,7 +18,7 @@ from tensordict import TensorDict
 from torchrl.data import Composite, Unbounded
 
 from rlstack import envs
-from rlstack.adapters.arena import COLUMNS, curriculum_from_published, curriculum_to_published
+from rlstack.adapters.arena.files import COLUMNS, curriculum_from_published, curriculum_to_published
 from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
 from rlstack.envs.world import WorldHooks
 from rlstack.evaluation.evaluator import Evaluation, evaluate

@@ -11,8 +11,8 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
+from rlstack.agents.torchrl import WITHOUT_ROLLOUTS
 from rlstack.config import build, conf_dir, to_plain
-from rlstack.config.agents import WITHOUT_ROLLOUTS
 from rlstack.config.allowed import granting
 from rlstack.evaluation.results import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint, state_digest

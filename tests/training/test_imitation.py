@@ -19,7 +19,7 @@ from torchrl.data import Bounded, MultiCategorical
 
 import rlstack
 from rlstack import envs
-from rlstack.adapters.marinenav import published_policy
+from rlstack.adapters.marinenav.agents import published_policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.config.allowed import sign_copy

@@ -12,7 +12,7 @@ import pytest
 import rlstack
 from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
-from rlstack.envs.instances import completed
+from rlstack.envs.foreign import completed
 from rlstack.envs.processes import EnvironmentFailed
 
 LICENSED = "tests.envs.gymnasium_toys:Licensed"

@@ -7,14 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torchrl.envs import EnvBase
 
-from rlstack.command import own_components
-from rlstack.config import ConfigError
+from rlstack.command import HydraCommand
+from rlstack.config import ConfigError, groups
 from rlstack.envs.cartpole.env import CartPole
 from rlstack.envs.named import imported
 from rlstack.runs.worlds import build_world, with_defaults
@@ -80,23 +81,15 @@ def test_a_world_of_another_layout_is_shown_its_door() -> None:
 @pytest.mark.parametrize(
     ("given", "taken"),
     [
-        (["env.name=mine:World", "env.size=3"], ["++env.name=mine:World", "++env.size=3", "env=own"]),
-        (["env=mine:World", "env.size=3"], ["++env.name=mine:World", "++env.size=3", "env=own"]),
-        (["resume=runs/a", "env=my.mine:World"], ["resume=runs/a", "++env.name=my.mine:World"]),
-        (["env=own", "env.name=mine:World", "seed=1"], ["env=own", "++env.name=mine:World", "seed=1"]),
-        (["env=harbour", "env.size=3"], ["env=harbour", "++env.size=3"]),
-        (["env=marinenav", "env.size=3"], ["env=marinenav", "env.size=3"]),
-        (["env=marinenav_published", "env.size=3"], ["env=marinenav_published", "env.size=3"]),
-        (["env.size=3", "seed=1"], ["env.size=3", "seed=1"]),
-        (["resume=runs/a", "env.name=mine:World"], ["resume=runs/a", "++env.name=mine:World"]),
-        (["env=nosuch", "env.size=3"], ["env=nosuch", "env.size=3"]),
+        (["env=mine:World", "env.size=3"], ["env=own", "++env.name=mine:World", "++env.size=3"]),
+        (["env=harbour", "env.size={a: 1}"], ["env=own", "++env.name=harbour", "++env.size=null", "++env.size={a: 1}"]),
+        (["env=marinenav", "seed=1"], ["env=marinenav", "seed=1"]),
+        (["env=nosuch", "kwargs.a=3"], ["env=nosuch", "kwargs.a=3"]),
     ],
 )
-def test_command_lines_of_own_worlds(given: list[str], taken: list[str], tmp_path: Path) -> None:
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env" / "harbour.yaml").write_text('name: "mine:Harbour"  # and no more\n')
-    folder = ["--config-dir", str(tmp_path)]
-    assert own_components([*folder, *given]) == [*folder, *taken]
+def test_command_lines_of_own_worlds(given: list[str], taken: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups.metadata, "entry_points", lambda group: [SimpleNamespace(name="harbour", value="a:B")])
+    assert HydraCommand("train")._for_hydra(["--config-dir", "x", *given]) == ["--config-dir", "x", *taken]
 
 
 def test_a_debugged_run_of_an_own_world_is_small() -> None:
@@ -114,9 +107,8 @@ def test_a_debugged_run_of_an_own_world_is_small() -> None:
     ("given", "message"),
     [
         ([f"env={NAME}", "env.lenth=3"], "env.lenth: unknown key, did you mean 'length'?"),
-        ([f"env.name={NAME}", "env.lenth=3"], "env.lenth: unknown key, did you mean 'length'?"),
-        ([f"env.name={NAME}", "env.length=3", "agent.lrr=1"], "agent.lrr: unknown key"),
-        ([f"env.name={NAME}", "total_frames=null"], "total_frames: missing"),
+        ([f"env={NAME}", "env.length=3", "agent.lrr=1"], "agent.lrr: unknown key"),
+        ([f"env={NAME}", "total_frames=null"], "total_frames: missing"),
         (
             ["env=nomodule:World"],
             "env.name: nomodule:World cannot be imported: No module named 'nomodule'; run the command "

@@ -12,7 +12,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from rlstack.agents import precision
+from rlstack.agents import optimizer as precision
 from rlstack.config import build, conf_dir, load_group, to_plain
 from rlstack.config.errors import ConfigError
 from rlstack.runs.loading import load

@@ -20,7 +20,7 @@ from torchrl.envs.utils import ExplorationType
 
 import rlstack
 from rlstack import envs
-from rlstack.agents.compilation import Compiler
+from rlstack.agents.optimizer import Compiler
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs import waiting

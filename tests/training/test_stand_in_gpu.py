@@ -85,6 +85,8 @@ def test_agents_learn_where_they_are(name: str) -> None:
     hidden = {"hidden": [8, 8, 8]} if name == "ppo_published" else {}
     plain = configured(*_AGENTS[name], small={**_TINY, **hidden})
     plain["env"]["num_worlds"] = 2
+    if "frames_per_update" in plain["agent"]:
+        plain["agent"]["frames_per_update"] = 10  # a check's own number would give so short a run no update
     batches = gathered(plain, steps=8)
     with stand_in(), correctness.as_on_a_gpu():
         ours, theirs = (taught(plain, device, batches) for device in ("cpu", DEVICE))

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import time
-import warnings
-from collections import Counter
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,24 +10,19 @@ import torch
 from torch import Tensor
 
 from ...extras import needs
-from ...processes import Processes, Shared, WorkerFailed, WorkersFailed
+from ...processes import TIMEOUT, Shared, Workers, divided
 from .. import rules
 from ..simulation import Events
 from ..state import Ball, RocketState, new_cars
 from .meshes import mesh_folder
-from .worker import BALL, CAR, EVENTS, SharedArrays, WorkerShare, parts, sizes, work
-
-PATIENCE = 60.0  # s for a step
-_TO_BEGIN = 300.0  # s, as thousands of matches take a while
-_STEP = b"s"
-_IN_VAIN = 3  # steps in a row in which a worker may fail
+from .worker import BALL, CAR, EVENTS, SharedArrays, parts, sizes, work
 
 
 class Simulators:
     """W matches in the original simulator, divided among worker processes.
 
     A worker that dies, or does not answer in time, is replaced: its worlds keep the state before the step, are reported
-    as lost, and should be reset. The first time causes a warning.
+    as lost, and should be reset.
 
     Args:
         num_worlds, cars: numbers W and C.
@@ -41,9 +31,6 @@ class Simulators:
         ramps: see :func:`~rlstack.envs.rocket.rocketsim.meshes.mesh_folder`.
         dtype, device: type and device of states and events.
         patience: seconds that a worker may take for a step before it counts as hung.
-
-    Attributes:
-        failures: number of workers that have been replaced.
 
     Raises:
         ValueError: the simulator is not installed, or its meshes are missing.
@@ -58,27 +45,29 @@ class Simulators:
         ramps: bool,
         dtype: torch.dtype,
         device: torch.device,
-        patience: float = PATIENCE,
+        patience: float = TIMEOUT,
     ) -> None:
         if importlib.util.find_spec("RocketSim") is None:
             raise ValueError(f"backend: rocketsim {needs('rocketsim')}")
-        self.failures, self.patience = 0, patience
-        self._in_vain: Counter[int] = Counter()
-        self._cars = cars
+        self._cars, self._patience = cars, patience
         self._kind: dict[str, Any] = {"dtype": dtype, "device": device}
         shared = tuple(Shared.like(array) for array in SharedArrays.zeros(num_worlds, cars))
         self._arrays = SharedArrays(*(part.array() for part in shared))
-        count, meshes = max(1, min(workers, num_worlds)), str(mesh_folder(ramps))
-        starts = [num_worlds * worker // count for worker in range(count + 1)]
-        self._shares = [WorkerShare(range(*ends), cars, tick_skip, meshes, shared) for ends in pairwise(starts)]
-        self._processes: Processes | None = None
+        self._arguments = cars, tick_skip, str(mesh_folder(ramps)), shared
+        self._rows = divided(num_worlds, workers)
+        self._workers: Workers | None = None
         self._closed = False
+
+    @property
+    def failures(self) -> int:
+        """Number of workers that have been replaced."""
+        return 0 if self._workers is None else self._workers.failures
 
     def close(self) -> None:
         """Ends the workers."""
         self._closed = True
-        if self._processes is not None:
-            self._processes.close()
+        if self._workers is not None:
+            self._workers.close()
 
     # -- begin ---------------------------------------------------------------------------------------------------
 
@@ -115,64 +104,17 @@ class Simulators:
         Raises:
             WorkersFailed: a worker fails repeatedly.
         """
+        if self._closed:
+            raise RuntimeError("this world is closed")
+        if self._workers is None:  # on the first step, since a world may be built only for its specs
+            self._workers = Workers(work, self._arguments, self._rows, "matches", self._patience)
         self._arrays.controls[:] = controls.detach().permute(2, 1, 0).float().cpu().numpy()
         lost = torch.zeros(controls.shape[-1], dtype=torch.bool)
-        for worker in self._exchange():
-            worlds = torch.tensor(list(self._shares[worker].worlds))
+        for worker in self._workers.exchange(dict.fromkeys(range(len(self._rows)), b"step")):
+            worlds = torch.tensor(list(self._rows[worker]))
             lost[worlds] = True
             self.begin(state, worlds.to(controls.device))
         return *self._read(), lost.to(controls.device)
-
-    def _exchange(self) -> list[int]:
-        """Makes a step in all processes; returns the workers that have failed and been replaced."""
-        processes = self._processes or self._start()
-        try:
-            workers = range(len(processes))
-            failed = {worker: error for worker in workers if (error := _failure(processes.send, worker, _STEP))}
-            end = time.monotonic() + self.patience
-            for worker in workers:
-                left = end - time.monotonic()
-                if worker not in failed and (error := _failure(processes.receive, worker, left)):
-                    failed[worker] = error
-            for worker in workers:
-                self._in_vain[worker] = self._in_vain[worker] + 1 if worker in failed else 0
-            for worker, error in failed.items():
-                self._replace(processes, worker, error)
-        except BaseException:  # Ctrl-C too: an answer left behind would be taken for that to the next message
-            self.close()
-            raise
-        return list(failed)
-
-    def _start(self) -> Processes:
-        """Starts the workers on the first step, since a world may be built only for its specs."""
-        if self._closed:
-            raise RuntimeError("this world is closed")
-        self._processes = Processes(work, self._shares, "matches")
-        for worker in range(len(self._shares)):
-            self._await(self._processes, worker)
-        return self._processes
-
-    def _await(self, processes: Processes, worker: int) -> None:
-        """Waits until a worker has begun."""
-        if error := _failure(processes.receive, worker, _TO_BEGIN):
-            self.close()
-            raise WorkersFailed(f"{self._named(worker)} cannot begin: {error}", error.traceback) from error
-
-    def _replace(self, processes: Processes, worker: int, error: WorkerFailed) -> None:
-        text = f"{self._named(worker)} of RocketSim: {error}"
-        if self._in_vain[worker] > _IN_VAIN:
-            times = f"it has failed {self._in_vain[worker]} times in a row"
-            raise WorkersFailed(f"{text}; {times}", error.traceback) from error
-        if not self.failures:
-            text += "; it is replaced, its matches begin anew, as after any further failure"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-        self.failures += 1
-        processes.restart(worker)
-        self._await(processes, worker)
-
-    def _named(self, worker: int) -> str:
-        worlds = self._shares[worker].worlds
-        return f"worker {worker} of {len(self._shares)} (worlds {worlds[0]} to {worlds[-1]})"
 
     def _read(self) -> tuple[RocketState, Events]:
         """Returns the rows as separate tensors."""
@@ -187,12 +129,3 @@ class Simulators:
         found = new_cars(several["position"], several["rotation"], single["boost"]).replace(**several, **single)
         state = RocketState(found, Ball(*ball.view(len(BALL), 3, worlds)), pads, *clock)
         return state, Events(*events.view(self._cars, len(EVENTS), worlds).unbind(1))
-
-
-def _failure(call: Callable[..., Any], *arguments: Any) -> WorkerFailed | None:
-    """Sends to a worker or receives from it; returns the reason of a failure."""
-    try:
-        call(*arguments)
-    except WorkerFailed as error:
-        return error
-    return None

@@ -351,36 +351,26 @@ def _row_of(pad: Any) -> int:
     return _PAD_ROWS[x, y]
 
 
-class WorkerShare(NamedTuple):
-    """The share of one worker.
+class RocketSimMatches:
+    """The matches of one worker.
 
-    Attributes:
-        worlds: its rows of the arrays.
+    Args:
+        rows: its rows of the arrays.
         cars: number of cars of a world.
         ticks: number of ticks of a step.
         meshes: folder of the field's meshes.
         arrays: parts of :class:`SharedArrays`.
     """
 
-    worlds: range
-    cars: int
-    ticks: int
-    meshes: str
-    arrays: tuple[Shared, ...]
-
-
-class RocketSimMatches:
-    """The matches of a worker's share."""
-
-    def __init__(self, share: WorkerShare) -> None:
+    def __init__(self, rows: range, cars: int, ticks: int, meshes: str, arrays: tuple[Shared, ...]) -> None:
         simulator = importlib.import_module("RocketSim")
-        simulator.init(share.meshes)  # all matches of a process have the same field
-        self._arrays, self._ticks = SharedArrays(*(part.array() for part in share.arrays)), share.ticks
-        views = parts(self._arrays.rows, share.cars)
-        self._worlds = {row: WorldViews(*(part[row] for part in views)) for row in share.worlds}
-        self._arenas = {row: RocketSimMatch(simulator, share.cars) for row in share.worlds}
+        simulator.init(meshes)  # all matches of a process have the same field
+        self._arrays, self._ticks = SharedArrays(*(part.array() for part in arrays)), ticks
+        views = parts(self._arrays.rows, cars)
+        self._worlds = {row: WorldViews(*(part[row] for part in views)) for row in rows}
+        self._arenas = {row: RocketSimMatch(simulator, cars) for row in rows}
 
-    def step(self, _: bytes) -> bytes:
+    def step(self, _: bytes) -> None:
         """Makes a step of all matches, the only request; matches marked as fresh begin before it."""
         fresh = self._arrays.fresh.tolist()
         for row, arena in self._arenas.items():
@@ -389,9 +379,8 @@ class RocketSimMatches:
                 self._arrays.fresh[row] = 0
             arena.play(self._arrays.controls[row], self._ticks)
             arena.write(self._arrays.rows[row])
-        return b""
 
 
-def work(connection: Connection, share: WorkerShare) -> None:
-    """Runs a worker."""
-    serve(connection, lambda: RocketSimMatches(share), RocketSimMatches.step)
+def work(connection: Connection, *share: Any) -> None:
+    """Runs a worker with the arguments of :class:`RocketSimMatches`."""
+    serve(connection, lambda: RocketSimMatches(*share), RocketSimMatches.step)

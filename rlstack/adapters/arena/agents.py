@@ -16,21 +16,23 @@ from torchrl.envs import EnvBase
 from rlstack.adapters.sb3.networks import Weights, perceptron
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.agents.base import Policy
+from rlstack.agents.fit import describe_observation
 from rlstack.agents.ppo import PPO
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
 from rlstack.data.normalizers import ObservationNormalizer, load_statistics, statistics_to_json
 from rlstack.networks.distributions import Choices
 from rlstack.networks.encoders import FlatEncoder
+from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.loading import LoadedRun
 
-from .files import ArenaFiles, load_files, write_files
+from .files import ArenaFiles, load_files, training_state, write_files
 
 CONFIGURATION = "ppo_published"
 """The file in ``conf/agent`` with the algorithm and options by which these agents were trained."""
 PARTS = ("shared_net", "actor", "critic")
 STYLES = {5: 1, 6: 2}
 """The game's style of control by the number of its actions."""
-_INSTEAD = f"agent={CONFIGURATION} has such networks"
 
 
 class ArenaNetwork(nn.Module):
@@ -49,23 +51,15 @@ class ArenaNetwork(nn.Module):
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
-        known = Weights(dict(weights))
-        layers = {part: known.linears(part) for part in PARTS}
-        if known.left or any(len(layers[head]) != 2 for head in PARTS[1:]):
+        known = Weights(weights)
+        shared, actor, critic = (known.linears(part) for part in PARTS)
+        if known.left or len(actor) != 2 or len(critic) != 2:
             raise ConfigError(f"the layers are not those of {', '.join(PARTS)}: {', '.join(sorted(weights)[:12])}")
-        self.shared_net = perceptron(layers["shared_net"], "SiLU", bare_output=False)
-        self.actor, self.critic = (perceptron(layers[head], "SiLU") for head in PARTS[1:])
-        widths = [len(bias) for _, bias in layers["shared_net"]]
-        heads = [(layers[head][0][0].shape, layers[head][1][0].shape) for head in PARTS[1:]]
-        self.features = (layers["shared_net"] or layers["actor"])[0][0].shape[1]
-        self.actions, self.hidden = heads[0][1][0], [*widths, heads[0][0][0]]
-        if heads[0][0] != heads[1][0] or heads[1][1][0] != 1 or (widths and heads[0][0][1] != widths[-1]):
-            raise ConfigError(f"the heads do not fit the trunk: {heads} behind {widths}")
-
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns logits ``[N, A]`` and values ``[N, 1]`` for scaled features ``[N, F]``."""
-        shared = self.shared_net(features)
-        return self.actor(shared), self.critic(shared)
+        self.actor, self.critic = (perceptron([*shared, *head], "SiLU") for head in (actor, critic))
+        self.hidden, other = ([len(bias) for _, bias in [*shared, *head[:-1]]] for head in (actor, critic))
+        self.features, self.actions = (shared or actor)[0][0].shape[1], len(actor[-1][1])
+        if other != self.hidden or len(critic[-1][1]) != 1:
+            raise ConfigError(f"the critic's layers {other} do not fit the actor's {self.hidden}")
 
 
 def style_of(path: str | Path | ArenaFiles, normalization: str | Path | None = None) -> int:
@@ -108,8 +102,7 @@ def arena_policy(
         scaling.to(env.device)
 
     def act(observation: Tensor, mask: Tensor | None = None) -> Tensor:
-        logits, _ = network(scaling(observation).float())
-        choices = Choices(logits, (network.actions,), mask)
+        choices = Choices(network.actor(scaling(observation).float()), (network.actions,), mask)
         return interface.to_env(choices.mode() if deterministic else choices.sample())
 
     policy = Policy(interface, act)
@@ -205,6 +198,31 @@ def save_arena(
     return write_files(Path(path), checkpoint, metadata, statistics, training_state)
 
 
+def export_run(loaded: LoadedRun, out: str | None) -> list[Path]:
+    """Writes a run's agent as the stack's files; a final checkpoint also gets the record of the training."""
+    run = loaded.folder
+    path = run / "exports" / f"{run.resolve().name}_{loaded.frames}_steps.pt" if out is None else Path(out)
+    state = None
+    if path.stem.endswith("_final"):
+        style = STYLES.get((loaded.agent.interface.choices or (0,))[0])
+        curriculum = read_checkpoint(loaded.path).get("curriculum")
+        state = training_state(path, style, loaded.frames, None, curriculum)
+    return save_arena(loaded.agent, path, loaded.frames, state)
+
+
+def converted(
+    path: str, env: EnvBase, options: Mapping[str, Any], agent_options: Mapping[str, Any]
+) -> tuple[Agent, Any, int]:
+    """Converts a checkpoint, see :class:`rlstack.config.rooms.Kind`."""
+    files = load_files(path, **options)
+    return arena_agent(files, env, **agent_options), arena_policy(files, env), files.num_timesteps
+
+
+def own_world(path: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns the world of a checkpoint, with its style of control."""
+    return "arena", {"style": style_of(path, **options)}
+
+
 def published_names(agent: Any) -> Iterator[tuple[str, Tensor]]:
     """The parameters of a native agent with their published names, in the published order."""
     actor, critic = agent.networks["actor"], agent.networks["critic"]
@@ -228,50 +246,41 @@ def _network(files: ArenaFiles, interface: Interface) -> ArenaNetwork:
     """Returns the network, after checking that it can act in such an env."""
     network, spec = _rebuilt(files), interface.observation
     if isinstance(spec, Composite) or tuple(spec.shape) != (network.features,) or not spec.dtype.is_floating_point:
-        seen = "a structured one" if isinstance(spec, Composite) else f"of shape {list(spec.shape)}"
-        raise ConfigError(f"{files.where}: it takes an observation of {network.features} features, the env's is {seen}")
+        shown = describe_observation(interface)
+        raise ConfigError(f"{files.where}: it takes a vector of {network.features} features, the env shows {shown}")
     if interface.choices != (network.actions,):
-        known = f" (style {STYLES[network.actions]})" if network.actions in STYLES else ""
-        raise ConfigError(
-            f"{files.where}: it chooses one of {network.actions} actions{known}, the env has "
-            f"{interface.describe_action()}"
-        )
+        offered = interface.describe_action()
+        raise ConfigError(f"{files.where}: it chooses one of {network.actions} actions, the env has {offered}")
     return network
 
 
 def _check_published(agent: Any) -> None:
     c = agent.config
     fits = isinstance(agent, PPO) and type(agent).policy_and_value is PPO.policy_and_value
-    fits = fits and getattr(c, "recurrent", None) is None
-    fits = fits and c.activation == "silu" and c.shared_layers == len(c.hidden) - 1 and c.critic_hidden is None
-    if fits:
+    fits = fits and getattr(c, "recurrent", None) is None and len(agent.interface.choices or ()) == 1
+    if fits and c.activation == "silu" and c.shared_layers == len(c.hidden) - 1 and c.critic_hidden is None:
         encoder = agent.actor.encoder.encoder if c.shared_layers else agent.actor.encoder
-        fits = isinstance(encoder, FlatEncoder) and agent.interface.choices is not None
-    if not fits or len(agent.interface.choices) != 1:
-        raise ConfigError(f"this agent has other networks than the Arena stack; {_INSTEAD}")
+        if isinstance(encoder, FlatEncoder):
+            return
+    raise ConfigError(f"this agent has other networks than the Arena stack; agent={CONFIGURATION} has such networks")
 
 
 # -- Adam --------------------------------------------------------------------------------------------------------
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-
 
 def _fill_optimizer(agent: Any, files: ArenaFiles) -> None:
     """Loads Adam's moments; an optimiser that has made no step yet has none."""
-    saved = files.optimizer.get("state") or {}
+    saved = files.optimizer.get("state")
     if not saved:
         return
-    state, entries = agent.optimizer.state_dict(), {}
-    places = _places(agent, [parameter for _, parameter in published_names(agent)])
+    state, parameters = agent.optimizer.state_dict(), [parameter for _, parameter in published_names(agent)]
+    entries = state["optimizer"]["state"] = {}
     try:
-        for index, (name, parameter) in enumerate(published_names(agent)):
-            moments = {key: saved[index][key].to(parameter) for key in _MOMENTS}
-            if any(value.shape != parameter.shape for value in moments.values()):
-                raise ValueError(f"{name} has moments of other shapes")
-            entries[places[index]] = {"step": torch.tensor(float(saved[index]["step"])), **moments}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        for index, (place, parameter) in enumerate(zip(_places(agent, parameters), parameters)):
+            moments = {key: saved[index][key].to(parameter).view_as(parameter) for key in ("exp_avg", "exp_avg_sq")}
+            entries[place] = {"step": torch.tensor(float(saved[index]["step"])), **moments}
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{files.where}: optimizer_state_dict is not that of its network ({error})") from None
-    state["optimizer"]["state"] = entries
     agent.optimizer.load_state_dict(state)
 
 

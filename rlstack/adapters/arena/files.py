@@ -72,15 +72,14 @@ def load_files(path: str | Path | ArenaFiles, normalization: str | Path | None =
         content = load_tensors(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {reason(error)}") from None
-    fault = _fault(content)
-    if fault is not None:
-        raise ConfigError(f"{path}: not a checkpoint of the Arena stack, {fault}")
+    with prefixed(f"{path}: not a checkpoint of the Arena stack"):
+        policy, optimizer, steps = _checked(content)
     beside = [path.with_name(f"{path.stem}_{name}.json") for name in ("metadata", "training_state")]
     metadata, training_state = (read_json_object(file) if file.is_file() else {} for file in beside)
     return ArenaFiles(
-        policy={name: value.float() for name, value in content["policy_state_dict"].items()},
-        optimizer=dict(content.get("optimizer_state_dict") or {}),
-        num_timesteps=content["num_timesteps"],
+        policy=policy,
+        optimizer=optimizer,
+        num_timesteps=steps,
         statistics=_statistics(path, normalization),
         metadata=metadata,
         training_state=training_state,
@@ -88,20 +87,18 @@ def load_files(path: str | Path | ArenaFiles, normalization: str | Path | None =
     )
 
 
-def _fault(content: Any) -> str | None:
-    if not isinstance(content, Mapping):
-        return f"it holds a {type(content).__name__}"
-    policy, steps = content.get("policy_state_dict"), content.get("num_timesteps")
-    if not isinstance(policy, Mapping) or not policy:
-        return "it lacks policy_state_dict"
+def _checked(content: Any) -> tuple[dict[str, Tensor], dict[str, Any], int]:
+    """Returns weights, the optimiser's state and the number of steps in a checkpoint."""
+    entries = convert(dict[str, Any], content, "it")
+    policy = convert(dict[str, Any], entries.get("policy_state_dict"), "policy_state_dict")
+    steps = convert(Annotated[int, Interval(low=0)], entries.get("num_timesteps"), "num_timesteps")
     for name, value in policy.items():
-        if not isinstance(name, str) or not isinstance(value, Tensor) or not torch.isfinite(value).all():
-            return f"its weight {name!r} is not a tensor of finite numbers"
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
-        return "it lacks num_timesteps"
-    if not isinstance(content.get("optimizer_state_dict") or {}, Mapping):
-        return "its optimizer_state_dict is none"
-    return None
+        if not isinstance(value, Tensor) or not torch.isfinite(value).all():
+            raise ConfigError(f"its weight {name!r} is not a tensor of finite numbers")
+    optimizer = entries.get("optimizer_state_dict") or {}
+    if not policy or not isinstance(optimizer, Mapping):
+        raise ConfigError("it has no weights, or an optimizer_state_dict of another kind")
+    return {name: value.float() for name, value in policy.items()}, dict(optimizer), steps
 
 
 # -- what lies beside --------------------------------------------------------------------------------------------
@@ -113,20 +110,18 @@ def find_statistics(path: Path) -> Path | None:
     A final checkpoint has those of the end of the run, others those of the same step or the nearest step before it; a
     checkpoint of any other name has those named after it.
     """
-    if path.stem.endswith(_FINAL):
-        final = path.with_name(f"{path.stem.removesuffix(_FINAL)}_normalization{_FINAL}.json")
-        return final if final.is_file() else None
     named = _STEPS.fullmatch(path.stem)
     if named is None:
-        own = path.with_name(f"{path.stem}_normalization.json")
+        final = path.stem.endswith(_FINAL)
+        name = f"{path.stem.removesuffix(_FINAL)}_normalization{_FINAL}" if final else f"{path.stem}_normalization"
+        own = path.with_name(f"{name}.json")
         return own if own.is_file() else None
-    found: dict[int, Path] = {}
-    for other in path.parent.iterdir():
+    earlier: dict[int, Path] = {}
+    for other in path.parent.glob("*_normalization.json"):
         match = _STEPS.fullmatch(other.name.removesuffix("_normalization.json"))
-        if match is not None and other.name.endswith("_normalization.json") and match["run"] == named["run"]:
-            found[int(match["steps"])] = other
-    earlier = [steps for steps in found if steps <= int(named["steps"])]
-    return found[max(earlier)] if earlier else None
+        if match is not None and match["run"] == named["run"] and int(match["steps"]) <= int(named["steps"]):
+            earlier[int(match["steps"])] = other
+    return earlier[max(earlier)] if earlier else None
 
 
 def _statistics(path: Path, given: str | Path | None) -> dict[str, Any] | None:

@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rlstack.adapters.command import Parser, command
@@ -31,8 +31,6 @@ from .trial import read_trials
 
 OUTPUT = "output.txt"
 """The file for what a trial prints that is trained beside others."""
-_PATIENCE = 0.2
-"""Seconds between two looks at whether a trial has ended."""
 
 
 def _parser() -> Parser:
@@ -60,10 +58,10 @@ def _parser() -> Parser:
 
 
 def _allowed(argument: str) -> list[str]:
-    found = re.fullmatch(r"allow=\[(.*)\]", argument)
-    if found is None:
+    match = re.fullmatch(r"allow=\[(.*)\]", argument)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{argument!r} is not of the form allow=[package.module:attribute]")
-    return found[1].split(",")
+    return match[1].split(",")
 
 
 def trials_to_train(arguments: argparse.Namespace) -> list[Path]:
@@ -101,52 +99,46 @@ def train_together(places: Sequence[Path], num_procs: int, argv: Callable[[Path]
         KeyboardInterrupt: it was stopped.
         ConfigError, RunError: after all others have ended, for the first trial that failed.
     """
-    waiting, running = deque(places), dict[Path, subprocess.Popen[bytes]]()
-    errors: list[Exception] = []
+    running: list[subprocess.Popen[bytes]] = []
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    pool = ThreadPoolExecutor(num_procs)
     try:
-        while waiting or running:
-            while waiting and len(running) < num_procs:
-                place = waiting.popleft()
-                running[place] = _start(argv(place), place)
-                print(f"{place}: begins", flush=True)
-            time.sleep(_PATIENCE)
-            for place in [place for place, process in running.items() if process.poll() is not None]:
-                errors += _conclude(place, running.pop(place))
+        errors = list(pool.map(lambda place: _trained(place, argv(place), running), places))
     except KeyboardInterrupt:
-        for process in running.values():
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in running:
             process.terminate()
-        for place, process in running.items():
-            _conclude(place, process, stopping=True)
+        pool.shutdown()
         raise
     finally:
-        for process in running.values():
+        for process in running:
             process.kill()
         signal.signal(signal.SIGTERM, before)
-    if errors:
-        raise errors[0]
+    if error := next(filter(None, errors), None):
+        raise error
 
 
-def _start(argv: Sequence[str], place: Path) -> subprocess.Popen[bytes]:
-    """A process that Ctrl-C does not reach: a terminal sends it to a whole session, but only this one decides."""
+def _trained(place: Path, argv: Sequence[str], running: list[subprocess.Popen[bytes]]) -> Exception | None:
+    """Trains a trial by a command, says how it ended, and returns what went wrong.
+
+    Ctrl-C does not reach its process: a terminal sends it to a whole session, but only this one decides.
+    """
+    print(f"{place}: begins", flush=True)
     with open_to_append(place / OUTPUT) as output:
-        return subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-
-
-def _conclude(place: Path, process: subprocess.Popen[bytes], stopping: bool = False) -> list[Exception]:
-    """Says how a trial ended, and returns what went wrong."""
+        process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    running.append(process)
     status = process.wait()
     if status == 0:
         print(f"{place}: finished, success {score(place, ObjectiveConfig()):.3f}", flush=True)
-    elif stopping or status == INTERRUPTED_STATUS:
+    elif status in (INTERRUPTED_STATUS, -signal.SIGTERM, -signal.SIGKILL):
         print(f"{place}: stopped", flush=True)
     else:
         last = (place / OUTPUT).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
-        told = last.startswith("error: ")
-        reason = last.removeprefix("error: ") if told else f"its process ended with status {status}, see {OUTPUT}"
+        known = last.startswith("error: ")
+        reason = last.removeprefix("error: ") if known else f"its process ended with status {status}, see {OUTPUT}"
         print(f"{place}: failed, {reason}", flush=True)
-        return [(ConfigError if status == USER_ERROR_STATUS else RunError)(f"{place}: {reason}")]
-    return []
+        return (ConfigError if status == USER_ERROR_STATUS else RunError)(f"{place}: {reason}")
+    return None
 
 
 @command

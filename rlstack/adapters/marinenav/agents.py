@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tensordict.nn import TensorDictModuleBase
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
@@ -17,7 +17,6 @@ from rlstack.adapters.marinenav.exports import export_policy
 from rlstack.adapters.marinenav.files import Published, Source, load_published, write_directory
 from rlstack.adapters.marinenav.weights import (
     ACTION_SIZE,
-    ACTOR_NAMES,
     CHOICES,
     CONTINUOUS,
     NETWORKS,
@@ -38,8 +37,6 @@ from rlstack.agents.rainbow import Rainbow
 from rlstack.agents.sac import SAC
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
-from rlstack.networks.actors import DeterministicActor
-from rlstack.networks.encoders import ObjectSetEncoder
 
 _CLASSES = {
     "AC-IQN": ACQN,
@@ -49,7 +46,7 @@ _CLASSES = {
     "SAC": SAC,
     "Rainbow": Rainbow,
 }
-CONFIGURATIONS = {kind: f"{found.__name__.lower()}_published" for kind, found in _CLASSES.items()}
+CONFIGURATIONS = {kind: f"{algorithm.__name__.lower()}_published" for kind, algorithm in _CLASSES.items()}
 """The agent type's file in ``conf/agent``."""
 _VARIANTS: dict[str, type[Agent]] = {"SAC": PublishedSAC, "Rainbow": PublishedRainbow}
 
@@ -98,35 +95,6 @@ def published_policy(source: Source, env: EnvBase, agent_type: str | None = None
     return agent.policy(explore=False)
 
 
-def load_published_actor(source: Source, interface: Interface | None = None) -> DeterministicActor:
-    """The actor of AC-IQN or DDPG from the file of its published weights, as a bare network.
-
-    Args:
-        source: a ``*_params.npz`` or ``actor_network_params.pth`` file, or its arrays.
-        interface: of the env to act in, to check that the actor fits and for the dtype; None keeps the file's dtype.
-
-    Raises:
-        ConfigError: no such file, not such a file, or an env that it cannot act in.
-
-    Example:
-        >>> actor = load_published_actor("AC_IQN_params.npz")
-        >>> actor(env.reset()["agents", "observation"])  # [W, A, 2]
-    """
-    published = load_published(source, "AC-IQN")
-    arrays = published.arrays["actor"]
-    state, sizes = published_state(arrays, ACTOR_NAMES), widths(arrays)
-    encoder = ObjectSetEncoder(SELF_SIZE, OBJECT_SIZE, NUM_OBJECTS, sizes["self_features"], sizes["object_features"])
-    actor = DeterministicActor(encoder, ACTION_SIZE, sizes["hidden"], squash="arctan").to(state["output.bias"].dtype)
-    try:
-        actor.load_state_dict(state)
-    except RuntimeError as error:
-        raise ConfigError(f"{published.where}: {error}") from None
-    if interface is not None:
-        _check_fit(interface, "AC-IQN")
-        actor.to(interface.dtype)
-    return actor.requires_grad_(False)
-
-
 # -- native agents -----------------------------------------------------------------------------------------------
 
 
@@ -173,6 +141,19 @@ def published_agent(
     return agent
 
 
+def converted(
+    path: str, env: EnvBase, options: Mapping[str, Any], agent_options: Mapping[str, Any]
+) -> tuple[Agent, Any, int]:
+    """Converts a published agent, see :class:`rlstack.config.rooms.Kind`."""
+    return published_agent(path, env, **options, **agent_options), published_policy(path, env, **options), 0
+
+
+def own_world(path: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns the world of a published agent, with its kind of actions."""
+    agent_type = load_published(path, **options).agent_type
+    return "marinenav_published", {"continuous_actions": agent_type is None or agent_type in CONTINUOUS}
+
+
 def save_published(agent: Agent, directory: str | Path) -> None:
     """Writes the published files (``.pth`` weights and constructor JSON) of a native agent of one of the six types.
 
@@ -183,7 +164,7 @@ def save_published(agent: Agent, directory: str | Path) -> None:
     Raises:
         ConfigError: another algorithm, or other networks.
     """
-    kind = next((kind for kind, found in _CLASSES.items() if type(agent) in (found, _VARIANTS.get(kind))), None)
+    kind = next((kind for kind, known in _CLASSES.items() if type(agent) in (known, _VARIANTS.get(kind))), None)
     if kind is None:
         raise ConfigError(f"{type(agent).__name__} is not one of the published agents {', '.join(NETWORKS)}")
     _check_fit(agent.interface, kind)
@@ -199,36 +180,40 @@ def save_published(agent: Agent, directory: str | Path) -> None:
     write_directory(directory, networks)
 
 
-def network_state(agent: Agent, part: str) -> dict[str, Tensor]:
-    """Parameters of a network (``part``: ``actor``, ``critic``, ``critic_1``, ``critic_2``, ``network``), our names."""
+def _network(agent: Agent, part: str, target: bool = False) -> nn.Module | None:
+    """Returns a network by its part in :data:`NETWORKS`, or its target network; None if it has no target."""
     if isinstance(agent, ACQN):
-        return dict(getattr(agent.loss, f"{part}_network").state_dict())
-    return dict(agent.networks[part].state_dict())
+        network: nn.Module = getattr(agent.loss, f"{'target_' if target else ''}{part}_network")
+        return network
+    if target:
+        return agent.targets[part].network if part in agent.targets else None
+    return agent.networks[part]
+
+
+def network_state(agent: Agent, part: str) -> dict[str, Tensor]:
+    """Returns the parameters of a network (``actor``, ``critic``, ``critic_1``, ..., ``network``) by our names."""
+    network = _network(agent, part)
+    assert network is not None
+    return dict(network.state_dict())
 
 
 def set_network(agent: Agent, part: str, state: Mapping[str, Tensor], target: bool) -> None:
-    """Puts a ``state_dict`` by our names into a network, or into its target if it has one.
+    """Loads a ``state_dict`` by our names into a network, or into its target if it has one.
 
     The noise of noisy layers may be missing: the network then keeps what it drew.
 
     Raises:
         ConfigError: the network has other layers or widths.
     """
-    if isinstance(agent, ACQN):
-        current = dict(getattr(agent.loss, f"{'target_' if target else ''}{part}_network").state_dict())
-    else:
-        if target and part not in agent.targets:
-            return
-        network = agent.targets[part].network if target else agent.networks[part]
-        current = dict(network.state_dict())
-    needed = {key for key in current if not key.endswith("_epsilon")}
-    if not needed <= set(state) <= set(current):
+    network = _network(agent, part, target)
+    if network is None:
+        return
+    try:
+        missing, surplus = network.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise ConfigError(f"{part}: {error}") from None
+    if surplus or not all(key.endswith("_epsilon") for key in missing):
         raise ConfigError(f"{part}: the agent's network has other layers than the published")
-    for key, value in state.items():
-        if current[key].shape != value.shape:
-            shapes = f"{tuple(value.shape)}, the agent's {tuple(current[key].shape)}"
-            raise ConfigError(f"{part}: {key} is {shapes}")
-        current[key].copy_(value)
 
 
 def _build(

@@ -22,7 +22,15 @@ from rlstack.config import ConfigError
 from rlstack.files.safe_load import forward_arguments
 
 LEVELS = 32
-"""Quantile levels an IQN export takes for one decision."""
+"""Number of quantile levels that an IQN export takes for one decision."""
+_COUNT = 3
+_TYPES: dict[tuple[Any, ...], list[str]] = {
+    (2, (_COUNT, LEVELS, CHOICES)): ["IQN"],
+    (1, (_COUNT, ACTION_SIZE)): ["AC-IQN", "DDPG"],
+    (1, (_COUNT, ACTION_SIZE), (_COUNT, ACTION_SIZE)): ["SAC"],
+    (1, (_COUNT, CHOICES)): ["DQN"],
+}
+"""Agent types by the number of an export's arguments, and the shapes of its outputs for three observations."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +51,12 @@ class Export:
     dtype: torch.dtype
     device: torch.device
 
-    def __call__(self, observation: TensorDictBase) -> Any:
-        """The output for a batch ``[B]`` of observations; IQN's levels are drawn."""
-        parts = tuple(observation.get(key).to(self.device, self.dtype) for key in ("self", "objects", "mask"))
-        if self.agent_types == ["IQN"]:
-            return self.module(parts, torch.rand(len(parts[0]), LEVELS, dtype=self.dtype, device=self.device))
-        return self.module(parts)
-
     def actions(self, observation: TensorDictBase) -> Tensor:
-        """``[B, 2]`` or ``[B]``, chosen as published: greedy, of SAC a sample."""
-        output, kind = self(observation), self.agent_types[0]
+        """Returns actions ``[B, 2]`` or ``[B]``, chosen as published: of SAC a sample, of IQN at drawn levels."""
+        parts = tuple(observation.get(key).to(self.device, self.dtype) for key in ("self", "objects", "mask"))
+        kind, levels = self.agent_types[0], (len(parts[0]), LEVELS)
+        drawn = [torch.rand(levels, dtype=self.dtype, device=self.device)] if kind == "IQN" else []
+        output = self.module(parts, *drawn)
         if kind == "SAC":
             mean, log_std = output
             return (mean + log_std.exp() * torch.randn_like(mean)).arctan() * (2 / math.pi)
@@ -86,32 +90,22 @@ def _load_on(path: Path, device: torch.device) -> Export:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = torch.jit.load(str(path), map_location=device).eval()
-    arguments = forward_arguments(module)
     dtype = next((value.dtype for value in module.state_dict().values() if value.is_floating_point()), torch.float64)
     shapes = ((SELF_SIZE,), (NUM_OBJECTS, OBJECT_SIZE), (NUM_OBJECTS,))
-    sample: list[Any] = [tuple(torch.zeros(3, *shape, dtype=dtype, device=device) for shape in shapes)]
-    if len(arguments) == 2:
-        sample.append(torch.full((3, LEVELS), 0.5, dtype=dtype, device=device))
+    sample: list[Any] = [tuple(torch.zeros(_COUNT, *shape, dtype=dtype, device=device) for shape in shapes)]
+    if len(forward_arguments(module)) == 2:
+        sample.append(torch.full((_COUNT, LEVELS), 0.5, dtype=dtype, device=device))
     with torch.no_grad():
         output = module(*sample)
-    return Export(module, _types(output, len(arguments)), dtype, device)
-
-
-def _types(output: Any, arguments: int) -> list[str]:
-    """Agent types with such outputs for three observations; a ValueError if there are none."""
     parts = output if isinstance(output, tuple | list) else (output,)
-    shapes = [tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__ for part in parts]
-    if shapes == [(3, LEVELS, CHOICES)] and arguments == 2:
-        return ["IQN"]
-    if arguments == 1 and shapes == [(3, ACTION_SIZE)]:
-        return ["AC-IQN", "DDPG"]
-    if arguments == 1 and shapes == [(3, ACTION_SIZE)] * 2:
-        return ["SAC"]
-    if arguments == 1 and shapes == [(3, CHOICES)]:
-        return ["DQN"]
-    if arguments == 1 and len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][:2] == (3, CHOICES):
-        return ["Rainbow"]
-    raise ValueError(f"{arguments} arguments and outputs {shapes} for 3 observations are those of none")
+    outputs = (len(sample), *(tuple(part.shape) for part in parts))
+    if len(outputs) == 2 and outputs[1][:2] == (_COUNT, CHOICES) and len(outputs[1]) == 3:
+        types = ["Rainbow"]
+    elif outputs not in _TYPES:
+        raise ValueError(f"{outputs[0]} arguments and outputs {list(outputs[1:])} for 3 observations are those of none")
+    else:
+        types = _TYPES[outputs]
+    return Export(module, types, dtype, device)
 
 
 def export_policy(export: Export, interface: Interface) -> Policy:

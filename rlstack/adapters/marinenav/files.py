@@ -19,17 +19,14 @@ from rlstack.adapters.marinenav.weights import (
     OBJECT_SIZE,
     SELF_SIZE,
     Arrays,
-    Names,
     agent_type_named,
-    possible_types,
     published_state,
     type_in_name,
     widths,
 )
 from rlstack.config import ConfigError
-from rlstack.config.errors import prefixed
 from rlstack.envs.whole_files import replacing
-from rlstack.files.safe_load import is_torchscript, load_arrays, load_tensors, read_json_object, reason
+from rlstack.files.safe_load import is_torchscript, load_arrays, load_tensors, reason
 
 Source = str | Path | Mapping[str, Any]
 
@@ -96,8 +93,8 @@ def load_published(
     named = type_in_name(path.name)
     if is_torchscript(path):
         export = load_export(path, device or "cpu")
-        arrays = _network_of(export)
-        return _checked(Published(_settled(export.agent_types, wanted, named, str(path)), arrays, str(path), export))
+        kind = _settled(export.agent_types, wanted, named, str(path))
+        return Published(kind, _network_of(export), str(path), export)
     return _single(read_arrays(path), wanted, named, str(path))
 
 
@@ -120,31 +117,50 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 # -- one network -------------------------------------------------------------------------------------------------
 
-
-def _single(arrays: Arrays, wanted: str | None, named: str | None, where: str) -> Published:
-    """The network that chooses the actions, alone."""
-    types = possible_types(arrays)
-    if not types:
-        _explain(arrays, wanted or named, where)
-    kind = _settled(types, wanted, named, where)
-    return _checked(Published(kind, {_acting(kind or types[0]): arrays}, where))
+_OUTPUTS = {"AC-IQN": 2, "DDPG": 2, "IQN": 25, "DQN": 25}
+"""Outputs of the network that acts, for types with a plain output layer; a critic has one."""
 
 
 def _acting(kind: str) -> str:
-    """The network of an agent that chooses its actions."""
+    """Returns the network of an agent that chooses its actions."""
     return next(iter(NETWORKS[kind]))
 
 
-def _checked(published: Published) -> Published:
-    """The same, unless its arrays are none that a network can have."""
-    for part, arrays in published.arrays.items():
-        with prefixed(f"{published.where}: {part}"):
-            published_state(arrays, NETWORKS[published.agent_type or "AC-IQN"][part])
-    return published
+def _types(arrays: Arrays, part: str | None, closest: str | None, where: str) -> list[str]:
+    """Returns the agent types of which these can be the weights of ``part``, by default of the one that acts.
+
+    Raises:
+        ConfigError: of none; it says what is wrong compared with ``closest``, or with the type of the likest layers.
+    """
+    tables = {kind: part or _acting(kind) for kind, parts in NETWORKS.items() if part is None or part in parts}
+    faults: dict[str, str] = {}
+    for kind, name in tables.items():
+        try:
+            outputs = published_state(arrays, NETWORKS[kind][name]).get("output.bias")
+        except ConfigError as error:
+            faults[kind] = str(error)
+            continue
+        expected = 1 if name.startswith("critic") else _OUTPUTS.get(kind)
+        if outputs is not None and expected is not None and len(outputs) != expected:
+            faults[kind] = f"it has {len(outputs)} outputs, not {expected}"
+    if len(faults) < len(tables):
+        return [kind for kind in tables if kind not in faults]
+    layers = {name.rpartition(".")[0] for name in arrays}
+    nearest = min(tables, key=lambda kind: len(layers ^ set(NETWORKS[kind][tables[kind]])))
+    kind = closest if closest in tables else nearest
+    known = ", ".join(tables)
+    raise ConfigError(f"{where}: {tables[kind]}: {faults[kind]} (compared with {kind}'s; known: {known})")
+
+
+def _single(arrays: Arrays, wanted: str | None, named: str | None, where: str) -> Published:
+    """Returns the network that chooses the actions, alone."""
+    types = _types(arrays, None, wanted or named, where)
+    kind = _settled(types, wanted, named, where)
+    return Published(kind, {_acting(kind or types[0]): arrays}, where)
 
 
 def _settled(types: list[str], wanted: str | None, named: str | None, where: str) -> str | None:
-    """The agent type, from what the weights allow, the caller says, and the file's name says."""
+    """Returns the agent type, from what the weights allow, the caller says, and the file's name says."""
     if wanted is not None and wanted not in types:
         raise ConfigError(f"{where}: holds an agent of type {' or '.join(types)}, not {wanted}")
     if len(types) == 1:
@@ -152,29 +168,15 @@ def _settled(types: list[str], wanted: str | None, named: str | None, where: str
     return wanted or (named if named in types else None)
 
 
-def _explain(arrays: Arrays, kind: str | None, where: str) -> None:
-    """Raises the error that says what is wrong with weights that no agent has."""
-    tables = {kind: NETWORKS[kind][_acting(kind)] for kind in NETWORKS}
-    closest = kind or min(tables, key=lambda known: _distance(arrays, tables[known]))
-    try:
-        published_state(arrays, tables[closest])
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error} (compared with {closest}'s; known: {', '.join(tables)})") from None
-    outputs = len(arrays["output_layer.bias"])
-    raise ConfigError(f"{where}: {outputs} outputs, the actors have 2 and the discrete agents 25")
-
-
-def _distance(arrays: Arrays, names: Names) -> int:
-    """The number of layers that only one of the two has."""
-    return len({name.rpartition(".")[0] for name in arrays} ^ set(names))
-
-
 def _network_of(export: Export) -> dict[str, Arrays]:
-    """The export's weights by network, if they have the published names (under any common prefix)."""
+    """Returns the export's weights by network, if they have the published names (under any common prefix)."""
     state = {name: value.detach().cpu().numpy() for name, value in export.module.state_dict().items()}
     prefix = next((name.removesuffix("self_encoder.0.weight") for name in state if "self_encoder.0.weight" in name), "")
     arrays = {name.removeprefix(prefix): value for name, value in state.items()}
-    fitting = [kind for kind in possible_types(arrays) if kind in export.agent_types]
+    try:
+        fitting = [kind for kind in _types(arrays, None, None, "") if kind in export.agent_types]
+    except ConfigError:
+        return {}
     return {_acting(fitting[0]): arrays} if fitting else {}
 
 
@@ -182,61 +184,35 @@ def _network_of(export: Export) -> dict[str, Arrays]:
 
 
 def _directory(path: Path, wanted: str | None) -> Published:
-    parts = _parts(path, wanted)
-    arrays = {part: read_arrays(path / FILES[part][0]) for part in parts}
-    for part in parts:
-        if not possible_types(arrays[part], part):
-            _explain_part(arrays[part], part, wanted, path / FILES[part][0])
-    kinds = [kind for kind, networks in NETWORKS.items() if list(networks) == parts]
-    kinds = [kind for kind in kinds if all(kind in possible_types(arrays[part], part) for part in parts)]
-    if not kinds:
-        raise ConfigError(f"{path}: {_listed(parts)} are of different agents")
-    published = _checked(Published(_settled(kinds, wanted, None, str(path)), arrays, str(path)))
-    for part in parts:
-        _check_constructor(path / FILES[part][1], arrays[part])
-    return published
-
-
-def _parts(path: Path, wanted: str | None) -> list[str]:
-    """The networks to read, all of one kind of agent."""
     present = [part for part, (file, _) in FILES.items() if (path / file).is_file()]
-    sets: dict[tuple[str, ...], list[str]] = {}
-    for kind, networks in NETWORKS.items():
-        sets.setdefault(tuple(networks), []).append(kind)
-    needed = "; ".join(f"{_listed(parts)} ({', '.join(kinds)})" for parts, kinds in sets.items())
-    alone = f"an actor alone is given as {path / FILES['actor'][0]}" if "actor" in present else "or give a single file"
-    complete = [parts for parts in sets if set(parts) <= set(present)]
+    needed = "; ".join(f"{_listed(parts)} ({kind})" for kind, parts in NETWORKS.items())
     if not present:
         raise ConfigError(f"{path}: holds no published agent, needed is one of: {needed}")
-    if wanted is not None:
-        lacking = [part for part in NETWORKS[wanted] if part not in present]
-        if lacking:
-            raise ConfigError(f"{path}: lacks {_listed(lacking)} of {wanted}; {alone}")
-        return list(NETWORKS[wanted])
-    if len(complete) > 1:
-        raise ConfigError(f"{path}: holds networks of several agents; set agent_type; needed is one of: {needed}")
-    if not complete or set(present) - set(complete[0]):
-        raise ConfigError(f"{path}: {_listed(present)} are not one agent, needed is one of: {needed}; {alone}")
-    return list(complete[0])
+    kinds = [kind for kind, parts in NETWORKS.items() if parts.keys() <= set(present) and wanted in (None, kind)]
+    parts = [part for part in present if any(part in NETWORKS[kind] for kind in kinds)]
+    if not kinds or (wanted is None and parts != present):
+        alone = f"an actor alone is given as {path / FILES['actor'][0]}"
+        who = "one agent" if wanted is None else wanted
+        raise ConfigError(f"{path}: {_listed(present)} are not {who}, needed is one of: {needed}; {alone}")
+    arrays = {part: read_arrays(path / FILES[part][0]) for part in parts}
+    fitting = {part: _types(arrays[part], part, wanted, str(path / FILES[part][0])) for part in parts}
+    found = [kind for kind in kinds if all(kind in fitting[part] for part in NETWORKS[kind])]
+    if len(found) > 1:
+        raise ConfigError(f"{path}: holds networks of several agents; set agent_type: {', '.join(found)}")
+    if not found:
+        raise ConfigError(f"{path}: {_listed(parts)} are of different agents")
+    return Published(found[0], {part: arrays[part] for part in NETWORKS[found[0]]}, str(path))
 
 
 def _listed(parts: Iterable[str]) -> str:
     return ", ".join(FILES[part][0] for part in parts)
 
 
-def _explain_part(arrays: Arrays, part: str, wanted: str | None, file: Path) -> None:
-    if part in ("actor", "network"):
-        _explain(arrays, wanted, str(file))
-    tables = [networks[part] for networks in NETWORKS.values() if part in networks]
-    published_state(arrays, min(tables, key=lambda names: _distance(arrays, names)))
-    raise ConfigError(f"{file}: a critic has one output")
-
-
-# -- constructor arguments ---------------------------------------------------------------------------------------
+# -- writing -----------------------------------------------------------------------------------------------------
 
 
 def constructor_arguments(arrays: Arrays) -> dict[str, Any]:
-    """The numbers that describe a network beside its weights, which tell them as well."""
+    """Returns the arguments of the published constructor, which is told the widths of the weights."""
     found = widths(arrays)
     own, objects = found["self_features"], found["object_features"][0]
     return {
@@ -248,16 +224,6 @@ def constructor_arguments(arrays: Arrays) -> dict[str, Any]:
         "concat_feature_dimension": own + NUM_OBJECTS * objects,
         "hidden_dimension": found["hidden"][0],
     }
-
-
-def _check_constructor(file: Path, arrays: Arrays) -> None:
-    """Raises unless the file is absent, or a JSON object that does not contradict the weights."""
-    if not file.is_file():
-        return
-    given = read_json_object(file)
-    for key, value in constructor_arguments(arrays).items():
-        if given.get(key, value) != value:
-            raise ConfigError(f"{file}: {key} is {given[key]}, the weights have {value}")
 
 
 def write_directory(directory: str | Path, networks: Mapping[str, Mapping[str, Tensor]]) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +11,6 @@ from torchrl.envs import EnvBase
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import prefixed
-from rlstack.envs.bounded_files import check_regular
 from rlstack.envs.marinenav.episodes import save_episodes
 from rlstack.envs.whole_files import write_text
 from rlstack.evaluation.evaluator import Evaluation
@@ -34,8 +30,6 @@ from .trial import EVALUATION_SEED, Trial, read_trials
 
 TRIAL, EPISODES, EVALUATIONS = "trial_config.json", "eval_configs.json", "evaluations.npz"
 IMITATE = "-I/--imitate"
-_RECORDED = {"timesteps.npy", "action.npy"}
-"""Members of which every file of recorded episodes has one: the published trainer's, or ours."""
 
 
 class PublishedFiles(Hook):
@@ -155,20 +149,10 @@ def check(trials: Sequence[Trial], device: str, expert: str | None = None) -> No
 
 def _check_expert(config: TrainConfig, agent: Agent, agent_type: str) -> None:
     """Finds the expert, and tries whether the agent can imitate it."""
-    path = config.imitation.episodes
-    with contextlib.suppress(OSError, zipfile.BadZipFile):  # reading it tells
-        if path is not None:
-            check_regular(path)
-            with zipfile.ZipFile(path) as archive:
-                recorded = not _RECORDED.isdisjoint(archive.namelist())
-            if not recorded:  # weights are published as .npz, too
-                raise ConfigError(
-                    f"{IMITATE}: {path} holds no recorded episodes; for published weights, use marinenav:{path}"
-                )
+    who = config.imitation.expert or config.imitation.episodes
     try:
         Imitation(config).find(agent)
     except ConfigError as error:
-        who = config.imitation.expert or path
         reason = str(error).removeprefix("imitation.expert: ").removeprefix("imitation.episodes: ")
         reason = reason.removeprefix(f"{who}: ").partition("; set env.")[0]  # the agent type sets it here
         raise ConfigError(f"{IMITATE}: {agent_type} cannot imitate {who}: {reason}") from None
@@ -198,25 +182,17 @@ def _free(path: Path, others: Sequence[Path]) -> Path:
 
 
 def lay_out(trials: Sequence[Trial], places: Sequence[Path], device: str, expert: str | None = None) -> None:
-    """Makes the folders of new trials, with what describes them: of all of them, or of none.
+    """Makes the folders of new trials, with what describes them.
 
     Raises:
         ConfigError: a folder cannot be made, or written to.
     """
-    made: list[Path] = []
-    try:
-        for trial, place in zip(trials, places):
-            made[:0] = [path for path in (place, *place.parents) if not path.exists()]
+    for trial, place in zip(trials, places):
+        try:
             RunDirectory.create(place, place.name, keep=1).write_config(trial.train_config(device, expert))
             write_text(place / TRIAL, trial.to_json())
-    except (ConfigError, OSError) as error:
-        for place in places:
-            if place in made:
-                shutil.rmtree(place, ignore_errors=True)
-        for folder in made:
-            with contextlib.suppress(OSError):  # gone, or in use by another training
-                folder.rmdir()
-        raise error if isinstance(error, ConfigError) else ConfigError(f"save_dir: {error}") from None
+        except OSError as error:
+            raise ConfigError(f"save_dir: {error}") from None
 
 
 def resumable(path: Path) -> list[Path]:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from rlstack.adapters.command import composed
 from rlstack.config import ConfigError, Interval, build
-from rlstack.config.agents import Count
 from rlstack.config.errors import prefixed
+from rlstack.config.options import Count
 from rlstack.envs.marinenav.generator import generate_episodes
 from rlstack.evaluation.evaluator import EpisodeSet
 from rlstack.files.safe_load import read_json_object

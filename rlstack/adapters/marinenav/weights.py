@@ -63,7 +63,7 @@ _DRAWS = ("weight_epsilon", "bias_epsilon")
 
 
 def agent_type_named(name: str) -> str:
-    """The agent type of this name; ``-`` or ``_``, capitals or not.
+    """Returns the agent type of this name; ``-`` or ``_``, capitals or not.
 
     Raises:
         ConfigError: there is none; it lists those there are.
@@ -83,35 +83,8 @@ def type_in_name(name: str) -> str | None:
     return next((kind for kind in NETWORKS if _folded(name).startswith(_folded(kind))), None)
 
 
-def possible_types(arrays: Arrays, part: str | None = None) -> list[str]:
-    """Agent types of which these can be the weights of ``part`` (default: of what chooses the actions)."""
-    return [
-        kind
-        for kind, parts in NETWORKS.items()
-        for name in [part or next(iter(parts))]
-        if name in parts and _fits(arrays, parts[name]) and _outputs(arrays) in _expected_outputs(kind, name)
-    ]
-
-
-def _fits(arrays: Arrays, names: Names) -> bool:
-    expected, optional = _keys(names)
-    return expected <= set(arrays) <= expected | optional
-
-
-def _outputs(arrays: Arrays) -> int | None:
-    """Size of a plain output layer, None where there is none."""
-    bias = arrays.get("output_layer.bias")
-    return None if bias is None else int(np.size(bias))
-
-
-def _expected_outputs(kind: str, part: str) -> tuple[int | None, ...]:
-    if part.startswith("critic"):
-        return (1,)
-    return {"AC-IQN": (ACTION_SIZE,), "DDPG": (ACTION_SIZE,), "IQN": (CHOICES,), "DQN": (CHOICES,)}.get(kind, (None,))
-
-
 def widths(arrays: Arrays) -> dict[str, Any]:
-    """The numbers of an agent's configuration that its weights tell.
+    """Infers the options for layer widths from the shapes of weights.
 
     Args:
         arrays: weights of any of its networks.
@@ -162,7 +135,7 @@ def published_arrays(state: Mapping[str, Tensor], names: Names) -> dict[str, Ten
 
 
 def _keys(names: Names) -> tuple[set[str], set[str]]:
-    """Arrays that must be there, and those that may."""
+    """Returns the names of required and of optional arrays."""
     expected = {
         f"{layer}.{kind}" for layer in names for kind in (_NOISY_KINDS if layer in NOISY_NAMES else _PLAIN_KINDS)
     }

@@ -5,9 +5,9 @@ Nothing in a file is unpickled: its weights are tensors, and its settings are re
 
 from __future__ import annotations
 
-import ast
 import io
 import math
+import operator
 import re
 import zipfile
 from collections.abc import Mapping
@@ -23,22 +23,13 @@ from rlstack.config import ConfigError
 from rlstack.envs.bounded_files import check_expansion, check_regular
 from rlstack.files.safe_load import first_line, load_json, load_tensors
 
-from .networks import (
-    ACTIVATIONS,
-    ActorCriticNetwork,
-    Layers,
-    QNetwork,
-    RecurrentActorCritic,
-    SB3Network,
-    SquashedGaussian,
-    Weights,
-)
+from .networks import ACTIVATIONS, SB3Network, Weights
 from .vecnormalize import VecNormalize, check_keys, load_vecnormalize
 
 ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "RecurrentPPO")
 _RELU = ("DQN", "SAC")
 """Algorithms whose activation is ReLU unless they say otherwise; that of the others is Tanh."""
-_VERSION, _VARIABLES = "_stable_baselines3_version", "pytorch_variables.pth"
+_VARIABLES = "pytorch_variables.pth"
 _ONLY_VECTORS = "only vectors of floats, or a Dict of them, are supported"
 
 
@@ -57,7 +48,6 @@ class SB3Model:
         low, high: bounds of a box ``[n]`` as trained, None where they cannot be read.
         num_timesteps: env steps it was trained for.
         hyperparameters: its settings that are plain numbers or words.
-        version: of Stable-Baselines3 that wrote it, empty if it does not say.
         state: the policy's ``state_dict``, on the CPU.
         variables: the file of what is learned beside the policy, such as SAC's temperature; empty if there is none.
         where: the file, for messages.
@@ -74,7 +64,6 @@ class SB3Model:
     high: Tensor | None
     num_timesteps: int
     hyperparameters: dict[str, Any]
-    version: str
     state: dict[str, Tensor]
     variables: bytes
     where: str
@@ -82,12 +71,13 @@ class SB3Model:
     @property
     def hidden(self) -> dict[str, tuple[int, ...]]:
         """Sizes of the hidden layers by part (``actor``, ``critic``, ``q``, ...)."""
-        return self.network.hidden
+        parts = self.network.layers()
+        return {part: tuple(len(bias) for _, bias in layers[:-1]) for part, layers in parts.items() if layers}
 
     @property
     def recurrent(self) -> bool:
         """It has a memory: its network takes and returns a state."""
-        return isinstance(self.network, RecurrentActorCritic)
+        return len(self.network.memories) > 0
 
     def features(self, observation: Tensor | Mapping[str, Tensor] | TensorDictBase) -> Tensor:
         """The network's input: float32 ``[N, F]``, joined in the order of the keys, and normalised.
@@ -95,10 +85,8 @@ class SB3Model:
         Args:
             observation: ``[N, *shape]``, or a mapping of such by key.
         """
-        if self.observation_keys is None:
-            parts = [observation] if isinstance(observation, Tensor) else []
-        else:
-            parts = [observation[key] for key in self.observation_keys]  # type: ignore[index]
+        known: Any = observation
+        parts = [known] if self.observation_keys is None else [known[key] for key in self.observation_keys]
         joined = torch.cat([part.reshape(len(part), -1).float() for part in parts], -1)
         return joined if self.normaliser is None else self.normaliser.normalise(joined)
 
@@ -114,7 +102,7 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
     Raises:
         ConfigError: no such file, not such a file, a model of another kind, or statistics of something else; one line.
     """
-    data, state, version, variables = _members(path)
+    data, state, variables = _members(path)
     try:
         algorithm = _algorithm(data, state)
         # Refuses what would change the networks' input or output without showing in the weights
@@ -126,10 +114,15 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
             raise ConfigError(f"only MlpPolicy and MultiInputPolicy of vectors are supported, this has {found}")
         if data.get("use_sde") or kwargs.get("use_sde"):
             raise ConfigError("use_sde: state-dependent exploration (gSDE) is not supported")
-        activation = _activation(data, algorithm)
+        activation = _activation(kwargs.get("activation_fn"), algorithm)
         keys, shapes = _observation(data)
         action, *bounds = _action(data)
-        network = _network(algorithm, Weights(state), activation, action == "discrete")
+        if (algorithm, action) in (("SAC", "discrete"), ("DQN", "box")):
+            raise ConfigError(f"{algorithm} with {action} actions is not possible")
+        left = Weights(state)
+        network = SB3Network(left, algorithm, activation, action == "discrete")
+        if left.left:
+            raise ConfigError(f"the network has layers of an unknown kind: {', '.join(sorted(left.left)[:3])}")
         size = sum(math.prod(shape) for shape in shapes.values())
         if len(shapes) == (1 if keys is None else len(keys)) and size != network.in_features:
             raise ConfigError(f"the observation has {size} features, the network takes {network.in_features}")
@@ -150,7 +143,6 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
             high=high,
             num_timesteps=steps if isinstance(steps, int) else 0,
             hyperparameters=_hyperparameters(data),
-            version=version,
             state=state,
             variables=variables,
             where=str(path),
@@ -163,32 +155,17 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
         ) from error
 
 
-def sb3_layers(model: SB3Model) -> dict[str, Layers]:
-    """The linear layers, to fill a network of your own with: ``(weight [out, in], bias [out])`` in order, by part.
-
-    Every layer but the last of its part is followed by ``model.activation``. PPO and A2C have ``actor`` and ``critic``
-    (two separate networks), DQN ``q``, SAC ``actor`` (ending in the mean), ``log_std`` (the same hidden layers, ending
-    in the logarithm of the standard deviation) and ``critic0``, ``critic1``, ... (input: features, then the action in
-    [-1, 1]). RecurrentPPO has ``actor`` and ``critic`` as they stand behind the LSTMs. PPO's state-independent spread
-    of continuous actions is ``model.network.log_std``.
-    """
-    parts = model.network.layers()
-    return {part: [(weight.clone(), bias.clone()) for weight, bias in layers] for part, layers in parts.items()}
-
-
-def _members(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor], str, bytes]:
-    """Settings, weights, version and variables of a file; the serialised objects in it are left alone."""
+def _members(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor], bytes]:
+    """Returns settings, weights and variables of a file; the serialised objects in it are left alone."""
     try:
         check_regular(path)
         with zipfile.ZipFile(path) as file:
             check_expansion(file, path)
             names = set(file.namelist())
-            lacks = sorted({"data", "policy.pth"} - names)
-            if lacks:
+            if lacks := sorted({"data", "policy.pth"} - names):
                 raise ConfigError(f"{path}: not a model of Stable-Baselines3, it lacks {' and '.join(lacks)}")
             data = load_json(file.read("data"))
             state = load_tensors(io.BytesIO(file.read("policy.pth")))
-            version = file.read(_VERSION).decode().strip() if _VERSION in names else ""
             variables = file.read(_VARIABLES) if _VARIABLES in names else b""
     except ConfigError:
         raise
@@ -201,21 +178,7 @@ def _members(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor], str, 
     tensors = isinstance(state, Mapping) and all(isinstance(value, Tensor) for value in state.values())
     if not tensors or not isinstance(data, dict):
         raise ConfigError(f"{path}: not a model of Stable-Baselines3, its policy.pth or data is something else")
-    return data, dict(state), version, variables
-
-
-def _network(algorithm: str, weights: Weights, activation: str, discrete: bool) -> SB3Network:
-    network: SB3Network
-    if (algorithm == "SAC" and discrete) or (algorithm == "DQN" and not discrete):
-        raise ConfigError(f"{algorithm} with {'discrete' if discrete else 'continuous'} actions is not possible")
-    if algorithm in ("DQN", "SAC"):
-        network = (QNetwork if algorithm == "DQN" else SquashedGaussian)(weights, activation)
-    else:
-        kind = RecurrentActorCritic if algorithm == "RecurrentPPO" else ActorCriticNetwork
-        network = kind(weights, activation, discrete)
-    if weights.left:
-        raise ConfigError(f"the network has layers of an unknown kind: {', '.join(sorted(weights.left)[:3])}")
-    return network
+    return data, dict(state), variables
 
 
 # -- what the settings print -------------------------------------------------------------------------------------
@@ -241,8 +204,7 @@ def _algorithm(data: Mapping[str, Any], state: Mapping[str, Tensor]) -> str:
     raise ConfigError(f"the algorithm is none of {', '.join(ALGORITHMS)}{found}")
 
 
-def _activation(data: Mapping[str, Any], algorithm: str) -> str:
-    printed = _printed(data.get("policy_kwargs")).get("activation_fn")
+def _activation(printed: Any, algorithm: str) -> str:
     if printed is None:
         return "ReLU" if algorithm in _RELU else "Tanh"
     match = re.fullmatch(r"<class 'torch\.nn\.modules\.(?:activation|linear)\.(\w+)'>", str(printed))
@@ -262,8 +224,7 @@ def _hyperparameters(data: Mapping[str, Any]) -> dict[str, Any]:
             value = float(constant[1]) if constant else None
         if isinstance(value, bool | int | float | str):
             found[key] = value
-    architecture = _printed(data.get("policy_kwargs")).get("net_arch")
-    return found if architecture is None else {**found, "net_arch": _literal(architecture)}
+    return found
 
 
 def _observation(data: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, dict[str, tuple[int, ...]]]:
@@ -276,18 +237,12 @@ def _observation(data: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, dict[
         if strange or not entries:
             raise ConfigError(f"observation_space: {_ONLY_VECTORS}, not {', '.join(strange) or space}")
         printed = {key: re.search(r"\(([\d, ]*)\)", content) for key, _, content in entries}
-        shapes = {key: match[1].split(",") for key, match in printed.items() if match}
-        return tuple(printed), {
-            key: tuple(int(size) for size in shape if size.strip()) for key, shape in shapes.items()
-        }
+        shapes = {key: tuple(map(int, re.findall(r"\d+", match[1]))) for key, match in printed.items() if match}
+        return tuple(printed), shapes
     if kind != "Box" or space.get("dtype") == "uint8":  # images, or what Stable-Baselines3 turns into one-hot vectors
         raise ConfigError(f"observation_space: {_ONLY_VECTORS}, not {kind} {space.get('dtype', '')}")
     shape = space.get("_shape")
-    if not isinstance(shape, list):
-        return None, {}
-    if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape):
-        raise ConfigError(f"observation_space: {shape} is not a shape")
-    return None, {"": tuple(shape)}
+    return None, {"": tuple(map(operator.index, shape))} if isinstance(shape, list) else {}
 
 
 def _action(data: Mapping[str, Any]) -> tuple[Literal["discrete", "box"], Tensor | None, Tensor | None]:
@@ -317,10 +272,3 @@ def _numbers(printed: Any) -> Tensor | None:
         return torch.tensor([float(word) for word in words], dtype=torch.float32) if words else None
     except ValueError:
         return None
-
-
-def _literal(value: Any) -> Any:
-    try:
-        return ast.literal_eval(value) if isinstance(value, str) else value
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return value

@@ -20,9 +20,9 @@ from rlstack.files.safe_load import load_tensors
 from rlstack.networks.encoders import FlatEncoder
 from rlstack.networks.keyed import KeyedEncoder
 
-from .model import SB3Model, load_sb3, sb3_layers
-from .networks import Layers, RecurrentActorCritic, Weights
-from .policy import check_fit
+from .model import SB3Model, load_sb3
+from .networks import Layers, Weights
+from .policy import check_fit, sb3_policy
 from .vecnormalize import VecNormalize
 
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "GELU": "gelu", "ELU": "elu"}
@@ -117,25 +117,38 @@ def sb3_agent(
         agent: Any = make_agent(name, env, total_frames, device, **config)
         encoder = agent.encoder()
         columns = _columns(model, interface, encoder.encoder if model.recurrent else encoder)
+        layers, network = model.network.layers(), model.network
         with torch.no_grad():
             if model.recurrent:
                 columns = _fill_memories(agent, model, columns)
-            if model.algorithm in _SEPARATE:
-                layers = sb3_layers(model)
-                if model.action == "box":
-                    centre, half = _bounds(agent.interface)
+            if model.algorithm == "DQN":
+                _fill(agent.network, layers["q"], columns)
+                _fill(agent.loss.target_network, Weights(model.state).linears("q_net_target.q_net"), columns)
+            elif model.algorithm == "SAC":
+                _fill_sac(agent, model, columns, layers)
+            else:
+                if network.log_std is not None:  # the model's actions are in the env's units, ours in [-1, 1]
+                    centre, half = _bounds(interface)
                     weight, bias = layers["actor"][-1]
                     layers["actor"][-1] = (weight / half[:, None], (bias - centre) / half)
-                    agent.actor.log_std.copy_(model.network.log_std - half.log())  # type: ignore[operator]
+                    agent.actor.log_std.copy_(network.log_std - half.log())
                 _fill(agent.actor, layers["actor"], columns)
                 _fill(agent.critic, layers["critic"], columns)
-            elif model.algorithm == "DQN":
-                _fill(agent.network, sb3_layers(model)["q"], columns)
-                _fill(agent.loss.target_network, Weights(model.state).linears("q_net_target.q_net"), columns)
-            else:
-                _fill_sac(agent, model, columns, Weights(model.state))
             _fill_statistics(agent, model)
     return agent
+
+
+def converted(
+    path: str, env: EnvBase, options: Mapping[str, Any], agent_options: Mapping[str, Any]
+) -> tuple[Agent, Any, int]:
+    """Converts a model, see :class:`rlstack.config.rooms.Kind`."""
+    model = load_sb3(path, options.get("vecnormalize"))
+    return sb3_agent(model, env, **agent_options), sb3_policy(model, env), model.num_timesteps
+
+
+def own_world(path: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Raises a :class:`ConfigError`: a model does not say which env it was trained in."""
+    raise ConfigError("env: missing, the world that the agent acts in: env=gymnasium env.id=CartPole-v1")
 
 
 # -- configuration -----------------------------------------------------------------------------------------------
@@ -182,22 +195,16 @@ def _memory(model: SB3Model, given: Any) -> Any:
     Raises:
         ConfigError: its critic has no LSTM of its own, as native agents' have, or what is given contradicts the model.
     """
-    network = model.network
-    assert isinstance(network, RecurrentActorCritic)
-    if network.lstm_critic is None:
+    lstms: Any = model.network.memories
+    if "critic" not in lstms:
         raise ConfigError(f"its critic has no LSTM of its own, native ones have; {_INSTEAD}")
-    if (network.lstm_critic.hidden_size, network.lstm_critic.num_layers) != (
-        network.lstm_actor.hidden_size,
-        network.lstm_actor.num_layers,
-    ):
+    sizes = [{"size": lstm.hidden_size, "layers": lstm.num_layers} for lstm in lstms.values()]
+    if sizes[0] != sizes[1]:
         raise ConfigError(f"the LSTMs of its actor and critic differ, native ones do not; {_INSTEAD}")
-    ours = {"kind": "lstm", "size": network.lstm_actor.hidden_size, "layers": network.lstm_actor.num_layers}
-    if given is None:
-        return ours
-    wanted = given if isinstance(given, Mapping) else {}
-    if not wanted or any(wanted.get(key, value) != value for key, value in ours.items()):
+    ours = {"kind": "lstm", **sizes[0]}
+    if given is not None and (not isinstance(given, Mapping) or not ours.items() <= {**ours, **given}.items()):
         raise ConfigError(f"agent.recurrent: {given} contradicts the model, which has {ours}")
-    return {**ours, **wanted}
+    return {**ours, **(given or {})}
 
 
 # -- networks ----------------------------------------------------------------------------------------------------
@@ -237,60 +244,55 @@ def _fill_memories(agent: Any, model: SB3Model, columns: Tensor) -> Tensor:
 
     Returns which of a core's outputs each input of the layers behind it is.
     """
-    network = model.network
-    assert isinstance(network, RecurrentActorCritic)
-    for name, lstm in (("actor", network.lstm_actor), ("critic", network.lstm_critic)):
-        assert lstm is not None
-        core = agent.memories[name].core
-        state = dict(lstm.state_dict())
-        wide = torch.zeros_like(core.cells.weight_ih_l0)
+    for name, lstm in model.network.memories.items():
+        cells, state = agent.memories[name].core.cells, dict(lstm.state_dict())
+        wide = torch.zeros_like(cells.weight_ih_l0)
         wide[:, columns] = state["weight_ih_l0"]
-        core.cells.load_state_dict({**state, "weight_ih_l0": wide})
-    return torch.arange(network.lstm_actor.hidden_size)
+        cells.load_state_dict({**state, "weight_ih_l0": wide})
+    return torch.arange(lstm.hidden_size)  # type: ignore[arg-type]
 
 
 def _bounds(interface: Interface) -> tuple[Tensor, Tensor]:
-    """Centre and half width of the env's actions ``[D]``; the model's are in the env's units, ours in [-1, 1]."""
+    """Returns centre and half width of the env's actions ``[D]``."""
     low, high = interface.action.space.low.cpu().float(), interface.action.space.high.cpu().float()
     if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
         raise ConfigError(f"the env's actions have no bounds, which native agents need; {_INSTEAD}")
     return (high + low) / 2, (high - low) / 2
 
 
-def _fill_sac(agent: Any, model: SB3Model, columns: Tensor, weights: Weights) -> None:
-    layers = sb3_layers(model)
-    if "critic2" in layers or "critic1" not in layers:
-        raise ConfigError(f"it has {sum(part.startswith('critic') for part in layers)} critics, ours 2; {_INSTEAD}")
+def _fill_sac(agent: Any, model: SB3Model, columns: Tensor, layers: dict[str, Layers]) -> None:
+    if len(layers) != 4:
+        raise ConfigError(f"it has {len(layers) - 2} critics, ours 2; {_INSTEAD}")
     _fill(agent.actor, [*layers["actor"], layers["log_std"][-1]], columns)
     for index, name in enumerate(("critic_1", "critic_2")):
         _fill(agent.networks[name], layers[f"critic{index}"], columns)
-        _fill(agent.targets[name].network, weights.linears(f"critic_target.qf{index}"), columns)
+        target = Weights(model.state).linears(f"critic_target.qf{index}")
+        _fill(agent.targets[name].network, target, columns)
     alpha = _temperature(model.variables)
-    if alpha is not None:
+    if alpha > 0:
         agent.temperature.log_alpha.fill_(math.log(alpha))
 
 
-def _temperature(variables: bytes) -> float | None:
-    """SAC's weight of the entropy as trained, or as set; None if the file does not tell.
+def _temperature(variables: bytes) -> float:
+    """Returns SAC's weight of the entropy as trained, or as set; 0 if the file does not say it.
 
     Raises:
         ConfigError: not a file of tensors, or not a finite number.
     """
     if not variables:
-        return None
+        return 0.0
     try:
-        found = load_tensors(io.BytesIO(variables))
+        content = load_tensors(io.BytesIO(variables))
     except (OSError, ValueError) as error:
         raise ConfigError(f"pytorch_variables.pth: {error}") from None
-    known = found if isinstance(found, Mapping) else {}
-    learned, fixed = (known.get(name) for name in ("log_ent_coef", "ent_coef_tensor"))
     try:
-        alpha = math.exp(float(learned)) if isinstance(learned, Tensor) else float(0.0 if fixed is None else fixed)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+        learned = content.get("log_ent_coef")
+        alpha = float(content.get("ent_coef_tensor", 0.0)) if learned is None else math.exp(float(learned))
+    except (AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
         alpha = math.nan
     if not math.isfinite(alpha):
         raise ConfigError("pytorch_variables.pth: the weight of the entropy is not a finite number")
-    return alpha if alpha > 0 else None
+    return alpha
 
 
 # -- statistics --------------------------------------------------------------------------------------------------
@@ -320,12 +322,10 @@ def _fill_normalizer(
         raise ConfigError(f"only a part of its observations was normalised, ours are as a whole; {_INSTEAD}")
     mean = torch.tensor(statistics.obs_mean, dtype=torch.float64)
     var = torch.tensor(statistics.obs_var, dtype=torch.float64) + (statistics.epsilon - 1e-8)
-    parts = {key: interface.observation[key].shape for key in model.observation_keys or ()}
-    means = dict(zip(parts, mean.split([shape.numel() for shape in parts.values()]))) if parts else {None: mean}
-    variances = dict(zip(parts, var.split([shape.numel() for shape in parts.values()]))) if parts else {None: var}
-    if set(means) - set(normalizer.moments_by_leaf()):
-        raise ConfigError(f"an observation is not in floating point, ours are normalised only if they are; {_INSTEAD}")
     count = torch.tensor(statistics.obs_count, dtype=torch.float64)
-    for key, moments in normalizer.moments_by_leaf().items():
-        if key in means:
-            moments.set(means[key], variances[key], count)
+    moments, keys = normalizer.moments_by_leaf(), model.observation_keys or (None,)
+    if not moments.keys() >= set(keys):
+        raise ConfigError(f"an observation is not in floating point, ours are normalised only if they are; {_INSTEAD}")
+    sizes = [len(mean) if key is None else interface.observation[key].shape.numel() for key in keys]
+    for key, *parts in zip(keys, mean.split(sizes), var.split(sizes)):
+        moments[key].set(*parts, count)

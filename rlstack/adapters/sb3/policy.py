@@ -20,7 +20,7 @@ from rlstack.config import ConfigError
 from rlstack.networks.calls import by_name
 
 from .model import SB3Model, load_sb3
-from .networks import FeedForward, RecurrentActorCritic, State
+from .networks import Memory
 
 _PRINTED = 1e-5
 """The precision of bounds in a file."""
@@ -60,12 +60,12 @@ class SB3Policy(TensorDictModuleBase):
         self.model, self.interface, self.deterministic = model, interface, deterministic
         self.network = copy.deepcopy(model.network)
         self._starts = EpisodeStarts(interface)
-        self._state: State | None = None
+        self._memory: Memory = ()
 
     def reset(self) -> None:
         """Forgets the state of a recurrent model: the next call begins episodes everywhere."""
         self._starts.reset()
-        self._state = None
+        self._memory = ()
 
     @by_name()
     @torch.no_grad()
@@ -75,15 +75,14 @@ class SB3Policy(TensorDictModuleBase):
         keys = self.model.observation_keys
         parts = {key: observation.get(key).reshape(lead.numel(), -1) for key in keys or ()}
         features = self.model.features(parts or observation.reshape(lead.numel(), -1))
-        if isinstance(self.network, RecurrentActorCritic):
-            starts, state = self._starts(tensordict, lead).reshape(-1), self._state
-            if state is None or state[0].shape[1] != len(features):
-                state = self.network.initial_state(len(features))
-            action, self._state = self.network.act(features, state, starts, self.deterministic)
-            self._starts.remember(tensordict, lead)
-        else:
-            assert isinstance(self.network, FeedForward)
-            action = self.network.act(features, self.deterministic)
+        starts = None
+        if self.model.recurrent:
+            starts = self._starts(tensordict, lead).reshape(-1)
+            if not self._memory or self._memory[0].shape[1] != len(features):
+                self._memory = self.network.initial_memory(len(features))
+        outputs, self._memory = self.network(features, self._memory, starts)
+        self._starts.remember(tensordict, lead)
+        action = self.network.choose(outputs, self.deterministic)
         return tensordict.set(self.out_keys[0], self._to_env(action, lead))
 
     def _to_env(self, action: Tensor, lead: torch.Size) -> Tensor:
@@ -104,41 +103,31 @@ def check_fit(model: SB3Model, interface: Interface) -> None:
         ConfigError: it does not.
     """
     keys, spec, size = model.observation_keys, interface.observation, model.network.in_features
-    sees = describe_observation(interface)
-    if keys is None:
-        if isinstance(spec, Composite) or spec.shape.numel() != size:
-            raise ConfigError(f"the {model.algorithm} model takes a vector of {size} features, the env shows {sees}")
-    else:
-        wants = {key: model.observation_shapes.get(key) for key in keys}
-        leaves = set(spec.keys()) if isinstance(spec, Composite) else set()
-        fits = all(key in leaves and not isinstance(spec[key], Composite) for key in keys)
-        known = {key: shape for key, shape in wants.items() if shape is not None}
-        fits = fits and all(spec[key].shape.numel() == math.prod(shape) for key, shape in known.items())
-        if not fits or sum(spec[key].shape.numel() for key in keys) != size:
-            raise ConfigError(f"the {model.algorithm} model takes {wants}, the env shows {sees}")
-    count = model.network.out_features
-    if model.action == "discrete":
-        if choices(interface.action) != count:
+    leaves = dict(spec.items()) if isinstance(spec, Composite) else {"": spec}
+    seen = [leaves.get(key) for key in ([""] if keys is None else keys)]
+    sizes = [None if leaf is None or isinstance(leaf, Composite) else leaf.shape.numel() for leaf in seen]
+    known = [model.observation_shapes.get(key) for key in keys or ()]
+    if (
+        None in sizes
+        or sum(filter(None, sizes)) != size
+        or any(shape is not None and count != math.prod(shape) for shape, count in zip(known, sizes))
+    ):
+        wants = f"a vector of {size} features" if keys is None else dict(zip(keys, known))
+        raise ConfigError(f"the {model.algorithm} model takes {wants}, the env shows {describe_observation(interface)}")
+    count, kind = model.network.out_features, "discrete" if model.action == "discrete" else "continuous"
+    offered = interface.action.shape.numel() if interface.continuous else None
+    if count != (choices(interface.action) if kind == "discrete" else offered):
+        takes = describe_action(interface)
+        raise ConfigError(f"the {model.algorithm} model has {count} {kind} actions, the env takes {takes}")
+    for name, bound in (("low", model.low), ("high", model.high)):  # those of the training, where they are known
+        if bound is None:
+            continue
+        given = getattr(interface.action.space, name).detach().cpu().float().reshape(-1)
+        if not bool((torch.isclose(bound, given, rtol=_PRINTED, atol=_PRINTED) | bound.isinf()).all()):
             raise ConfigError(
-                f"the {model.algorithm} model has {count} discrete actions, the env takes {describe_action(interface)}"
+                f"the {model.algorithm} model was trained with actions whose bounds {name} are {_shown(bound)}, "
+                f"the env's are {_shown(given)}; give the env the bounds that it was trained with"
             )
-    elif not interface.continuous or interface.action.shape.numel() != count:
-        raise ConfigError(
-            f"the {model.algorithm} model has {count} continuous actions, the env takes {describe_action(interface)}"
-        )
-    else:
-        # Checks that the env's action bounds are those of the model's training, where these are known and finite
-        space = interface.action.space
-        for name, bound, offered in (("low", model.low, space.low), ("high", model.high, space.high)):
-            if bound is None:
-                continue
-            given = offered.detach().cpu().float().reshape(-1)
-            alike = torch.isclose(bound, given, rtol=_PRINTED, atol=_PRINTED) | bound.isinf()
-            if not bool(alike.all()):
-                raise ConfigError(
-                    f"the {model.algorithm} model was trained with actions whose bounds {name} are {_shown(bound)}, "
-                    f"the env's are {_shown(given)}; give the env the bounds that it was trained with"
-                )
 
 
 def _shown(values: Tensor) -> str:

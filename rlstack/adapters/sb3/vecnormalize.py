@@ -86,17 +86,10 @@ class VecNormalize:
 
         Args:
             observation: ``[..., F]``, a structured one joined in the order of ``obs_keys``.
-
-        Raises:
-            ConfigError: not F features.
         """
         observation = observation.float()
         if not self.norm_obs:
             return observation
-        if observation.shape[-1] != len(self.obs_mean):
-            raise ConfigError(
-                f"the observation statistics are those of {len(self.obs_mean)} features, not {observation.shape[-1]}"
-            )
         mean, var = observation.new_tensor(self.obs_mean), observation.new_tensor(self.obs_var)
         scaled = (observation - mean) / (var + self.epsilon).sqrt()
         scaled = scaled.clamp(-self.clip_obs, self.clip_obs)
@@ -121,7 +114,10 @@ def load_vecnormalize(path: str | Path) -> VecNormalize:
     try:
         if content.lstrip()[:1] == b"{":
             return build(VecNormalize, load_json(content))
-        return _statistics(_fields(content))
+        found = read_pickle(io.BytesIO(content), _NAMES, _ONLY)
+        if not isinstance(found, _Normaliser):
+            raise ConfigError("not the statistics of a VecNormalize")
+        return _statistics(found.fields)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     except Exception as error:  # whatever a broken or hostile file makes of the stand-ins
@@ -130,51 +126,36 @@ def load_vecnormalize(path: str | Path) -> VecNormalize:
         ) from None
 
 
-def _fields(content: bytes) -> Mapping[str, Any]:
-    try:
-        found = read_pickle(io.BytesIO(content), _NAMES, _ONLY)
-    except ConfigError:
-        raise
-    except Exception as error:  # whatever a broken or hostile stream makes of the stand-ins
-        raise ConfigError(f"not a pickle of a VecNormalize ({type(error).__name__}: {first_line(error)})") from None
-    if not isinstance(found, _Normaliser):
-        raise ConfigError("not a pickle of a VecNormalize")
-    return found.fields
-
-
 def _statistics(state: Mapping[str, Any]) -> VecNormalize:
     moments = state["obs_rms"] if state["norm_obs"] else Standin()
-    keys, mask = None, None
+    entries: dict[str, Any] = {key: float(state[key]) for key in ("clip_obs", "clip_reward", "gamma", "epsilon")}
+    entries |= {key: bool(state[key]) for key in ("norm_obs", "norm_reward")}
     if isinstance(moments, Mapping):
-        keys, mean, var, mask, count = _joined(moments, state)
+        entries |= _joined(moments, state["observation_space"].fields["spaces"])
     else:
-        mean, var, count = (moments.fields.get(key, ()) for key in ("mean", "var", "count"))
-    returns = state["ret_rms"].fields
-    entries = {
-        **{key: float(state[key]) for key in ("clip_obs", "clip_reward", "gamma", "epsilon")},
-        **{key: bool(state[key]) for key in ("norm_obs", "norm_reward")},
-        **{"obs_mean": _floats(mean), "obs_var": _floats(var), "obs_count": sum(_floats(count))},
-        **{f"ret_{key}": _floats(returns[key]) for key in ("mean", "var")},
-        **{"ret_count": sum(_floats(returns["count"])), "obs_keys": keys, "obs_mask": mask},
-    }
-    return build(VecNormalize, entries)
+        entries |= _moments("obs", moments)
+    return build(VecNormalize, entries | _moments("ret", state["ret_rms"]))
 
 
-def _joined(moments: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Moments of a structured observation in the order of its space, which is the network's."""
-    spaces = state["observation_space"].fields["spaces"]
-    keys = tuple(spaces)
+def _moments(prefix: str, statistics: Standin) -> dict[str, Any]:
+    mean, var, count = (_floats(statistics.fields.get(key, ())) for key in ("mean", "var", "count"))
+    return {f"{prefix}_mean": mean, f"{prefix}_var": var, f"{prefix}_count": sum(count)}
+
+
+def _joined(moments: Mapping[str, Standin], spaces: Mapping[str, Standin]) -> dict[str, Any]:
+    """Returns moments of a structured observation in the order of its space, which is the network's."""
     mean: list[float] = []
     var: list[float] = []
     mask: list[bool] = []
-    for key in keys:
-        known = moments[key].fields if key in moments else None
-        size = int(np.prod(spaces[key].fields["_shape"], dtype=int))
-        mean += _floats(known["mean"]) if known else [0.0] * size
-        var += _floats(known["var"]) if known else [1.0] * size
+    for key, space in spaces.items():
+        size = int(np.prod(space.fields["_shape"], dtype=int))
+        known = _moments("obs", moments[key]) if key in moments else None
+        mean += known["obs_mean"] if known else [0.0] * size
+        var += known["obs_var"] if known else [1.0] * size
         mask += [known is not None] * size
-    count = next(iter(moments.values())).fields["count"] if moments else 0.0
-    return keys, mean, var, None if all(mask) else tuple(mask), count
+    count = sum(_floats(next(iter(moments.values())).fields["count"])) if moments else 0.0
+    joined = {"obs_mean": mean, "obs_var": var, "obs_count": count}
+    return {**joined, "obs_keys": tuple(spaces), "obs_mask": None if all(mask) else tuple(mask)}
 
 
 def _floats(value: Any) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 // Under the pointer a chart says which frames it is over and what its lines are worth there.
 (() => {
   const reading = document.getElementById("reading");
-  const points = (path) => path.getAttribute("d").slice(1).split(" ").map((pair) => pair.split(",").map(Number));
+  const points = (path) => [...path.getAttribute("d").matchAll(/[ML] (\S+) (\S+)/g)].map((point) => point.slice(1).map(Number));
   const number = (value) => Number(value.toPrecision(4)).toLocaleString("en");
 
   function read(svg, event) {
@@ -11,10 +11,10 @@
     const x = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
     const rows = [];
     let at = null;
-    for (const path of svg.querySelectorAll("g:not(.grey) > .line")) {
+    for (const path of svg.querySelectorAll("[data-label] > path")) {
       const near = points(path).reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
       at ??= near[0];
-      rows.push(`${path.dataset.label}: ${number(y0 + (bottom - near[1]) / (bottom - top) * (y1 - y0))}`);
+      rows.push(`${path.parentNode.dataset.label}: ${number(y0 + (bottom - near[1]) / (bottom - top) * (y1 - y0))}`);
     }
     if (at === null || x < left - 8 || x > right + 8) return hide(svg);
     const across = x0 + (at - left) / (right - left) * (x1 - x0);

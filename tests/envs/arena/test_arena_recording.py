@@ -20,7 +20,6 @@ from rlstack.envs.arena.render import DURATION, Effects, happened
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from tests.envs.arena.pictured import ENEMY_AT, SPAWNER_AT, rules_of, shown
-from tests.refusals import refused
 
 
 def play(env: Any, recorder: ArenaRecorder, steps: int, seed: int = 0) -> None:
@@ -32,17 +31,6 @@ def play(env: Any, recorder: ArenaRecorder, steps: int, seed: int = 0) -> None:
         stepped = env.step(env.rand_action(root))
         recorder.add()
         root = env.maybe_reset(env.step_mdp(stepped))
-
-
-def test_a_recording_ends_with_its_episode() -> None:
-    env = Arena(num_worlds=4, max_steps=20)
-    recorder = ArenaRecorder(env, [3, 0])
-    play(env, recorder, 45)
-    recordings = recorder.recordings()
-    assert [one.title for one in recordings] == ["world 3", "world 0"]
-    for one in recordings:
-        assert [frame.step for frame in one.frames] == list(range(21))
-        assert [frame.over(env.rules) for frame in one.frames] == [False] * 20 + [True]
 
 
 def test_recorded_frames_are_the_states_and_stay_as_they_were() -> None:
@@ -74,13 +62,6 @@ def test_a_recording_ends_with_a_reset_or_a_death() -> None:
             root = env.step_mdp(env.step(env.rand_action(root)))
             recorder.add()
     assert [[frame.step for frame in one.frames] for one in recorder.recordings()] == [[0, 1, 2, 3], [0, 1, 2]]
-
-
-def test_recorders_of_nothing_and_nobody_are_errors() -> None:
-    env = Arena(num_worlds=2)
-    refused(ValueError, r"worlds: \[2\] are not among the 2 worlds", ArenaRecorder, env, [1, 2])
-    refused(ValueError, "1 titles for 2 worlds", ArenaRecorder, env, [0, 1], ["one"])
-    refused(ValueError, "nothing recorded", ArenaRecorder(env, [0]).recordings)
 
 
 def test_every_step_of_a_repeated_action_is_recorded_up_to_the_end() -> None:
@@ -154,6 +135,16 @@ def test_effects_end_and_a_new_episode_starts_without_them() -> None:
     effects.watch(dead)
     effects.watch(replace(before, step=0))
     assert effects.events == []
+
+
+@pytest.mark.parametrize(("style", "number", "thrusts"), [(1, 1, True), (1, 0, False), (2, 1, False)])
+def test_thrust_is_known_by_the_speed_along_the_nose(style: int, number: int, thrusts: bool) -> None:
+    env, effects = Arena(num_worlds=1, style=style), Effects(rules_of(style))
+    root = env.reset()
+    for _ in range(3):
+        root = env.step_mdp(env.step(root.set("action", torch.tensor([number]))))
+        effects.watch(snapshot(env.worlds, 0, env.rules))
+    assert effects.thrusting is thrusts
 
 
 # --- in evaluations

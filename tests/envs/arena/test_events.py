@@ -11,10 +11,9 @@ import torch
 
 from rlstack.envs.arena.env import Arena
 from rlstack.envs.arena.events import begin
-from rlstack.envs.arena.rules import FAR, NEVER, ArenaRules, make_rules
+from rlstack.envs.arena.rules import FAR, NEVER, ArenaRules, make_rules, make_tables
 from rlstack.envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
 from rlstack.envs.arena.state import ArenaState
-from rlstack.envs.arena.tables import make_tables
 from rlstack.evaluation.evaluator import evaluation_world
 from tests.envs.arena.recorded import GivenDraws
 
@@ -352,8 +351,6 @@ def test_a_reward_in_place_of_the_games_own(step: Step) -> None:
         step(world(), rules=make_rules(2, None, rewards=rewards))[1] for rewards in (None, {"step_reward": 1.01})
     )
     assert float(changed.reward - usual.reward) == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="reward_weights: 'quick' is unknown, allowed: step_reward, hit_enemy, "):
-        make_rules(2, None, rewards={"quick": 0.0})
 
 
 def test_evaluations_pay_the_games_own_rewards() -> None:
@@ -367,9 +364,3 @@ def test_health_at_a_start_is_drawn_from_its_range_in_training_only() -> None:
     assert 30 <= drawn.min() < 31 and 89 < drawn.max() <= 90 and abs(drawn.mean() - 60) < 2
     assert (Arena(num_worlds=3, start_health=60.0).reset()["observation"][:, 5] * 150 == 60).all()
     assert (evaluation_world("arena", options, 3).reset()["observation"][:, 5] == 1).all()
-
-
-@pytest.mark.parametrize("health", [0, 151, [90, 30], [], [30, 60, 90]])
-def test_an_impossible_health_is_refused(health: Any) -> None:
-    with pytest.raises(ValueError, match=r"start_health: .* is not a number, or two in order, above 0 and at most 150"):
-        Arena(start_health=health)

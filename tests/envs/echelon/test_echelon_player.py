@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from rlstack.envs.echelon.player import main, page, save_page
-from rlstack.envs.echelon.recording import moment
-from rlstack.envs.echelon.replay import as_json, save_replay
+from rlstack.envs.echelon.replay import as_json, moment
 from tests.conftest import REPO
 from tests.envs.echelon.episodes import fight
 
@@ -30,15 +29,15 @@ def embedded(text: str) -> Any:
 
 def test_the_page_is_whole_and_asks_for_nothing() -> None:
     recording = fight()[1].named(("</script><b>", "%STYLE%"), "%REPLAY% & so on")
-    text = page(recording)
-    assert embedded(text) == json.loads(as_json(recording))
+    text = page(recording.replay)
+    assert embedded(text) == json.loads(as_json(recording.replay))
     assert text.count("<script") == 2 and "</script><b>" not in text
     # The only mark left is that of the second player's name, in the title and in the replay.
     assert text.count("%STYLE%") == 2 and not re.search(r"https?:|\bsrc=|@import|url\(|fetch\(|import\(", text)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_replay(fight()[1], tmp_path / "one.json")
+    fight()[1].save_replay(tmp_path / "one.json")
     assert main([str(tmp_path / "one.json")]) == 0
     assert capsys.readouterr().out == f"wrote {tmp_path / 'one.html'}\n"
     assert main([str(tmp_path / "one.json"), str(tmp_path / "deep/two.html")]) == 0
@@ -54,12 +53,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
     with pytest.raises(ValueError, match=r"the ending of a page is \.html"):
-        save_page(fight()[1], tmp_path / "one.pdf")
+        save_page(fight()[1].replay, tmp_path / "one.pdf")
 
 
 def asked(tmp_path: Path, question: str) -> Any:
     """Returns what the page's script answers, run by node."""
-    save_replay(fight()[1], tmp_path / "one.json")
+    fight()[1].save_replay(tmp_path / "one.json")
     program = f"""
     const d = require({json.dumps(str(SCRIPT))});
     const text = require("fs").readFileSync({json.dumps(str(tmp_path / "one.json"))}, "utf8");

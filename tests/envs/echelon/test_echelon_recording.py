@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from rlstack import envs
 from rlstack.envs.echelon import rules
-from rlstack.envs.echelon.env import Echelon
-from rlstack.envs.echelon.recording import COLUMNS, EchelonRecorder, moment
+from rlstack.envs.echelon.recording import EchelonRecorder
+from rlstack.envs.echelon.replay import COLUMNS, moment
 from rlstack.envs.echelon.simulation import EVENTS
 from tests.envs.echelon.episodes import DECISIONS, fight, fought
-from tests.refusals import refused
 
 
 def counted(env: Any, name: str, world: int = 1) -> int:
@@ -108,29 +106,6 @@ def test_repeated_actions_are_told_in_full() -> None:
     assert found["laser_hit"] == counted(env, "lasers") and found["kinetic_fire"] == counted(env, "kinetics") > 0
 
 
-def test_one_episode_after_another() -> None:
-    env = Echelon(num_worlds=2, blue=1, red=2, maps=2, max_steps=3)
-    recorder = EchelonRecorder(env, [0, 1])
-    root = env.reset()
-    recorder.add()
-    lengths = []
-    for _ in range(8):
-        stepped = env.step(env.rand_action(root))
-        recorder.add()
-        over = stepped["next", "done"].all()
-        if over:
-            lengths.append(len(recorder.finish(1).frames))
-        root = env.maybe_reset(env.step_mdp(stepped))
-        if over:
-            recorder.begin()
-    assert lengths == [4, 4]
-    last = recorder.finish(1)
-    assert last.frames.tick.tolist() == [0, 5, 10] and last.seconds == pytest.approx(0.5)
-    assert [mech.name for mech in last.record.mechs] == ["blue_1", "red_0", "red_1"]
-    kept = recorder.finish(0)
-    assert len(kept.frames) == 4 and kept.record.winner in (1, 0, -1)
-
-
 def test_between_two_states_things_are_in_between() -> None:
     _, recording = fight()
     frames = recording.frames
@@ -138,14 +113,3 @@ def test_between_two_states_things_are_in_between() -> None:
     np.testing.assert_allclose(now.position, (frames.position[0] + frames.position[1]) / 2, rtol=1e-5)
     np.testing.assert_array_equal(moment(recording.record, 5.0).hp, frames.hp[1])
     np.testing.assert_array_equal(moment(recording.record, 1e6).heat, frames.heat[-1])
-
-
-def test_recorders_of_nothing_and_nobody_are_errors() -> None:
-    env = Echelon(num_worlds=2, blue=1, red=1, maps=1)
-    refused(ValueError, r"worlds: \[2\] are not among the 2 worlds", EchelonRecorder, env, [2])
-    refused(ValueError, "1 titles for 2 worlds", EchelonRecorder, env, [0, 1], ["one"])
-    refused(ValueError, "nothing recorded", EchelonRecorder(env, [0]).recordings)
-    env.reset()
-    recorder = EchelonRecorder(env, [1])
-    recorder.add()
-    assert recorder.recordings()[0].record.events == () and torch.is_grad_enabled()

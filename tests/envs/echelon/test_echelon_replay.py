@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlstack.envs.echelon.recording import EchelonRecording
-from rlstack.envs.echelon.replay import load_replay, save_replay
+from rlstack.envs.echelon.recording import EchelonRecording, load_replay
 from tests.envs.echelon.episodes import DECISIONS, fight
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
@@ -23,13 +22,13 @@ def recorded() -> EchelonRecording:
 
 @pytest.fixture
 def document(recorded: EchelonRecording, tmp_path: Path) -> dict[str, Any]:
-    save_replay(recorded, tmp_path / "one.json")
+    recorded.save_replay(tmp_path / "one.json")
     content: dict[str, Any] = json.loads((tmp_path / "one.json").read_text())
     return content
 
 
 def test_a_replay_is_the_recording(recorded: EchelonRecording, tmp_path: Path) -> None:
-    save_replay(recorded, tmp_path / "deep" / "one.json")
+    recorded.save_replay(tmp_path / "deep" / "one.json")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["one.json"]
     read = load_replay(tmp_path / "deep" / "one.json")
     assert (read.players, read.title, dict(read.options)) == (("ours", "theirs"), "a title", dict(recorded.options))
@@ -49,7 +48,7 @@ def test_a_replay_is_the_recording(recorded: EchelonRecording, tmp_path: Path) -
         )
         np.testing.assert_array_equal(flight.ticks, before.ticks)
         np.testing.assert_array_equal(flight.places, before.places)
-    refused(ValueError, r"the ending of a replay is \.json", save_replay, recorded, tmp_path / "one.npz")
+    refused(ValueError, r"the ending of a replay is \.json", recorded.save_replay, tmp_path / "one.npz")
 
 
 def test_the_documented_entries_are_there(document: dict[str, Any]) -> None:
@@ -131,7 +130,7 @@ def test_wrong_files_are_one_line(document: dict[str, Any], tmp_path: Path, chan
 
 def test_truncated_and_missing_files_are_one_line(recorded: EchelonRecording, tmp_path: Path) -> None:
     path = tmp_path / "one.json"
-    save_replay(recorded, path)
+    recorded.save_replay(path)
     whole = path.read_bytes()
     for content in (b"", whole[: len(whole) // 2], b"\x80\x04", b"[" * 100_000, whole.replace(b'"t":0.25', b'"t":NaN')):
         path.write_bytes(content)

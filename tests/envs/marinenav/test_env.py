@@ -205,29 +205,6 @@ def test_a_world_without_robots_is_no_success() -> None:
 # --- errors
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_worlds": 0}, "num_worlds: 0"),
-        ({"num_robots": 0}, "num_robots=0.*at least one robot"),
-        ({"num_obstacles": -1}, "num_obstacles=-1.*no negative counts"),
-        ({"min_start_goal_dis": 90}, "min_start_goal_dis: 90.* allowed 0 to 70 m"),
-        ({"max_steps": -1}, "max_steps"),
-        ({"goal_reward": 1e30}, r"goal_reward: 1e\+30 is outside \[-1e\+06, 1e\+06\]"),
-        ({"num_robots": 100_000}, "num_robots=100000.*: the map has room for 1000 robots, obstacles and cores"),
-        ({"discount": 1.5}, "discount"),
-        ({"curriculum": CURRICULUM | {"robots": [1, 2, 3]}}, r"curriculum: unknown \['robots'\]; it takes"),
-        ({"curriculum": {"num_robots": [1]}}, r"curriculum: missing \['min_start_goal_dis', "),
-        ({"curriculum": CURRICULUM | {"num_robots": [1, 2]}}, "one entry per level, got lengths .*'num_robots': 2"),
-        ({"curriculum": CURRICULUM | {"timesteps": [0, 5]}}, "one entry per level"),
-        ({"curriculum": CURRICULUM | {"timesteps": [0, 9, 5]}}, r"timesteps: \[0, 9, 5\] must ascend from 0"),
-        ({"curriculum": CURRICULUM | {"timesteps": [5, 6, 9]}}, r"timesteps: \[5, 6, 9\] must ascend from 0"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
-    refused(ValueError, message, envs.make, "marinenav", **options)
-
-
 def test_bad_episodes_are_named() -> None:
     env = build(2, 2)
     good = make_episode([robot((20.0, 20.0))])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from rlstack import envs
 from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.episodes import make_episode
 from tests.envs.marinenav.recorded import build, robot
-from tests.envs.marinenav.test_env import CURRICULUM, ahead, stay
+from tests.envs.marinenav.test_env import ahead, stay
 from tests.exhaustive import exhaustive
 
 
@@ -125,19 +124,6 @@ def test_no_random_world_is_used_twice() -> None:
     assert len(found) > 200 and len(found.unique(dim=0)) == len(found)
 
 
-def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
-    runs = []
-    for seed in (1, 1, 2):
-        env = envs.make("marinenav", num_worlds=8, seed=seed)
-        torch.manual_seed(0)
-        runs.append(env.rollout(20, break_when_any_done=False))
-    assert_equal(runs[0], runs[1])
-    assert not torch.equal(runs[0]["agents", "observation", "self"], runs[2]["agents", "observation", "self"])
-    env.set_seed(1)
-    torch.manual_seed(0)
-    assert_equal(env.rollout(20, break_when_any_done=False), runs[0])
-
-
 def test_given_episodes_begin_again_and_a_full_reset_leaves_them() -> None:
     env = build(2, 2, max_steps=3)
     episode = make_episode([robot((20.0, 20.0), theta=0.5)])
@@ -154,38 +140,6 @@ def test_given_episodes_begin_again_and_a_full_reset_leaves_them() -> None:
 
 
 # --- checkpoint
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("in_memory", [False, True])
-@pytest.mark.parametrize("curriculum", [None, CURRICULUM])
-def test_a_restored_env_continues_exactly(curriculum: dict[str, Any] | None, in_memory: bool, tmp_path: Path) -> None:
-    def make(seed: int) -> EnvBase:
-        options = {"curriculum": curriculum, "max_steps": 15, "end_on_collision": True}
-        return envs.make("marinenav", num_worlds=12, seed=seed, **options)
-
-    def run(env: EnvBase, td: TensorDict, seed: int) -> tuple[list[TensorDict], TensorDict]:
-        generator = torch.Generator().manual_seed(seed)
-        steps = []
-        for _ in range(40):
-            action = 2 * torch.rand(12, env.num_robots, 2, generator=generator) - 1
-            step, td = env.step_and_maybe_reset(td.set(("agents", "action"), action))
-            steps.append(step["next"])
-        return steps, td
-
-    env = make(seed=1)
-    _, td = run(env, env.reset(), 0)
-    saved = env.state_dict()
-    torch.save(saved, tmp_path / "env.pt")
-    uninterrupted, _ = run(env, td, 1)
-    other = make(seed=2)
-    run(other, other.reset(), 3)
-    other.load_state_dict(saved if in_memory else torch.load(tmp_path / "env.pt", weights_only=True))
-    resumed, _ = run(other, other.reset(), 1)
-    for ours, theirs in zip(uninterrupted, resumed, strict=True):
-        assert_equal(ours, theirs)
-    other.reset()  # only the first reset after loading continues
-    assert (other.worlds.steps == 0).all()
 
 
 def test_loading_does_not_tie_two_envs_together() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from rlstack.envs.marinenav.episodes import make_episode
 from rlstack.envs.marinenav.recording import MarineNavRecorder, MarineNavRecording
+from rlstack.envs.marinenav.render import view
 from tests.envs.marinenav.recorded import act, actions_of, assert_close, build, lively_episodes, load, robot, start_of
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
@@ -94,17 +95,6 @@ def test_each_world_is_recorded_up_to_its_end() -> None:
     assert [recording.overview().shape for recording in recordings] == [(270, 240, 3)] * 3
 
 
-def test_recording_stops_when_the_world_begins_another_episode() -> None:
-    env = build(2, 1, max_steps=4)
-    td = env.reset()
-    recorder = MarineNavRecorder(env, [1])
-    recorder.add()
-    for _ in range(9):
-        _, td = env.step_and_maybe_reset(td.update(env.action_spec.zero()))
-        recorder.add()
-    assert len(recorder.recordings()[0].pose) == 5  # its last frame was replaced before it was recorded
-
-
 def test_a_recording_may_consist_of_the_start_alone() -> None:
     env = build(1, 1)
     env.reset_to([make_episode([robot((20.0, 20.0))])])
@@ -128,7 +118,24 @@ def test_frames_of_unequal_vessels_have_the_longest_vessel_s_time() -> None:
     assert recorder.recordings()[0].dt == pytest.approx(0.5)
 
 
-def test_worlds_that_do_not_exist_are_named() -> None:
-    env = build(2, 1)
-    refused(ValueError, r"worlds: \[2\] are not among the 2 worlds", MarineNavRecorder, env, [0, 2])
-    refused(ValueError, "1 titles for 2 worlds", MarineNavRecorder, env, [0, 1], titles=["one"])
+def test_a_chart_grows_when_a_robot_leaves_the_map_but_not_without_end() -> None:
+    assert view(np.array([[20.0, 10.0], [30.0, 40.0]]), 3.0) == (57.0, -2.0, 59.0)
+    north, _, side = view(np.array([[20.0, 10.0], [1000.0, 40.0]]), 3.0)
+    assert (north, side) == (75.0, 77.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("pose", np.zeros((6, 3)), r"pose must have shape \[T\+1, A, 3\], got \(6, 3\)"),
+        ("status", np.zeros((5, 2)), r"status must have shape \[6, 2\], got \[5, 2\]"),
+        ("goal", np.zeros((3, 2)), r"goal must have shape \[2, 2\], got \[3, 2\]"),
+        ("obstacles", np.zeros((1, 2)), r"obstacles must have shape \[1, 3\], got \[1, 2\]"),
+    ],
+)
+def test_wrong_shapes_are_named(field: str, value: np.ndarray, message: str) -> None:
+    right: dict[str, Any] = {
+        **{"dt": 0.5, "pose": np.zeros((6, 2, 3)), "active": np.ones((6, 2), bool), "status": np.zeros((6, 2), int)},
+        **{"goal": np.zeros((2, 2)), "start": np.zeros((2, 2)), "obstacles": [], "cores": []},
+    }
+    refused(ValueError, message, MarineNavRecording, **right | {field: value})

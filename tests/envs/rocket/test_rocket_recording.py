@@ -10,18 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
-from rlstack import envs
+from rlstack.envs.recording import Frames
 from rlstack.envs.rocket.actions import controls
 from rlstack.envs.rocket.env import Rocket
-from rlstack.envs.rocket.recording import (
-    ABSENT,
-    COLUMNS,
-    RocketFrames,
-    RocketRecorder,
-    RocketRecording,
-    load_replay,
-)
+from rlstack.envs.rocket.pitch import ABSENT
+from rlstack.envs.rocket.recording import COLUMNS, RocketAnimation, RocketRecorder, RocketRecording, load_replay
 from tests.refusals import refused
 
 STEP = 8  # ticks
@@ -72,25 +67,6 @@ def test_recorded_frames_are_the_states_and_what_was_pressed() -> None:
     }
 
 
-def test_one_episode_after_another() -> None:
-    env = Rocket(num_worlds=2, max_seconds=0.2)  # 24 ticks
-    recorder = RocketRecorder(env, [0, 1])
-    root = env.reset()
-    recorder.add()
-    lengths = []
-    for _ in range(8):
-        stepped = env.step(env.rand_action(root))
-        recorder.add()
-        over = stepped["next", "done"].all()
-        if over:
-            lengths.append(len(recorder.finish(1).frames))
-        root = env.maybe_reset(env.step_mdp(stepped))
-        if over:
-            recorder.begin()
-    assert lengths == [4, 4]
-    assert recorder.finish(1).frames.clock.tolist() == [0, 8, 16]
-
-
 def test_between_two_states_things_are_in_between() -> None:
     env = Rocket(num_worlds=1, random_states=1.0, kick_offs=0.0, seed=2)
     recorder = RocketRecorder(env, [0])
@@ -105,22 +81,27 @@ def test_between_two_states_things_are_in_between() -> None:
     far = {name: value.copy() for name, value in vars(frames).items()}
     far["position"][1, 0] = (4000.0, -4000.0, 17.0)  # it came back elsewhere
     far["position"][0, 0] = (-4000.0, 4000.0, 17.0)
-    leapt = RocketRecording(RocketFrames(**far)).at(STEP / 2)
+    leapt = RocketRecording(Frames(**far)).at(STEP / 2)
     assert leapt.position[0].tolist() == [-4000.0, 4000.0, 17.0]
 
 
-def test_recorders_of_nothing_and_nobody_are_errors() -> None:
-    env = Rocket(num_worlds=2)
-    refused(ValueError, r"worlds: \[2\] are not among the 2 worlds", RocketRecorder, env, [2])
-    refused(ValueError, "1 titles for 2 worlds", RocketRecorder, env, [0, 1], ["one"])
-    refused(ValueError, "nothing recorded", RocketRecorder(env, [0]).recordings)
-
-
-def test_a_wrapped_world_is_recorded_too() -> None:
-    env = envs.make("rocket", num_worlds=2, frame_stack=2, max_seconds=0.2)
-    recorder = RocketRecorder(env, [0])  # type: ignore[arg-type]
-    play(env, recorder, 3)
-    assert len(recorder.recordings()[0].frames) == 4
+@pytest.mark.slow
+def test_the_landing_is_where_the_ball_comes_down() -> None:
+    env = Rocket(num_worlds=1, tick_skip=2)
+    env.reset()
+    ball = env.worlds.world.ball
+    ball.position[:, 0], ball.velocity[:, 0] = torch.tensor([-1500.0, -1000, 300]), torch.tensor([500.0, 900, 700])
+    recorder = RocketRecorder(env, [0])
+    recorder.add()
+    nothing = TensorDict({"agents": {"action": torch.tensor([[[2, 2, 2, 2, 2, 0, 0, 0]] * 2])}}, [1])
+    for _ in range(170):
+        env.step(nothing.clone())
+        recorder.add()
+    recording = recorder.recordings()[0]
+    down = int(recording.frames.ball_position[:, 2].argmin())
+    _, landing = RocketAnimation(recording)._flight(recording.at(0.0))
+    assert landing is not None
+    assert np.linalg.norm(landing[:2] - recording.frames.ball_position[down, :2]) < 40.0
 
 
 # -- files ---------------------------------------------------------------------------------------------------------

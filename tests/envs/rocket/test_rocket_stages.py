@@ -81,22 +81,6 @@ def test_a_world_between_two_stages_has_matches_of_both() -> None:
     assert stepped["next", "agents", "active"].tolist() == [TEAMS[1, 1], TEAMS[1, 2]]
 
 
-def test_a_saved_world_goes_on_in_its_stage() -> None:
-    env, copy = two_a_side(max_seconds=0.2), two_a_side(max_seconds=0.2)
-    env.set_stage(1)
-    root = env.reset()
-    copy.load_state_dict(env.state_dict())
-    other = copy.reset()
-    torch.testing.assert_close(root["agents", "observation"], other["agents", "observation"])
-    for _ in range(4):
-        torch.manual_seed(1)
-        _, root = random_step(env, root)
-        torch.manual_seed(1)
-        _, other = random_step(copy, other)
-    torch.testing.assert_close(root["agents", "observation"], other["agents", "observation"])
-    assert other["agents", "active"].tolist() == [TEAMS[1, 2]] * 3
-
-
 def test_only_cars_that_are_there_are_learned_from() -> None:
     env = two_a_side(worlds=2)
     env.set_stage(0)
@@ -151,5 +135,3 @@ def test_a_curriculum_takes_the_stages_that_the_world_has_room_for() -> None:
 
 def test_a_team_size_is_that_of_both_teams() -> None:
     assert envs.make("rocket", num_worlds=2, team_size=3).reset()["agents", "observation"].shape[:2] == (2, 6)
-    with pytest.raises(ValueError, match="4 cars, a team has 1 to 3"):
-        envs.make("rocket", num_worlds=2, team_size=4)

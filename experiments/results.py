@@ -1,0 +1,87 @@
+"""Result files of the studies: tables in Markdown, rows in CSV, and pictures of curves."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def markdown(heads: str, rows: Iterable[Iterable[object]]) -> str:
+    """Returns a Markdown table.
+
+    Args:
+        heads: titles of the columns, separated by ``|``.
+        rows: cells of each row.
+    """
+    lines = [f"| {heads} |", "|" + "---|" * (heads.count("|") + 1)]
+    return "\n".join([*lines, *(f"| {' | '.join(map(str, cells))} |" for cells in rows)]) + "\n"
+
+
+def spread(values: Sequence[float], form: str = ",.0f") -> str:
+    """Returns the median of some measurements with the least and the greatest."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def interval(mean: float, bounds: Sequence[float], form: str) -> str:
+    """Returns a mean with the bounds of its interval."""
+    return f"{mean:{form}} ({bounds[0]:{form}} to {bounds[1]:{form}})"
+
+
+def read_csv(file: Path) -> list[dict[str, str]]:
+    """Reads rows; returns none if the file does not exist."""
+    if not file.is_file():
+        return []
+    with open(file, newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def write_csv(file: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes these columns of some rows."""
+    with open(file, "w", newline="") as stream:
+        writer = csv.DictWriter(stream, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@contextmanager
+def picture(
+    file: Path, size: tuple[float, float], shape: tuple[int, int] | None = None, **options: Any
+) -> Iterator[Any]:
+    """A context that draws a picture: yields one axis, or an array of axes of this shape, and writes the file."""
+    figure, axes = plt.subplots(*(shape or (1, 1)), figsize=size, constrained_layout=True, squeeze=False, **options)
+    yield axes[0, 0] if shape is None else axes
+    for axis in axes.flat:
+        axis.grid(alpha=0.3)
+        if axis.get_legend_handles_labels()[1]:
+            axis.legend(fontsize=8)
+    figure.savefig(file, dpi=120)
+    plt.close(figure)
+
+
+def draw_range(axis: Axes, places: Sequence[float], curves: Any, label: str) -> None:
+    """Draws the mean of some curves, and the range between their least and greatest values."""
+    values = np.asarray(curves, dtype=float)
+    (line,) = axis.plot(places, values.mean(0), label=label)
+    axis.fill_between(places, values.min(0), values.max(0), color=line.get_color(), alpha=0.15)
+
+
+def by_place(rows: Rows, place: str, value: str) -> tuple[list[float], list[list[float]]]:
+    """Returns the places of some rows in their order, and the values there of each seed, ``[seed][place]``."""
+    curves: dict[Any, dict[float, float]] = {}
+    for row in rows:
+        curves.setdefault(row["seed"], {})[float(row[place])] = float(row[value])
+    places = list(next(iter(curves.values())))
+    return places, [[curve[at] for at in places] for curve in curves.values()]

@@ -1,0 +1,112 @@
+"""Parts of losses that other tests leave open, computed by hand or by automatic derivatives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from rlstack.losses.pqn import PQNLoss
+from rlstack.losses.retrace import RetraceLoss
+from rlstack.losses.sac import DiscreteSACLoss, SACLoss
+from rlstack.losses.td3 import TD3Loss
+from rlstack.networks.actors import squashed
+from tests.losses.test_pqn import Shown, sequence
+from tests.losses.test_retrace import Table
+
+
+class Gaussian(nn.Module):
+    """The observation, whose parts are the mean and log std of one action."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = (self.one * observation).chunk(2, -1)
+        return mean, log_std
+
+
+class Always(nn.Module):
+    """The same outputs for every input."""
+
+    def __init__(self, *outputs: float) -> None:
+        super().__init__()
+        self.outputs = nn.Parameter(torch.tensor(outputs))
+
+    def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+        return self.outputs.expand(len(observation), -1)
+
+
+def transition(action: Tensor, reward: float = 1.0) -> TensorDict:
+    following = {"observation": torch.zeros(1, 2), "reward": torch.full((1, 1), reward)}
+    following["terminated"] = torch.zeros(1, 1, dtype=torch.bool)
+    return TensorDict({"observation": torch.zeros(1, 2), "action": action, "next": following}, [1])
+
+
+@pytest.mark.parametrize(("double", "target"), [(True, 2.25), (False, 2.0)])
+def test_retrace_follows_the_network_or_its_target(double: bool, target: float) -> None:
+    """One state after the other, values of the target (1, 2), (4, 0); the network prefers action 0 in the first.
+
+    With it, the action 0 goes on: 1 + (1 + (1 + 4/2 - 1))/2 - 1/2; by the target's choice the return ends with 1 + 2/2.
+    """
+    loss = RetraceLoss(Table(), gamma=0.5, double=double)
+    loss.target_network.values.data = torch.tensor([[0.0, 0.0], [1.0, 2.0], [4.0, 0.0], [0.0, 0.0]])
+    loss.network.values.data = torch.tensor([[0.0, 0.0], [9.0, 2.0], [4.0, 0.0], [0.0, 0.0]])
+    states, ends = torch.eye(4), torch.zeros(1, 2, 1, dtype=torch.bool)
+    following = {
+        **{
+            "observation": states[None, 1:3],
+            "reward": torch.tensor([[[1.0], [0.5]]]),
+            "done": ends,
+            "terminated": ends,
+        },
+        **{"action": torch.zeros(1, 2, dtype=torch.int64), "log_prob": torch.zeros(1, 2)},
+    }
+    data = {"observation": states[:1], "action": torch.zeros(1, dtype=torch.int64), "next": following}
+    assert loss(TensorDict(data, [1]))["target"].item() == pytest.approx(target)
+
+
+@pytest.mark.parametrize("squash", ["tanh", "arctan"])
+def test_the_density_of_a_squashed_action_is_exact(squash: Literal["tanh", "arctan"]) -> None:
+    """That of the Gaussian over the derivative of the squash, which autograd knows."""
+    loss = SACLoss(Gaussian(), [Always(0.0), Always(0.0)], action_size=1, squash=squash)
+    noise = torch.linspace(-3, 3, 13, dtype=torch.float64).unsqueeze(-1)
+    loss.draw = lambda like: noise  # type: ignore[method-assign]
+    observation = torch.tensor([0.3, -0.7], dtype=torch.float64).expand(13, -1)
+    action, found = loss.action_and_log_prob(TensorDict({"observation": observation}, [13]))
+    raw = (0.3 + math.exp(-0.7) * noise).requires_grad_()
+    (slope,) = torch.autograd.grad(squashed(raw, squash).sum(), raw)
+    gaussian = torch.distributions.Normal(0.3, math.exp(-0.7)).log_prob(raw.detach())
+    torch.testing.assert_close(action, squashed(raw.detach(), squash))
+    torch.testing.assert_close(found, gaussian - slope.log(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("target_actor", [False, True])
+def test_discrete_sac_may_take_the_next_action_from_a_target_actor(target_actor: bool) -> None:
+    """The actor is sure of the first choice, worth 2; its target of the second, worth 4."""
+    critics = [Always(2.0, 4.0), Always(3.0, 5.0)]
+    loss = DiscreteSACLoss(Always(50.0, 0.0), critics, 0.5, target_entropy=0.0, target_actor=target_actor)
+    if target_actor:
+        loss.target_actor.outputs.data = torch.tensor([0.0, 50.0])
+    found = loss.target_value(transition(torch.zeros(1, dtype=torch.int64)))
+    assert found.item() == pytest.approx(1 + 0.5 * (4 if target_actor else 2))
+
+
+def test_the_priority_of_an_entry_is_the_mean_error_of_both_critics() -> None:
+    """The target is 1 + 2/2, the predictions 2 and 6."""
+    loss: Any = TD3Loss(Always(0.0), [Always(2.0), Always(6.0)], gamma=0.5, target_noise=0.0)
+    data = transition(torch.zeros(1, 1)).set("priority_weight", torch.ones(1))
+    loss(data)
+    assert data["td_error"].tolist() == [2.0]
+
+
+def test_what_pqn_predicts_after_an_end_does_not_count() -> None:
+    ends = {"done": [False, True], "terminated": [False, True]}
+    data = sequence([[10.0, 3.0], [math.inf, 0.0]], [1.0, 2.0], ends)
+    returns = PQNLoss(Shown(), gamma=0.5, td_lambda=0.5).returns(data)
+    assert returns.flatten().tolist() == [1 + 0.5 * (10 + 2) / 2, 2.0]
