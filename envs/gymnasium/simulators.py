@@ -100,9 +100,10 @@ class SimulatorArrays:
 
     def map(self, function: Callable[[Any], Any]) -> SimulatorArrays:
         """Returns the function's results for all arrays."""
-        single = (function(part) for part in (self.action, self.reward, self.success, self.flags))
+        observations = [function(leaf) for leaf in self.observations]
+        action, reward, success, flags = map(function, (self.action, self.reward, self.success, self.flags))
         mask = None if self.mask is None else function(self.mask)
-        return SimulatorArrays([function(leaf) for leaf in self.observations], *single, mask)
+        return SimulatorArrays(observations, action, reward, success, flags, mask)
 
 
 class LocalSimulators:
