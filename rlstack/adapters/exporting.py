@@ -24,8 +24,8 @@ from rlstack.agents.base import Agent, Policy
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.recurrent import RecurrentPolicy
 from rlstack.config import ConfigError
-from rlstack.envs.extras import needs
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import replacing
+from rlstack.envs.foundation.packages import needs
 from rlstack.envs.world import MEMORY
 from rlstack.files.safe_load import first_line, reason
 

@@ -24,7 +24,7 @@ from rlstack.agents.fit import as_actions, batch_of, leaves, telling, try_out
 from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError
-from rlstack.envs.named import found
+from rlstack.envs.foundation.packages import found
 from rlstack.networks.calls import by_name
 
 ProtocolName: TypeAlias = Literal["auto", "callable", "act", "predict"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlstack.config.options import Activation
-from rlstack.envs.waiting import looks_are_free
+from rlstack.envs.foundation.tensors import looks_are_free
 
 from .encoders import Layers, Observation, apply_linear, mlp
 from .own import OwnNetwork

@@ -26,8 +26,8 @@ from rlstack.config import ConfigError
 from rlstack.config.allowed import check_named, granting
 from rlstack.config.errors import RunError
 from rlstack.config.options import renewed
-from rlstack.envs.bounded_files import check_regular
-from rlstack.envs.working import Work, working
+from rlstack.envs.foundation.files import check_regular
+from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.world import hooks_of
 from rlstack.runs.checkpoint import BEST, CheckpointError, UnreadableError, deciding, read_checkpoint, to_saveable
 from rlstack.runs.manifest import MANIFEST, changed

@@ -25,7 +25,7 @@ from rlstack.adapters.marinenav.weights import (
     widths,
 )
 from rlstack.config import ConfigError
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import replacing
 from rlstack.files.safe_load import is_torchscript, load_arrays, load_tensors, reason
 
 Source = str | Path | Mapping[str, Any]

@@ -20,7 +20,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config import ConfigError
-from rlstack.envs.bounded_files import check_expansion, check_regular
+from rlstack.envs.foundation.files import check_expansion, check_regular
 from rlstack.files.safe_load import first_line, load_json, load_tensors
 
 from .networks import ACTIVATIONS, SB3Network, Weights

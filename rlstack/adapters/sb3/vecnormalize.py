@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlstack.config import ConfigError, Interval, build
-from rlstack.envs.bounded_files import check_regular
+from rlstack.envs.foundation.files import check_regular
 from rlstack.files.pickles import NUMPY, Names, Standin, read_pickle
 from rlstack.files.safe_load import first_line, load_json
 

@@ -10,8 +10,7 @@ from typing import ClassVar, TextIO
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
-from rlstack.envs.bounded_files import check_regular
-from rlstack.envs.whole_files import naming, open_to_append, replacing
+from rlstack.envs.foundation.files import check_regular, naming, open_to_append, replacing
 
 from ..config import ObjectiveConfig
 from .sink import FRAMES

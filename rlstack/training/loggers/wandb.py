@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlstack.envs.whole_files import write_text
+from rlstack.envs.foundation.files import write_text
 
 from ..config import LoggerConfig
 from .sink import FRAMES
