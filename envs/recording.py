@@ -59,10 +59,12 @@ class EpisodeRecording(ABC):
     Attributes:
         overview_columns: greatest number of pictures in a row of a grid of overviews.
         has_page: whether :meth:`save_page` is available.
+        shown: the legend of its pictures.
     """
 
     overview_columns: ClassVar[int] = 6
     has_page: ClassVar[bool] = False
+    shown: ClassVar[Legend] = ()
 
     @abstractmethod
     def animation(self) -> Animation:
@@ -74,7 +76,7 @@ class EpisodeRecording(ABC):
 
     def legend(self) -> Legend:
         """Returns the legend of its pictures, for ``trajectories.png`` and ``rlstack watch`` in a terminal."""
-        return ()
+        return self.shown
 
     def named(self, players: tuple[str, str], title: str = "") -> Self:
         """Returns the same game with the names of its players, for leagues."""

@@ -413,6 +413,8 @@ def explain(error: BaseException) -> str | None:
             text = (f"{error.full_key}: " if error.full_key else "") + _first_line(str(error))
         case MarkedYAMLError(problem_mark=mark) if mark is not None:
             text = f"{mark.name}:{mark.line + 1}: {error.problem}"
+        case MissingConfigException() if match := re.search(r"'agent/(\w+)_options'", str(error)):
+            text = f"agent: its algorithm is not here, there is no rlstack.agents.{match[1]}"
         case MissingConfigException():
             text = _first_line(str(error))
         case ConfigError() | HydraException() | YAMLError():

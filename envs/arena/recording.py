@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..recording import EpisodeRecorder, EpisodeRecording, Row
-from ..rendering.canvas import Legend, Picture
+from ..rendering.canvas import Picture
 from ..rendering.films import Animation
 from .render import LEGEND, SIZE, STEPS_PER_SECOND, ArenaRenderer, ArenaSnapshot, outcome
 from .rules import NEVER, ArenaRules
@@ -73,6 +73,8 @@ class ArenaRecording(EpisodeRecording):
         title: title of the pictures.
     """
 
+    shown = LEGEND
+
     frames: Sequence[ArenaSnapshot] = field(repr=False)
     rules: ArenaRules
     title: str = ""
@@ -80,10 +82,6 @@ class ArenaRecording(EpisodeRecording):
     def animation(self) -> Animation:
         """Returns the episode as a film by steps of the game."""
         return ArenaAnimation(self)
-
-    def legend(self) -> Legend:
-        """Returns the legend of its pictures."""
-        return LEGEND
 
     def overview(self) -> Picture:
         """Draws the last frame with the ship's trail, which brightens with time, and the outcome in the corner."""

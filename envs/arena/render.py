@@ -122,7 +122,8 @@ class ArenaRenderer:
         for event in events:
             _draw_event(canvas, event, clock - event.step, self._rules)
         if danger := _share(events, "hurt", clock) or _share(events, "death", clock):
-            _draw_alarm(canvas.picture, danger)
+            glow = (danger * _edges(canvas.picture.shape[:2])).astype(np.uint8)  # along the edges
+            canvas.picture[..., 0] = np.maximum(canvas.picture[..., 0], glow)
         _draw_hud(canvas.picture, now, self._rules, title)
         if banner:
             _draw_banner(canvas.picture, now, self._rules)
@@ -207,12 +208,6 @@ def _draw_event(canvas: Canvas, event: VisualEvent, age: int, rules: ArenaRules)
         canvas.ring(at, rules.player_radius + 40 * share, 4, GREEN, 1 - share)
 
 
-def _draw_alarm(picture: Picture, strength: float) -> None:
-    """Draws a red glow along the edges of the picture."""
-    glow = (strength * _edges(picture.shape[:2])).astype(np.uint8)
-    picture[..., 0] = np.maximum(picture[..., 0], glow)
-
-
 @lru_cache(maxsize=4)
 def _edges(shape: tuple[int, int]) -> Array:
     rows, columns = (np.minimum(np.arange(length), np.arange(length)[::-1]) for length in shape)
@@ -233,7 +228,9 @@ def background(
     light += line[..., None] * np.array(night) * 0.75
     away = np.hypot(x / rules.width - 0.5, y / rules.height - 0.5)
     light *= np.clip(1.15 - 1.1 * away**1.5, 0.25, 1.15)[..., None]
-    _add_stars(light)
+    random = np.random.default_rng(7)
+    rows, columns = (random.integers(0, limit, _STARS) for limit in light.shape[:2])
+    light[rows, columns] += random.uniform(30, 150, (_STARS, 1))
     inside = (x >= 0) & (x <= rules.width) & (y >= 0) & (y <= rules.height)
     rim = np.minimum(np.minimum(x, rules.width - x), np.minimum(y, rules.height - y))
     light += (np.clip(1 - rim / 28, 0, 1) ** 3 * inside)[..., None] * np.array((70, 150, 220)) * 0.6
@@ -244,12 +241,6 @@ def _line(where: Array, period: float, scale: float) -> Array:
     """Returns the share of a pixel covered by pixel-wide lines, one every ``period`` px."""
     away = np.abs(np.remainder(where + period / 2, period) - period / 2)
     return np.clip(1 - away * scale, 0, 1)
-
-
-def _add_stars(light: Array) -> None:
-    random = np.random.default_rng(7)
-    rows, columns = (random.integers(0, limit, _STARS) for limit in light.shape[:2])
-    light[rows, columns] += random.uniform(30, 150, (_STARS, 1))
 
 
 def _share(events: Sequence[VisualEvent], kind: str, clock: int) -> float:

@@ -248,14 +248,11 @@ def draw_mech(canvas: Canvas, mech: Mech, now: Frames, place: int) -> None:
     if now.heat[place] > mech.chassis.heat_cap:
         canvas.ring(at, 0.62 * size, 0.2, HEAT, 0.9)
     if clocks[rules.PAINTED] > 0:
-        _draw_paint(canvas, at, 0.75 * size + 0.3)
-
-
-def _draw_paint(canvas: Canvas, at: Array, size: float) -> None:
-    for right, up in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
-        corner = at + np.array([right, up]) * size
-        canvas.line(corner, corner - np.array([right * 0.45 * size, 0.0]), 0.14, PAINT)
-        canvas.line(corner, corner - np.array([0.0, up * 0.45 * size]), 0.14, PAINT)
+        reach = 0.75 * size + 0.3
+        for right, up in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+            corner = at + np.array([right, up]) * reach
+            canvas.line(corner, corner - np.array([right * 0.45 * reach, 0.0]), 0.14, PAINT)
+            canvas.line(corner, corner - np.array([0.0, up * 0.45 * reach]), 0.14, PAINT)
 
 
 def draw_bars(canvas: Canvas, mech: Mech, now: Frames, place: int) -> None:
@@ -344,7 +341,9 @@ def draw_head(picture: Picture, layout: EchelonLayout, now: Frames, title: str) 
     seconds = now.tick * rules.DT
     clock = f"{int(seconds // 60)}:{seconds % 60:04.1f}"
     write(picture, clock, middle, 22 * unit, layout.points(24), PAPER, 0.5, bold=True)
-    write(picture, _holder(now), middle, 48 * unit, layout.points(12), zone_colour(now, FAINT), 0.5, bold=True)
+    blue, red = held(now)
+    holder = "CONTESTED" if blue and red else "BLUE HOLDS" if blue else "RED HOLDS" if red else "ZONE EMPTY"
+    write(picture, holder, middle, 48 * unit, layout.points(12), zone_colour(now, FAINT), 0.5, bold=True)
     reach = 0.5 * layout.side * layout.scale - 78 * unit
     for team, colour in enumerate(TEAM_COLOURS):
         sign = -1 if team == 0 else 1
@@ -358,11 +357,6 @@ def draw_head(picture: Picture, layout: EchelonLayout, now: Frames, title: str) 
         write(picture, text, near, 20 * unit, layout.points(15), colour, 1.0 if team == 0 else 0.0, bold=True)
     if title:
         write(picture, title, layout.corner[0], 20 * unit, layout.points(12), FAINT)
-
-
-def _holder(now: Frames) -> str:
-    blue, red = held(now)
-    return "CONTESTED" if blue and red else "BLUE HOLDS" if blue else "RED HOLDS" if red else "ZONE EMPTY"
 
 
 def draw_panels(picture: Picture, layout: EchelonLayout, now: Frames, players: Sequence[str]) -> None:

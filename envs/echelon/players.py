@@ -142,7 +142,9 @@ def _heuristic(state: State, tables: Tables, team: int, view: BotView, luck: Ten
     primary, secondary, tertiary = _fire(tables, view)
     calm = ~vents
     weapon = torch.where(calm, secondary, 0.0)
-    secondary = torch.where(tables.scout > 0, _electronics(state, team, view), weapon)
+    clear = state.quality[team] >= rules.GUIDED_QUALITY
+    electronics = torch.where((view.hot < _ECM_BELOW) & clear, 1.0, 2.0)
+    secondary = torch.where(tables.scout > 0, electronics, weapon)
     stuck, free = state.escape[team], (state.escape[team] > 0) & view.alive
     side = torch.sign(luck[-2] - 0.5)
     forward = torch.where(free, torch.where(stuck > 4, -1.0, 0.0), forward)
@@ -174,11 +176,6 @@ def _fire(tables: Tables, view: BotView) -> Tensor:
     guided = view.marked & (view.distance <= rules.GUIDED_RANGE)
     hits = (near | (guided & tables.bot_guided)) & (view.bearing.abs() <= tables.bot_arc)
     return (hits & tables.bot_weapons).any(1).to(view.distance.dtype)
-
-
-def _electronics(state: State, team: int, view: BotView) -> Tensor:
-    clear = state.quality[team] >= rules.GUIDED_QUALITY
-    return torch.where((view.hot < _ECM_BELOW) & clear, 1.0, 2.0)
 
 
 def _veteran(orders: Tensor, view: BotView, vent_blocks_fire: bool) -> Tensor:

@@ -49,8 +49,7 @@ class EchelonRecording(EpisodeRecording):
         title: title of the pictures.
     """
 
-    overview_columns = 2
-    has_page = True
+    overview_columns, has_page, shown = 2, True, LEGEND
 
     source: Callable[[], MatchRecord] = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -79,10 +78,6 @@ class EchelonRecording(EpisodeRecording):
     def animation(self) -> Animation:
         """Returns an animation with sub-steps as time."""
         return EchelonAnimation(self)
-
-    def legend(self) -> Legend:
-        """Returns the legend of its pictures."""
-        return LEGEND
 
     def overview(self) -> Picture:
         """Draws the end, with trails of all mechs that brighten with time."""
@@ -290,10 +285,11 @@ class EchelonAnimation(Animation):
     def _clear_margins(self, picture: Picture) -> None:
         """Clips glows and projectiles at the edge of the map."""
         (left, bottom), side = self.layout.corner, self.layout.side * self.layout.scale
-        inside = np.zeros(picture.shape[:2], bool)
         rows = slice(max(round(bottom - side) - 2, 0), round(bottom) + 2)
-        inside[rows, max(round(left) - 2, 0) : round(left + side) + 2] = True
-        picture[~inside] = self._empty[~inside]
+        part = rows, slice(max(round(left) - 2, 0), round(left + side) + 2)
+        inside = picture[part].copy()
+        picture[:] = self._empty
+        picture[part] = inside
 
     def _draw_ways(self, canvas: Canvas, tick: float) -> None:
         frames = self.record.frames
@@ -338,23 +334,25 @@ class EchelonAnimation(Animation):
                 self._draw_event(canvas, event, float(age), tick)
 
     def _draw_event(self, canvas: Canvas, event: Event, age: float, tick: float) -> None:
-        told, kind = event.details, event.type
+        details, kind = event.details, event.type
 
         def burst(reach: float, colour: Colour) -> None:
-            canvas.burst(drawing.flat(told["pos"]), reach, age, colour, 9, 0.3, flash=drawing.FLASH)
+            canvas.burst(drawing.flat(details["pos"]), reach, age, colour, 9, 0.3, flash=drawing.FLASH)
 
         if kind in ("laser_hit", "flamer_hit"):
-            drawing.draw_beam(canvas, told["start"], told["pos"], _team(told["shooter"]), age, kind == "flamer_hit")
+            drawing.draw_beam(
+                canvas, details["start"], details["pos"], _team(details["shooter"]), age, kind == "flamer_hit"
+            )
         elif kind == "explosion":
-            burst(1.2 * told["radius"], (255, 176, 90))
+            burst(1.2 * details["radius"], (255, 176, 90))
         elif kind == "projectile_hit":
             burst(0.9, (255, 240, 190))
         elif kind == "kill":
-            burst(4.2, TEAM_COLOURS[_team(told["target"])])
+            burst(4.2, TEAM_COLOURS[_team(details["target"])])
         else:
             now = moment(self.record, tick)
-            start = now.position[self._places[told["mech" if kind == "ams_intercept" else "shooter"]]]
-            end = told["pos"] if kind == "ams_intercept" else now.position[self._places[told["target"]]]
+            start = now.position[self._places[details["mech" if kind == "ams_intercept" else "shooter"]]]
+            end = details["pos"] if kind == "ams_intercept" else now.position[self._places[details["target"]]]
             colour = (130, 240, 255) if kind == "ams_intercept" else drawing.PAINT
             canvas.line(drawing.flat(start), drawing.flat(end), 0.2, colour, 0.8 * (1 - age))
             if kind == "ams_intercept":

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..keys import GROUP
 from ..recording import EpisodeRecorder, EpisodeRecording, Row
-from ..rendering.canvas import WHITE, Canvas, Colour, Legend, Picture, write
+from ..rendering.canvas import WHITE, Canvas, Colour, Picture, write
 from ..rendering.films import Animation
 from .render import (
     FAILURE,
@@ -74,6 +74,8 @@ class MarineNavRecording(EpisodeRecording):
         ValueError: the shape of a field does not fit; the message names it.
     """
 
+    shown = LEGEND
+
     dt: float
     pose: Array
     active: Array
@@ -111,10 +113,6 @@ class MarineNavRecording(EpisodeRecording):
     def animation(self) -> Animation:
         """Returns the episode as a film at ten times its speed."""
         return MarineNavAnimation(self)
-
-    def legend(self) -> Legend:
-        """Returns the legend of its pictures."""
-        return LEGEND
 
     def overview(self) -> Picture:
         """Draws whole paths, final hulls and the outcome, which is green after a success."""

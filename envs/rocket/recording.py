@@ -105,7 +105,7 @@ class RocketRecording(EpisodeRecording):
     options: Mapping[str, Any] = field(default_factory=dict)
     players: tuple[str, str] = TEAMS
     title: str = ""
-    overview_columns = 3
+    overview_columns, shown = 3, LEGEND
 
     @property
     def goals(self) -> tuple[int, int]:
@@ -120,10 +120,6 @@ class RocketRecording(EpisodeRecording):
     def animation(self) -> Animation:
         """Returns the animation by ticks of the match."""
         return RocketAnimation(self)
-
-    def legend(self) -> Legend:
-        """Returns the legend of its pictures."""
-        return LEGEND
 
     def overview(self) -> Picture:
         """Draws the end, with trails of cars and ball that brighten with time."""

@@ -8,6 +8,7 @@ operations that read and write files: only run programs from people you trust.
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -159,15 +160,8 @@ def _module_graph(module: Any, interface: Interface, who: str) -> Graph:
     )
 
 
-_ONNX_DTYPES = {
-    "tensor(float)": torch.float32,
-    "tensor(double)": torch.float64,
-    "tensor(float16)": torch.float16,
-    "tensor(bool)": torch.bool,
-    "tensor(int64)": torch.int64,
-    "tensor(int32)": torch.int32,
-    "tensor(uint8)": torch.uint8,
-}
+_DTYPES = {"float": "float32", "double": "float64"}
+"""ONNX's names of dtypes, where they differ from torch's."""
 
 
 def _session_graph(session: Any, interface: Interface, who: str) -> Graph:
@@ -181,10 +175,10 @@ def _session_graph(session: Any, interface: Interface, who: str) -> Graph:
         raise ConfigError(f"{who}: takes {taken or 'nothing'}; the env shows {shown or 'a flat observation'}")
     order = [entry.name for entry in inputs]
     order = names if set(order) == set(names) else order
-    unknown = [entry.type for entry in inputs if entry.type not in _ONNX_DTYPES]
-    if unknown:
-        raise ConfigError(f"{who}: an input of {unknown[0]}, allowed: {', '.join(_ONNX_DTYPES)}")
-    dtypes = {entry.name: _ONNX_DTYPES[entry.type] for entry in inputs}
+    kinds = {entry.name: re.fullmatch(r"tensor\((\w+)\)", entry.type) for entry in inputs}
+    dtypes = {name: getattr(torch, _DTYPES.get(kind[1], kind[1]), None) for name, kind in kinds.items() if kind}
+    if strange := [entry.type for entry in inputs if dtypes.get(entry.name) is None]:
+        raise ConfigError(f"{who}: an input of {strange[0]}, only tensors of numbers are supported")
 
     def run(parts: list[Tensor]) -> Any:
         feed = {name: part.to("cpu", dtypes[name]).numpy() for name, part in zip(order, parts)}

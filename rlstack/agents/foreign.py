@@ -29,22 +29,9 @@ _MINARI = "rlstack.adapters.minari"
 def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **options: Any) -> TensorDictModuleBase:
     """Loads an agent from any source as a policy of an env.
 
-    ============= ======================================= =============================================================
-    kind          path                                    options
-    ============= ======================================= =============================================================
-    (none)        a run directory or checkpoint of ours   ``which`` (latest, best), ``explore`` (False)
-    rlstack       the same                                the same
-    zoo           the name of an agent that comes with    ``explore`` (False)
-                  rlstack, see ``rlstack demo list``
-    marinenav     files of a published agent              ``agent_type`` if the files do not tell
-    sb3           a model's zip                           ``vecnormalize`` (its statistics), ``deterministic`` (True)
-    arena         a ``.pt`` of the Arena's own stack      ``normalization`` (its statistics; ``none``),
-                                                          ``deterministic`` (True)
-    torchscript   a file of ``torch.jit.save``
-    onnx          an ONNX file
-    callable      ``package.module:attribute``            ``protocol`` (auto, callable, act, predict), ``batched``
-                                                          (True), ``arrays`` (auto, numpy, torch)
-    ============= ======================================= =============================================================
+    Without a kind, and of kind ``rlstack``, the path is a run directory or a checkpoint, with the options ``which``
+    (latest, best) and ``explore`` (False); of kind ``zoo`` it is the name of an agent that comes with rlstack. The other
+    kinds and their options are those that rooms register: see :data:`KINDS` and ``rlstack/adapters/README.md``.
 
     Args:
         source: ``kind:path``.

@@ -12,7 +12,8 @@ from rich.text import Text
 
 OF_SUCCESSES = ("time", "energy", "path")
 """Numbers of an evaluation that are means over its successful episodes alone."""
-_DECIMALS = {"success": 3, "collision": 3, "return": 2, "time": 2, "length": 1, "energy": 0}
+_DECIMALS = {"return": 2, "time": 2, "length": 1, "energy": 0}
+_DECIMALS |= dict.fromkeys(("rating", "deviation", "conservative", "fitted_elo"), 0)
 _INTERVAL = ("success_low", "success_high")
 _FOLDED = 12
 """The least number of letters per line of the first column on a narrow terminal."""

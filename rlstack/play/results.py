@@ -35,8 +35,7 @@ def print_results(rows: Sequence[Mapping[str, Any]], who: str) -> None:
     shown = []
     for row in rows:
         line: dict[str, Any] = {key: row[key] for key in ("rank", who) if key in row}
-        ratings = {key: row.get(key) for key in ("rating", "deviation", "fitted_elo")}
-        line |= {key: f"{value:.0f}" for key, value in ratings.items() if value is not None}
+        line |= {key: row[key] for key in ("rating", "deviation", "fitted_elo") if row.get(key) is not None}
         line |= {key: row[key] for key in _COUNTS}
         line |= {f"success{end}": row[f"decided_win_rate{end}"] for end in ("", "_low", "_high")}
         goals = {key: f"{row[key]:g}" for key in ("goals_for", "goals_against") if who == "opponent"}
@@ -187,16 +186,15 @@ def rated(games: Sequence[GameResult], ratings: Ratings) -> list[dict[str, Any]]
 def standings(league: League) -> list[dict[str, Any]]:
     """Returns one row per member, best first.
 
-    A row has ``rank``, ``player``, ``kind``, ``commander`` (the commander's name), ``rating``, with Glicko-2
-    ``deviation`` and ``conservative`` rating, and the record, see :meth:`WinLossRecord.as_row`.
+    A row has ``rank``, ``player``, ``kind``, ``commander`` (the commander's name), ``rating``, ``deviation`` (None with
+    Elo), ``conservative`` rating, and the record, see :meth:`WinLossRecord.as_row`.
     """
     rows, ratings = [], league.ratings
     for place, name in enumerate([name for name in ratings.ranking() if name in league.members], start=1):
         member = league.members[name]
         row = {"rank": place, "player": name, "kind": member.kind, "commander": member.commander_name}
-        row["rating"] = ratings.rating(name)
-        if (deviation := ratings.deviation(name)) is not None:
-            row |= {"deviation": deviation, "conservative": ratings.conservative(name)}
+        row |= {"rating": ratings.rating(name), "deviation": ratings.deviation(name)}
+        row["conservative"] = ratings.conservative(name)
         rows.append(row | WinLossRecord.of(name, league.games).as_row())
     return rows
 
@@ -254,15 +252,9 @@ def show_ranking(league: League, plots: bool) -> None:
 def show_members(league: League) -> None:
     """Prints the members of a league."""
     rows = standings(league)
-    shown = []
-    for row in rows:
-        line = {"rank": row["rank"], "name": row["player"], "kind": row["kind"], "commander": row["commander"]}
-        numbers = row | {"conservative": league.ratings.conservative(row["player"])}
-        for key in ("rating", "deviation", "conservative"):
-            line[key] = None if numbers.get(key) is None else f"{numbers[key]:.0f}"
-        shown.append(line | {"games": row["games"]})
-    if shown:
-        print_rows(shown, sys.stdout)
+    keys = ("rank", "player", "kind", "commander", "rating", "deviation", "conservative", "games")
+    if rows:
+        print_rows([{key: row[key] for key in keys} for row in rows], sys.stdout)
     counted = {kind: sum(row["kind"] == kind for row in rows) for kind in ("commander", "candidate", "player")}
     counts = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counted.items())
     print(f"{counts}; {len(league.games)} games, {league.ratings.kind}, in {league.folder}")

@@ -20,8 +20,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents.base import Agent
 from rlstack.agents.interface import MASK, Interface
-from rlstack.agents.recurrent import Recurrent
-from rlstack.agents.recurrent_policy import RecurrentPolicy
+from rlstack.agents.recurrent import Recurrent, RecurrentPolicy
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents

@@ -299,16 +299,6 @@ def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert "on 256 random observations" in told and complaints == "" and not recwarn.list
 
 
-def test_a_disk_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> None:
-        raise RuntimeError("PytorchStreamWriter failed writing file data/3\nmore")
-
-    monkeypatch.setattr("torch.save", fails)
-    with pytest.raises(ConfigError, match=r"cannot be written \(PytorchStreamWriter failed writing file data/3\)$"):
-        command("marinenav", ACTOR, "agent_type=AC-IQN", f"out={tmp_path / 'x.pt'}")
-    assert list(tmp_path.iterdir()) == []
-
-
 # -- what becomes of a checkpoint --------------------------------------------------------------------------------
 
 
@@ -383,15 +373,6 @@ def test_checkpoints_of_something_else(state: dict[str, Any], lacks: str, tmp_pa
         load(tmp_path / "x.pt")
     with pytest.raises(ConfigError, match=f"init: .*not a checkpoint of a trained agent, it lacks {lacks}$"):
         initialise(native("sac_small", reacher()), tmp_path / "x.pt")
-
-
-def test_networks_of_another_make(tmp_path: Path) -> None:
-    agent = native("sac_small", reacher())
-    config = {"agent": to_plain(agent.config), "env": {"name": "any"}, "total_frames": 1}
-    state = {"networks": dict.fromkeys(agent.networks, 1), "targets": {}}
-    write_checkpoint(tmp_path / "x.pt", {"frames": 1, "agent": state, "config": config}, 1)
-    with pytest.raises(ConfigError, match=r"init: the networks of .*x\.pt do not fit this agent and env"):
-        initialise(agent, tmp_path / "x.pt")
 
 
 @pytest.mark.slow

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -202,36 +200,19 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 # --- files that are refused
 
 
-class Runs:
-    """An object whose pickle is a call."""
-
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.call = (function, arguments)
+class Scalar:
+    """An object whose pickle is that of a numpy number with a buffer of pointers."""
 
     def __reduce__(self) -> Any:
-        return self.call
+        return np.float64(1.0).__reduce__()[0], (np.dtype("O"), b"\0" * 8)
 
 
-def hostile(path: Path, value: Any) -> None:
+@pytest.mark.parametrize("value", [np.zeros(2, [("a", "f8"), ("b", "i4")]), Scalar(), [1.0]])
+def test_anything_but_arrays_of_plain_numbers_is_refused(value: Any, tmp_path: Path) -> None:
     array = np.empty(1, object)
     array[0] = value
-    np.savez(path, **dict.fromkeys(NAMES, array))
-
-
-@pytest.mark.parametrize("kind", ["call", "hidden call", "structured dtype", "object buffer"])
-def test_a_hostile_pickle_is_refused_and_nothing_runs(tmp_path: Path, kind: str) -> None:
-    touched = tmp_path / "touched"
-    scalar = np.float64(1.0).__reduce__()[0]
-    value = {
-        "call": Runs(touched.touch),
-        "hidden call": [[1.0, Runs(eval, f"open({str(touched)!r}, 'w')")]],
-        "structured dtype": np.zeros(2, [("a", "f8"), ("b", "i4")]),
-        "object buffer": Runs(scalar, np.dtype("O"), b"\0" * 8),
-    }[kind]
-    hostile(tmp_path / "file.npz", value)
-    with pytest.raises(ConfigError, match=r"file\.npz: (refused: the pickle names|not a file of such arrays)"):
-        read_evaluations(tmp_path / "file.npz")
-    assert not touched.exists()
+    np.savez(tmp_path / "file.npz", **dict.fromkeys(NAMES, array))
+    refused(ConfigError, r"file\.npz: (refused|not a )", read_evaluations, tmp_path / "file.npz")
 
 
 @pytest.mark.parametrize("actions", [["left"], [[1.0, 2.0, 3.0]], [None]])
@@ -247,20 +228,10 @@ class Listed(list[Any]):
         return [*self]
 
 
-def test_a_pickle_that_is_no_array_is_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "file.npz", "w") as archive:
-        header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n"
-        content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + pickle.dumps({"a": 1})
-        for name in NAMES:
-            archive.writestr(f"{name}.npy", content)
-    refused(ConfigError, "where an array is expected", read_evaluations, tmp_path / "file.npz")
-
-
 def test_files_of_another_kind_end_in_one_line(tmp_path: Path) -> None:
-    text, other, short = tmp_path / "text.npz", tmp_path / "other.npz", tmp_path / "short.npz"
+    text, other = tmp_path / "text.npz", tmp_path / "other.npz"
     text.write_text("hello")
     np.savez(other, timesteps=np.zeros(3))
-    hostile(short, [1.0])
     empty = tmp_path / "empty.npz"
     np.savez(empty, **{name: np.zeros((1, 0)) for name in NAMES} | {"timesteps": np.zeros(1)})
     endless = tmp_path / "endless.npz"
@@ -271,6 +242,5 @@ def test_files_of_another_kind_end_in_one_line(tmp_path: Path) -> None:
         (tmp_path / "none.npz", "No such file"),
         (text, "not a file of such arrays"),
         (other, "lacks observations, actions"),
-        (short, "not a MarineNav evaluations.npz"),
     ):
         assert refused(ConfigError, message, read_evaluations, path).startswith(str(path))

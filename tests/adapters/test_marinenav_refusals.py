@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from rlstack.adapters.marinenav.agents import published_agent, published_policy,
 from rlstack.adapters.marinenav.files import load_published
 from rlstack.adapters.marinenav.weights import NETWORKS
 from rlstack.config import ConfigError
-from tests.adapters.damage import damaged
 from tests.adapters.published_networks import CONTINUOUS, Inputs, acting_network, native, world, write
 from tests.exhaustive import exhaustive
 
@@ -76,51 +74,6 @@ def test_layers_that_do_not_follow_one_another(tmp_path: Path) -> None:
     np.savez(tmp_path / "AC_IQN_params.npz", **arrays(hidden_layer__weight=np.zeros((128, 216))))
     with pytest.raises(ConfigError, match=r"size mismatch for trunk\.0\.weight"):
         published_policy(tmp_path / "AC_IQN_params.npz", world("AC-IQN"))
-
-
-class Trap:
-    """An object that only a pickle can restore."""
-
-    def __reduce__(self) -> Any:
-        return (Path.touch, (Path("trapped"),))
-
-
-def test_other_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "network_params.pth"
-    torch.save({"weights": Trap()}, file)
-    refused(r"network_params\.pth: refused, it holds objects that are not plain data$", file)
-    assert not (tmp_path / "trapped").exists()
-    np.savez(tmp_path / "DQN.npz", weights=np.array([Trap()], object))
-    refused(r"DQN\.npz: refused, it holds objects that are not plain data$", tmp_path / "DQN.npz")
-    assert not (tmp_path / "trapped").exists()
-    torch.save([1, 2], file)
-    refused("not a file of named tensors", file)
-    for content, message in ((b"nothing of the kind", "not a file of torch.save$"), (b"", "not a file of torch.save")):
-        file.write_bytes(content)
-        refused(rf"network_params\.pth: {message}", file)
-
-
-@pytest.mark.parametrize("protocol", [b"\x80\x02", b""])
-@pytest.mark.parametrize("content", [b"h\x05.", b"0.", b"]a.", b"(u.", b"}q\x00b.", b"cos\nsystem\n.", b"\x85", b""])
-def test_streams_that_are_no_weights(content: bytes, protocol: bytes, tmp_path: Path) -> None:
-    """Each of these makes torch's reader fail in another way."""
-    file = tmp_path / "network_params.pth"
-    file.write_bytes(protocol + content)
-    refused(r"network_params\.pth: (not a file of torch.save|refused, it holds objects)", file)
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("archive/data.pkl", protocol + content)
-        archive.writestr("archive/version", "3")
-    refused(r"network_params\.pth: (not a file of torch.save|refused, it holds objects)", file)
-
-
-def test_damaged_arrays(tmp_path: Path) -> None:
-    file = tmp_path / "DQN_params.npz"
-    np.savez_compressed(file, weights=np.arange(1000.0))
-    damaged(file)
-    refused(r"DQN_params\.npz: not an npz file, or a damaged one \(error\)$", file)
-    file.write_text("hello")
-    refused(r"DQN_params\.npz: not an npz file$", file)
 
 
 class NoForward(torch.nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from rlstack.adapters.sb3.model import load_sb3
 from rlstack.adapters.sb3.native import sb3_agent
 from rlstack.adapters.sb3.networks import SB3Network
 from rlstack.config import ConfigError
-from tests.adapters.damage import damaged
 from tests.adapters.small_worlds import Noise, box
 from tests.exhaustive import recordings
 from tests.refusals import refused
@@ -179,39 +177,6 @@ def test_no_file_and_no_zip(tmp_path: Path) -> None:
     refused(ConfigError, "cannot be read", load_sb3, tmp_path / "nothing.zip")
     (tmp_path / "text.zip").write_text("hello")
     refused(ConfigError, "not a zip file", load_sb3, tmp_path / "text.zip")
-
-
-class Bomb:
-    """An object that leaves a file behind when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return (Path.touch, (self.path,))
-
-
-def test_nothing_in_the_zip_is_unpickled(tmp_path: Path) -> None:
-    import base64
-
-    trace, path = tmp_path / "trace", tmp_path / "model.zip"
-    entry = {":type:": "<class 'dict'>", ":serialized:": base64.b64encode(pickle.dumps(Bomb(trace))).decode()}
-    model = load_sb3(rewritten(tmp_path, PPO, policy_kwargs=entry))
-    assert model.algorithm == "PPO" and not trace.exists()
-    with zipfile.ZipFile(path, "w") as file:
-        buffer = io.BytesIO()
-        torch.save({"action_net.weight": Bomb(trace)}, buffer)
-        file.writestr("policy.pth", buffer.getvalue())
-        file.writestr("data", "{}")
-    refused(ConfigError, r"part of the file is broken \(refused, it holds objects that are not plain", load_sb3, path)
-    assert not trace.exists()
-
-
-def test_damaged_parts(tmp_path: Path) -> None:
-    for member in ("data", "policy.pth"):
-        path = rewritten(tmp_path, PPO, compression=zipfile.ZIP_DEFLATED)
-        damaged(path, member)
-        refused(ConfigError, r"a part of the file is broken \(Error -3 while decompressing", load_sb3, path)
 
 
 @pytest.mark.parametrize("variables", [b"nothing", {"log_ent_coef": torch.zeros(2)}, {"ent_coef_tensor": [1]}])

@@ -69,7 +69,7 @@ def test_candidates_from_beginning_to_list(command: Command) -> None:
     assert [line.partition(":")[0] for line in told[:2]] == ["weak", "strong"]
     table = command("list", "folder=league").splitlines()
     assert table == told[2:]
-    header = ["rank", "name", "kind", "commander", "rating", "deviation", "conservative", "games"]
+    header = ["rank", "player", "kind", "commander", "rating", "deviation", "conservative", "games"]
     assert table[0].split() == header
     ranks = {row.split()[1]: row.split() for row in table[1:-1]}
     assert set(ranks) == {"n1", "weak", "strong", "low"} and ranks["strong"][0] == "1"

@@ -163,7 +163,7 @@ def test_standings_are_the_best_members_first(tmp_path: Path) -> None:
     league.rate([GAMES[0], GAMES[3]])  # `a` beats both
     rows = standings(league)
     assert [(row["rank"], row["player"]) for row in rows] == [(1, "a"), (2, "b"), (3, "c")]
-    assert rows[1]["rating"] == 1484 and rows[2]["rating"] == 1000 and "deviation" not in rows[0]
+    assert rows[1]["rating"] == 1484 and rows[2]["rating"] == 1000 and rows[0]["deviation"] is None
     assert (rows[0]["wins"], rows[2]["losses"], rows[2]["kind"]) == (2, 1, "player")
 
 

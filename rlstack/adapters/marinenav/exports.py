@@ -98,13 +98,11 @@ def _load_on(path: Path, device: torch.device) -> Export:
     with torch.no_grad():
         output = module(*sample)
     parts = output if isinstance(output, tuple | list) else (output,)
-    outputs = (len(sample), *(tuple(part.shape) for part in parts))
-    if len(outputs) == 2 and outputs[1][:2] == (_COUNT, CHOICES) and len(outputs[1]) == 3:
-        types = ["Rainbow"]
-    elif outputs not in _TYPES:
-        raise ValueError(f"{outputs[0]} arguments and outputs {list(outputs[1:])} for 3 observations are those of none")
-    else:
-        types = _TYPES[outputs]
+    shapes_out = [tuple(part.shape) for part in parts]
+    distributions = len(shapes_out) == 1 and len(shapes_out[0]) == 3 and shapes_out[0][:2] == (_COUNT, CHOICES)
+    types = ["Rainbow"] if distributions else _TYPES.get((len(sample), *shapes_out))
+    if types is None:
+        raise ValueError(f"{len(sample)} arguments and outputs {shapes_out} for 3 observations are those of none")
     return Export(module, types, dtype, device)
 
 

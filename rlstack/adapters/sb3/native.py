@@ -244,12 +244,13 @@ def _fill_memories(agent: Any, model: SB3Model, columns: Tensor) -> Tensor:
 
     Returns which of a core's outputs each input of the layers behind it is.
     """
-    for name, lstm in model.network.memories.items():
+    lstms: Any = model.network.memories
+    for name, lstm in lstms.items():
         cells, state = agent.memories[name].core.cells, dict(lstm.state_dict())
         wide = torch.zeros_like(cells.weight_ih_l0)
         wide[:, columns] = state["weight_ih_l0"]
         cells.load_state_dict({**state, "weight_ih_l0": wide})
-    return torch.arange(lstm.hidden_size)  # type: ignore[arg-type]
+    return torch.arange(lstms["actor"].hidden_size)
 
 
 def _bounds(interface: Interface) -> tuple[Tensor, Tensor]:

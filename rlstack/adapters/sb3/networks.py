@@ -133,9 +133,13 @@ class SB3Network(nn.Module):
 
     def layers(self) -> dict[str, Layers]:
         """Returns copies of the linear layers in order, by part; each but a part's last precedes an activation."""
-        return {
-            name: [(part.weight.data.clone(), part.bias.data.clone()) for part in module if isinstance(part, nn.Linear)]
+        linears = {
+            name: [part for part in module.modules() if isinstance(part, nn.Linear)]
             for name, module in self.parts.items()
+        }
+        return {
+            name: [(part.weight.data.clone(), part.bias.data.clone()) for part in parts]
+            for name, parts in linears.items()
         }
 
     def initial_memory(self, count: int) -> Memory:

@@ -43,11 +43,8 @@ def test_a_replay_is_the_recording(recorded: EchelonRecording, tmp_path: Path) -
     for cloud, cloud_before in zip(one.smoke, other.smoke, strict=True):
         np.testing.assert_array_equal(cloud, cloud_before)
     for flight, before in zip(one.flights, other.flights, strict=True):
-        assert (flight.number, flight.weapon, flight.owner, flight.target) == (
-            *(before.number, before.weapon, before.owner, before.target),
-        )
-        np.testing.assert_array_equal(flight.ticks, before.ticks)
-        np.testing.assert_array_equal(flight.places, before.places)
+        for name, value in vars(before).items():
+            np.testing.assert_array_equal(getattr(flight, name), value, err_msg=name)
     refused(ValueError, r"the ending of a replay is \.json", recorded.save_replay, tmp_path / "one.npz")
 
 
@@ -57,13 +54,8 @@ def test_the_documented_entries_are_there(document: dict[str, Any]) -> None:
     assert len(document["frames"]) == DECISIONS + 1 and frame["tick"] == 5 * DECISIONS and frame["t"] == DECISIONS / 4
     assert set(frame["objective"]) == {"center", "radius", "score", "to_win", "control"}
     heavy = document["frames"][0]["mechs"]["red_0"]
-    assert (heavy["team"], heavy["class"], heavy["hp"], heavy["hp_max"], heavy["heat_cap"]) == (
-        "red",
-        "heavy",
-        200,
-        200,
-        130,
-    )
+    named = {"team": "red", "class": "heavy", "hp": 200, "hp_max": 200, "heat_cap": 130}
+    assert {name: heavy[name] for name in named} == named
     assert heavy["heat"] == 120 and heavy["alive"] and not heavy["fallen"] and not heavy["shutdown"]
     painted = [mech["painted_time"] for frame in document["frames"] for mech in frame["mechs"].values()]
     assert 0 < max(painted) <= 5.0
@@ -74,23 +66,15 @@ def test_the_documented_entries_are_there(document: dict[str, Any]) -> None:
 
 
 def set_in(path: str, value: Any) -> Any:
-    """Changes one entry, found by its keys."""
+    """Returns a function that changes one entry, found by its keys; ... removes it."""
 
     def change(document: Any) -> None:
         *keys, last = [int(key) if key.isdigit() else key for key in path.split("/")]
         for key in keys:
             document = document[key]
         document[last] = value
-
-    return change
-
-
-def without(path: str) -> Any:
-    def change(document: Any) -> None:
-        *keys, last = [int(key) if key.isdigit() else key for key in path.split("/")]
-        for key in keys:
-            document = document[key]
-        del document[last]
+        if value is ...:
+            del document[last]
 
     return change
 
@@ -103,17 +87,14 @@ def without(path: str) -> Any:
         (set_in("players", ["one"]), r"players \['one'\] are not two names"),
         (set_in("frames", []), "a replay needs at least one"),
         (set_in("frames/3/tick", 2), "tick does not ascend"),
-        (
-            set_in("frames/3/mechs/blue_0/pos", [1, 2]),
-            "position holds something else than numbers, or rows of different",
-        ),
+        (set_in("frames/3/mechs/blue_0/pos", [1, 2]), "position holds .*rows of different"),
         (set_in("frames/3/mechs/blue_0/heat", "hot"), "heat holds something else than numbers"),
         (set_in("frames/3/mechs/blue_0/heat", None), "heat holds (something|numbers that are not finite)"),
         (set_in("frames/3/mechs/blue_0/target", "red_9"), "target 'red_9' is not a mech of this match"),
-        (without("frames/3/mechs/blue_0"), "frame 3 has other mechs than the first"),
-        (without("frames/3/mechs/blue_0/yaw"), "not a whole replay, 'yaw' is missing"),
-        (without("frames/3/objective"), "not a whole replay, 'objective' is missing"),
-        (without("world/heights"), "not a whole replay, 'heights' is missing"),
+        (set_in("frames/3/mechs/blue_0", ...), "frame 3 has other mechs than the first"),
+        (set_in("frames/3/mechs/blue_0/yaw", ...), "not a whole replay, 'yaw' is missing"),
+        (set_in("frames/3/objective", ...), "not a whole replay, 'objective' is missing"),
+        (set_in("world/heights", ...), "not a whole replay, 'heights' is missing"),
         (set_in("world/heights", [[0] * 64] * 63), r"world.heights has the shape \[63, 64\], expected \[64, 64\]"),
         (set_in("world/terrain", [[9] * 64] * 64), "world.terrain holds numbers that are not within 0 to 4"),
         (set_in("frames/3/events", [{"tick": 1, "type": "dance"}]), "event of the unknown type 'dance'"),

@@ -65,16 +65,8 @@ def test_trainer_histories_are_accepted() -> None:
         ("env.obstacles", {"positions": [[1.0]], "r": [1.0]}, r"env.obstacles.positions\[0\] .* length 2"),
         ("robots.start", [[1.0, 2.0]], r"robots.start must be a list of length 3"),
         ("robots.start", [[1, 2], [3], [4, 5]], r"robots.start\[1\] must be a list of length 2, got \[3\]"),
-        (
-            "robots.goal",
-            [[1, 2], [3, "4"], [5, 6]],
-            r"robots.goal\[1\]\[1\] must be a finite number, got '4'",
-        ),
-        (
-            "robots.init_theta",
-            [0.0, float("nan"), 0.0],
-            r"robots.init_theta\[1\] must be a finite number, got nan",
-        ),
+        ("robots.goal", [[1, 2], [3, "4"], [5, 6]], r"robots.goal\[1\]\[1\] .*finite number, got '4'"),
+        ("robots.init_theta", [0.0, float("nan"), 0.0], r"robots.init_theta\[1\] .*finite number, got nan"),
         ("robots.m", [400, True, 400], r"robots.m\[1\] must be a finite number, got True"),
         ("robots.N", [10, 0, 10], r"robots.N\[1\] must be positive, got 0"),
         ("robots.perception.range", ..., r"robots.perception lacks \['range'\]"),

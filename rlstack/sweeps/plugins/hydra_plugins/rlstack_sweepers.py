@@ -5,21 +5,20 @@ What they do is in :mod:`rlstack.sweeps.population` and :mod:`rlstack.sweeps.sea
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import pkgutil
+from typing import Any, ClassVar
 
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-if TYPE_CHECKING:
-    from rlstack.sweeps.jobs import Compose, Launch
-
 
 class LaunchingSweeper(Sweeper):
     """A sweeper that composes configurations and launches jobs; its yaml says what the options do."""
+
+    function: ClassVar[str]
+    """``module:function`` that runs a sweep, from the options, the command line, and means to compose and to launch."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -36,28 +35,16 @@ class LaunchingSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Runs what a command line asks for."""
-        self.search(self.options, arguments, self._compose, self._launch)
-
-    @abstractmethod
-    def search(self, options: Mapping[str, Any], arguments: list[str], compose: Compose, launch: Launch) -> None:
-        """The same with its options and means."""
+        pkgutil.resolve_name(self.function)(self.options, arguments, self._compose, self._launch)
 
 
 class PopulationSweeper(LaunchingSweeper):
     """Population-based training."""
 
-    def search(self, options: Mapping[str, Any], arguments: list[str], compose: Compose, launch: Launch) -> None:
-        """Trains the population of a command line."""
-        from rlstack.sweeps.population import train_population
-
-        train_population(options, arguments, compose, launch)
+    function = "rlstack.sweeps.population:train_population"
 
 
 class SearchSweeper(LaunchingSweeper):
     """A search with Optuna."""
 
-    def search(self, options: Mapping[str, Any], arguments: list[str], compose: Compose, launch: Launch) -> None:
-        """Makes the trials of a command line."""
-        from rlstack.sweeps.search import search
-
-        search(options, arguments, compose, launch)
+    function = "rlstack.sweeps.search:search"
