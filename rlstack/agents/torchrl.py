@@ -34,8 +34,7 @@ from rlstack.envs.named import imported
 from rlstack.envs.waiting import shuffled
 from rlstack.losses.advantage import normalized
 from rlstack.networks.distributions import full_precision
-from rlstack.networks.renormalized import renormalized
-from rlstack.networks.values import ActionValue, StateNetwork
+from rlstack.networks.values import ActionValue, StateNetwork, renormalized
 
 from .base import Agent, Policy, exploring
 from .choosing import greedy
@@ -232,7 +231,7 @@ class AroundLoss(Agent):
         """Returns a network of the kind in ``c``, on observations (and actions if it evaluates them); or the user's."""
         hidden, choices = c.hidden or self.config.hidden, self.interface.choices
         outputs = choices[0] if choices else self.interface.action.shape[-1]
-        options = {"activation": self.config.activation, "layer_norm": c.layer_norm}
+        options: Any = {"activation": self.config.activation, "layer_norm": c.layer_norm}
         if c.kind in ("action_value", "action_values") and (c.kind == "action_values") is not bool(choices):
             told = "kind action_value is for continuous actions, action_values for choices"
             raise ConfigError(f"agent.networks.{name}: {told}")
@@ -248,17 +247,19 @@ class AroundLoss(Agent):
         if c.kind == "value":
             return ValueOperator(network, ["observation"], [c.out_key or "state_value"])
         if c.kind == "action_values":
-            keys = {"in_keys": ["observation"], "action_mask_key": MASK if self.interface.masked else None}
-            return QValueActor(network, spec=self.action_spec, action_space="categorical", **keys)
+            mask, spec = MASK if self.interface.masked else None, self.action_spec
+            return QValueActor(
+                network, in_keys=["observation"], spec=spec, action_space="categorical", action_mask_key=mask
+            )
         if c.kind == "deterministic":
             return TensorDictModule(nn.Sequential(network, nn.Tanh()), ["observation"], ["action"])
-        # Keeps distributions and their log probabilities out of low precision.
-        network.register_forward_hook(lambda _network, _inputs, output: full_precision(output))
-        keys, kind, numbers = ["logits"], torch.distributions.Categorical, network
-        if not choices:
-            keys, kind, numbers = ["loc", "scale"], TanhNormal, nn.Sequential(network, NormalParamExtractor())
+        network.register_forward_hook(_in_full_precision)
+        numbers, keys, kind = network, ["logits"], torch.distributions.Categorical
         given: Any = keys
-        if self.interface.masked:
+        if not choices:
+            numbers, given, kind = nn.Sequential(network, NormalParamExtractor()), ["loc", "scale"], TanhNormal
+            keys = given
+        elif self.interface.masked:
             given, kind = {"logits": "logits", "mask": MASK}, MaskedCategorical
         return ProbabilisticActor(
             TensorDictModule(numbers, ["observation"], keys),
@@ -554,6 +555,11 @@ class OnPolicyTorchRL(AroundLoss, FromRollouts):
 
     def expected_updates(self) -> float:
         return self.total_frames * self.config.epochs / self.config.minibatch_size
+
+
+def _in_full_precision(network: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    """A hook that keeps distributions and their log probabilities out of low precision."""
+    return full_precision(output)
 
 
 def _brief(error: Exception) -> str:
