@@ -227,7 +227,7 @@ class HydraCommand:
         except (*USER_ERRORS, RunError):
             raise
         except (Exception, SystemExit):
-            from rlstack.training.failures import environment_errors  # torch takes seconds to import
+            from rlstack.training.summary import environment_errors  # torch takes seconds to import
 
             with environment_errors(cfg.get("env")):
                 raise

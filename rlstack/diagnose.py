@@ -98,7 +98,7 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> MeasuredTraining:
 
     from rlstack.diagnostics.measuring import DeviceClock, MeasuredTraining
     from rlstack.runs.worlds import choose_device, with_defaults
-    from rlstack.training.self_check import check_buildable, few_worlds
+    from rlstack.training.preflight import check_buildable, few_worlds
 
     training = replace(training, env=with_defaults(training.env))
     device = choose_device(training.device)

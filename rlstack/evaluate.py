@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, Interval, build, load_group
 from rlstack.config.overrides import given_keys
-from rlstack.training.trained import TrainedRun
+from rlstack.training.run import TrainedRun
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     import torch
@@ -138,7 +138,7 @@ def run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
     from rlstack import envs
     from rlstack.evaluation.evaluator import as_evaluated
     from rlstack.runs.worlds import choose_device
-    from rlstack.training.memory import check_fits, episodes_of
+    from rlstack.training.preflight import check_fits, episodes_of
     from rlstack.training.recorded import check_target
 
     check_target(config.transitions)

@@ -15,8 +15,7 @@ from rlstack.runs.run_directory import RunDirectory, named
 from rlstack.training import run as runs
 from rlstack.training.config import RESUMABLE, ObjectiveConfig, TrainConfig, is_resumable, with_length
 from rlstack.training.hooks import Hook
-from rlstack.training.run import debugged, run_name
-from rlstack.training.trained import TrainedRun
+from rlstack.training.run import TrainedRun, debugged, run_name
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from rlstack.agents import Agent
@@ -81,7 +80,7 @@ class _Callbacks(Hook):
 
     def on_batch(self, training: Training, batch: Any, metrics: Mapping[str, Any]) -> None:
         if self._on_batch is not None and training.ranks.any(
-            _ends(self._on_batch, training, {**training.monitor.metrics(), **metrics})
+            _ends(self._on_batch, training, {**training.metrics(), **metrics})
         ):
             training.finish()
 

@@ -35,8 +35,8 @@ from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, write_chec
 from rlstack.runs.loading import initialise
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
-from rlstack.training.demonstrations import read_demonstrations
 from rlstack.training.loggers import CsvSink
+from rlstack.training.recorded import read_demonstrations
 from tests.adapters.small_worlds import Noise, box
 from tests.agents.small_agents import Detour, sequences, small
 from tests.damage import bad_arrays, bad_bytes, bad_json, bad_tensors, bad_zip, profile
@@ -122,7 +122,7 @@ def fought(folder: Path) -> Path:
 
 
 def demonstrated(folder: Path) -> Path:
-    from rlstack.training.demonstrations import save_demonstrations
+    from rlstack.training.recorded import save_demonstrations
 
     save_demonstrations(folder / "episodes.npz", sequences(5))
     return folder / "episodes.npz"

@@ -32,7 +32,7 @@ from rlstack.config.overrides import assign_again, readable
 from rlstack.help import COMMANDS
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import read_metrics
-from rlstack.training.trained import TrainedRun
+from rlstack.training.run import TrainedRun
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
@@ -279,7 +279,7 @@ def test_letters_beyond_ascii_need_no_quotes_on_a_command_line() -> None:
     ("given", "kept"),
     [
         *((np.float32(0.5), 0.5), (np.int64(3), 3), (torch.tensor([1, 2]), [1, 2]), ((1, 2), [1, 2])),
-        *((Path("a b"), "a b"), (torch.device("cpu"), "cpu"), (TrainedRun, "rlstack.training.trained:TrainedRun")),
+        *((Path("a b"), "a b"), (torch.device("cpu"), "cpu"), (TrainedRun, "rlstack.training.run:TrainedRun")),
     ],
     ids=repr,
 )

@@ -23,9 +23,8 @@ from rlstack.config.typed import resolve
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.train import main
 from rlstack.training.config import TrainConfig
-from rlstack.training.failures import told_in_one_line
 from rlstack.training.run import debugged, run_name
-from rlstack.training.summary import where_things_are
+from rlstack.training.summary import one_line_errors, where_things_are
 from tests.conftest import Ended
 from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
@@ -256,7 +255,7 @@ def test_a_run_of_a_league_continues_by_the_command_that_adds_it(
     assert f"rlstack train resume={tmp_path} total" in where_things_are(RunDirectory(tmp_path), ended, 1000)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "checkpoint_000000001000.pt").touch()
-    with pytest.raises(RunError, match="continue with: rlstack league train "), told_in_one_line(tmp_path):
+    with pytest.raises(RunError, match="continue with: rlstack league train "), one_line_errors(tmp_path):
         raise MemoryError
 
 

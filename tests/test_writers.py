@@ -27,8 +27,8 @@ from rlstack.play.ratings import rating_system
 from rlstack.play.results import save_curves, write_csv
 from rlstack.runs.checkpoint import CheckpointStore, read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
-from rlstack.training.demonstrations import save_demonstrations
 from rlstack.training.loggers import CsvSink
+from rlstack.training.recorded import save_demonstrations
 from tests.adapters.published_networks import acting_network
 from tests.envs.echelon.episodes import fight
 from tests.exhaustive import exhaustive

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from rlstack.training.environment import machine
-from rlstack.training.hardware import GpuWatch, Hardware
 from rlstack.training.loggers import CsvSink
+from rlstack.training.monitor import GpuWatch, Hardware
 
 _ROUNDS, _CALLS = 7, 200
 

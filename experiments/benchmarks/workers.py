@@ -24,7 +24,7 @@ from rlstack.config import build, conf_dir, to_plain
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
-from rlstack.training.remote import start_collector
+from rlstack.training.workers import start_collector
 
 from .speed import circumstances
 
@@ -67,7 +67,7 @@ def collecting(collector: str, *overrides: str) -> Iterator[Iterator[Any]]:
         options += ["total_frames=1_000_000", "eval.every=1_000_000", "checkpoint.every=1_000_000"]
         plain = to_plain(compose("train", [*options, *overrides]))
         run = Training(build(TrainConfig, plain), RunDirectory.create(Path(folder) / "run", "test", 9), plain)
-        made = start_collector(run.config, run.env, run.agent, None, {}, None)
+        made = start_collector(run.config, run.env, run.agent, [], {}, None)
         with closing(run.env):
             yield iter(made)
             made.shutdown(close_env=False)

@@ -448,7 +448,7 @@ class Agent(ABC):
         """Returns the class that a configuration asks for: this one, or another one of the same algorithm."""
         return cls
 
-    ACTIONS: ClassVar[tuple[str, ...]]
+    ACTIONS: tuple[str, ...]
     """The kinds of action that the algorithm takes, see :attr:`Interface.kind`."""
 
     @classmethod

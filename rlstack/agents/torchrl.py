@@ -231,7 +231,7 @@ class AroundLoss(Agent):
         """Returns a network of the kind in ``c``, on observations (and actions if it evaluates them); or the user's."""
         hidden, choices = c.hidden or self.config.hidden, self.interface.choices
         outputs = choices[0] if choices else self.interface.action.shape[-1]
-        options: Any = {"activation": self.config.activation, "layer_norm": c.layer_norm}
+        options: dict[str, Any] = {"activation": self.config.activation, "layer_norm": c.layer_norm}
         if c.kind in ("action_value", "action_values") and (c.kind == "action_values") is not bool(choices):
             told = "kind action_value is for continuous actions, action_values for choices"
             raise ConfigError(f"agent.networks.{name}: {told}")
@@ -247,10 +247,9 @@ class AroundLoss(Agent):
         if c.kind == "value":
             return ValueOperator(network, ["observation"], [c.out_key or "state_value"])
         if c.kind == "action_values":
-            mask, spec = MASK if self.interface.masked else None, self.action_spec
-            return QValueActor(
-                network, in_keys=["observation"], spec=spec, action_space="categorical", action_mask_key=mask
-            )
+            mask = MASK if self.interface.masked else None
+            reads: dict[str, Any] = {"in_keys": ["observation"], "action_mask_key": mask}
+            return QValueActor(network, spec=self.action_spec, action_space="categorical", **reads)
         if c.kind == "deterministic":
             return TensorDictModule(nn.Sequential(network, nn.Tanh()), ["observation"], ["action"])
         network.register_forward_hook(_in_full_precision)

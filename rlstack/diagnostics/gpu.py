@@ -14,7 +14,7 @@ import torch
 
 from rlstack.data.collector import make_collector
 from rlstack.envs.extras import needs
-from rlstack.training.hardware import GpuWatch
+from rlstack.training.monitor import GpuWatch
 
 from .measuring import MeasuredTraining
 from .training import summary, timed_run

@@ -29,6 +29,7 @@ from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
 from rlstack.training.loop import Training
+from rlstack.training.monitor import Monitor
 from rlstack.training.progress import Progress
 
 from .measuring import MeasuredTraining, over_threads, repeat
@@ -317,7 +318,7 @@ def _watch_iteration(sections: Sections, training: Training) -> None:
     sections.watch_named("rlstack.data.collector:stack_steps", "store", whole=True)
     sections.watch_named("rlstack.data.collector:LeanCollector.rollout", "store")
     for name in ("observe", "metrics"):
-        sections.watch(training.monitor, name, "log", whole=True)
+        sections.watch(training.hook(Monitor), name, "log", whole=True)
     sections.watch(MetricLogger, "log", "log", whole=True)
     sections.watch(Progress, "update", "log", whole=True)
 

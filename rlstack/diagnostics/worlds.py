@@ -11,8 +11,8 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
 from rlstack.agents import Interface
-from rlstack.training.hardware import resident_bytes
-from rlstack.training.memory import free_bytes
+from rlstack.training.monitor import resident_bytes
+from rlstack.training.preflight import free_bytes
 
 from .measuring import MeasuredTraining, over_threads, percentiles, repeat
 

@@ -1,9 +1,13 @@
-"""Decides which parts of a run are compiled or recorded as CUDA graphs (options ``compile`` and ``cudagraphs``).
+"""Decides what is compiled, recorded as CUDA graphs (``compile``, ``cudagraphs``), and deterministic on a GPU.
 
 On a GPU ``auto`` compiles worlds, policy and losses, and records steps and learning, which call what is compiled. On a
 CPU a step of a small network gains about half a millisecond, and compiling takes from half a minute to some minutes;
 there ``auto`` compiles the update of runs with :data:`LONG` updates or more, and the worlds if ``env.compiled`` is set.
 It decides by numbers of the configuration alone: by a clock, two runs of one seed would differ by rounding.
+
+The option ``deterministic`` makes a GPU take only algorithms that give the same bits every time; on a CPU the order of
+sums does not depend on chance. ``auto`` is on unless a network convolves: the deterministic convolutions of cuDNN may
+be much slower than the fastest ones, while other networks only need a few kernels more.
 """
 
 from __future__ import annotations
@@ -13,8 +17,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Literal
 
 import torch
+from torch import nn
 
 from rlstack import envs
 from rlstack.agents import Agent
@@ -23,7 +29,7 @@ from rlstack.data.graphs import GRAPHS
 from rlstack.runs.worlds import choose_device
 
 from .config import TrainConfig
-from .remote import worlds_here
+from .workers import worlds_here
 
 LONG = 200_000
 """Number of updates from which ``auto`` compiles on a CPU: about three times as many as repay the compiler's time."""
@@ -123,3 +129,42 @@ def keep_compiled_code() -> None:
     except OSError:
         return  # torch's own choice, in the folder for temporary files
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+
+
+# -- determinism -----------------------------------------------------------------------------------------------------
+
+Wanted = bool | Literal["auto"]
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def prepare_cublas(wanted: Wanted) -> None:
+    """Sets the workspace of cuBLAS, which is read when CUDA starts, unless the user has."""
+    if wanted is not False:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+def is_deterministic(wanted: Wanted, agent: Agent) -> bool | None:
+    """Returns the option with ``auto`` resolved for an agent; None on a CPU."""
+    if agent.device.type != "cuda":
+        return None
+    modules = (module for network in agent.networks.values() for module in network.modules())
+    return wanted if wanted != "auto" else not any(isinstance(module, _CONVOLUTIONS) for module in modules)
+
+
+def describe_determinism(wanted: Wanted, agent: Agent) -> str | None:
+    """Returns the same in words, with the reason."""
+    if (taken := is_deterministic(wanted, agent)) is None:
+        return None
+    why = f" (auto: {'no network convolves' if taken else 'deterministic convolutions are slow'})"
+    return ("yes" if taken else "no") + (why if wanted == "auto" else "")
+
+
+def set_determinism(wanted: Wanted, agent: Agent) -> None:
+    """Lets torch take deterministic algorithms on a GPU.
+
+    An operation without one then raises a ``RuntimeError`` that names it, or with ``auto`` warns.
+    """
+    if (taken := is_deterministic(wanted, agent)) is not None:
+        torch.use_deterministic_algorithms(taken, warn_only=wanted == "auto")
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nobody reads it
+        torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark and not taken

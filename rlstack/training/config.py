@@ -157,7 +157,7 @@ class EvalConfig:
 
     Attributes:
         every: frames between evaluations, see :data:`Often`; None: a tenth of the run, if they take little of its time,
-            see :class:`rlstack.training.monitor.EvaluationTime`.
+            see :class:`rlstack.training.evaluations.Evaluations`.
         episodes: number of episodes per level, or in all for worlds without levels.
         seed: seed of the fixed evaluation episodes.
         max_steps: number of steps after which an unfinished episode is scored as it stands; None: the world's limit.
@@ -257,7 +257,7 @@ class TrainConfig:
     """The configuration of one run. The agent's and the world's own types check ``agent`` and ``env``.
 
     :mod:`rlstack.training.acceleration` describes ``compile`` and ``cudagraphs``,
-    :mod:`rlstack.training.determinism` ``deterministic``.
+    :mod:`rlstack.training.acceleration` ``deterministic``.
     ``init`` names a checkpoint; a new run starts from the networks of its agent. ``data`` names the data that an
     offline run learns from (:mod:`rlstack.training.offline`). Without a ``curriculum`` the world keeps its options.
     ``debug`` is a number of frames, or True for the usual number; see :func:`rlstack.train.debugged`. The run stops at

@@ -57,6 +57,7 @@ class Ranks:
 
     def __init__(self, index: int = 0, count: int = 1) -> None:
         self.index, self.count = index, count
+        self._attached = count == 1
 
     @property
     def first(self) -> bool:
@@ -135,14 +136,15 @@ class Ranks:
         return seed if self.first else int(np.random.SeedSequence((seed, self.index)).generate_state(1)[0])
 
     def attach(self, agent: Agent, seed: int | None) -> None:
-        """Lets the agents of all ranks learn together from now on.
+        """Lets the agents of all ranks learn together from now on; does nothing if they do already.
 
         Args:
             seed: seed of a new run, in which all take the first rank's networks and each draws its own random numbers.
                 None for a resumed run, whose ranks have loaded their states.
         """
-        if self.count == 1:
+        if self._attached:
             return
+        self._attached = True
         networks = [*agent.networks.values(), *(target.network for target in agent.targets.values())]
         if seed is not None:
             for value in [value for network in networks for value in network.state_dict().values()]:

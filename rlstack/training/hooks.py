@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:  # commands import hooks before torch, which takes seconds
     from tensordict import TensorDictBase
@@ -12,7 +12,9 @@ if TYPE_CHECKING:  # commands import hooks before torch, which takes seconds
     from rlstack.evaluation.evaluator import Evaluation
 
     from .loop import Training
-    from .notices import Notices
+
+
+AnyHook = TypeVar("AnyHook", bound="Hook")
 
 
 class DropBatch(Exception):
@@ -55,6 +57,10 @@ class Hook:
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
         """Called after the agent has learned from a batch ``[W, T]``; may raise :class:`DropBatch`."""
 
+    def on_progress(self, training: Training) -> Mapping[str, Any]:
+        """Returns metrics since the last log line for the display, which changes more often."""
+        return {}
+
     def on_log(self, training: Training) -> Mapping[str, Any]:
         """Returns metrics ``group/name`` to add to a log line."""
         return {}
@@ -91,18 +97,3 @@ class Hook:
 
     def load_state_dict(self, state: Any) -> None:
         """Restores :meth:`state_dict`."""
-
-
-class NoticesHook(Hook):
-    """Sends a notice of every new best evaluation, and of the end."""
-
-    def __init__(self, notices: Notices) -> None:
-        self._notices = notices
-
-    def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
-        if is_best:
-            self._notices.tell(f"new best at {training.frames:,} frames: {evaluation.in_words()}")
-
-    def on_end(self, training: Training) -> None:
-        if training.evaluation is not None:
-            self._notices.tell(f"ended at {training.frames:,} frames: {training.evaluation.in_words()}")

@@ -12,48 +12,36 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from torchrl.envs import EnvBase
 
 from rlstack.agents import build_agent
 from rlstack.agents.optimizer import decided
 from rlstack.config import ConfigError
 from rlstack.config.options import renewed
 from rlstack.config.overrides import given_overrides
-from rlstack.config.rooms import registered, target
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs import world_hooks
 from rlstack.envs.compilation import telling, under_way
 from rlstack.envs.working import Work, following
 from rlstack.envs.world import hooks_of
-from rlstack.evaluation.evaluator import Evaluation, evaluate
+from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.checkpoint import state_digest
 from rlstack.runs.loading import MISFITS, brief, initialise, unfinished
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import restore_rng, rng_state, seed_everything
-from rlstack.runs.worlds import choose_device, world_options
+from rlstack.runs.worlds import choose_device
 
-from .acceleration import Acceleration
+from .acceleration import Acceleration, set_determinism
 from .config import TrainConfig, differing, is_resumable
-from .curriculum import Curriculum
-from .determinism import apply
 from .distributed import Ranks
-from .guard import Guard
-from .hardware import Hardware
-from .hooks import DropBatch, Hook
-from .imitation import Imitation
-from .interrupt import Interrupted, Interrupts
+from .evaluations import EvaluationLeftOut
+from .hooks import AnyHook, DropBatch, Hook
+from .interrupt import Interrupted
 from .loggers import MetricLogger
-from .monitor import Clock, EvaluationLeftOut, EvaluationTime, Monitor, count_frames, is_due
+from .monitor import Clock, count_frames, is_due
+from .parts import hooks_of_run
 from .progress import Progress
-from .remote import build_worlds, remote, start_collector, worlds_here
-from .self_check import BatchChecks
 from .summary import league_command, resume_command
-
-OWN_STATE = (
-    *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
-    *("monitor", "curriculum", "imitated", "guard"),
-)
-"""Entries of a checkpoint that a user's hook must not take as its name."""
+from .workers import build_worlds, remote, start_collector, worlds_here
 
 
 class Training:
@@ -101,7 +89,7 @@ class Training:
         self.env = build_worlds(config, worlds_device, self.acceleration.world)
         self.ranks.place(self.env, config.seed)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
-        apply(config.deterministic, self.agent)
+        set_determinism(config.deterministic, self.agent)
         self.acceleration.apply(self.agent)
         self.last_frame = min(config.total_frames, config.until or config.total_frames)
         self.frames = self.previous = 0
@@ -113,24 +101,8 @@ class Training:
         self._pending_rng: dict[str, Any] | None = None
         self._worlds: list[dict[str, Any]] | None = None  # states that workers resume from
         self._prepared = False
-        self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
-        self.monitor, self.imitation = Monitor(config.cudagraphs is not False), Imitation(config)
-        found = [
-            Interrupts(self.ranks),
-            Hardware(self.device),
-            self.imitation,
-            BatchChecks() if config.debug else None,
-            Guard(config.guard, self.agent, run.path, self.ranks.seed(config.seed), config.collector.count),
-            self.monitor,
-            self.curriculum,
-            *(target(name)(self) for name in registered("HOOKS").values()),
-            *hooks,
-            EvaluationTime(),
-        ]
-        self.hooks = [hook for hook in found if hook is not None]
-        names = [*OWN_STATE, *(hook.name for hook in hooks if hook.name)]
-        if twice := [name for index, name in enumerate(names) if name in names[:index]]:
-            raise ValueError(f"hooks: the name {twice[0]!r} is taken")
+        self.hooks = hooks_of_run(self, hooks)
+        self._open = list(self.hooks)  # hooks that have not been closed
 
     def begin(self) -> None:
         """Loads the networks that ``init`` names into the agent of a new run.
@@ -152,9 +124,13 @@ class Training:
             self._prepared = True
 
     def close(self) -> None:
-        """Closes the worlds of the run, and those of an expert."""
-        self.imitation.close()
+        """Closes the worlds of the run, and what hooks hold."""
+        self._close_hooks()
         self.env.close(raise_if_closed=False)
+
+    def _close_hooks(self) -> None:
+        while self._open:
+            self._open.pop().close()
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -170,8 +146,8 @@ class Training:
             for batch in self._batches(self.collector):
                 sequences = flatten_agents(batch, self.agent.interface.group)
                 self.previous = self.frames
-                (found,) = self.ranks.sum(self._count(batch, sequences))
-                self.frames += int(found)
+                (count,) = self.ranks.sum(self._count(batch, sequences))
+                self.frames += int(count)
                 try:
                     self._call("on_collected", batch, sequences)
                     metrics = self.agent.learn(sequences, self.frames)
@@ -188,7 +164,7 @@ class Training:
         """Logs, evaluates and saves after a batch, as far as they are due."""
         self.clock.read()
         if self.progress.due:
-            self.progress.update(self.frames, {**self.monitor.metrics(), **self._updates()})
+            self.progress.update(self.frames, {**self.metrics(), **self._updates()})
         if self.due(self.config.log_every):
             row = self._updates() | self.agent.schedule_metrics()
             for hook in self.hooks:
@@ -218,9 +194,7 @@ class Training:
         c = self.config
         self.clock.start(self.frames)
         with ExitStack() as stack:
-            self.collector = start_collector(
-                c, self.env, self.agent, self.curriculum, self.acceleration.world, self._worlds
-            )
+            self.collector = start_collector(c, self.env, self.agent, self.hooks, self.acceleration.world, self._worlds)
             stack.callback(self.collector.shutdown, close_env=False)
             if self._pending_rng is not None:  # last, since building a collector may draw random numbers
                 restore_rng(self._pending_rng)
@@ -235,11 +209,9 @@ class Training:
                 self.event(note)
             stack.enter_context(telling(self.event))
             stack.enter_context(following(self.progress.work))
-            for hook in self.hooks:
-                stack.callback(hook.close)
-                hook.on_start(self)
-            begins = self._pending_rng is None and not self.imitation.done
-            self.ranks.attach(self.agent, c.seed if begins else None)
+            stack.callback(self._close_hooks)
+            self._call("on_start")
+            self.ranks.attach(self.agent, c.seed if self._pending_rng is None else None)
             yield
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
@@ -263,6 +235,14 @@ class Training:
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Writes metrics ``group/name`` at the current frame to every logger of the run."""
         self.logger.log(self.frames, {**metrics, **self.clock.read()})
+
+    def metrics(self) -> dict[str, Any]:
+        """Returns the metrics since the last log line."""
+        return {name: value for hook in self.hooks for name, value in hook.on_progress(self).items()}
+
+    def hook(self, kind: type[AnyHook]) -> AnyHook | None:
+        """Returns the run's hook of a kind; None if it has none."""
+        return next((hook for hook in self.hooks if isinstance(hook, kind)), None)
 
     def event(self, text: str) -> None:
         """Shows the user a line about something that happened once."""
@@ -301,41 +281,13 @@ class Training:
 
     def evaluation_due(self) -> bool:
         """Returns whether an evaluation is due after this batch; it always is at the end of the run."""
-        told = (hook.evaluation_due(self) for hook in self.hooks)
-        return next(due for due in told if due is not None)  # EvaluationTime, the last hook, always decides
+        decisions = (hook.evaluation_due(self) for hook in self.hooks)
+        return next(due for due in decisions if due is not None)
 
     def evaluate(self) -> Evaluation:
-        """Evaluates the greedy policy on the run's fixed episodes, unless a hook evaluates instead."""
-        judged = (hook.evaluate(self) for hook in self.hooks)
-        if (evaluation := next((found for found in judged if found is not None), None)) is not None:
-            return evaluation
-        c = self.config
-        with self._lent() as lent:
-            return evaluate(
-                self.agent.policy(explore=False),
-                c.env["name"],
-                world_options(c.env),
-                episodes=c.eval.episodes,
-                seed=c.eval.seed,
-                device=self.device,
-                max_steps=c.eval.max_steps,
-                env=lent,
-            )
-
-    @contextmanager
-    def _lent(self) -> Iterator[EnvBase | None]:
-        """A context with the run's worlds for an evaluation if there can be no others, else None.
-
-        Their episodes begin anew afterwards.
-        """
-        if self.config.env.get("max_instances") is None:
-            yield None
-            return
-        state = self.env.state_dict()
-        yield self.env
-        self.env.load_state_dict(state)
-        self.agent.begin_episodes()
-        self.collector.reset()
+        """Evaluates the agent as the first hook does that evaluates; the last one always does."""
+        evaluations = (hook.evaluate(self) for hook in self.hooks)
+        return next(evaluation for evaluation in evaluations if evaluation is not None)
 
     def evaluate_and_log(self) -> bool:
         """Evaluates on the first rank and writes the results to the run; returns whether none was better before.
@@ -347,19 +299,19 @@ class Training:
             is_best = self.ranks.first and self._evaluate_and_log()
         except Interrupted:
             interrupted = True
-        told = map(int, self.ranks.of_first(is_best, interrupted, self.last_frame))
-        is_best, interrupted, self.last_frame = bool(next(told)), bool(next(told)), next(told)
-        if interrupted:
+        best, stop, last = self.ranks.of_first(is_best, interrupted, self.last_frame)
+        self.last_frame = int(last)
+        if stop:
             raise Interrupted
         self._evaluated = self.frames
-        return is_best
+        return bool(best)
 
     def _evaluate_and_log(self) -> bool:
         try:
             with self.following_work(), self.clock.evaluating():
                 evaluation = self.evaluation = self.evaluate()
-        except EvaluationLeftOut as told:
-            self.event(str(told))
+        except EvaluationLeftOut as why:
+            self.event(str(why))
             return False
         summary = evaluation.summary()
         evaluation.save(self.run.evaluation(self.frames))
@@ -429,13 +381,6 @@ class Training:
             shutil.copytree(snapshots, self.run.path / "opponents")
         worlds = [state.get("env"), *state.get("other_ranks_env", [])]
         world = None if remote(self.config) else worlds[0]
-        if world is not None and len(worlds) > 1:
-            raise ConfigError(
-                f"resume: the run is one of {len(worlds)} processes of an earlier version, which shared the replay "
-                f"memory and random numbers; init={self.config.resume} begins a new run with its networks"
-            )
-        if state.get("imitated") and state["best_rank"] and self.config.imitation.only:
-            raise ConfigError("resume: the run is complete; imitation.only=false continues with reinforcement learning")
         try:
             self.frames, self.best_rank = state["frames"], list(state["best_rank"])
             self.clock.total |= state["time"]

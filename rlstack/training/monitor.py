@@ -1,11 +1,15 @@
-"""Counts frames and time of a run, and averages statistics of episodes and learning between two log lines."""
+"""Measures a run: its frames and time, the machine, and means of episodes and learning between two log lines."""
 
 from __future__ import annotations
 
-import math
+import os
+import resource
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,17 +23,15 @@ from rlstack.evaluation.statistics import wilson_interval
 from .hooks import Hook
 
 if TYPE_CHECKING:
-    from rlstack.envs.working import Work
-    from rlstack.evaluation.evaluator import Evaluation
-
     from .loop import Training
 
 EPISODE = ("next", "episode")
-_SECONDS, _EVALUATING = "time/seconds", "time/evaluating_seconds"
-_SHARE = 0.2
-"""Greatest share of a run's time for evaluations before the last one, and for one as long as these."""
+_SECONDS, EVALUATING = "time/seconds", "time/evaluating_seconds"
 _BY_THEMSELVES = ("success", "level")
 """Statistics that are logged with more than their mean, or under another name."""
+
+_MEGABYTE = 1e6
+_EVERY = 0.5  # s; NVML itself averages over a sixth of a second to a second
 
 
 class Monitor(Hook):
@@ -47,6 +49,9 @@ class Monitor(Hook):
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
         self.observe(batch, metrics)
+
+    def on_progress(self, training: Training) -> Mapping[str, Any]:
+        return self.metrics()
 
     def on_log(self, training: Training) -> Mapping[str, Any]:
         return self.flush(training.ranks.everyone)
@@ -138,7 +143,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self.total = {_SECONDS: 0.0, "time/cpu_seconds": 0.0, _EVALUATING: 0.0}
+        self.total = {_SECONDS: 0.0, "time/cpu_seconds": 0.0, EVALUATING: 0.0}
         self.start(0)
 
     def start(self, frames: int) -> None:
@@ -153,15 +158,15 @@ class Clock:
         try:
             yield
         finally:
-            self.total[_EVALUATING] += time.monotonic() - began
+            self.total[EVALUATING] += time.monotonic() - began
 
     def learning(self) -> float:
         """Returns the wall-clock seconds of the whole run without evaluations."""
-        return self.read()[_SECONDS] - self.total[_EVALUATING]
+        return self.read()[_SECONDS] - self.total[EVALUATING]
 
     def rate(self, frames: int) -> float:
         """Returns frames per second of this process, without the time of evaluations."""
-        before = self._before[_SECONDS] - self._before[_EVALUATING]
+        before = self._before[_SECONDS] - self._before[EVALUATING]
         return (frames - self._frames) / max(self.learning() - before, 1e-9)
 
     def read(self) -> dict[str, float]:
@@ -171,50 +176,112 @@ class Clock:
         return self.total
 
 
-class EvaluationLeftOut(Exception):
-    """Ends an evaluation that takes too long a part of the run's time."""
-
-
-class EvaluationTime(Hook):
-    """Leaves out evaluations, except the last one, so that they take at most a fifth of a run's time.
-
-    It acts if ``eval.every`` is null. An evaluation is begun if, with the last one, it may fit into the fifth, and
-    given up when it does not; the next one is begun when there is time for one that takes twice as long. Evaluations
-    change nothing in how a run trains, so a run is the same, to the last bit, whichever of them are made.
-    """
-
-    def __init__(self) -> None:
-        self._needed = 0.0  # seconds that an evaluation has taken, or twice those after which it was given up
-        self._begun, self._end = 0.0, math.inf
-
-    def evaluation_due(self, training: Training) -> bool | None:
-        due, self._end = training.due(training.config.evaluation_every), math.inf
-        if training.config.eval.every is not None or not due or training.frames >= training.last_frame:
-            return due
-        learning = training.clock.learning()
-        allowed = (learning * _SHARE / (1 - _SHARE) - training.clock.total[_EVALUATING]) / 2  # half is for the last one
-        (fits,) = training.ranks.of_first(allowed >= self._needed)
-        self._begun = time.monotonic()
-        if fits:
-            self._end = self._begun + allowed
-        elif training.ranks.first:
-            training.event(_left_out(training))
-        return bool(fits)
-
-    def on_work(self, training: Training, work: Work) -> None:
-        if time.monotonic() > self._end and not work.over and work.what == "evaluating":
-            self._needed, self._end = 2 * (self._end - self._begun), math.inf
-            raise EvaluationLeftOut(_left_out(training))
-
-    def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
-        self._needed, self._end = time.monotonic() - self._begun, math.inf
-
-
-def _left_out(training: Training) -> str:
-    every = training.config.evaluation_every
-    return f"no evaluation at {training.frames:,} frames, to save time; eval.every={every} makes every one"
-
-
 def is_due(every: float, previous: int, now: int, last: int) -> bool:
     """Returns whether a multiple of ``every`` frames lies between two counts; True at the end of the run."""
     return now >= last or now // every > previous // every
+
+
+# -- the machine -----------------------------------------------------------------------------------------------------
+
+
+class Hardware(Hook):
+    """Adds the RAM of the process and the utilisation and memory of the GPU to log lines.
+
+    A thread samples the GPU twice a second through NVML (package ``nvidia-ml-py``, extra ``gpu``) if it is installed.
+
+    Args:
+        device: device of the learner.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self._gpu = GpuWatch(torch.device(device))
+        self._frames, self._since = 0, 0.0
+
+    def on_start(self, training: Training) -> None:
+        self._frames, self._since = training.frames, training.clock.learning()
+        self._gpu.start()
+
+    def on_log(self, training: Training) -> Mapping[str, float]:
+        return self.read(training.frames, training.clock.learning(), training.worker_failures)
+
+    def close(self) -> None:
+        self._gpu.stop()
+
+    def read(self, frames: int, now: float, worker_failures: int = 0) -> dict[str, float]:
+        """Returns metrics ``system/...`` since the last call, at ``now`` seconds of collecting and learning.
+
+        These are ``frames_per_second``, without the time of evaluations; ``memory_mb`` of the process (10^6 bytes);
+        for a GPU the mean, least and greatest ``gpu_percent`` of time in use, and ``gpu_memory_mb``; and, after the
+        first, ``worker_restarts``, the number of processes with worlds that have been replaced.
+        """
+        rate = (frames - self._frames) / max(now - self._since, 1e-9)
+        self._frames, self._since = frames, now
+        metrics = {"system/frames_per_second": rate, "system/memory_mb": resident_bytes() / _MEGABYTE}
+        if worker_failures:
+            metrics["system/worker_restarts"] = float(worker_failures)
+        return metrics | {f"system/{name}": value for name, value in self._gpu.read().items()}
+
+
+class GpuWatch:
+    """Samples utilisation and memory of a GPU; does nothing for a CPU.
+
+    Attributes:
+        sees_utilisation: whether NVML answers.
+    """
+
+    def __init__(self, device: torch.device, every: float = _EVERY) -> None:
+        self._device, self._every = device, every
+        self._busy: list[float] = []
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.sees_utilisation = device.type == "cuda"
+        try:
+            self.sees_utilisation = self.sees_utilisation and min(self._look()) >= 0
+        except Exception:  # package, driver and device each fail with errors of their own
+            self.sees_utilisation = False
+
+    def start(self) -> None:
+        """Begins to sample, in a thread."""
+        if self.sees_utilisation and self._thread is None:
+            self._over.clear()
+            self._thread = threading.Thread(target=self._ask, name="gpu-watch", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join()
+            self._thread = None
+
+    def read(self) -> dict[str, float]:
+        """Returns ``gpu_percent``, ``gpu_percent_low`` and ``gpu_percent_high`` since the last call, if NVML answers.
+
+        ``gpu_memory_mb`` counts all programs with NVML, otherwise this one.
+        """
+        if self._device.type != "cuda":
+            return {}
+        if not self.sees_utilisation:
+            return {"gpu_memory_mb": torch.cuda.memory_reserved(self._device) / _MEGABYTE}
+        (now, memory), busy = self._look(), self._busy
+        self._busy, busy = [], busy or [now]
+        ends = {"gpu_percent": sum(busy) / len(busy), "gpu_percent_low": min(busy), "gpu_percent_high": max(busy)}
+        return ends | {"gpu_memory_mb": memory / _MEGABYTE}
+
+    def _look(self) -> tuple[float, float]:
+        """Returns the percentage of recent time in which a kernel ran, and the bytes in use."""
+        return float(torch.cuda.utilization(self._device)), float(torch.cuda.device_memory_used(self._device))
+
+    def _ask(self) -> None:
+        while not self._over.wait(self._every):
+            self._busy.append(self._look()[0])
+
+
+def resident_bytes() -> int:
+    """Returns the RAM of this process, or its maximum so far if the system does not report the current value."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else 1024 * most
+    return pages * os.sysconf("SC_PAGE_SIZE")

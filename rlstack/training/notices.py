@@ -11,11 +11,19 @@ import warnings
 from collections.abc import Iterable, MutableSequence
 from contextlib import suppress
 from types import TracebackType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from typing_extensions import Self
 
 from rlstack import __version__
+
+from .hooks import Hook
+
+if TYPE_CHECKING:
+    from rlstack.evaluation.evaluator import Evaluation
+
+    from .loop import Training
 
 KEY = "notify"
 _TIMEOUT = 5.0  # s for an answer, and at the end of a run for all pending messages
@@ -23,12 +31,12 @@ _LONGEST = 1900  # characters; Discord's limit is 2000
 _WAITING = 100  # messages; more are dropped
 
 
-class Notices:
+class Notices(Hook):
     """Posts messages as JSON from a separate thread; a run neither waits for it nor ends because of it.
 
     The body has the message twice: as ``content``, which Discord shows, and as ``text``, which Slack shows. A failure
-    causes one warning. As a context manager it posts a message about an exception, and waits a few seconds for
-    pending messages.
+    causes one warning. As a hook it posts every new best evaluation and the end of the run; as a context manager it
+    posts a message about an exception, and waits a few seconds for pending messages.
 
     Args:
         url: address of the webhook, a secret that no output shows; None sends nothing.
@@ -51,6 +59,14 @@ class Notices:
             self._thread.start()
         with suppress(queue.Full):
             self._queue.put_nowait(f"rlstack, {self._run}: {message}"[:_LONGEST])
+
+    def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
+        if is_best:
+            self.tell(f"new best at {training.frames:,} frames: {evaluation.in_words()}")
+
+    def on_end(self, training: Training) -> None:
+        if training.evaluation is not None:
+            self.tell(f"ended at {training.frames:,} frames: {training.evaluation.in_words()}")
 
     def __enter__(self) -> Self:
         return self

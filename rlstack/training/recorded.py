@@ -1,4 +1,10 @@
-"""Reads and writes recorded decisions and transitions, and checks that they fit the world that the agent learns for."""
+"""Reads and writes recorded decisions and transitions, and checks that they fit the world that the agent learns for.
+
+A file of decisions is an ``.npz`` without pickles: ``observation [N, ...]`` (``observation/<leaf>`` for structured
+observations), ``action [N, ...]`` in the world's form, and ``action_mask [N, n]`` if the world has one. Files of
+transitions (:mod:`rlstack.data.recordings`) contain these entries too, and recorded episodes of agents from elsewhere,
+such as MarineNav's ``evaluations.npz``, can be read as well.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Composite
 
@@ -30,6 +36,7 @@ from rlstack.runs.run_directory import make_folder
 Arrays = dict[str, NDArray[Any]]
 
 MINARI = "minari:"
+_DECISION = ("observation", "action", MASK)
 _FLAGS = ("next/terminated", "next/truncated")
 
 
@@ -148,6 +155,49 @@ def write_recorded(target: str, data: TensorDict, interface: Interface, policy: 
         else:
             save_arrays(target, data)
     return f"{target} ({len(data):,} transitions)"
+
+
+# -- decisions to imitate ---------------------------------------------------------------------------------------------
+
+
+def decisions(sequences: TensorDictBase, ordered: bool = False) -> TensorDict:
+    """Selects the entries of sequences ``[B, T]`` (see :func:`rlstack.flatten_agents`) that imitation needs.
+
+    Returns the active entries as a flat batch ``[N]`` with ``observation``, ``action`` and, if there is one,
+    ``action_mask``. Without an entry ``active`` all entries count; a batch may be flat already. With ``ordered``, which
+    recurrent agents need, it returns ``[B, T]`` with ``active`` and ``("next", "done")``.
+    """
+    active = sequences.get("active", None)
+    if not ordered:
+        kept = sequences.select(*_DECISION, strict=False)
+        return kept.reshape(-1) if active is None else kept[active]
+    kept = sequences.select(*_DECISION, "active", ("next", "done"), strict=False)
+    if active is None:
+        kept.set("active", torch.ones(kept.batch_size, dtype=torch.bool, device=kept.device))
+    return kept
+
+
+def save_demonstrations(path: str | Path, sequences: TensorDictBase | Sequence[TensorDictBase]) -> None:
+    """Writes the decisions of one or several batches of sequences ``[B, T]`` to a file (see the module's docstring).
+
+    Example:
+        >>> batches = [rlstack.flatten_agents(batch) for batch in collector]
+        >>> save_demonstrations("demonstrations.npz", batches)
+    """
+    batches = [sequences] if isinstance(sequences, TensorDictBase) else list(sequences)
+    data: Any = torch.cat([decisions(batch) for batch in batches])
+    save_arrays(path, data)
+
+
+def read_demonstrations(path: str | Path, interface: Interface, device: torch.device | str = "cpu") -> TensorDict:
+    """Reads the decisions of a file and checks that they fit the world in which they will be imitated.
+
+    Returns a flat batch ``[N]`` as :func:`decisions` does.
+
+    Raises:
+        ConfigError: there is no such file, it has another format, or its decisions are of another world.
+    """
+    return read_file(path, interface).to(device)
 
 
 # -- a run's replay buffer ---------------------------------------------------------------------------------------

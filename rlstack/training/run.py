@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,11 @@ from .config import TrainConfig, check_learns, offline_options, with_length
 from .notices import Notices, conceal
 
 if TYPE_CHECKING:
+    import torch
+
+    from rlstack.evaluation.results import Evaluation
+    from rlstack.runs.loading import LoadedRun
+
     from .distributed import Ranks
     from .hooks import Hook
     from .loop import Training
@@ -86,28 +92,26 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     # Imported only after these checks: torch and TorchRL take seconds.
     from rlstack.agents import check_agent
 
-    from .determinism import prepare
+    from .acceleration import prepare_cublas
     from .distributed import aside, join, share_of
     from .environment import end_recorded
-    from .failures import full_memory_told, told_in_one_line
-    from .hooks import NoticesHook
     from .loop import Training
     from .offline import OfflineData
-    from .summary import where_things_are
+    from .summary import full_memory_errors, one_line_errors, where_things_are
 
     check_agent(config.agent, config.total_frames)
-    prepare(config.deterministic)
+    prepare_cublas(config.deterministic)
     ranks = join()
     own = share_of(config, ranks)
     with aside(ranks) as folder, ExitStack() as stack:
-        with full_memory_told(Path(config.resume or config.run_dir or "runs")):
+        with full_memory_errors(Path(config.resume or config.run_dir or "runs")):
             directory, recorded = _tried(own, config, ranks, folder, stack)
             notices = Notices(config.notify if folder is None else None, directory.path.name)
-            parts = [NoticesHook(notices), *([] if recorded is None else [OfflineData(recorded)]), *hooks]
+            parts = [notices, *([] if recorded is None else [OfflineData(recorded)]), *hooks]
             training = stack.enter_context(closing(Training(own, directory, plain, ranks, parts)))
             _prepare(training)
         path = directory.path
-        with sealed(path), notices, end_recorded(path), told_in_one_line(path, own.env):
+        with sealed(path), notices, end_recorded(path), one_line_errors(path, own.env):
             yield training
         if training.evaluation is not None:
             training.evaluation.print_table()
@@ -122,15 +126,15 @@ def _tried(
     Raises:
         ConfigError: something does not work; no files have been left.
     """
+    import torch
+
     from rlstack.envs import world_hooks
 
-    from .acceleration import planned
-    from .determinism import explained
-    from .memory import check_memory
+    from .acceleration import describe_determinism, planned
     from .offline import recorded_for
-    from .remote import check_collector
-    from .self_check import check_buildable, check_gradients, few_worlds, self_check
+    from .preflight import check_buildable, check_memory, few_worlds, self_check
     from .summary import describe
+    from .workers import check_collector
 
     with few_worlds(config) as env:
         for option, replaced in world_hooks(config.env["name"]).replaces.items():
@@ -140,17 +144,19 @@ def _tried(
         agent = check_buildable(config, env)
         check_collector(config)
         recorded = None if config.data is None else recorded_for(config, agent)
-        compiled = planned(config, agent, shared=ranks.count > 1)
         directory = _directory(config, aside)
         if aside is None:
             stack.enter_context(taken(directory.path))
             for file in leftovers(directory.path):
                 file.unlink(missing_ok=True)
         stack.enter_context(removed_if_empty(directory.path))
-        stack.enter_context(check_gradients(bool(config.debug)))
-        deterministic = explained(config.deterministic, agent)
+        # Debug mode: autograd names the operation behind the first NaN in a gradient.
+        stack.enter_context(torch.autograd.set_detect_anomaly(bool(config.debug), check_nan=bool(config.debug)))
+        checks = self_check(config, directory, env, agent)
+        compiled = planned(config, agent, shared=ranks.count > 1)
+        deterministic = describe_determinism(config.deterministic, agent)
         print(describe(whole, directory, compiled, ranks.count, recorded and str(recorded), deterministic))
-        self_check(config, directory, env)
+        print(*checks, sep="\n", flush=True)
     return directory, recorded
 
 
@@ -167,7 +173,7 @@ def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
 def _prepare(training: Training) -> None:
     """Restores a run that resumes, lets it prepare, and writes its configuration."""
     from .environment import record_environment
-    from .failures import told_in_one_line
+    from .summary import one_line_errors
 
     directory = training.run
     if training.config.resume is not None:
@@ -180,7 +186,7 @@ def _prepare(training: Training) -> None:
         training.begin()
     unseal(directory.path)
     training.prepare()
-    with told_in_one_line(directory.path):
+    with one_line_errors(directory.path):
         directory.write_config({**training.raw_config, "resume": None})
         record_environment(directory.path)
 
@@ -225,3 +231,41 @@ def debugged(plain: dict[str, Any]) -> dict[str, Any]:
     if isinstance(long := plain["collector"]["steps_per_batch"], int | float):  # anything else is reported later
         changes["collector"] = {"steps_per_batch": min(long, steps)}
     return to_plain(OmegaConf.merge(plain, changes))
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run and its results; where a path is expected, it stands for its folder.
+
+    Attributes:
+        path: the folder.
+        score: number by which sweeps compare runs: the last ``eval/success``, or ``eval/return`` in worlds without
+            success, unless ``objective.*`` says otherwise; NaN if no evaluation has finished.
+    """
+
+    path: Path
+    score: float
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """Returns the last evaluation with every episode; printed, it is the table at the end of the command."""
+        from rlstack.evaluation.results import Evaluation
+
+        newest = max(file for file in (self.path / "evaluations").glob("*.json") if file.stem.isdigit())
+        return Evaluation.from_json(newest.read_text(encoding="utf-8"))
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """Returns the rows of ``metrics.csv``: ``frames`` and the metrics logged at that frame."""
+        from .loggers import METRICS_FILE, read_metrics
+
+        return read_metrics(self.path / METRICS_FILE)
+
+    def load(self, which: str = "latest", device: torch.device | str = "cpu") -> LoadedRun:
+        """Loads the agent and its configuration, as :func:`rlstack.load` does; ``which`` is latest or best."""
+        from rlstack.runs.loading import load
+
+        return load(self.path, device, which)

@@ -37,7 +37,8 @@ from .config import differing, is_resumable
 from .environment import unlike
 from .hooks import Hook
 from .loggers import FRAMES, METRICS_FILE, read_metrics
-from .loop import OWN_STATE, Training
+from .loop import Training
+from .parts import OWN_STATE
 from .run import begun
 
 SEED = 0
@@ -278,28 +279,28 @@ def _train(plain: dict[str, Any], hooks: Sequence[Hook]) -> None:
         pass
 
 
-def _differences(there: Any, here: Any, path: str = "") -> Iterator[str]:
+def _leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the entries of nested containers with their paths; an empty container is an entry itself."""
+    if not isinstance(state, dict | list | tuple) or not state:
+        yield path, state
+        return
+    for name, part in state.items() if isinstance(state, dict) else enumerate(state):
+        yield from _leaves(part, f"{path}.{name}".lstrip("."))
+
+
+def _differences(there: Any, here: Any) -> Iterator[str]:
     """Yields a line about each entry of the run's state that differs from the one trained again."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for name in there:
-            where = f"{path}.{name}".lstrip(".")
-            if name not in here:
-                yield f"{where}: missing when trained again"
-            else:
-                yield from _differences(there[name], here[name], where)
-        for name in here.keys() - there.keys():
-            yield f"{path}.{name}".lstrip(".") + ": missing in the run"
-    elif isinstance(there, list | tuple) and isinstance(here, list | tuple):
-        if path == "rng.cuda":  # machines have various numbers of GPUs
-            there, here = there[: len(here)], here[: len(there)]
-        if len(there) != len(here):
-            yield f"{path}: {len(there)} entries in the run, {len(here)} trained again"
-        for index, (one, other) in enumerate(zip(there, here)):
-            yield from _differences(one, other, f"{path}.{index}")
-    elif isinstance(there, Tensor) and isinstance(here, Tensor):
-        yield from _tensors_differ(there, here.cpu(), path)
-    elif type(there) is not type(here) or repr(there) != repr(here):
-        yield f"{path}: {there!r:.60} in the run, {here!r:.60} trained again"
+    before, again = dict(_leaves(there)), dict(_leaves(here))
+    for path in {**before, **again}:
+        if path not in before or path not in again:
+            if not path.startswith("rng.cuda."):  # machines have various numbers of GPUs
+                yield f"{path}: missing {'when trained again' if path in before else 'in the run'}"
+            continue
+        one, other = before[path], again[path]
+        if isinstance(one, Tensor) and isinstance(other, Tensor):
+            yield from _tensors_differ(one, other.cpu(), path)
+        elif type(one) is not type(other) or repr(one) != repr(other):
+            yield f"{path}: {one!r:.60} in the run, {other!r:.60} trained again"
 
 
 def _tensors_differ(there: Tensor, here: Tensor, path: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.envs.world import Mirror
-from rlstack.training.self_check import check_buildable, few_worlds
+from rlstack.training.preflight import check_buildable, few_worlds
 from tests.agents.small_agents import Decisions, small
 from tests.training.test_cadence import config
 

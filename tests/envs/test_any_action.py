@@ -17,7 +17,7 @@ from torchrl.envs import EnvBase
 from rlstack import envs
 from rlstack.config import ConfigError
 from rlstack.envs.actions import reader
-from rlstack.training.self_check import check_batch
+from rlstack.training.preflight import check_batch
 from tests.refusals import refused
 
 Pair = Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from experiments.marinenav.options import AGENTS, EVALUATED, OPTIONS, judged, table
-from rlstack.training.self_check import check_buildable, few_worlds
+from rlstack.training.preflight import check_buildable, few_worlds
 from tests.training.test_cadence import config
 
 ROWS = [

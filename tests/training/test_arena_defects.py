@@ -237,8 +237,9 @@ def test_b12_a_stage_that_begins_as_the_run_is_stopped(tmp_path: Path) -> None:
     stages = "curriculum.advance.any=[{frames: {min: 300}}]"
     options = [*SHIPS, stages, "total_frames=5000", "agent.steps_per_batch=8", "checkpoint.every=100_000"]
     run = training(tmp_path / "run", *options)
-    assert run.curriculum is not None
-    check = run.curriculum.check
+    curriculum = run.hook(Curriculum)
+    assert curriculum is not None
+    check = curriculum.check
 
     def stopped(frames: int) -> bool:
         if check(frames):
@@ -246,7 +247,7 @@ def test_b12_a_stage_that_begins_as_the_run_is_stopped(tmp_path: Path) -> None:
             return True
         return False
 
-    run.curriculum.check = stopped  # type: ignore[method-assign]
+    curriculum.check = stopped  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         run.execute()
     latest = RunDirectory(tmp_path / "run").checkpoints.latest()

@@ -24,8 +24,8 @@ from rlstack.training.config import TrainConfig, with_length
 from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
 from rlstack.training.monitor import is_due
+from rlstack.training.preflight import check_buildable, few_worlds
 from rlstack.training.run import train
-from rlstack.training.self_check import check_buildable, few_worlds
 from rlstack.training.summary import describe
 from tests.refusals import refused
 

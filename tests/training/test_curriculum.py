@@ -27,7 +27,7 @@ from rlstack.runs.worlds import world_options
 from rlstack.training.config import TrainConfig
 from rlstack.training.curriculum import Curriculum, advances, read_curve, save_curriculum
 from rlstack.training.loop import Training
-from rlstack.training.self_check import check_buildable, few_worlds
+from rlstack.training.preflight import check_buildable, few_worlds
 from rlstack.training.stages import CurriculumConfig, parse_rule
 from tests.exhaustive import exhaustive
 from tests.refusals import refused

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from rlstack.runs.seeding import surroundings_untouched
-from rlstack.training import determinism
-from rlstack.training.determinism import apply, decided, explained
+from rlstack.training import acceleration
+from rlstack.training.acceleration import describe_determinism, is_deterministic, set_determinism
 
 DENSE, IMAGES = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1)), nn.Linear(2, 2))
 
@@ -43,8 +43,8 @@ def _as_before() -> Iterator[None]:
 def test_auto_leaves_only_convolutions_out(
     wanted: Any, device: str, network: nn.Module, taken: bool | None, words: str | None
 ) -> None:
-    assert decided(wanted, agent(device, network)) is taken
-    assert explained(wanted, agent(device, network)) == words
+    assert is_deterministic(wanted, agent(device, network)) is taken
+    assert describe_determinism(wanted, agent(device, network)) == words
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_it_is_set_on_a_gpu_until_the_command_ends(wanted: Any, device: str, bef
     """The modes are 0: off, 1: warnings, 2: errors for operations without a deterministic algorithm."""
     torch.set_deterministic_debug_mode(before)
     with surroundings_untouched():
-        apply(wanted, agent(device, DENSE))
+        set_determinism(wanted, agent(device, DENSE))
         assert torch.get_deterministic_debug_mode() == mode
         assert device == "cpu" or not torch.utils.deterministic.fill_uninitialized_memory
     assert torch.get_deterministic_debug_mode() == before
@@ -63,6 +63,6 @@ def test_it_is_set_on_a_gpu_until_the_command_ends(wanted: Any, device: str, bef
 
 @pytest.mark.parametrize(("wanted", "given"), [(False, {}), ("auto", {}), (True, {"CUBLAS_WORKSPACE_CONFIG": ":16:8"})])
 def test_cublas_is_told_before_cuda_starts(wanted: Any, given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(determinism.os, "environ", environment := dict(given))
-    determinism.prepare(wanted)
+    monkeypatch.setattr(acceleration.os, "environ", environment := dict(given))
+    acceleration.prepare_cublas(wanted)
     assert environment == (given or ({} if wanted is False else {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}))

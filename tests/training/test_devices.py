@@ -11,9 +11,8 @@ from rlstack.config import ConfigError, build
 from rlstack.data.collector import LeanCollector, make_collector
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.training.config import TrainConfig
-from rlstack.training.memory import check_memory
+from rlstack.training.preflight import check_memory, few_worlds
 from rlstack.training.run import train
-from rlstack.training.self_check import few_worlds
 from tests.training.shared_runs import plain_config
 
 ELSEWHERE = "cpu:0"

@@ -22,12 +22,12 @@ from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.errors import RunError
 from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
 from rlstack.runs.checkpoint import CheckpointStore
-from rlstack.training.failures import environment_errors, told_in_one_line
-from rlstack.training.hardware import Hardware
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
 from rlstack.training.loop import Training
+from rlstack.training.monitor import Hardware
 from rlstack.training.run import train
+from rlstack.training.summary import environment_errors, one_line_errors
 from tests.refusals import refused
 from tests.training.test_loggers import logger_config
 
@@ -120,7 +120,7 @@ def test_metrics_that_cannot_be_written_name_their_file(tmp_path: Path) -> None:
     with files_up_to(100), pytest.raises(OSError, match=r"File too large: '.*metrics.csv'") as caught, logger:
         for frames in range(100):
             logger.log(frames, {"a/x": 0.5})
-    with pytest.raises(RunError, match=r"metrics.csv cannot be written"), told_in_one_line(tmp_path):
+    with pytest.raises(RunError, match=r"metrics.csv cannot be written"), one_line_errors(tmp_path):
         raise caught.value
     with MetricLogger(tmp_path, logger_config()) as logger:  # the row that was cut off goes
         logger.log(100, {"a/x": 0.5, "a/y": 1.0})
@@ -140,7 +140,7 @@ def test_a_table_that_cannot_be_widened_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_other_errors_of_the_system_keep_their_traceback(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), told_in_one_line(tmp_path):
+    with pytest.raises(FileNotFoundError), one_line_errors(tmp_path):
         raise FileNotFoundError(errno.ENOENT, "No such file", "data.npz")
 
 
@@ -235,7 +235,7 @@ def test_ctrl_c_before_the_first_frame_leaves_nothing(tmp_path: Path, monkeypatc
 def test_workers_are_counted_and_given_up_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert Hardware("cpu").read(0, 1.0, 3)["system/worker_restarts"] == 3
     assert "system/worker_restarts" not in Hardware("cpu").read(0, 1.0)
-    with pytest.raises(SystemExit) as ended, user_errors(), told_in_one_line(tmp_path):
+    with pytest.raises(SystemExit) as ended, user_errors(), one_line_errors(tmp_path):
         raise WorkersFailed("worker 0 of 1: it broke", "Traceback\n  in step")
     assert ended.value.code == 1
     assert capsys.readouterr().err == "Traceback\n  in step\nerror: env: worker 0 of 1: it broke\n"
@@ -293,8 +293,8 @@ def test_the_place_of_an_exit_is_the_call_also_if_a_library_replaced_it(monkeypa
 @pytest.mark.parametrize(
     "place",
     [
-        "self_check.write_checkpoint",
-        "self_check.check_buildable",
+        "preflight.write_checkpoint",
+        "preflight.check_buildable",
         *("loop.build_worlds", "loop.Training.begin"),
     ],
 )
@@ -314,14 +314,14 @@ def test_memory_that_is_full_ends_a_run_in_one_line(tmp_path: Path) -> None:
     for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), full):
         with (
             pytest.raises(RunError, match=r"^the memory is full; fewer worlds, shorter rollouts or a smaller agent\.b"),
-            told_in_one_line(tmp_path),
+            one_line_errors(tmp_path),
         ):
             raise error
-    with pytest.raises(RuntimeError, match="a bug"), told_in_one_line(tmp_path):
+    with pytest.raises(RuntimeError, match="a bug"), one_line_errors(tmp_path):
         raise RuntimeError("a bug")
     own_code = EnvironmentRaised("my:Env: step 3 of an episode raised MemoryError")
-    with pytest.raises(RunError, match=r"^env: my:Env: step 3 of") as own, told_in_one_line(tmp_path):
+    with pytest.raises(RunError, match=r"^env: my:Env: step 3 of") as own, one_line_errors(tmp_path):
         raise own_code from MemoryError()
     assert own.value.details.endswith("MemoryError\n")
-    with pytest.raises(RunError, match=r"^env: it is over$"), told_in_one_line(tmp_path):
+    with pytest.raises(RunError, match=r"^env: it is over$"), one_line_errors(tmp_path):
         raise RunError("env: it is over")

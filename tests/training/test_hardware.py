@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlstack.training.hardware import GpuWatch, Hardware, resident_bytes
+from rlstack.training.monitor import GpuWatch, Hardware, resident_bytes
 
 
 def test_memory_of_the_process() -> None:

@@ -26,8 +26,8 @@ from rlstack.config.allowed import sign_copy
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
-from rlstack.training.demonstrations import read_demonstrations, save_demonstrations
 from rlstack.training.loop import Training
+from rlstack.training.recorded import read_demonstrations, save_demonstrations
 from tests.adapters.small_worlds import Noise
 from tests.agents.small_agents import CONTINUOUS, DISCRETE, Detour, options_of
 from tests.exhaustive import exhaustive

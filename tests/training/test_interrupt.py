@@ -25,8 +25,8 @@ from rlstack.evaluate import Candidate, EvaluateConfig, judge
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.league import run_league
 from rlstack.play.league import League
-from rlstack.training.demonstrations import gather
 from rlstack.training.distributed import Ranks
+from rlstack.training.imitation import gather
 from rlstack.training.interrupt import Interrupts, stopping_between_steps
 from tests.play.test_league import config
 

@@ -23,7 +23,7 @@ from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
-from rlstack.training.self_check import check_batch, few_worlds, self_check
+from rlstack.training.preflight import check_batch, check_buildable, few_worlds, self_check
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 from tests.small_run import SMALL_RUN
@@ -211,19 +211,18 @@ def test_load_of_nothing_is_one_clear_line(tmp_path: Path, what: str) -> None:
     refused(ConfigError, what, rlstack.load, tmp_path / what)
 
 
-def checked(plain: dict[str, Any], run: RunDirectory) -> None:
+def checked(plain: dict[str, Any], run: RunDirectory) -> list[str]:
     config = build(TrainConfig, plain)
     with few_worlds(config) as env:
-        self_check(config, run, env)
+        return self_check(config, run, env, check_buildable(config, env))
 
 
-def test_self_check_prints_a_line_a_check_and_leaves_no_trace(tmp_path: Path, capsys: Any) -> None:
+def test_self_check_gives_a_line_a_check_and_leaves_no_trace(tmp_path: Path) -> None:
     plain = plain_config()
     run = RunDirectory.create(tmp_path / "run", "test", 1)
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    checked(plain, run)
-    lines = capsys.readouterr().out.splitlines()
+    lines = checked(plain, run)
     assert [line.split()[1] for line in lines] == ["specs:", "forward:", "update:", "checkpoint:"]
     assert all(line.startswith("[OK] ") for line in lines)
     assert torch.equal(torch.get_rng_state(), before)

@@ -8,9 +8,9 @@ import torch
 from rlstack.config import ConfigError, build
 from rlstack.config.groups import compose_config
 from rlstack.config.typed import resolve
-from rlstack.training import memory
+from rlstack.training import preflight
 from rlstack.training.config import TrainConfig
-from rlstack.training.self_check import few_worlds
+from rlstack.training.preflight import few_worlds
 from tests.refusals import refused
 
 CPU = torch.device("cpu")
@@ -22,17 +22,17 @@ def config(*overrides: str) -> TrainConfig:
 
 def check(*overrides: str) -> None:
     with few_worlds(config(*overrides)) as env:
-        memory.check_memory(config(*overrides), env)
+        preflight.check_memory(config(*overrides), env)
 
 
 def part(name: str, *overrides: str) -> float:
     with few_worlds(config(*overrides)) as env:
-        return next(need.bytes for need in memory.needs(config(*overrides), env) if name in need.part)
+        return next(need.bytes for need in preflight.needs(config(*overrides), env) if name in need.part)
 
 
 @pytest.fixture
 def sixteen_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 16e9)
+    monkeypatch.setattr(preflight, "free_bytes", lambda device: 16e9)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,10 @@ def sixteen_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
         (["agent=ppo", "env.num_worlds=1e11"], r"a batch of 100,000,000,000 worlds and 32 steps \(.*\) 153,600.0 GB"),
         (["agent=ppo", "env.frame_stack=1000", "env.num_worlds=100000"], "agent.steps_per_batch"),
         (["agent=ppo", "eval.episodes=4294967296"], r"episodes of an evaluation \(eval.episodes\) 859.0 GB"),
-        (["agent=dqn", "agent.buffer_size=1e13"], r"the replay buffer \(agent.buffer_size\) 4[0-9]{2},[0-9]{3}.0 GB"),
+        (
+            ["agent=dqn", "agent.buffer_size=1e13", "total_frames=1e13"],
+            r"the replay buffer \(agent.buffer_size\) 4[0-9]{2},[0-9]{3}.0 GB",
+        ),
         (["agent=dqn", "agent.n_step=10000", "env.num_worlds=1000000"], r"n-step returns \(agent.n_step\)"),
         (["agent=ppo", "agent.hidden=[10000000,10000000]"], r"networks \(agent.hidden and other widths\) 3,200,0"),
         (["agent=ppo", "agent.recurrent={kind: lstm, size: 10000000}"], "networks"),
@@ -81,5 +84,5 @@ def test_the_networks_of_every_agent_are_counted(agent: str) -> None:
 
 
 def test_the_free_memory_of_this_machine_is_known() -> None:
-    free = memory.free_bytes(CPU)
+    free = preflight.free_bytes(CPU)
     assert free is not None and 1e6 < free < 1e15

@@ -22,8 +22,8 @@ from torch import nn
 from rlstack.agents import build_agent
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.training.config import TrainConfig
-from rlstack.training.remote import build_worlds, check_collector, start_collector
 from rlstack.training.run import train
+from rlstack.training.workers import build_worlds, check_collector, start_collector
 from tests.refusals import refused
 from tests.training.shared_runs import plain_config
 from tests.training.test_distributed import ROOT, rows
@@ -95,7 +95,7 @@ def test_workers_act_as_the_learner_was_taught(name: str, backend: list[str], tm
     env = build_worlds(config, torch.device("cpu"), {})
     agent: Any = build_agent(config.agent, env, config.total_frames, torch.device("cpu"))
     agent.set_frames(10**7)  # after those at random
-    collector = start_collector(config, env, agent, None, {}, None)
+    collector = start_collector(config, env, agent, [], {}, None)
     try:
         batches = iter(collector)
         assert next(batches)["action"].mean() < 1.7

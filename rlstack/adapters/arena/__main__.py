@@ -17,6 +17,7 @@ from typing import Any
 from rlstack.adapters.command import Parser, command, composed
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
+from rlstack.training.curriculum import Curriculum
 from rlstack.training.hooks import Hook
 from rlstack.training.loop import Training
 from rlstack.training.run import train
@@ -58,7 +59,7 @@ class StackFiles(Hook):
         agent.load_state_dict(given.state_dict())
         training.frames = 0 if self._reset else self.loaded.num_timesteps
         agent.set_frames(training.frames)
-        curriculum, record = training.curriculum, self.loaded.training_state
+        curriculum, record = training.hook(Curriculum), self.loaded.training_state
         if curriculum is None or record.get("curriculum_metrics") is None:
             return
         with prefixed(f"--load-model: {self.loaded.where}"):
@@ -76,8 +77,9 @@ class StackFiles(Hook):
 
     def on_end(self, training: Training) -> None:
         path = training.run.path / "final" / f"{training.run.path.name}_final.pt"
-        curriculum = None if training.curriculum is None else training.curriculum.state_dict()
-        self._save(training, path, training_state(path, self.style, training.frames, None, curriculum))
+        curriculum = training.hook(Curriculum)
+        stages = None if curriculum is None else curriculum.state_dict()
+        self._save(training, path, training_state(path, self.style, training.frames, None, stages))
 
     @staticmethod
     def _save(training: Training, path: Path, state: dict[str, Any] | None = None) -> None:
