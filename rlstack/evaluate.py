@@ -292,7 +292,7 @@ def from_object(config: EvaluateConfig, acting: Any, device: torch.device) -> tu
     from torch import nn
 
     from rlstack.agents import Agent
-    from rlstack.agents.fit import telling
+    from rlstack.agents.compatibility import telling
     from rlstack.agents.foreign import KINDS
     from rlstack.agents.interface import Interface
     from rlstack.config.rooms import target

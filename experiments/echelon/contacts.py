@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from rlstack.config.options import EncoderConfig
 from rlstack.envs.echelon.observation import CONTACT, GRID, NAVIGATION, SELF, SOUNDS
-from rlstack.networks.encoders import mlp
-from rlstack.networks.keyed import KeyedEncoder
+from rlstack.networks.encoders import KeyedEncoder, mlp
 
 _KNOWN = 13
 """The feature of a contact that is 1 if anything is known of it."""

@@ -20,7 +20,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from rlstack.agents.fit import as_actions, batch_of, leaves, telling, try_out
+from rlstack.agents.compatibility import as_actions, batch_of, leaves, telling, try_out
 from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError

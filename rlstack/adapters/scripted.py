@@ -21,7 +21,7 @@ from torch import Tensor
 from torchrl.data import Composite, OneHot
 from torchrl.envs import EnvBase
 
-from rlstack.agents.fit import as_actions, batch_of, choices, leaves, telling, try_out
+from rlstack.agents.compatibility import as_actions, batch_of, choices, leaves, telling, try_out
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.envs.foundation.packages import needs

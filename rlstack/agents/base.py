@@ -27,7 +27,7 @@ from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.losses.base import Loss
 from rlstack.networks.calls import by_name
-from rlstack.networks.keyed import build_encoder
+from rlstack.networks.encoders import build_encoder
 from rlstack.networks.own import OwnNetwork
 
 from .interface import MASK, Interface
@@ -51,7 +51,7 @@ class AgentConfig:
     self_features: Count = 64  # width of the encoding of the agent's own state in worlds with objects, or of an image
     object_features: list[Count] = layers(32, 32)  # widths of the layers that every perceived object goes through
     encoders: dict[str, EncoderConfig] | None = None  # of single keys of a dict observation:
-    #   {<key>: {kind: mlp, hidden: [64]}}, see rlstack/networks/keyed.py
+    #   {<key>: {kind: mlp, hidden: [64]}}, see rlstack/networks/encoders.py
     hidden: list[Count] = layers(256, 256)  # hidden widths
     activation: Activation = "relu"  # relu | tanh | silu | gelu | elu
     normalize_observations: bool = False  # by running mean and variance; a replay buffer keeps raw observations

@@ -17,7 +17,7 @@ from rlstack.config.options import Count, Fraction, LearningRate, NonNegative
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.rnd import RNDLoss
-from rlstack.networks.keyed import build_encoder
+from rlstack.networks.encoders import build_encoder
 from rlstack.networks.values import StateNetwork
 
 from .interface import Interface

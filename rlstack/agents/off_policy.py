@@ -38,8 +38,7 @@ from rlstack.data.samplers import takes_priorities
 from rlstack.losses.retrace import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
-from rlstack.networks.renormalized import renormalized, running_statistics
-from rlstack.networks.values import ActionValue
+from rlstack.networks.values import ActionValue, renormalized, running_statistics
 
 from .base import Agent, AgentConfig, Policy, RecurrentConfig, critic_metrics, exploring
 from .choosing import Choosing

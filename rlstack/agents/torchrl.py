@@ -34,8 +34,7 @@ from rlstack.envs.foundation.packages import imported
 from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.advantage import normalized
 from rlstack.networks.distributions import full_precision
-from rlstack.networks.renormalized import renormalized
-from rlstack.networks.values import ActionValue, StateNetwork
+from rlstack.networks.values import ActionValue, StateNetwork, renormalized
 
 from .base import Agent, Policy, exploring
 from .choosing import greedy
@@ -253,13 +252,13 @@ class AroundLoss(Agent):
             return QValueActor(network, spec=self.action_spec, action_space="categorical", **reads)
         if c.kind == "deterministic":
             return TensorDictModule(nn.Sequential(network, nn.Tanh()), ["observation"], ["action"])
-        # Keeps distributions and their log probabilities out of low precision.
-        network.register_forward_hook(lambda _network, _inputs, output: full_precision(output))
-        keys, kind, numbers = ["logits"], torch.distributions.Categorical, network
-        if not choices:
-            keys, kind, numbers = ["loc", "scale"], TanhNormal, nn.Sequential(network, NormalParamExtractor())
+        network.register_forward_hook(_in_full_precision)
+        numbers, keys, kind = network, ["logits"], torch.distributions.Categorical
         given: Any = keys
-        if self.interface.masked:
+        if not choices:
+            numbers, given, kind = nn.Sequential(network, NormalParamExtractor()), ["loc", "scale"], TanhNormal
+            keys = given
+        elif self.interface.masked:
             given, kind = {"logits": "logits", "mask": MASK}, MaskedCategorical
         return ProbabilisticActor(
             TensorDictModule(numbers, ["observation"], keys),
@@ -555,6 +554,11 @@ class OnPolicyTorchRL(AroundLoss, FromRollouts):
 
     def expected_updates(self) -> float:
         return self.total_frames * self.config.epochs / self.config.minibatch_size
+
+
+def _in_full_precision(network: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    """A hook that keeps distributions and their log probabilities out of low precision."""
+    return full_precision(output)
 
 
 def _brief(error: Exception) -> str:

@@ -1,8 +1,11 @@
-"""Encoders from observations to feature vectors: each maps ``[..., observation]`` to ``[..., out_features]``."""
+"""Encoders from observations to feature vectors: each maps ``[..., observation]`` to ``[..., out_features]``.
+
+:func:`build_encoder` chooses one for an observation, with a separate encoder for each key of a structured one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -10,9 +13,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn import functional
-from torchrl.data import TensorSpec
+from torchrl.data import Composite, TensorSpec
 
-from rlstack.config.options import Activation
+from rlstack.config import ConfigError
+from rlstack.config.errors import did_you_mean
+from rlstack.config.options import Activation, EncoderConfig
+
+from .distributions import legal
 
 Observation: TypeAlias = Tensor | TensorDictBase
 
@@ -185,3 +192,222 @@ class Scaled(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         return self.encoder(self.features(observation))
+
+
+# -- observations of several keys ---------------------------------------------------------------------------------
+
+WHOLE = "observation"
+"""The name of an observation without keys."""
+
+
+class KeyedEncoder(nn.Module):
+    """Concatenates the encodings of an observation's keys, in the order of the keys.
+
+    Args:
+        shapes: shapes of all leaves, by name.
+        paths: paths of the leaves in the observation, by name; an empty path if the observation is a single tensor.
+        encoders: encoders by name; leaves without one are used as they are, unless they are the mask of a set.
+
+    Raises:
+        ConfigError: an encoder is for a key that does not exist, or does not fit its shape; the message names what the
+            observation has.
+
+    Attributes:
+        names, sizes: the encoded keys and the sizes of their encodings, in order.
+        flat: whether the encodings are the keys' own numbers.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        paths: Mapping[str, tuple[str, ...]],
+        encoders: Mapping[str, EncoderConfig],
+    ) -> None:
+        super().__init__()
+        for name, config in encoders.items():
+            _check_known(f"agent.encoders.{name}", name, shapes)
+            if config.mask is not None:
+                _check_known(f"agent.encoders.{name}.mask", config.mask, shapes)
+        masks = {config.mask for config in encoders.values() if config.mask is not None}
+        plain = EncoderConfig("flat")
+        chosen = {name: encoders.get(name, plain) for name in sorted(shapes) if name in encoders or name not in masks}
+        used = {name: config for name, config in chosen.items() if config.kind != "skip"}
+        if not used:
+            raise ConfigError("agent.encoders: nothing of the observation is left, every key is skipped")
+        self.names, self._paths = list(used), [paths[name] for name in used]
+        self._masks = [None if config.mask is None else paths[config.mask] for config in used.values()]
+        self.parts = nn.ModuleList(_part(name, config, shapes) for name, config in used.items())
+        self.sizes: list[int] = [part.out_features for part in self.parts]  # type: ignore[misc]
+        self.out_features = sum(self.sizes)
+        self.flat = all(config.kind == "flat" for config in used.values())
+
+    def forward(self, observation: Observation) -> Tensor:
+        encoded = []
+        for part, path, mask in zip(self.parts, self._paths, self._masks):
+            values = _leaf(observation, path)
+            encoded.append(part(values) if mask is None else part(values, _leaf(observation, mask)))
+        return encoded[0] if len(encoded) == 1 else torch.cat(encoded, -1)
+
+
+def build_encoder(
+    observation: TensorSpec,
+    features: Callable[[], nn.Module] | None,
+    self_features: int,
+    object_features: Sequence[int],
+    encoders: Mapping[str, EncoderConfig] | None = None,
+) -> nn.Module:
+    """Builds the encoder for an observation spec: a vector, an image, own state and masked objects, or any other dict.
+
+    In a dict, images without an encoder of their own are encoded as images alone are, and everything else is used as
+    it is.
+
+    Args:
+        observation: spec of a single observation. Nested keys are named with dots; an observation without keys is
+            named ``observation``.
+        features: builds the world's input scaling; None to use the observation as it is. Such a module maps
+            observation to observation and has its sizes as attributes: ``size`` for a vector, otherwise ``self_size``
+            and ``object_size``.
+        self_features: width of the encoding of the agent's own state, or of an image.
+        object_features: widths of the shared object layers.
+        encoders: encoders of single keys, by name.
+
+    Raises:
+        ConfigError: the observation has another structure, or :class:`KeyedEncoder` does not take the encoders.
+    """
+    structured = isinstance(observation, Composite)
+    scaling: Any = None if features is None else features()
+    if encoders or (structured and set(observation.keys()) != {"self", "objects", "mask"}):
+        encoder: nn.Module = _keyed(observation, scaling, self_features, encoders or {})
+    elif structured:
+        own, (count, size) = observation["self"].shape[0], observation["objects"].shape
+        if scaling is not None:
+            own, size = scaling.self_size, scaling.object_size
+        encoder = ObjectSetEncoder(own, size, count, self_features, object_features)
+    elif is_image(observation):
+        return ImageEncoder(observation.shape, self_features)
+    elif len(observation.shape) == 1:
+        encoder = FlatEncoder(observation.shape[0] if scaling is None else scaling.size)
+    else:
+        raise ConfigError(
+            f"observations of shape {tuple(observation.shape)} have no encoder; vectors, images and dicts of vectors "
+            "have; agent.encoders={observation: {kind: mlp, hidden: [64]}} makes one"
+        )
+    return encoder if scaling is None else Scaled(scaling, encoder)
+
+
+def _keyed(
+    observation: TensorSpec, scaling: Any, image_features: int, encoders: Mapping[str, EncoderConfig]
+) -> KeyedEncoder:
+    leaves: list[tuple[tuple[str, ...], TensorSpec]] = [((), observation)]
+    if isinstance(observation, Composite):
+        leaves = [(_path(key), leaf) for key, leaf in observation.items(include_nested=True, leaves_only=True)]
+    paths = {".".join(path) or WHOLE: path for path, _ in leaves}
+    shapes = {name: leaf.shape for name, (_, leaf) in zip(paths, leaves)}
+    if scaling is not None and isinstance(observation, Composite):
+        shapes["self"] = torch.Size([scaling.self_size])
+        shapes["objects"] = torch.Size([shapes["objects"][0], scaling.object_size])
+    elif scaling is not None:
+        shapes[WHOLE] = torch.Size([scaling.size])
+    image = EncoderConfig("image", features=image_features)
+    images = {name: image for name, (_, leaf) in zip(paths, leaves) if is_image(leaf)}
+    return KeyedEncoder(shapes, paths, {**images, **encoders})
+
+
+# -- encoders of single keys --------------------------------------------------------------------------------------
+
+
+class _Flat(nn.Module):
+    """Flattens a leaf to ``[..., F]``, images of bytes as numbers from 0 to 1, and applies layers if there are any."""
+
+    def __init__(self, shape: torch.Size, hidden: list[int]) -> None:
+        super().__init__()
+        self._dims = len(shape)
+        self.layers = mlp((max(1, shape.numel()), *hidden))
+        self.out_features = hidden[-1] if hidden else max(1, shape.numel())
+
+    def forward(self, values: Tensor) -> Tensor:
+        pixels = values.dtype == torch.uint8 and self._dims > 1
+        values = values.flatten(-self._dims) if self._dims else values.unsqueeze(-1)
+        values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+        return self.layers(values / 255 if pixels else values)
+
+
+class _Set(nn.Module):
+    """Encodes a set of things ``[..., K, F]`` with a mask ``[..., K]``."""
+
+    def __init__(self, shape: torch.Size, hidden: list[int], pool: str) -> None:
+        super().__init__()
+        self.layers, self._pool = mlp((shape[1], *hidden)), pool
+        self.out_features = hidden[-1] * (shape[0] if pool == "flatten" else 1)
+
+    def forward(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+        there = torch.ones_like(values[..., :1], dtype=torch.bool) if mask is None else (mask > 0.5).unsqueeze(-1)
+        encoded = self.encoded(values, there)
+        if self._pool == "max":
+            most = encoded.masked_fill(~there, -torch.inf).amax(-2)
+            return most.masked_fill(~there.any(-2), 0.0)
+        encoded = encoded * there
+        if self._pool == "flatten":
+            return encoded.flatten(-2)
+        total = encoded.sum(-2)
+        return total / there.sum(-2).clamp(min=1) if self._pool == "mean" else total
+
+    def encoded(self, values: Tensor, there: Tensor) -> Tensor:
+        """Returns each thing's encoding ``[..., K, D]``; ``there [..., K, 1]`` bool says which slots are filled."""
+        return self.layers(values)
+
+
+class _Attention(_Set):
+    """Encodes a set with self-attention: ``norm(x + attention(x))`` (Vaswani et al. 2017) of its encodings x."""
+
+    def __init__(self, shape: torch.Size, hidden: list[int], pool: str, heads: int) -> None:
+        super().__init__(shape, hidden, pool)
+        width = hidden[-1]
+        self.project, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm, self._heads = nn.LayerNorm(width), heads
+
+    def encoded(self, values: Tensor, there: Tensor) -> Tensor:
+        x = super().encoded(values, there)
+        # [..., heads, K, D / heads]
+        query, key, value = (
+            part.unflatten(-1, (self._heads, -1)).transpose(-3, -2) for part in self.project(x).chunk(3, -1)
+        )
+        seen = legal(there.squeeze(-1))[..., None, None, :].expand(*query.shape[:-1], there.shape[-2])
+        attended = functional.scaled_dot_product_attention(query, key, value, seen)
+        return self.norm(x + self.join(attended.transpose(-3, -2).flatten(-2)))
+
+
+def _part(name: str, config: EncoderConfig, shapes: Mapping[str, torch.Size]) -> nn.Module:
+    where, shape = f"agent.encoders.{name}", shapes[name]
+    if config.kind in ("flat", "mlp"):
+        return _Flat(shape, config.hidden or [])
+    if config.kind == "image":
+        if len(shape) not in (2, 3):
+            raise ConfigError(f"{where}: kind 'image' takes two or three dimensions, it has {list(shape)}")
+        assert config.features is not None
+        return ImageEncoder(shape, config.features)
+    if len(shape) != 2:
+        raise ConfigError(f"{where}: kind {config.kind!r} takes things [K, F], it has {list(shape)}")
+    if config.mask is not None and shapes[config.mask] != shape[:1]:
+        raise ConfigError(f"{where}: its mask {config.mask} has {list(shapes[config.mask])}, not {list(shape[:1])}")
+    assert config.hidden is not None
+    if config.kind == "attention":
+        return _Attention(shape, config.hidden, config.pool or "mean", config.heads or 4)
+    return _Set(shape, config.hidden, config.pool or "flatten")
+
+
+def _check_known(where: str, name: str, shapes: Mapping[str, torch.Size]) -> None:
+    if name not in shapes:
+        known = ", ".join(f"{key} {list(shape)}" for key, shape in sorted(shapes.items()))
+        raise ConfigError(f"{where}: {did_you_mean(name, list(shapes))}the observation has no {name!r}, it has {known}")
+
+
+def _path(key: Any) -> tuple[str, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _leaf(observation: Observation, path: tuple[str, ...]) -> Any:
+    if not isinstance(observation, TensorDictBase):
+        return observation
+    return observation.get(path if len(path) > 1 else path[0])

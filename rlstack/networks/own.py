@@ -40,7 +40,7 @@ class OwnNetwork(nn.Module):
         shape: shape of an output.
         actions: size of the actions that are inputs, too; 0 for none. They are concatenated with a vector observation;
             a dict has them under ``action``.
-        features: builds the world's input scaling, see :func:`rlstack.networks.keyed.build_encoder`.
+        features: builds the world's input scaling, see :func:`rlstack.networks.encoders.build_encoder`.
         dtype: dtype of all numbers.
         device: device of the network.
         options: further arguments of ``make``.

@@ -19,7 +19,7 @@ from torchrl.envs import EnvBase
 from torchrl.objectives.common import LossModule
 
 from rlstack.agents.base import Agent
-from rlstack.agents.fit import check_bounds
+from rlstack.agents.compatibility import check_bounds
 from rlstack.agents.foreign import load_policy
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.off_policy import OffPolicy

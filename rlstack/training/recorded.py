@@ -21,7 +21,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Composite
 
-from rlstack.agents.fit import check_bounds
+from rlstack.agents.compatibility import check_bounds
 from rlstack.agents.foreign import check_new_dataset, minari_arrays, recording_reader, write_minari
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError

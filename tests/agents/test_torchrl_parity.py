@@ -21,7 +21,7 @@ from torchrl.objectives import (
     TQCLoss,
 )
 
-from rlstack.networks.renormalized import BatchRenorm
+from rlstack.networks.values import BatchRenorm
 from tests.agents.torchrl_sides import DOUBLE, GAMMA, N, agent_and_batch, gradients, module, probabilistic, same
 
 

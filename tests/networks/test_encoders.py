@@ -11,8 +11,7 @@ from torch import nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
 from rlstack.networks.actors import DeterministicActor
-from rlstack.networks.encoders import FlatEncoder, ImageEncoder, ObjectSetEncoder, mlp
-from rlstack.networks.keyed import KeyedEncoder, build_encoder
+from rlstack.networks.encoders import FlatEncoder, ImageEncoder, KeyedEncoder, ObjectSetEncoder, build_encoder, mlp
 from tests.refusals import refused
 
 

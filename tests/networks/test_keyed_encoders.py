@@ -14,7 +14,7 @@ from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.config.options import EncoderConfig
-from rlstack.networks.keyed import build_encoder
+from rlstack.networks.encoders import build_encoder
 from tests.agents.small_agents import Decisions, small
 
 SPEC = Composite(

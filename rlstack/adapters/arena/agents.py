@@ -16,7 +16,7 @@ from torchrl.envs import EnvBase
 from rlstack.adapters.sb3.networks import Weights, perceptron
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.agents.base import Policy
-from rlstack.agents.fit import describe_observation
+from rlstack.agents.compatibility import describe_observation
 from rlstack.agents.ppo import PPO
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed

@@ -17,8 +17,7 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
 from rlstack.data.normalizers import ObservationNormalizer
 from rlstack.files.safe_load import load_tensors
-from rlstack.networks.encoders import FlatEncoder
-from rlstack.networks.keyed import KeyedEncoder
+from rlstack.networks.encoders import FlatEncoder, KeyedEncoder
 
 from .model import SB3Model, load_sb3
 from .networks import Layers, Weights

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from rlstack.agents.fit import batch_of, choices, describe_action, describe_observation, encode
+from rlstack.agents.compatibility import batch_of, choices, describe_action, describe_observation, encode
 from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError
