@@ -25,8 +25,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from experiments.results import markdown
-from rlstack.networks.recurrent import Core
-from rlstack.networks.segments import Segments
+from rlstack.networks.recurrent import Core, Segments
 from rlstack.training.environment import machine
 
 RESULT = Path(__file__).parent / "results" / "recurrent.json"

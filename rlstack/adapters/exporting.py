@@ -22,7 +22,7 @@ from torchrl.data import Composite
 from rlstack.adapters.agreement import TOLERANCE, Agreement, compare, random_inputs
 from rlstack.agents.base import Agent, Policy
 from rlstack.agents.interface import MASK, Interface
-from rlstack.agents.recurrent_policy import RecurrentPolicy
+from rlstack.agents.recurrent import RecurrentPolicy
 from rlstack.config import ConfigError
 from rlstack.envs.extras import needs
 from rlstack.envs.whole_files import replacing

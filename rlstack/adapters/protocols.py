@@ -22,7 +22,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents.fit import as_actions, batch_of, leaves, telling, try_out
 from rlstack.agents.interface import Interface
-from rlstack.agents.recurrent_policy import EpisodeStarts
+from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError
 from rlstack.envs.named import found
 from rlstack.networks.calls import by_name

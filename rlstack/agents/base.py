@@ -206,10 +206,6 @@ def policy_copy(
     state: dict[str, Tensor],
 ) -> Any:
     """Returns the policy of a new agent (see :meth:`Agent.recipe`), with the state of another policy of its kind."""
-    if getattr(config, "recurrent", None) is not None:
-        from .recurrent import recurrent_class
-
-        algorithm = recurrent_class(algorithm)
     with torch.random.fork_rng():
         policy: Any = algorithm(config, interface, total_frames, device).policy(explore)
     if not any(value.is_meta for value in state.values()):  # without weights, which the caller loads
@@ -452,7 +448,7 @@ class Agent(ABC):
         """Returns the class that a configuration asks for: this one, or another one of the same algorithm."""
         return cls
 
-    ACTIONS: ClassVar[tuple[str, ...]]
+    ACTIONS: tuple[str, ...]
     """The kinds of action that the algorithm takes, see :attr:`Interface.kind`."""
 
     @classmethod
@@ -483,7 +479,7 @@ class Agent(ABC):
 
     def recipe(self) -> tuple[Any, ...]:
         """Returns the arguments to build an agent like this one: algorithm, configuration, interface, total frames."""
-        return getattr(self, "ALGORITHM", type(self)), self.config, self.interface, self.total_frames
+        return type(self), self.config, self.interface, self.total_frames
 
     @abstractmethod
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:

@@ -21,7 +21,7 @@ class Choosing(Agent):
     """
 
     network: Any
-    ACTIONS = ("choice",)
+    ACTIONS: tuple[str, ...] = ("choice",)
 
     @abstractmethod
     def action_values(self, observation: Any) -> Tensor:

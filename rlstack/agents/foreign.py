@@ -30,7 +30,7 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     """Loads an agent from any source as a policy of an env.
 
     Without a kind, and of kind ``rlstack``, the path is a run directory or a checkpoint, with the options ``which``
-    (latest, best) and ``explore`` (False); of kind ``zoo`` it is the name of an agent that comes with rlstack. The other
+    (latest, best) and ``explore`` (False); of kind ``zoo`` it is the name of an agent of rlstack's own. The other
     kinds and their options are those that rooms register: see :data:`KINDS` and ``rlstack/adapters/README.md``.
 
     Args:

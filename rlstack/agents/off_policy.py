@@ -402,7 +402,7 @@ class ActorCritic(OffPolicy):
     """
 
     CRITICS: tuple[str, ...] = ("critic_1", "critic_2")
-    ACTIONS = ("vector",)
+    ACTIONS: tuple[str, ...] = ("vector",)
     actor: Any
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer

@@ -209,7 +209,7 @@ class OnPolicy(FromRollouts):
     """An agent with a policy and a value function, which learns from the advantages of fresh data."""
 
     OPTIMIZER = "adam"
-    ACTIONS = ("vector", "choice", "choices", "hybrid")
+    ACTIONS: tuple[str, ...] = ("vector", "choice", "choices", "hybrid")
     LEAST_DECISIONS = 1
     """The smallest number of decisions from which it learns."""
     WEIGHS = False

@@ -9,13 +9,13 @@ stay within the sequence, which is n - 1 steps longer for them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rlstack.config import ConfigError
@@ -23,10 +23,19 @@ from rlstack.data.flatten import n_step_returns
 from rlstack.data.sequences import Windows, cut, episode_starts
 from rlstack.envs.tensordicts import unchecked
 from rlstack.envs.world import MEMORY
-from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, remembered
-from rlstack.networks.segments import Segments
+from rlstack.networks.calls import by_name
+from rlstack.networks.recurrent import (
+    REMEMBERED,
+    Core,
+    Remembering,
+    Segments,
+    becomes_a_program,
+    lasts,
+    remembered,
+)
 
-from .base import Agent, exploring
+from .a2c import A2C
+from .base import Agent, Policy, exploring
 from .central import Others
 from .dqn import DQN
 from .interface import MASK, Interface
@@ -34,33 +43,172 @@ from .iqn import IQN
 from .off_policy import OffPolicy
 from .on_policy import OnPolicy
 from .optimizer import CannotCompile, Compiler, Info
-from .recurrent_policy import RecurrentPolicy
+from .ppo import PPO
 
 SEEN = "seen"
 _LARGEST = 0.9
 """Weight of a sequence's largest error in its priority (Kapturowski et al. 2019)."""
 
 
-@cache
-def recurrent_class(cls: type[Agent]) -> type[Agent]:
-    """Returns the class of the same algorithm with a recurrent core.
+Recall = Callable[[Any, Tensor], tuple[Any, Tensor]]
+"""Maps observation ``[...]`` and recurrent state ``[..., M]`` to the core's output and the next recurrent state."""
 
-    Raises:
-        ConfigError: there is none.
+
+class RecurrentPolicy(TensorDictModuleBase):
+    """Writes an action for every decision in an env's tensordict, and the recurrent state before and after it.
+
+    The recurrent state ``[..., M]`` is stored as ``memory`` (or ``("agents", "memory")``), that after the decision in
+    ``next``. An :class:`rlstack.envs.world.World` passes it on from step to step and sets it to zero where an episode
+    ends. In other envs the policy keeps it, and :class:`EpisodeStarts` tells where episodes begin; inside ``vmap``,
+    ``torch.export`` and traces it is read from the tensordict there, too, and nothing is kept. The recurrent state of
+    an agent that is not active becomes zero.
+
+    Args:
+        interface: the env as the agent sees it.
+        inner: policy that acts on the core's output in place of an observation.
+        recall: see :data:`Recall`.
+        size: M; of a larger recurrent state only the first M entries are used.
+        first: maps a number of decisions N to the recurrent state ``[N, M]`` to begin with where there is none.
     """
-    base: Any
-    if issubclass(cls, OnPolicy):
-        base = RecurrentOnPolicy
-    elif issubclass(cls, DQN | IQN):
-        base = RecurrentOffPolicy
-    else:
-        raise ConfigError(f"agent.recurrent: {cls.__name__} has no recurrent core; ppo, a2c, dqn and iqn have one")
-    doc = f"{cls.__name__} with a recurrent core."
-    return type(f"Recurrent{cls.__name__}", (base, cls), {"__doc__": doc, "ALGORITHM": cls})
+
+    def __init__(
+        self,
+        interface: Interface,
+        inner: Policy,
+        recall: Recall,
+        size: int,
+        first: Callable[[int], Tensor],
+    ) -> None:
+        super().__init__()
+        self._key: Any = interface.key(MEMORY)
+        following = ("next", *(self._key if isinstance(self._key, tuple) else (self._key,)))
+        self.in_keys = [*inner.in_keys, *([self._key] if interface.carries else [])]
+        self._inner_keys = list(inner.out_keys)
+        self.out_keys = [*inner.out_keys, self._key, following]
+        self.interface, self.size, self._following = interface, size, following
+        self.inner, self._recall, self._first = inner, recall, first
+        self._starts = None if interface.carries else EpisodeStarts(interface)
+        self._held: Tensor | None = None
+
+    @property
+    def phase(self) -> Any:
+        """See :class:`~rlstack.agents.base.Policy`."""
+        return self.inner.phase
+
+    def reset(self) -> None:
+        """Forgets the recurrent states that it keeps itself: the next call begins episodes everywhere."""
+        self._held = None
+        if self._starts is not None:
+            self._starts.reset()
+
+    @torch.no_grad()
+    def step(self, observation: Any, memory: Tensor, mask: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor]:
+        """Returns the entries for a tensordict, by name without group, and the next recurrent state ``[..., M]``."""
+        seen, following = self._recall(observation, memory)
+        return self.inner.entries(seen, mask), following
+
+    def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """Returns the env's action for an observation ``[...]`` at the beginning of an episode."""
+        lead = self.interface.lead(observation)
+        return self.step(observation, self._first(lead.numel()).view(*lead, -1), mask)[0]["action"]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        build, recipe = self.inner.__reduce_ex__(protocol)
+        return build, (*recipe[:-1], self.state_dict())
+
+    @by_name()
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        interface = self.interface
+        if self.inner.copied:
+            self.inner.catch_up()
+        observation = interface.observed(tensordict)
+        lead = interface.lead(observation)
+        starts = self._starts if lasts(tensordict.get(self.in_keys[0])) else None
+        memory = self._memory(tensordict, lead, starts)
+        acted, following = self.step(
+            observation, memory, tensordict.get(interface.key(MASK)) if interface.masked else None
+        )
+        active = None if interface.group is None else tensordict.get(interface.key("active"), None)
+        if active is not None:
+            following = following * active.to(following.dtype).unsqueeze(-1)
+        for key in self._inner_keys:
+            tensordict.set(key, acted[key if isinstance(key, str) else key[-1]])
+        if starts is not None:
+            self._held = following
+            starts.remember(tensordict, lead)
+        return tensordict.set(self._key, memory).set(self._following, following)
+
+    def _memory(self, tensordict: TensorDictBase, lead: torch.Size, starts: EpisodeStarts | None) -> Tensor:
+        memory = tensordict.get(self._key, None) if starts is None else self._held
+        if memory is None or memory.shape[:-1] != lead:
+            if self._starts is not None and becomes_a_program():
+                raise ValueError(f"the recurrent state is to be given under {self._key!r}: a program keeps none itself")
+            return self._first(lead.numel()).view(*lead, -1)
+        if starts is None:
+            return memory[..., : self.size]
+        return memory * (~starts(tensordict, lead)).to(memory.dtype).unsqueeze(-1)
+
+
+class EpisodeStarts:
+    """Tells at every step which entries of the batch begin an episode.
+
+    If the tensordict has ``is_init`` (TorchRL's ``InitTracker``), at the root or under the group, that decides.
+    Otherwise the tensordict of the last call is read again: the env's step has put ``next`` into it in the meantime, so
+    an entry begins an episode where ``next`` was done, or where the observation differs from that in ``next`` (after a
+    reset in between, even of a running episode). Where steps leave no ``next`` in the policy's own tensordict (because
+    it was given a copy), only ``done`` of the tensordict itself is left, and the caller must report resets by
+    :meth:`reset`.
+    """
+
+    def __init__(self, interface: Interface) -> None:
+        self._interface, self._keys = interface, interface.observation_keys()
+        self._last: TensorDictBase | None = None
+        self._lead: torch.Size | None = None
+
+    def reset(self) -> None:
+        """Makes all entries begin an episode at the next step."""
+        self._last = self._lead = None
+
+    def remember(self, tensordict: TensorDictBase, lead: torch.Size) -> None:
+        """Takes a tensordict for that of the last step."""
+        self._last, self._lead = tensordict, lead
+
+    def __call__(self, tensordict: TensorDictBase, lead: torch.Size) -> Tensor:
+        """Returns bools of shape ``lead``, the batch dimensions (worlds, and agents if there are several)."""
+        last, known = self._last, self._lead
+        device = tensordict.get(self._keys[0]).device
+        init = self._flags(tensordict, "is_init", lead)
+        if known != lead or last is None:
+            return torch.ones(lead, dtype=torch.bool, device=device)
+        if init is not None:
+            return init
+        starts = torch.zeros(lead, dtype=torch.bool, device=device)
+        following = last.get("next", None) if last is not tensordict else None
+        for entry in (tensordict, following):
+            done = None if entry is None else self._flags(entry, "done", lead)
+            starts = starts if done is None else starts | done
+        for key in self._keys:
+            promised = None if following is None else following.get(key, None)
+            if promised is not None:
+                differs = promised != tensordict.get(key)
+                starts = starts | differs.reshape(*lead, -1).any(-1)
+        return starts
+
+    def _flags(self, tensordict: TensorDictBase, name: str, lead: torch.Size) -> Tensor | None:
+        """Returns a flag for every entry, set where the world's or the agent's is set; None if neither exists."""
+        found: Tensor | None = None
+        for key in {name, self._interface.key(name)}:
+            flag = tensordict.get(key, None)
+            if flag is None:
+                continue
+            flag = flag.bool().reshape(flag.shape[:-1] if flag.shape[-1:] == (1,) and flag.dim() > 1 else flag.shape)
+            flag = flag.reshape(*flag.shape, *[1] * (len(lead) - flag.dim())).expand(lead)
+            found = flag if found is None else found | flag
+        return found
 
 
 class Recurrent(Agent):
-    """A mixin for agents with recurrent networks; it comes before the algorithm in the bases of a class.
+    """The part of an agent that its recurrent cores take; it comes before the algorithm in the bases of a class.
 
     Each network's encoder is followed by its own recurrent core. An observation ``[...]`` first goes through these, and
     their output replaces it wherever the algorithm expects an observation.
@@ -93,10 +241,6 @@ class Recurrent(Agent):
         c = self.config.recurrent
         return Remembering(encoder, Core(c.kind, encoder.out_features, c.size, c.layers))
 
-    def memory_size(self, names: Sequence[str]) -> int:
-        """Returns the size of the recurrent state of some networks."""
-        return sum(self.memories[name].core.memory_size for name in names)
-
     def part(self, memory: Tensor, name: str) -> Tensor:
         """Returns one network's part of the recurrent state ``[..., M]`` of all."""
         sizes = [network.core.memory_size for network in self.memories.values()]
@@ -117,43 +261,33 @@ class Recurrent(Agent):
         return algorithm, config, self._given, frames
 
     def policy(self, explore: bool | None = None) -> RecurrentPolicy:
-        names = [self.ACTING] if explore is False else list(self.memories)
-        size = self.memory_size(names)
+        cores = [self.memories[self.ACTING]] if explore is False else list(self.memories.values())
+        sizes = [network.core.memory_size for network in cores]
         inner: Any = super().policy(explore)  # type: ignore[safe-super]
 
         def recall(observation: Any, memory: Tensor) -> tuple[Any, Tensor]:
+            """Makes one step of the cores, whose output replaces the observation."""
             with self.precision(exploring(explore)):
-                return self.recall(observation, memory, names)
+                seen, features, following = self.normalized(observation), {}, []
+                for network, before in zip(cores, memory.split(sizes, -1)):
+                    features[network.name], after = network.step(seen, before)
+                    following.append(after)
+                besides = {} if self.interface.nearest is None else {SEEN: observation}
+                state = following[0] if len(following) == 1 else torch.cat(following, -1)
+                return remembered(features, **besides), state
 
         def first(count: int) -> Tensor:
             # Not after learning has gone on: by then the worlds have, too.
             if explore is not False and self.restored is not None and len(self.restored) == count:
                 return self.restored
-            like: Any = self.memories[names[0]].core.cells.weight_hh_l0  # of the present precision
-            return torch.zeros(count, size, dtype=like.dtype, device=like.device)
+            like: Any = cores[0].core.cells.weight_hh_l0  # of the present precision
+            return torch.zeros(count, sum(sizes), dtype=like.dtype, device=like.device)
 
-        return RecurrentPolicy(self.interface, inner, recall, size, first)
+        return RecurrentPolicy(self.interface, inner, recall, sum(sizes), first)
 
     def precision(self, explores: bool) -> AbstractContextManager[Any]:
         """Returns the context in which a policy makes a step of its cores."""
         return nullcontext()
-
-    def recall(self, observation: Any, memory: Tensor, names: Sequence[str]) -> tuple[Any, Tensor]:
-        """Makes one step of some networks' cores.
-
-        Args:
-            observation: raw, ``[...]``.
-            memory: recurrent state of these networks in this order, ``[..., M]``.
-
-        Returns the cores' output, which replaces the observation, and the recurrent state after the step.
-        """
-        seen, features, following = self.normalized(observation), {}, []
-        sizes = [self.memories[name].core.memory_size for name in names]
-        for name, before in zip(names, memory.split(sizes, -1)):
-            features[name], after = self.memories[name].step(seen, before)
-            following.append(after)
-        besides = {} if self.interface.nearest is None else {SEEN: observation}
-        return remembered(features, **besides), following[0] if len(following) == 1 else torch.cat(following, -1)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -436,3 +570,35 @@ def _parts(batch: TensorDictBase, burn_in: int) -> tuple[TensorDictBase, TensorD
     steps = batch.exclude(MEMORY, "share", "index", "priority_weight")
     steps.batch_size = batch.get("active").shape
     return steps[:, :burn_in], steps[:, burn_in:]
+
+
+class RecurrentPPO(RecurrentOnPolicy, PPO):
+    """PPO with a recurrent core."""
+
+
+class RecurrentA2C(RecurrentOnPolicy, A2C):
+    """A2C with a recurrent core."""
+
+
+class RecurrentDQN(RecurrentOffPolicy, DQN):
+    """DQN with a recurrent core."""
+
+
+class RecurrentIQN(RecurrentOffPolicy, IQN):
+    """IQN with a recurrent core."""
+
+
+RECURRENT: dict[type[Agent], type[Agent]] = {PPO: RecurrentPPO, A2C: RecurrentA2C, DQN: RecurrentDQN, IQN: RecurrentIQN}
+"""The classes of algorithms with a recurrent core; those of a user's algorithms can be added."""
+
+
+def recurrent_class(cls: type[Agent]) -> type[Agent]:
+    """Returns the class of the same algorithm with a recurrent core.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if cls in RECURRENT:
+        return RECURRENT[cls]
+    known = ", ".join(algorithm.__name__.lower() for algorithm in RECURRENT)
+    raise ConfigError(f"agent.recurrent: {cls.__name__} has no recurrent core; {known} have one")

@@ -74,7 +74,7 @@ class SAC(ActorCritic):
     """Soft actor-critic."""
 
     Config = SACConfig
-    ACTIONS = ("vector", "choice")
+    ACTIONS: tuple[str, ...] = ("vector", "choice")
     config: SACConfig
 
     def build(self) -> None:

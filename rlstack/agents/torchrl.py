@@ -232,7 +232,7 @@ class AroundLoss(Agent):
         """Returns a network of the kind in ``c``, on observations (and actions if it evaluates them); or the user's."""
         hidden, choices = c.hidden or self.config.hidden, self.interface.choices
         outputs = choices[0] if choices else self.interface.action.shape[-1]
-        options = {"activation": self.config.activation, "layer_norm": c.layer_norm}
+        options: dict[str, Any] = {"activation": self.config.activation, "layer_norm": c.layer_norm}
         if c.kind in ("action_value", "action_values") and (c.kind == "action_values") is not bool(choices):
             told = "kind action_value is for continuous actions, action_values for choices"
             raise ConfigError(f"agent.networks.{name}: {told}")
@@ -248,8 +248,9 @@ class AroundLoss(Agent):
         if c.kind == "value":
             return ValueOperator(network, ["observation"], [c.out_key or "state_value"])
         if c.kind == "action_values":
-            keys = {"in_keys": ["observation"], "action_mask_key": MASK if self.interface.masked else None}
-            return QValueActor(network, spec=self.action_spec, action_space="categorical", **keys)
+            mask = MASK if self.interface.masked else None
+            reads: dict[str, Any] = {"in_keys": ["observation"], "action_mask_key": mask}
+            return QValueActor(network, spec=self.action_spec, action_space="categorical", **reads)
         if c.kind == "deterministic":
             return TensorDictModule(nn.Sequential(network, nn.Tanh()), ["observation"], ["action"])
         # Keeps distributions and their log probabilities out of low precision.

@@ -41,7 +41,7 @@ class TQC(SAC):
     """Soft actor-critic with truncated quantile critics."""
 
     Config = TQCConfig
-    ACTIONS = ("vector",)
+    ACTIONS: tuple[str, ...] = ("vector",)
     config: TQCConfig
 
     def build(self) -> None:

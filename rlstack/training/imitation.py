@@ -24,8 +24,7 @@ from rlstack.agents.foreign import load_policy
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.optimizer import Info, Optimizer
-from rlstack.agents.recurrent import Recurrent
-from rlstack.agents.recurrent_policy import RecurrentPolicy
+from rlstack.agents.recurrent import Recurrent, RecurrentPolicy
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
 from rlstack.config.rooms import registered, target

@@ -294,7 +294,7 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str) -> None:
 @pytest.mark.parametrize("name", ["sac", "td3", "rainbow"])
 def test_agents_without_a_memory_say_so(name: str) -> None:
     env = envs.make("marinenav", num_worlds=1, continuous_actions=name != "rainbow")
-    with pytest.raises(ConfigError, match="has no recurrent core; ppo, a2c, dqn and iqn have"):
+    with pytest.raises(ConfigError, match="has no recurrent core; ppo, a2c, dqn, iqn have"):
         make_agent(name, env, recurrent={"kind": "lstm"})
 
 

@@ -341,7 +341,7 @@ def test_a_run_is_evaluated_exported_and_loaded_like_any_other(
     steps = ["agent.steps_per_batch=16", "agent.hidden=[8]", "agent.batch_size=8"]
     steps += ["agent.learning_starts=16"] if name == "torchrl_sac" else []  # which rollouts do without
     assert rlstack_command("train", f"agent={name}", *world, *short, *steps, f"run_dir={run}").status == 0
-    assert rlstack_command("export", f"checkpoint={run}", f"out={exported}").status == 0
+    assert rlstack_command("convert", f"checkpoint={run}", f"out={exported}").status == 0
     loaded = rlstack.load(run)
     observation = torch.randn(5, 3)
     expected = loaded.agent.policy(explore=False).action(observation)

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlstack.networks import recurrent
-from rlstack.networks.cells import GRUSequence, LSTMSequence
-from rlstack.networks.recurrent import Core, Remembering
-from rlstack.networks.segments import Segments
+from rlstack.networks.recurrent import Core, GRUSequence, LSTMSequence, Remembering, Segments
 
 KINDS: list[Any] = ["lstm", "gru"]
 ROWS, STEPS = 6, 9

@@ -15,7 +15,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents.fit import batch_of, choices, describe_action, describe_observation, encode
 from rlstack.agents.interface import Interface
-from rlstack.agents.recurrent_policy import EpisodeStarts
+from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError
 from rlstack.networks.calls import by_name
 
@@ -34,7 +34,7 @@ def sb3_policy(
     Discrete actions are the most probable ones (PPO, A2C) or those of highest value (DQN). Continuous ones are the
     Gaussian's mean clipped to the env's bounds (PPO, A2C), or the squashed mean rescaled from [-1, 1] to the env's
     bounds (SAC). A RecurrentPPO carries its LSTM's state from call to call, one per world and agent, and resets it
-    where :class:`~rlstack.agents.recurrent_policy.EpisodeStarts` tells; ``policy.reset()`` forgets all states.
+    where :class:`~rlstack.agents.recurrent.EpisodeStarts` tells; ``policy.reset()`` forgets all states.
 
     Args:
         model: a loaded model, which is copied to the env's device, or its file; a structured observation must have its
