@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from rlstack.envs.foundation.files import write_text
 
 from ..config import LoggerConfig
-from .sink import flat
+from .table import flat
 
 RUN_ID_FILE = "mlflow_run_id"
 DATABASE = "mlflow.db"

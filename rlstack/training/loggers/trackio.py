@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from rlstack.envs.foundation.files import write_text
 
 from ..config import LoggerConfig
-from .sink import flat
+from .table import flat
 
 RUN_NAME_FILE = "trackio_run"
 

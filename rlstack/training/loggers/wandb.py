@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from rlstack.envs.foundation.files import write_text
 
 from ..config import LoggerConfig
-from .sink import FRAMES
+from .table import FRAMES
 
 RUN_ID_FILE = "wandb_run_id"
 
