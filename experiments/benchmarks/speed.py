@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlstack import envs
+from rlstack.runs.versions import versions
 from rlstack.training.environment import instruction_set, processor
 
 from . import comparing
@@ -231,7 +231,7 @@ def circumstances(module: str = "speed", threads: int | None = None) -> dict[str
         "cores": os.cpu_count(),
         "threads": threads or torch.get_num_threads(),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "torchrl", "tensordict")},
+        **{name: versions()[name] for name in ("torch", "torchrl", "tensordict")},
     }
 
 

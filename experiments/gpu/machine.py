@@ -40,7 +40,6 @@ def machine(setting: Setting) -> Found:
         "cores": found["cores"],
         "instructions": torch.backends.cpu.get_cpu_capability(),
         **found["versions"],
-        "triton": _version_of("triton"),
         "commit": found["commit"],
         "not there": missing_compiler(device),
     }
@@ -55,15 +54,6 @@ def machine(setting: Setting) -> Found:
             "cudnn": torch.backends.cudnn.version(),
         }
     return Found(f"{told['gpu'] or told['processor']}, {told['cores']} cores, torch {told['torch']}", told)
-
-
-def _version_of(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _asked(field: str) -> str | None:

@@ -9,6 +9,17 @@ import pytest
 from rlstack.runs import versions
 
 
+@pytest.mark.parametrize("nightly", [True, False])
+def test_a_nightly_build_counts_as_the_package(nightly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(name: str) -> str:
+        if name != ("torchrl-nightly" if nightly else "torchrl"):
+            raise PackageNotFoundError(name)
+        return "2026.10.27"
+
+    monkeypatch.setattr(versions, "version", installed)
+    assert versions.versions()["torchrl"] == "2026.10.27"
+
+
 def test_simulators_are_named_if_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(name: str) -> str:
         if name not in {"torch", "mujoco"}:
