@@ -41,7 +41,7 @@ MISSING = {
     "envs/torchrl": ('rlstack.envs.make("torchrl")', "unknown world 'torchrl'"),
     "agents/tqc.py": ('rlstack.train("agent=tqc", "env=cartpole")', "rlstack.agents.tqc"),
     "agents/torchrl.py": ('rlstack.train("agent=torchrl_ppo", "env=cartpole")', "rlstack.agents.torchrl"),
-    "agents/a2c.py": ('rlstack.train("agent=a2c", "env=cartpole")', "rlstack.agents.a2c"),
+    "agents/pqn.py": ('rlstack.train("agent=pqn", "env=cartpole")', "rlstack.agents.pqn"),
 }
 """What is removed: an expression that needs it, and what its error names."""
 
