@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .named import belongs_to, found, made_by, place_in_users_code
-from .processes import EnvironmentFailed, EnvironmentRaised, place_of
+from .foundation.packages import belongs_to, found, made_by, place_in_users_code
+from .foundation.processes import EnvironmentFailed, EnvironmentRaised, place_of
 
 LIMIT = "env.max_instances to the number that can live at once"
 _FLAGS = (bool, np.bool_)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchrl.envs import EnvBase
 
-from .named import belongs_to, found, made_by
+from .foundation.packages import belongs_to, found, made_by
 from .world import World as World
 from .world import WorldHooks
 from .wrappers import wrapped

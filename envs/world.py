@@ -19,14 +19,12 @@ from torchrl.envs import EnvBase, TransformedEnv
 from typing_extensions import Self
 
 from .actions import Reader, reader
-from .freed_memory import keep_freed_memory
-from .keys import ACTION_MASK as ACTION_MASK
-from .keys import GROUP as GROUP
-from .keys import MEMORY as MEMORY
+from .foundation.keys import ACTION_MASK as ACTION_MASK
+from .foundation.keys import GROUP as GROUP
+from .foundation.keys import MEMORY as MEMORY
+from .foundation.tensors import keep_freed_memory, looks_are_free, unchecked
 from .pool import StartPool
 from .recording import EpisodeRecorder, EpisodeRecording
-from .tensordicts import unchecked
-from .waiting import looks_are_free
 
 MOST_STEPS = 1_000_000_000
 """Greatest number of steps in an episode; step counters are integers in floating-point statistics."""

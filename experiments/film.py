@@ -8,7 +8,7 @@ import imageio.v3 as imageio
 import numpy as np
 from PIL import Image
 
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import replacing
 
 HERE = Path(__file__).parent
 LEFT = HERE / "zoo" / "marinenav" / "film.mp4", (0, 0, 704, 720)

@@ -64,8 +64,8 @@ from rlstack.config.overrides import (
     word,
 )
 from rlstack.config.typed import resolve
-from rlstack.envs.extras import needs
-from rlstack.envs.working import Work
+from rlstack.envs.foundation.packages import needs
+from rlstack.envs.foundation.work import Work
 from rlstack.help import command_help
 
 _FLAGS = {

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, Interval, build, to_plain
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.foundation.files import write_json
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from rlstack.diagnostics.measuring import MeasuredTraining

@@ -18,7 +18,7 @@ from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.errors import missing_option
 from rlstack.config.groups import option_files
 from rlstack.config.overrides import given_keys
-from rlstack.envs.working import working
+from rlstack.envs.foundation.work import working
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from rlstack.play.candidates import PoolConfig

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlstack.data import graphs
-from rlstack.envs import waiting
+from rlstack.envs.foundation import tensors
 from tests.host_waits import asks_the_host, place
 
 
@@ -82,6 +82,6 @@ class Tape(TorchDispatchMode):
 def rehearsing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A context in which a CPU computes and records as a GPU does."""
     with monkeypatch.context() as patch:
-        patch.setattr(waiting, "FREE", set())
+        patch.setattr(tensors, "FREE", set())
         patch.setitem(graphs.GRAPHS, "cpu", Tape)
         yield

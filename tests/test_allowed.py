@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 import rlstack
@@ -110,38 +111,30 @@ def test_the_trap_works(trap: Path) -> None:
 # -- runs of strangers ---------------------------------------------------------------------------------------------
 
 
-def routes(learner: Any) -> dict[str, tuple[dict[str, Any], str]]:
-    """Returns configurations that name more than data, each under another key, and the name."""
-    agent = to_plain(learner.config)
-    whole = {"agent": agent, "env": DUEL, "total_frames": 100, "imitation": IMITATION}
-
-    def with_env(**options: Any) -> dict[str, Any]:
-        return {**whole, "env": {**DUEL, **options}}
-
-    return {
-        "agent": ({**whole, "agent": LEGACY}, SCRIPT),
-        "players": (with_env(opponents={"players": ["random", SCRIPT]}), SCRIPT),
-        "judges": (with_env(opponents={"evaluation": [{"player": SCRIPT}]}), SCRIPT),
-        "expert": ({**whole, "imitation": {**IMITATION, "expert": SCRIPT}}, SCRIPT),
-        "algorithm": ({**whole, "agent": {**agent, "algorithm": "trap:Own"}}, "trap:Own"),
-        "network": ({**whole, "agent": {**agent, "network": {"actor": "trap:run"}}}, "trap:run"),
-        "world": ({**whole, "env": {"name": "trap:Own"}}, "trap:Own"),
-        "gymnasium": ({**whole, "env": {"name": "gymnasium", "id": "trap:Own-v0"}}, "trap:Own-v0"),
-        "pettingzoo": ({**whole, "env": {"name": "pettingzoo", "id": "trap:run"}}, "trap:run"),
-        "snapshots": (with_env(opponents={"pool": "elsewhere"}), "elsewhere"),
-        "replay": ({**whole, "agent": {**agent, "replay": {"directory": "elsewhere"}}}, "elsewhere"),
-        "server": ({**whole, "logger": {"mlflow": True, "mlflow_uri": "http://example.org"}}, "http://example.org"),
-        "database": ({**whole, "logger": {"mlflow": True, "mlflow_uri": "elsewhere"}}, "elsewhere"),
-        "service": ({**whole, "logger": {"wandb": "online", "wandb_entity": "strangers"}}, "online"),
-        "cluster": ({**whole, "collector": {"address": "ray://example.org:1"}}, "ray://example.org:1"),
-        "webhook": ({**whole, "notify": "https://example.org/hook"}, "https://example.org/hook"),
-    }
+ROUTES: dict[str, tuple[dict[str, Any], str]] = {
+    "agent": ({"agent": LEGACY}, SCRIPT),
+    "players": ({"env": {"opponents": {"players": ["random", SCRIPT]}}}, SCRIPT),
+    "judges": ({"env": {"opponents": {"evaluation": [{"player": SCRIPT}]}}}, SCRIPT),
+    "expert": ({"imitation": {"expert": SCRIPT}}, SCRIPT),
+    "algorithm": ({"agent": {"algorithm": "trap:Own"}}, "trap:Own"),
+    "network": ({"agent": {"network": {"actor": "trap:run"}}}, "trap:run"),
+    "world": ({"env": {"name": "trap:Own"}}, "trap:Own"),
+    "gymnasium": ({"env": {"name": "gymnasium", "id": "trap:Own-v0"}}, "trap:Own-v0"),
+    "pettingzoo": ({"env": {"name": "pettingzoo", "id": "trap:run"}}, "trap:run"),
+    "snapshots": ({"env": {"opponents": {"pool": "elsewhere"}}}, "elsewhere"),
+    "replay": ({"agent": {"replay": {"directory": "elsewhere"}}}, "elsewhere"),
+    "server": ({"logger": {"mlflow": True, "mlflow_uri": "http://example.org"}}, "http://example.org"),
+    "database": ({"logger": {"mlflow": True, "mlflow_uri": "elsewhere"}}, "elsewhere"),
+    "service": ({"logger": {"wandb": "online", "wandb_entity": "strangers"}}, "online"),
+    "cluster": ({"collector": {"address": "ray://example.org:1"}}, "ray://example.org:1"),
+    "webhook": ({"notify": "https://example.org/hook"}, "https://example.org/hook"),
+}
+"""Parts of a configuration that name more than data, each under another key, and the name."""
 
 
-ROUTES = [
-    *("agent", "players", "judges", "expert", "algorithm", "network", "world", "gymnasium", "pettingzoo"),
-    *("snapshots", "replay", "server", "database", "service", "cluster", "webhook"),
-]
+def configuration(learner: Any, part: dict[str, Any]) -> dict[str, Any]:
+    whole = {"agent": to_plain(learner.config), "env": DUEL, "total_frames": 100, "imitation": IMITATION}
+    return to_plain(OmegaConf.merge(whole, part))
 
 
 def strangers(write: Callable[[], Any]) -> None:
@@ -165,8 +158,8 @@ def strangers_run(folder: Path, config: dict[str, Any], learner: Any) -> Path:
 @pytest.mark.parametrize("route", ROUTES)
 def test_no_reader_of_a_run_takes_more_than_data(route: str, trap: Path, learner: Any) -> None:
     """Tests the readers that all commands use; the commands themselves are below."""
-    config, name = routes(learner)[route]
-    run = strangers_run(trap, config, learner)
+    part, name = ROUTES[route]
+    run = strangers_run(trap, configuration(learner, part), learner)
     readers: list[Callable[[], Any]] = [
         lambda: rlstack.load(run),
         lambda: rlstack.load_policy(f"rlstack:{run}", Duel(2)),
@@ -211,8 +204,8 @@ COMMANDS = {
 def test_no_command_takes_more_than_data_from_a_run(
     name: str, route: str, trap: Path, learner: Any, command: Any
 ) -> None:
-    config, named = routes(learner)[route]
-    strangers_run(trap, config, learner)
+    part, named = ROUTES[route]
+    strangers_run(trap, configuration(learner, part), learner)
     if name == "league add":
         league(trap, "random")
     line = command(name.partition(" ")[0], *COMMANDS[name])
@@ -227,7 +220,7 @@ def test_no_command_takes_more_than_data_from_a_run(
     ],
 )
 def test_results_never_go_through_links_to_elsewhere(opened: str, link: str, trap: Path, learner: Any) -> None:
-    run = strangers_run(trap, {**routes(learner)["agent"][0], "agent": to_plain(learner.config)}, learner)
+    run = strangers_run(trap, configuration(learner, {}), learner)
     (run / "newest.pt").symlink_to("checkpoints/checkpoint_000000000007.pt")
     shutil.copytree(run / "checkpoints", trap / "lone").joinpath("checkpoint_000000000007.pt").rename("lone/best.pt")
     Path(link).parent.mkdir(exist_ok=True)
@@ -249,7 +242,7 @@ def test_the_pool_of_a_checkpoint_is_read_with_the_same_care(trap: Path) -> None
 
 
 def test_what_the_user_wrote_is_allowed(trap: Path, learner: Any, command: Any) -> None:
-    run = strangers_run(trap, {**routes(learner)["world"][0], "env": {"name": "trap:run"}}, learner)
+    run = strangers_run(trap, configuration(learner, {"env": {"name": "trap:run"}}), learner)
     line = command("evaluate", f"checkpoint={run}", "allow=[trap:run]")
     assert "neither an EnvBase class nor a function annotated to return one" in line  # the next check
     assert (trap / "imported").exists()
@@ -306,7 +299,7 @@ def test_the_world_of_a_league_is_no_function(trap: Path) -> None:
 def test_a_report_of_hostile_files_shows_them(trap: Path, learner: Any) -> None:
     from rlstack.reporting.document import report
 
-    strangers_run(trap, routes(learner)["players"][0], learner)
+    strangers_run(trap, configuration(learner, ROUTES["players"][0]), learner)
     league(trap, SCRIPT)
     report(trap, None, 0.0)
     assert untouched(trap)

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from rlstack import envs
 from rlstack.command import _PLUGINS
-from rlstack.envs.extras import install
+from rlstack.envs.foundation.packages import install
 from tests.test_readmes import PAGES, spans
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -170,7 +170,7 @@ def test_in_the_folder_of_a_clone_the_hint_is_the_command_of_the_readme(monkeypa
 def test_in_another_folder_the_hint_names_the_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "a clone").mkdir()
     (tmp_path / "a clone" / "pyproject.toml").write_text(f'[project]\nname = "{PROJECT["name"]}"\n')
-    monkeypatch.setattr("rlstack.envs.extras._ROOT", tmp_path / "a clone")
+    monkeypatch.setattr("rlstack.envs.foundation.packages._ROOT", tmp_path / "a clone")
     *command, place, _, constraints = shlex.split(install("ray"))
     assert command == ["pip", "install", "-e"]
     assert (place, constraints) == (f"{tmp_path}/a clone[ray]", f"{tmp_path}/a clone/constraints.txt")
@@ -183,5 +183,5 @@ def test_outside_a_clone_the_hint_names_this_distribution(
     """The name ``rlstack`` on PyPI is another project, whose code a wrong hint would install."""
     if project is not None:
         (tmp_path / "pyproject.toml").write_text(project)
-    monkeypatch.setattr("rlstack.envs.extras._ROOT", tmp_path)
+    monkeypatch.setattr("rlstack.envs.foundation.packages._ROOT", tmp_path)
     assert install("ray") == f"pip install '{PROJECT['name']}[ray]'"

@@ -14,12 +14,12 @@ import torch
 from rlstack.adapters.arena.files import load_files, write_files
 from rlstack.adapters.marinenav.files import load_published, write_directory
 from rlstack.config import ConfigError
-from rlstack.envs import whole_files
 from rlstack.envs.echelon.recording import load_replay as load_fight
+from rlstack.envs.foundation import files
+from rlstack.envs.foundation.files import leftovers, open_to_append, replacing, write_text
 from rlstack.envs.marinenav.episodes import default_robot, load_episodes, make_episode, save_episodes
 from rlstack.envs.recording import Frames
 from rlstack.envs.rocket.recording import COLUMNS, RocketRecording, load_replay
-from rlstack.envs.whole_files import leftovers, open_to_append, replacing, write_text
 from rlstack.evaluation.results import Evaluation
 from rlstack.files.pickles import read_object_arrays, write_object_arrays
 from rlstack.play.league import League
@@ -194,7 +194,7 @@ def test_no_link_leads_the_writing_elsewhere(tmp_path: Path, monkeypatch: pytest
     with replacing(written) as (one,), replacing(written) as (other,):
         assert one.name != other.name
     written.unlink()
-    monkeypatch.setattr(whole_files.secrets, "token_hex", lambda count: "7")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda count: "7")
     (written.parent / ".config.7.partial.yaml").symlink_to(victim)
     written.symlink_to(victim)
     with pytest.raises(FileExistsError):
@@ -219,9 +219,9 @@ def test_leftovers_are_those_of_killed_writers_alone(tmp_path: Path) -> None:
 _WRITING = {"write_text", "write_bytes", "savefig", "imwrite", "get_writer", "savez", "savez_compressed", "dump"}
 _WRITING |= {"open_to_append"}
 ELSEWHERE = {
-    ("envs/whole_files.py", "replace"): "the helper itself",
+    ("envs/foundation/files.py", "replace"): "the helper itself",
     ("rlstack/adapters/exporting.py", "save"): "into memory",
-    ("envs/whole_files.py", "open"): "the helper itself",
+    ("envs/foundation/files.py", "open"): "the helper itself",
     ("rlstack/training/loggers/table.py", "open_to_append"): "a row that was cut off is dropped on opening",
     ("rlstack/adapters/marinenav/__main__.py", "open_to_append"): "what was printed",
     ("rlstack/data/messages.py", "save"): "into memory",
@@ -236,7 +236,7 @@ def writing(call: ast.Call) -> str | None:
     """Returns the name of a call that writes to a file."""
     function = call.func
     if isinstance(function, ast.Name):
-        if function.id == "write_text":  # that of envs.whole_files; a path's own is an attribute
+        if function.id == "write_text":  # that of foundation.files; a path's own is an attribute
             return None
         name, owner = function.id, ""
     elif isinstance(function, ast.Attribute):

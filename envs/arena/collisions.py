@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..waiting import made_once
+from ..foundation.tensors import made_once
 from .events import emptied, gone, per_target
 from .movement import length2
 from .rules import FAR, NEVER, ArenaRules, ArenaTables

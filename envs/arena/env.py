@@ -11,11 +11,11 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.foundation.tensors import unchecked
 
+from ..foundation.tensors import chosen, looks_are_free
 from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder
-from ..waiting import chosen, looks_are_free
 from ..world import Mirror, World
 from .events import SampledDraws, begin
 from .features import TargetFeatures, mirror

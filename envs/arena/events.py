@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..waiting import made_once
+from ..foundation.tensors import made_once
 from .movement import bounds, kept_inside, length, length2, outside
 from .rules import FAR, NEVER, ArenaRules, ArenaTables
 from .state import ArenaState, At, Changes, blank_state, first_row, flagged, pick, rows_of, spots

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..waiting import made_once
+from ..foundation.tensors import made_once
 from .rules import ArenaRules, ArenaTables
 from .state import ArenaState
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..compilation import Compiled
+from ..foundation.compilation import Compiled
 from .collisions import collide, touching
 from .events import (
     ArenaDraws,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from ..foundation.tensors import counting, looks_are_free, put_where
 from ..record import Record
-from ..waiting import counting, looks_are_free, put_where
 from .rules import FAR, NEVER, ArenaRules
 
 

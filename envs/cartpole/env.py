@@ -16,7 +16,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Categorical, Unbounded
 
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.foundation.tensors import unchecked
 
 from ..world import MOST_STEPS, Mirror, World, check_within
 

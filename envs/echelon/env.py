@@ -13,11 +13,11 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
-from rlstack.envs.tensordicts import of_agents, with_ends
+from rlstack.envs.foundation.tensors import of_agents, with_ends
 
+from ..foundation.tensors import chosen, looks_are_free, put_where
 from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder, EpisodeRecording
-from ..waiting import chosen, looks_are_free, put_where
 from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
 from .actions import AXES, BUTTON_CHOICES, BUTTONS, KINDS, counts, mask_size, orders_of
 from .maps import make_maps

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..compilation import Compiled
+from ..foundation.compilation import Compiled
 from ..pool import Opening
 from ..record import Record
 from . import rules

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..whole_files import write_text
+from ..foundation.files import write_text
 from .replay import Replay, as_json, read_replay
 
 _PARTS = Path(__file__).with_name("page")

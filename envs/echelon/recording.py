@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..foundation.files import write_text
 from ..recording import EpisodeRecorder, EpisodeRecording, Frames, Row
 from ..rendering.canvas import Canvas, Colour, Legend, Picture, banner, write
 from ..rendering.films import Animation
-from ..whole_files import write_text
 from . import drawing, player, rules
 from .drawing import FAINT, HEAT, PAPER, TEAM_COLOURS, EchelonLayout
 from .events import Event, EventFinder, Flight, unfold

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bounded_files import check_regular
+from ..foundation.files import check_regular
 from ..recording import Columns, Frames, find_time
 from . import rules
 from .events import TYPES, WEAPONS, Event, Flight, mech_id

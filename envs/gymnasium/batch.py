@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.foundation.tensors import unchecked
 
 from ..spaces import Array, Observations
 from ..world import Act

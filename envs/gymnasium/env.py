@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrl.data import TensorSpec
 
 from ..foreign import check_instances, completed
-from ..processes import TIMEOUT
+from ..foundation.processes import TIMEOUT
 from ..spaces import Array
 from ..world import Act, World
 from .batch import STATISTICS, Batch, collect

@@ -11,10 +11,9 @@ from typing import Any
 
 import gymnasium
 
-from ..extras import needs
 from ..foreign import factory_at, raised
-from ..named import imported, place_in_users_code
-from ..processes import EnvironmentFailed, EnvironmentRaised
+from ..foundation.packages import imported, needs, place_in_users_code
+from ..foundation.processes import EnvironmentFailed, EnvironmentRaised
 
 Environment = gymnasium.Env[Any, Any]
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..foreign import close_all, completed, fault
-from ..named import place_in_users_code
-from ..processes import TIMEOUT, EnvironmentFailed, Shared, Workers, divided, serve
+from ..foundation.packages import place_in_users_code
+from ..foundation.processes import TIMEOUT, EnvironmentFailed, Shared, Workers, divided, serve
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
 from .making import Environment, Recipe
 
@@ -100,9 +100,10 @@ class SimulatorArrays:
 
     def map(self, function: Callable[[Any], Any]) -> SimulatorArrays:
         """Returns the function's results for all arrays."""
-        single = (function(part) for part in (self.action, self.reward, self.success, self.flags))
+        observations = [function(leaf) for leaf in self.observations]
+        action, reward, success, flags = map(function, (self.action, self.reward, self.success, self.flags))
         mask = None if self.mask is None else function(self.mask)
-        return SimulatorArrays([function(leaf) for leaf in self.observations], *single, mask)
+        return SimulatorArrays(observations, action, reward, success, flags, mask)
 
 
 class LocalSimulators:
@@ -232,7 +233,7 @@ class WorkerSimulators:
         dtype: of floating-point observations and actions.
         arrays: shapes and types of what is shared.
         workers: number of processes.
-        timeout: see :class:`~rlstack.envs.processes.Workers`.
+        timeout: see :class:`~rlstack.envs.foundation.processes.Workers`.
         every_step: see :class:`LocalSimulators`.
 
     Attributes:

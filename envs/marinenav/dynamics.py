@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..waiting import made_once
+from ..foundation.tensors import made_once
 from .rules import CONTINUOUS_THRUST_RATE, THRUST_RATES, MarineNavRules, Number
 
 TWO_PI = 2 * math.pi

@@ -12,10 +12,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec
 
-from ..keys import GROUP
+from ..foundation.keys import GROUP
+from ..foundation.tensors import chosen_together, counting, put_where
 from ..pool import StartPool
 from ..recording import EpisodeRecorder
-from ..waiting import chosen_together, counting, put_where
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
 from .episodes import load_episodes, load_worlds, validate_episode
 from .features import CONTINUOUS, DISCRETE, EncounterFeatures, nearest_obstacle

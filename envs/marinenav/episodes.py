@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..bounded_files import MOST, check_regular
-from ..whole_files import replacing
+from ..foundation.files import MOST, check_regular, replacing
 from . import rules
 from .dynamics import current
 from .rules import CLEAR_RADIUS, HYDRODYNAMICS, MAP_SIZE, OBSERVED_OBJECTS, PERCEPTION, MarineNavRules

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..compilation import at_once
-from ..waiting import counting, looks_are_free, made_once
+from ..foundation.compilation import at_once
+from ..foundation.tensors import counting, looks_are_free, made_once
 from .dynamics import add_scaled, rotate, rotate_back
 from .rules import OBSERVED_OBJECTS, MarineNavRules, Number
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..waiting import made_once
+from ..foundation.tensors import made_once
 from .rules import MarineNavRules
 from .state import WorldState
 

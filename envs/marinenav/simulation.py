@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..compilation import Compiled, at_once
-from ..keys import GROUP
+from ..foundation.compilation import Compiled, at_once
+from ..foundation.keys import GROUP
 from .dynamics import add_scaled, move, thrust_change
 from .perception import NoiseDraws, Percept, perceive
 from .rules import MarineNavRules

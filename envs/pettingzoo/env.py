@@ -19,11 +19,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from ..extras import needs
 from ..foreign import check_instances, close_all, completed, factory_at, fault, raised
-from ..keys import ACTION_MASK
-from ..named import imported, place_in_users_code
-from ..processes import EnvironmentFailed
+from ..foundation.keys import ACTION_MASK
+from ..foundation.packages import imported, needs, place_in_users_code
+from ..foundation.processes import EnvironmentFailed
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
 from ..world import GROUP, World, flag_spec
 

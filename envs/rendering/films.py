@@ -13,8 +13,8 @@ from typing import Any
 import imageio.v2 as imageio
 import numpy as np
 
-from ..whole_files import replacing
-from ..working import working
+from ..foundation.files import replacing
+from ..foundation.work import working
 from .canvas import Picture
 
 _SUFFIXES = (".gif", ".mp4")

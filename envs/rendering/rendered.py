@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from ..named import place_in_users_code
+from ..foundation.packages import place_in_users_code
 from ..recording import EpisodeRecording
 from ..world import hooks_of
 from .canvas import Picture

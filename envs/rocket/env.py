@@ -12,12 +12,12 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Unbounded
 
-from rlstack.envs.tensordicts import of_agents, with_ends
+from rlstack.envs.foundation.tensors import of_agents, with_ends
 
+from ..foundation.processes import TIMEOUT
+from ..foundation.tensors import chosen, looks_are_free, put_where
 from ..pool import Opening, StartPool
-from ..processes import TIMEOUT
 from ..recording import EpisodeRecorder, EpisodeRecording
-from ..waiting import chosen, looks_are_free, put_where
 from ..world import Mirror, Sides, World, check_within
 from . import rules
 from .actions import action_spec, controls

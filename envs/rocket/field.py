@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..waiting import looks_are_free
+from ..foundation.tensors import looks_are_free
 from . import rules
 from .vectors import constant, dot, to_local, to_world
 

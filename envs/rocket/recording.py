@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..bounded_files import check_archive
+from ..foundation.files import check_archive, replacing
 from ..recording import Columns, EpisodeRecorder, EpisodeRecording, Frames, Row, find_time
 from ..rendering.canvas import Canvas, Colour, Legend, Picture, banner
 from ..rendering.films import Animation
-from ..whole_files import replacing
 from . import rules
 from .match import TEAMS
 from .pitch import (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..compilation import Compiled, CompiledColumns
+from ..foundation.compilation import Compiled, CompiledColumns
 from . import rules
 from .ball import fly, hits
 from .bumps import crashes

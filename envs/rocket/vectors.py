@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..waiting import looks_are_free
+from ..foundation.tensors import looks_are_free
 from .rules import Curve
 
 _WIDE = 1000  # columns from which a CPU computes vector products faster by components

@@ -31,7 +31,7 @@ from torchrl.envs import EnvBase
 import rlstack
 from experiments.results import draw_range, interval, markdown, picture
 from rlstack import envs
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 from .speed import circumstances

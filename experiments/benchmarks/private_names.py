@@ -21,7 +21,7 @@ import rlstack
 from rlstack import envs
 from rlstack.agents.optimizer import Adam, RMSprop
 from rlstack.data.collector import LEAN
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.foundation.tensors import unchecked
 from rlstack.networks.encoders import mlp
 from rlstack.training.environment import machine
 

@@ -24,7 +24,7 @@ from rlstack.config.groups import compose_config
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.diagnostics.gpu import waits
-from rlstack.envs import waiting
+from rlstack.envs.foundation import tensors
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.worlds import build_world
 from rlstack.training.acceleration import missing_compiler
@@ -104,12 +104,12 @@ def quicken(agent: Agent, device: torch.device, compiles: bool, backend: str = "
 @contextlib.contextmanager
 def as_on_a_gpu() -> Iterator[None]:
     """A context in which a CPU computes as a GPU does: everything under masks, without branching on data."""
-    free = set(waiting.FREE)
-    waiting.FREE.clear()
+    free = set(tensors.FREE)
+    tensors.FREE.clear()
     try:
         yield
     finally:
-        waiting.FREE.update(free)
+        tensors.FREE.update(free)
 
 
 # -- worlds --------------------------------------------------------------------------------------------------------

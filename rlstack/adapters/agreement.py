@@ -100,15 +100,15 @@ def compare(act: Act, answer: Tensor, observation: Any, mask: Tensor | None, int
 
 def _rounded(act: Act, wanted: Tensor, answer: Tensor, observation: Any, mask: Tensor | None) -> Tensor:
     """Returns ``[N]`` bool: where rounding decides."""
-    found = torch.zeros(len(answer), dtype=torch.bool)
+    decided = torch.zeros(len(answer), dtype=torch.bool)
     with torch.random.fork_rng(devices=[]):
         for _ in range(_NUDGES):
             near = act(_nudged(observation), mask)
             if answer.is_floating_point():
-                found |= _difference(near, wanted) >= 0.9 * _difference(answer, wanted)
+                decided |= _difference(near, wanted) >= 0.9 * _difference(answer, wanted)
             else:
-                found |= _difference(near, answer) == 0
-    return found
+                decided |= _difference(near, answer) == 0
+    return decided
 
 
 def _nudged(observation: Any) -> Any:

@@ -24,8 +24,8 @@ from rlstack.agents.base import Agent, Policy
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.recurrent import RecurrentPolicy
 from rlstack.config import ConfigError
-from rlstack.envs.extras import needs
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import replacing
+from rlstack.envs.foundation.packages import needs
 from rlstack.envs.world import MEMORY
 from rlstack.files.safe_load import first_line, reason
 
@@ -227,8 +227,8 @@ def _onnx(module: ExportablePolicy) -> tuple[bytes, Program]:
             )
         session = runtime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
     except Exception as error:  # of many kinds, most of them the runtime's own
-        told = f"{type(error).__name__}: {first_line(error)}"
-        raise ConfigError(f"format: onnx cannot express this agent, torchscript may ({told})") from error
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise ConfigError(f"format: onnx cannot express this agent, torchscript may ({why})") from error
     taken = {entry.name for entry in session.get_inputs()}  # an unused input may be missing
 
     def program(inputs: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
@@ -251,16 +251,16 @@ def _verified(module: ExportablePolicy, program: Program) -> Agreement:
     observation, mask = random_inputs(module.interface, INPUTS)
     inputs = module.split(observation, mask)
     answer, memory = _action_and_memory(program(inputs))
-    found = compare(module.act, answer, observation, mask, module.interface)
+    agreement = compare(module.act, answer, observation, mask, module.interface)
     single, _ = _action_and_memory(program([value[:1] for value in inputs]))
     wanted, remembered = _action_and_memory(module(*inputs))
     forgets = memory is not None and not torch.allclose(memory, remembered, rtol=0, atol=TOLERANCE)
-    if found.wrong or forgets or single.shape != answer[:1].shape or answer.dtype != wanted.dtype:
+    if agreement.wrong or forgets or single.shape != answer[:1].shape or answer.dtype != wanted.dtype:
         raise ConfigError(
-            f"the exported program acts otherwise than the agent on {found.wrong} of {INPUTS} random inputs, by up to "
-            f"{found.largest:.1e}; nothing was written"
+            f"the exported program acts otherwise than the agent on {agreement.wrong} of {INPUTS} random inputs, by up "
+            f"to {agreement.largest:.1e}; nothing was written"
         )
-    return found
+    return agreement
 
 
 def _action_and_memory(answer: Tensor | tuple[Tensor, ...]) -> Any:

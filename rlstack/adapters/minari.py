@@ -15,7 +15,7 @@ from torchrl.data import Binary, Categorical, Composite, MultiCategorical, Tenso
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.data.recordings import continuous, episode_lengths
-from rlstack.envs.extras import needs
+from rlstack.envs.foundation.packages import needs
 from rlstack.files.safe_load import first_line
 
 _NAME = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")

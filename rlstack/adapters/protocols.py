@@ -24,7 +24,7 @@ from rlstack.agents.compatibility import as_actions, batch_of, leaves, telling, 
 from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError
-from rlstack.envs.named import found
+from rlstack.envs.foundation.packages import found
 from rlstack.networks.calls import by_name
 
 ProtocolName: TypeAlias = Literal["auto", "callable", "act", "predict"]
@@ -145,13 +145,13 @@ class ForeignPolicy(TensorDictModuleBase):
         """Returns actions for a flattened observation ``[N, ...]``."""
         if self._batched:
             memory = {"state": self._state, "episode_start": starts} if starts is not None else {}
-            return self._told(self._ask(folded, **self._options, **memory))
-        answers = [self._told(self._ask(_entry(folded, index), **self._options)) for index in range(count)]
+            return self._action_of(self._ask(folded, **self._options, **memory))
+        answers = [self._action_of(self._ask(_entry(folded, index), **self._options)) for index in range(count)]
         if all(isinstance(answer, Tensor) for answer in answers):
             return torch.stack(answers)
         return np.stack([np.asarray(answer) for answer in answers])
 
-    def _told(self, answer: Any) -> Any:
+    def _action_of(self, answer: Any) -> Any:
         """Returns the action in an answer of ``predict``, and keeps the state in it."""
         if self._predicts and isinstance(answer, tuple):
             answer, self._state = answer[0], answer[1] if len(answer) > 1 else None

@@ -24,7 +24,7 @@ from torchrl.envs import EnvBase
 from rlstack.agents.compatibility import as_actions, batch_of, choices, leaves, telling, try_out
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
-from rlstack.envs.extras import needs
+from rlstack.envs.foundation.packages import needs
 from rlstack.files.safe_load import first_line, forward_arguments
 from rlstack.networks.calls import by_name
 

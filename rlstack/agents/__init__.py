@@ -16,7 +16,7 @@ from rlstack.config.errors import missing_option
 from rlstack.config.options import defaults_of
 from rlstack.config.rooms import registered
 from rlstack.config.schedules import make_schedules
-from rlstack.envs.named import found
+from rlstack.envs.foundation.packages import found
 
 from .base import Agent
 from .interface import Interface

@@ -24,7 +24,7 @@ from rlstack.config.typed import Interval
 from rlstack.data.flatten import kept
 from rlstack.data.graphs import Recorded
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
-from rlstack.envs.waiting import looks_are_free
+from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.losses.base import Loss
 from rlstack.networks.calls import by_name
 from rlstack.networks.encoders import build_encoder

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rlstack.config.options import Count, Fraction, LearningRate, NonNegative
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
-from rlstack.envs.waiting import shuffled
+from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.rnd import RNDLoss
 from rlstack.networks.encoders import build_encoder
 from rlstack.networks.values import StateNetwork

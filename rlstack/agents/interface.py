@@ -24,7 +24,7 @@ from torchrl.data import (
 from torchrl.envs import EnvBase
 
 from rlstack.config import ConfigError
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.foundation.tensors import unchecked
 from rlstack.envs.world import GROUP, Mirror, WorldHooks, hooks_of
 from rlstack.networks.distributions import legal
 

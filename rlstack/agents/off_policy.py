@@ -125,7 +125,7 @@ class ValueBasedConfig(OffPolicyConfig):
 
 @dataclass
 class CriticsConfig(OffPolicyConfig):
-    """The options that DDPG, TD3, SAC and TQC share."""
+    """The options of agents whose critics evaluate continuous actions."""
 
     # networks
     layer_norm: bool = False  # in the critics

@@ -29,8 +29,7 @@ from rlstack.config.options import (
 )
 from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval
-from rlstack.envs.tensordicts import unchecked
-from rlstack.envs.waiting import looks_are_free
+from rlstack.envs.foundation.tensors import looks_are_free, unchecked
 from rlstack.losses.advantage import estimate, normalized, vtrace
 from rlstack.losses.ppo import PolicyGradientLoss
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from rlstack.config.options import Precision
 from rlstack.data.graphs import Recorded
-from rlstack.envs.compilation import Compiled
-from rlstack.envs.waiting import looks_are_free
+from rlstack.envs.foundation.compilation import Compiled
+from rlstack.envs.foundation.tensors import looks_are_free
 
 Info: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[TensorDictBase], tuple[Tensor, Info]]

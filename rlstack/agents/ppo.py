@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlstack.config.options import Count, Positive, Scheduled, Whole
 from rlstack.config.typed import Interval
-from rlstack.envs.waiting import shuffled
+from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.ppo import PPOLoss
 
 from .on_policy import OnPolicy, OnPolicyConfig

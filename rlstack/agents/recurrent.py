@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rlstack.config import ConfigError
 from rlstack.data.flatten import n_step_returns
 from rlstack.data.sequences import Windows, cut, episode_starts
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.foundation.tensors import unchecked
 from rlstack.envs.world import MEMORY
 from rlstack.networks.calls import by_name
 from rlstack.networks.recurrent import (

@@ -30,8 +30,8 @@ from rlstack.config.errors import did_you_mean, unknown_key
 from rlstack.config.options import RATE, Count, Finite, LearningRate, NoiseScale, Positive, Probability, defaults_of
 from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval, to_plain
-from rlstack.envs.named import imported
-from rlstack.envs.waiting import shuffled
+from rlstack.envs.foundation.packages import imported
+from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.advantage import normalized
 from rlstack.networks.distributions import full_precision
 from rlstack.networks.values import ActionValue, StateNetwork, renormalized

@@ -26,8 +26,7 @@ from typing import Any
 
 from rlstack.config.errors import ConfigError
 from rlstack.config.overrides import override
-from rlstack.envs.bounded_files import check_regular
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.foundation.files import check_regular, write_json
 
 SIGNED = "allowed.json"
 """Name of the file that lists what the files of its folder may name, signed with the user's key."""

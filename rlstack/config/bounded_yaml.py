@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from rlstack.config.errors import ConfigError
-from rlstack.envs.bounded_files import check_regular
+from rlstack.envs.foundation.files import check_regular
 
 _BYTES, _DEPTH = 2**18, 100
 """Limits, many times what the configuration of any run needs."""

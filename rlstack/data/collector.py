@@ -13,7 +13,7 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import RandomPolicy, set_exploration_type
 
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.foundation.tensors import unchecked
 from rlstack.envs.world import World
 
 from .graphs import Recorded, own

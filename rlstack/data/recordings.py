@@ -18,7 +18,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import replacing
 
 from .collector import stack_steps
 from .flatten import flatten_agents, kept

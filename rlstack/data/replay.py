@@ -22,7 +22,7 @@ from torchrl.data.replay_buffers import RandomSampler, SamplerWithoutReplacement
 
 from rlstack.config import ConfigError
 from rlstack.data.devices import indexed
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.foundation.tensors import unchecked
 
 from .samplers import SumTreeSampler, UniformSampler, make_sampler
 

@@ -12,9 +12,9 @@ from torchrl.data import Storage
 from torchrl.data.replay_buffers import RandomSampler, Sampler
 
 from rlstack.config import ConfigError
-from rlstack.envs.named import found
-from rlstack.envs.waiting import looks_are_free
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import replacing
+from rlstack.envs.foundation.packages import found
+from rlstack.envs.foundation.tensors import looks_are_free
 
 from .sum_tree import SumTree
 

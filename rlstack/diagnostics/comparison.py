@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlstack.config import ConfigError
-from rlstack.envs.bounded_files import check_regular
+from rlstack.envs.foundation.files import check_regular
 
 from .report import number
 

@@ -11,7 +11,7 @@ import torch
 from rlstack.agents import agent_class
 from rlstack.agents.legacy import Legacy
 from rlstack.config import ConfigError, to_plain
-from rlstack.envs.working import counted
+from rlstack.envs.foundation.work import counted
 from rlstack.runs.seeding import seed_everything
 from rlstack.training.environment import environment
 

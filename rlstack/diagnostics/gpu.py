@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rlstack.data.collector import make_collector
-from rlstack.envs.extras import needs
+from rlstack.envs.foundation.packages import needs
 from rlstack.training.monitor import GpuWatch
 
 from .measuring import MeasuredTraining

@@ -16,8 +16,8 @@ from torchrl.envs import EnvBase
 
 from rlstack import envs
 from rlstack.agents import Agent, build_agent
+from rlstack.envs.foundation.work import step
 from rlstack.envs.registry import world_hooks
-from rlstack.envs.working import step
 from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
 

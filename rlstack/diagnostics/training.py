@@ -24,6 +24,7 @@ from torchrl.envs import EnvBase
 from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.on_policy import FromRollouts
+from rlstack.agents.torchrl import AroundLoss
 from rlstack.data.graphs import GRAPHS
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.hooks import Hook
@@ -225,6 +226,8 @@ class TimedRun(NamedTuple):
                 return None
 
             def update(part: TensorDictBase) -> Any:
+                if isinstance(agent, AroundLoss):
+                    return agent.step(part)
                 return agent.optimizer.minimize(agent.objective, agent.for_step(part))
 
         elif isinstance(agent, OffPolicy):

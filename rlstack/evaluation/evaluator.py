@@ -21,11 +21,11 @@ from rlstack.agents.interface import Interface, difference
 from rlstack.config import ConfigError
 from rlstack.data.finite import LEARNED_FROM, Sum, find, leaves
 from rlstack.data.recordings import TransitionRecorder
-from rlstack.envs.keys import GROUP
+from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.recording import EpisodeRecorder
 from rlstack.envs.registry import evaluation_options
 from rlstack.envs.rendering.rendered import RenderedRecorder, rendered
-from rlstack.envs.working import Work, working
 from rlstack.envs.world import hooks_of
 from rlstack.runs.seeding import own_randomness
 from rlstack.runs.worlds import world_options

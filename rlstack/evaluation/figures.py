@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
-from rlstack.envs.whole_files import write_text
+from rlstack.envs.foundation.files import write_text
 from rlstack.files.safe_load import first_line, load_json
 from rlstack.runs.versions import versions
 

@@ -19,8 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from rlstack.config import ConfigError
-from rlstack.envs.bounded_files import check_archive
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import check_archive, replacing
 
 _STRUCTS = {
     **{"f8": "d", "f4": "f", "f2": "e", "b1": "?"},

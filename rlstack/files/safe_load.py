@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rlstack.config.errors import ConfigError
-from rlstack.envs.bounded_files import check_archive, check_regular
+from rlstack.envs.foundation.files import check_archive, check_regular
 
 REFUSED = "refused, it holds objects that are not plain data"
 

@@ -13,7 +13,7 @@ from torchrl.data import Composite, TensorSpec
 
 from rlstack.config import ConfigError
 from rlstack.config.options import Squash
-from rlstack.envs.named import found
+from rlstack.envs.foundation.packages import found
 
 from .actors import LOG_STD_RANGE, squashed
 from .encoders import Observation

@@ -22,7 +22,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.foundation.tensors import unchecked
 
 from .encoders import Observation
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchrl.modules import BatchRenorm1d
 
 from rlstack.config.options import Activation
-from rlstack.envs.waiting import looks_are_free
+from rlstack.envs.foundation.tensors import looks_are_free
 
 from .distributions import full_precision
 from .encoders import Layers, Observation, apply_linear, mlp

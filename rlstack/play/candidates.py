@@ -12,7 +12,7 @@ import torch
 
 from rlstack.config import ConfigError, Interval
 from rlstack.config.options import Count
-from rlstack.envs.working import working
+from rlstack.envs.foundation.work import working
 
 from .games import GameResult, Schedule, WinLossRecord
 from .league import League, LeagueMember

@@ -16,7 +16,7 @@ from rlstack.agents.foreign import parse
 from rlstack.config import ConfigError, Interval, build, convert
 from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.config.errors import writing
-from rlstack.envs.whole_files import open_to_append, write_json
+from rlstack.envs.foundation.files import open_to_append, write_json
 from rlstack.evaluation.evaluator import OURS
 from rlstack.files.safe_load import read_json_object
 from rlstack.play.register import without_opponents

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlstack.config import ConfigError
-from rlstack.envs.whole_files import open_to_append
+from rlstack.envs.foundation.files import open_to_append
 from rlstack.runs.run_directory import CONFIG, RunDirectory
 from rlstack.runs.worlds import world_options
 from rlstack.training.config import RESUMABLE

@@ -13,8 +13,8 @@ from torchrl.envs import EnvBase
 
 from rlstack import envs
 from rlstack.config import ConfigError
-from rlstack.envs.keys import GROUP
-from rlstack.envs.working import Work, working
+from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.world import Sides, hooks_of
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 from rlstack.runs.seeding import own_randomness

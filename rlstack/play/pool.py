@@ -15,7 +15,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import missing_option
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.foundation.files import write_json
 from rlstack.runs.checkpoint import write_checkpoint
 
 from .players import SELF, LearnerPlayer, Player, Source, check_source, free_name, make_player, name_of, read_source

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlstack.config import ConfigError
-from rlstack.envs.whole_files import write_json, write_text
+from rlstack.envs.foundation.files import write_json, write_text
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.table import print_rows
 from rlstack.runs.manifest import seal, unseal

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from rlstack import __version__
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean, writing
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import replacing
 
 from . import curves, provenance
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, number, shorter

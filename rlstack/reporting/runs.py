@@ -19,8 +19,8 @@ import yaml
 from numpy.typing import NDArray
 
 from rlstack.config import ConfigError, bounded_yaml
-from rlstack.envs.bounded_files import check_regular
-from rlstack.envs.working import working
+from rlstack.envs.foundation.files import check_regular
+from rlstack.envs.foundation.work import working
 from rlstack.runs.manifest import MANIFEST, changed
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE

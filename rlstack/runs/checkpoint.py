@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 from rlstack.config.allowed import sign
-from rlstack.envs.bounded_files import RATIO
-from rlstack.envs.whole_files import naming, replacing
+from rlstack.envs.foundation.files import RATIO, naming, replacing
 from rlstack.files.safe_load import is_torchscript, load_tensors, out_of_memory, reason
 
 FORMAT = "rlstack-checkpoint"

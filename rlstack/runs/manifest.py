@@ -17,8 +17,7 @@ from typing import Any
 
 from rlstack.config import ConfigError
 from rlstack.config.allowed import SIGNED
-from rlstack.envs.bounded_files import check_regular
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.foundation.files import check_regular, write_json
 
 MANIFEST = "manifest.json"
 _FORMAT = {"format": "rlstack-manifest", "version": 1}

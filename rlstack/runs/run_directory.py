@@ -20,7 +20,7 @@ from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.config.bounded_yaml import read_text
 from rlstack.config.errors import nearest_path
 from rlstack.config.options import renewed
-from rlstack.envs.whole_files import write_text
+from rlstack.envs.foundation.files import write_text
 
 from .zoo import PREFIX, zoo_file
 

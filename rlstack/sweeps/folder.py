@@ -22,7 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from rlstack.config import ConfigError
 from rlstack.config.groups import folder_flags
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.foundation.files import write_json
 from rlstack.runs.run_directory import make_first_free, make_folder, removed_if_empty
 from rlstack.training.notices import concealed
 

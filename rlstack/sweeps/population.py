@@ -21,8 +21,7 @@ from omegaconf import OmegaConf
 from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.allowed import check_named, links_in, sign, sign_copy
 from rlstack.config.errors import writing
-from rlstack.envs.bounded_files import check_regular
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.foundation.files import check_regular, write_json
 from rlstack.runs.manifest import check, sealed
 
 from .folder import JOBS

@@ -21,7 +21,7 @@ from hydra.core.hydra_config import HydraConfig
 from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.config.errors import writing
-from rlstack.envs.extras import needs
+from rlstack.envs.foundation.packages import needs
 from rlstack.training.hooks import Hook
 
 from .folder import JOBS

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from rlstack.config import ConfigError, Interval, convert
 from rlstack.config.options import Count, NonNegative, Positive, Whole
-from rlstack.envs.extras import needs
+from rlstack.envs.foundation.packages import needs
 
 from .notices import check_address
 from .stages import CurriculumConfig

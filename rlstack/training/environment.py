@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlstack.config.errors import RunError
-from rlstack.envs.bounded_files import check_regular
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.foundation.files import check_regular, write_json
 from rlstack.runs.versions import versions
 
 ENVIRONMENT = "environment.json"

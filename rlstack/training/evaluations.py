@@ -17,7 +17,7 @@ from .hooks import Hook
 from .monitor import EVALUATING
 
 if TYPE_CHECKING:
-    from rlstack.envs.working import Work
+    from rlstack.envs.foundation.work import Work
 
     from .loop import Training
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:  # commands import hooks before torch, which takes seconds
     from tensordict import TensorDictBase
 
-    from rlstack.envs.working import Work
+    from rlstack.envs.foundation.work import Work
     from rlstack.evaluation.evaluator import Evaluation
 
     from .loop import Training

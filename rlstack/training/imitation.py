@@ -31,7 +31,7 @@ from rlstack.config.rooms import registered, target
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.data.sequences import cut, episode_starts
-from rlstack.envs.working import counted, working
+from rlstack.envs.foundation.work import counted, working
 from rlstack.envs.world import MEMORY
 from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world
@@ -80,7 +80,7 @@ def imitate(
         lr: learning rate at the beginning; it falls linearly to zero.
         replay: whether the expert's transitions also enter the agent's replay buffer.
 
-    :mod:`rlstack.envs.working` reports the progress, and can stop it.
+    :mod:`rlstack.envs.foundation.work` reports the progress, and can stop it.
 
     Returns ``imitation/loss`` (mean over the last epoch), ``imitation/held_out`` (loss on a tenth of the data that was
     not trained on), ``imitation/frames``, and of greedy acting on that tenth ``imitation/accuracy`` (share of choices

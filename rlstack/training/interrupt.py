@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rlstack.envs.working import Work, at_work, following
+from rlstack.envs.foundation.work import Work, at_work, following
 
 from .hooks import Hook
 
@@ -71,7 +71,7 @@ class Interrupts(Hook):
 
 @contextmanager
 def stopping_between_steps(show: Callable[[Work], None]) -> Iterator[None]:
-    """A context in which the first SIGINT ends work (:mod:`rlstack.envs.working`) after its step, and a second at once.
+    """A context in which the first SIGINT ends work after its step, and a second at once.
 
     When there is no work, the first SIGINT interrupts at once, too.
 

@@ -20,8 +20,8 @@ from rlstack.config.options import renewed
 from rlstack.config.overrides import given_overrides
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs import world_hooks
-from rlstack.envs.compilation import telling, under_way
-from rlstack.envs.working import Work, following
+from rlstack.envs.foundation.compilation import telling, under_way
+from rlstack.envs.foundation.work import Work, following
 from rlstack.envs.world import hooks_of
 from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.checkpoint import state_digest
@@ -257,7 +257,7 @@ class Training:
         self.last_frame = self.frames
 
     def following_work(self) -> AbstractContextManager[None]:
-        """A context in which work (:mod:`rlstack.envs.working`) is displayed and reported to all hooks."""
+        """A context in which work (:mod:`rlstack.envs.foundation.work`) is displayed and reported to all hooks."""
 
         def follow(work: Work) -> None:
             self.progress.work(work)

@@ -18,7 +18,7 @@ from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.recurrent import Recurrent
 from rlstack.config import ConfigError
 from rlstack.data.replay import Replay
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.foundation.files import write_json
 
 from .config import TrainConfig, needs_memory
 from .hooks import Hook

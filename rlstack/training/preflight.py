@@ -25,10 +25,10 @@ from rlstack.data.devices import usable_device
 from rlstack.data.finite import find
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.foreign import LIMIT
-from rlstack.envs.named import place_in_users_code
-from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised
+from rlstack.envs.foundation.files import temporary
+from rlstack.envs.foundation.packages import place_in_users_code
+from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised
 from rlstack.envs.registry import options_of
-from rlstack.envs.whole_files import temporary
 from rlstack.envs.world import World, hooks_of
 from rlstack.evaluation.evaluator import interface_of
 from rlstack.files.safe_load import out_of_memory

@@ -17,7 +17,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from rlstack.envs.working import Work
+from rlstack.envs.foundation.work import Work
 
 _BAR_WIDTH = 30
 _REFRESH_SECONDS = 0.25
@@ -110,7 +110,7 @@ class Progress:
                 self._show()
 
     def work(self, work: Work) -> None:
-        """Updates the progress of work within the run, such as an evaluation; see :func:`working.following`."""
+        """Updates the progress of work within the run, such as an evaluation; see :func:`work.following`."""
         with self._lock:
             self._work.observe(work)
             self._now = "" if work.over else self._work.text
@@ -255,7 +255,7 @@ def sparkline(values: Sequence[float], columns: int, ascii_only: bool = False) -
 
 
 class WorkDisplay:
-    """Shows long work (:mod:`rlstack.envs.working`): a bar on a terminal, occasional plain lines elsewhere.
+    """Shows long work (:mod:`rlstack.envs.foundation.work`): a bar on a terminal, occasional plain lines elsewhere.
 
     Args:
         stream: output stream; ``sys.stderr`` by default.

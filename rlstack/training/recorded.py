@@ -27,7 +27,7 @@ from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import nearest_path, prefixed, writing
 from rlstack.data.recordings import episode_lengths, save_arrays
-from rlstack.envs.bounded_files import check_archive
+from rlstack.envs.foundation.files import check_archive
 from rlstack.files.safe_load import load_arrays
 from rlstack.runs.checkpoint import CheckpointError, content_digest
 from rlstack.runs.loading import checkpoint_file, read_agent

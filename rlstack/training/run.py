@@ -21,7 +21,7 @@ from rlstack.config.errors import nearest_path
 from rlstack.config.groups import check_kinds
 from rlstack.config.options import Whole
 from rlstack.config.overrides import given_keys
-from rlstack.envs.whole_files import leftovers
+from rlstack.envs.foundation.files import leftovers
 from rlstack.runs.manifest import changed, sealed, unseal
 from rlstack.runs.run_directory import RunDirectory, removed_if_empty, taken
 

@@ -18,7 +18,7 @@ from rlstack.config.errors import RunError
 from rlstack.config.groups import folder_flags
 from rlstack.config.overrides import override
 from rlstack.config.schedules import in_words
-from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
+from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
 from rlstack.files.safe_load import out_of_memory
 from rlstack.runs.run_directory import OF_THE_DISK, RunDirectory
 from rlstack.runs.worlds import choose_device, size_key

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -26,8 +26,8 @@ from rlstack.config import ConfigError
 from rlstack.config.allowed import check_named, granting
 from rlstack.config.errors import RunError
 from rlstack.config.options import renewed
-from rlstack.envs.bounded_files import check_regular
-from rlstack.envs.working import Work, working
+from rlstack.envs.foundation.files import check_regular
+from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.world import hooks_of
 from rlstack.runs.checkpoint import BEST, CheckpointError, UnreadableError, deciding, read_checkpoint, to_saveable
 from rlstack.runs.manifest import MANIFEST, changed
@@ -118,8 +118,8 @@ def verify(folder: Path, start: str | int | None, frames: int | None, hooks: Seq
         copy = Path(temporary) / folder.resolve().name
         plain = _copied(config, begins, folder, copy)
         again = _Again(found.start, found.end, work)
-        with redirect_stdout(StringIO()):
-            _train(plain, [*hooks, again])
+        with redirect_stdout(StringIO()), suppress(_Reached), begun(plain, [*hooks, again]) as training:
+            training.execute()
         if again.state is None:  # another rank compares
             return found
         entries = list(_differences(deciding(ends), deciding(to_saveable(again.state))))
@@ -253,30 +253,16 @@ class _Again(Hook):
         return False
 
     def on_start(self, training: Training) -> None:
-        self._look(training)
+        if training.frames >= self._end:
+            self.on_end(training)
 
     def on_iteration(self, training: Training) -> None:
         self._work.reach(training.frames - self._start)
-        self._look(training)
+        self.on_start(training)
 
     def on_end(self, training: Training) -> None:
-        self._keep(training)
-
-    def _look(self, training: Training) -> None:
-        if training.frames >= self._end:
-            self._keep(training)
-
-    def _keep(self, training: Training) -> None:
         self.state = training.state()
         raise _Reached
-
-
-def _train(plain: dict[str, Any], hooks: Sequence[Hook]) -> None:
-    try:
-        with begun(plain, hooks) as training:
-            training.execute()
-    except _Reached:
-        pass
 
 
 def _leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from torchrl.data import MultiCategorical, OneHot
 from rlstack import envs
 from rlstack.adapters.protocols import callable_policy, foreign_policy
 from rlstack.config import ConfigError
-from rlstack.envs.named import found
+from rlstack.envs.foundation.packages import found
 from tests.adapters.small_worlds import Noise, box
 from tests.refusals import refused
 

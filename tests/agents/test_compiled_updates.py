@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlstack.agents.optimizer import CannotCompile, Compiler
-from rlstack.envs.compilation import Compiled, telling, under_way
+from rlstack.envs.foundation.compilation import Compiled, telling, under_way
 from tests.agents.small_agents import CASES, plain, small
 from tests.exhaustive import exhaustive
 

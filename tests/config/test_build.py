@@ -70,42 +70,40 @@ def test_a_union_keeps_an_exact_type(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"lrr": 1}, "agent.lrr: unknown key, did you mean 'lr'? allowed: amsgrad, batch_size, clip, extra, "
-         "gamma, hidden, lr, optimizer, schedule, span"),
-        ({"lr": "abc"}, "agent.lr: expected a number, got 'abc' (str)"),
-        ({"lr": True}, "agent.lr: expected a number, got True (bool)"),
-        ({"lr": None}, "agent.lr: expected a number, got null"),
-        ({"lr": "???"}, "agent.lr: missing, expected a number"),
-        ({"gamma": 1.5}, "agent.gamma: 1.5 is outside [0, 1)"),
-        ({"gamma": 1}, "agent.gamma: 1.0 is outside [0, 1)"),
-        ({"gamma": math.nan}, "agent.gamma: nan is outside [0, 1)"),
-        ({"clip": 0}, "agent.clip: 0.0 is outside (0, inf)"),
-        ({"clip": math.inf}, "agent.clip: inf is outside (0, inf)"),
-        ({"clip": "x"}, "agent.clip: expected a number or null, got 'x' (str)"),
-        ({"batch_size": 2.5}, "agent.batch_size: expected a whole number such as 64 or 1e6, got 2.5 (float)"),
-        ({"batch_size": math.inf}, "agent.batch_size: expected a whole number such as 64 or 1e6, got inf (float)"),
-        ({"batch_size": True}, "agent.batch_size: expected a whole number such as 64 or 1e6, got True (bool)"),
-        ({"batch_size": 13}, "agent: batch_size 13 brings bad luck"),
-        ({"amsgrad": 1}, "agent.amsgrad: expected true or false, got 1 (int)"),
-        ({"hidden": "64"}, "agent.hidden: expected a list such as [64, 64], got '64' (str)"),
-        ({"hidden": [64, "a"]}, "agent.hidden[1]: expected a whole number such as 64 or 1e6, got 'a' (str)"),
-        ({"extra": {"a": "b"}}, "agent.extra.a: expected a number, got 'b' (str)"),
-        ({"extra": {1: 2}}, "key of agent.extra: expected text, got 1 (int)"),
-        ({"optimizer": {"name": "adm"}}, "agent.optimizer.name: did you mean 'adam'? expected one of 'adam', "
-         "'sgd', got 'adm' (str)"),
-        ({"optimizer": {}}, "agent.optimizer.name: missing, expected one of 'adam', 'sgd'"),
-        ({"optimizer": {"name": "adam", "betas": [1]}}, "agent.optimizer.betas: expected 2 values, got 1"),
-        ({"schedule": {"nam": "adam"}}, "agent.schedule.nam: unknown key, did you mean 'name'? "
-         "allowed: betas, name"),
-        ({"schedule": "x"}, "agent.schedule: expected a number or a mapping {name: ..., betas: ...}, got 'x' (str)"),
+        ({"lrr": 1}, "agent.lrr: 'lr' amsgrad, gamma,"),
+        ({"lr": "abc"}, "agent.lr: number 'abc' (str)"),
+        ({"lr": True}, "agent.lr: number True (bool)"),
+        ({"lr": None}, "agent.lr: number null"),
+        ({"lr": "???"}, "agent.lr: missing number"),
+        ({"gamma": 1.5}, "agent.gamma: 1.5 [0, 1)"),
+        ({"gamma": 1}, "agent.gamma: 1.0 [0, 1)"),
+        ({"gamma": math.nan}, "agent.gamma: nan [0, 1)"),
+        ({"clip": 0}, "agent.clip: 0.0 (0, inf)"),
+        ({"clip": math.inf}, "agent.clip: inf (0, inf)"),
+        ({"clip": "x"}, "agent.clip: number null 'x' (str)"),
+        ({"batch_size": 2.5}, "agent.batch_size: whole 2.5 (float)"),
+        ({"batch_size": math.inf}, "agent.batch_size: whole inf (float)"),
+        ({"batch_size": True}, "agent.batch_size: whole True (bool)"),
+        ({"batch_size": 13}, "agent: batch_size 13 luck"),
+        ({"amsgrad": 1}, "agent.amsgrad: true false 1 (int)"),
+        ({"hidden": "64"}, "agent.hidden: list '64' (str)"),
+        ({"hidden": [64, "a"]}, "agent.hidden[1]: whole 'a' (str)"),
+        ({"extra": {"a": "b"}}, "agent.extra.a: number 'b' (str)"),
+        ({"extra": {1: 2}}, "key agent.extra: text 1 (int)"),
+        ({"optimizer": {"name": "adm"}}, "agent.optimizer.name: 'adam'? 'sgd', 'adm' (str)"),
+        ({"optimizer": {}}, "agent.optimizer.name: missing 'adam', 'sgd'"),
+        ({"optimizer": {"name": "adam", "betas": [1]}}, "agent.optimizer.betas: 2 1"),
+        ({"schedule": {"nam": "adam"}}, "agent.schedule.nam: 'name'? betas, name"),
+        ({"schedule": "x"}, "agent.schedule: number mapping name: betas: 'x' (str)"),
     ],
-)  # fmt: skip
-def test_every_mistake_is_one_line_that_names_the_key(change: Mapping[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        build(Agent, {**VALID, **change}, "agent")
-    assert str(caught.value) == message
+)
+def test_every_mistake_is_one_line_that_names_key_value_and_what_is_allowed(
+    change: Mapping[str, Any], named: str
+) -> None:
+    message = refused(ConfigError, ".", build, Agent, {**VALID, **change}, "agent")
+    assert not [part for part in named.split() if part.rstrip(",") not in message], message
 
 
 def test_what_is_missing_or_no_mapping() -> None:

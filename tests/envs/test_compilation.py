@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from rlstack.envs.compilation import Compiled, CompiledColumns
+from rlstack.envs.foundation.compilation import Compiled, CompiledColumns
 
 
 def shifted(value: torch.Tensor, table: dict[str, Any]) -> torch.Tensor:

@@ -14,8 +14,8 @@ from torchrl.envs.utils import RandomPolicy, check_env_specs
 
 import rlstack
 from rlstack import envs
+from rlstack.envs.foundation.processes import EnvironmentFailed
 from rlstack.envs.gymnasium import Gymnasium
-from rlstack.envs.processes import EnvironmentFailed
 from tests.envs.gymnasium_toys import TOYS, rolled
 from tests.refusals import refused
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed
 from rlstack.envs.gymnasium import Gymnasium
-from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed
 from tests.envs.gymnasium_toys import TOYS, rolled
 from tests.refusals import refused
 

@@ -9,9 +9,9 @@ import torch
 
 from rlstack import envs
 from rlstack.config import load_group
-from rlstack.envs import waiting
 from rlstack.envs.arena.events import draw_everywhere
 from rlstack.envs.arena.simulation import step_everywhere
+from rlstack.envs.foundation import tensors
 from tests.host_waits import HostWaits
 
 _LEVELS = load_group("env", "marinenav")["curriculum"]
@@ -49,7 +49,7 @@ class Operations(HostWaits):
 def test_a_step_is_few_operations_none_of_which_waits(
     name: str, most: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "FREE", set())
+    monkeypatch.setattr(tensors, "FREE", set())
     size: dict[str, Any] = {} if name == "rocket" else {"max_steps": 4}
     env = envs.make(name, num_worlds=6, seed=0, **size, **({"maps": 2} if name == "echelon" else {}), **options)
     for stage in range(env.num_stages) or (None,):
@@ -72,7 +72,7 @@ def test_a_step_is_few_operations_none_of_which_waits(
 @pytest.mark.slow
 @pytest.mark.parametrize("style", [1, 2])
 def test_arenas_dense_step_is_one_graph(style: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FREE", set())
+    monkeypatch.setattr(tensors, "FREE", set())
     env: Any = envs.make("arena", num_worlds=4, seed=0, style=style, start_phases=[0, 4])
     action = env.rand_action(env.reset())["action"]
     given = env.worlds, action, draw_everywhere(env.worlds, env._draws, env.rules), env.rules, env._tables

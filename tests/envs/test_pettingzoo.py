@@ -15,7 +15,7 @@ from torchrl.envs.utils import check_env_specs
 
 from rlstack import envs
 from rlstack.data.flatten import flatten_agents, transitions
-from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised
+from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised
 from rlstack.evaluation.evaluator import evaluate
 from tests.evaluation.scripted import Scripted
 from tests.refusals import refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from tensordict import TensorDict
 
-from rlstack.envs.tensordicts import unchecked
+from rlstack.envs.foundation.tensors import unchecked
 
 
 def test_unchecked_tensordicts_are_as_others() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from rlstack import envs
-from rlstack.envs import waiting
+from rlstack.envs.foundation import tensors
+from rlstack.envs.foundation.tensors import chosen, put_where
 from rlstack.envs.pool import StartPool
-from rlstack.envs.waiting import chosen, put_where
 from tests.exhaustive import exhaustive
 
 _WORLDS: dict[str, dict[str, Any]] = {
@@ -73,7 +73,7 @@ def test_only_ended_worlds_are_overwritten() -> None:
 
 @exhaustive("name", _WORLDS)
 def test_worlds_end_and_begin_anew_by_themselves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FREE", set())
+    monkeypatch.setattr(tensors, "FREE", set())
     torch.manual_seed(0)
     env = envs.make(name, **_WORLDS[name], seed=3)
     root, ends = env.reset(), 0
@@ -98,7 +98,7 @@ def test_worlds_end_and_begin_anew_by_themselves(name: str, monkeypatch: pytest.
 @exhaustive("name", _WORLDS)
 @pytest.mark.parametrize("every", [StartPool.EVERY, 6])  # calls before new initial states are made
 def test_loaded_worlds_go_on_bit_for_bit(name: str, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FREE", set())
+    monkeypatch.setattr(tensors, "FREE", set())
     monkeypatch.setattr(StartPool, "EVERY", every)
     first, second = (envs.make(name, **_WORLDS[name], seed=3) for _ in range(2))
 
@@ -119,6 +119,6 @@ def test_loaded_worlds_go_on_bit_for_bit(name: str, every: int, monkeypatch: pyt
 
 
 def test_numbers_that_a_recording_reads_are_never_freed() -> None:
-    few, cpu = waiting.counting(3, torch.int64, torch.device("cpu")), torch.device("cpu")
-    assert waiting.counting(5000, torch.int64, cpu).tolist() == list(range(5000))
-    assert waiting.counting(3, torch.int64, cpu).data_ptr() == few.data_ptr()
+    few, cpu = tensors.counting(3, torch.int64, torch.device("cpu")), torch.device("cpu")
+    assert tensors.counting(5000, torch.int64, cpu).tolist() == list(range(5000))
+    assert tensors.counting(3, torch.int64, cpu).data_ptr() == few.data_ptr()

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlstack.envs import waiting
+from rlstack.envs.foundation import tensors
 from rlstack.networks.encoders import FlatEncoder
 from rlstack.networks.values import ActionValue, Critics
 
 
 @pytest.fixture(autouse=True)
 def _like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FREE", set())
+    monkeypatch.setattr(tensors, "FREE", set())
 
 
 def _critics(freeze: bool = False) -> Critics:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlstack.envs.whole_files import leftovers
+from rlstack.envs.foundation.files import leftovers
 from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, UnreadableError, read_checkpoint
 from tests.refusals import refused
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlstack.envs.whole_files import write_json
+from rlstack.envs.foundation.files import write_json
 from rlstack.sweeps.folder import show_results, take_results
 
 

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlstack.agents.on_policy import OnPolicy
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.groups import compose_config
-from rlstack.envs.working import working
+from rlstack.envs.foundation.work import working
 from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training import monitor

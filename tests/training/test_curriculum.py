@@ -417,7 +417,8 @@ def test_a_resumed_run_goes_on_in_its_stage(finished: Path, tmp_path: Path) -> N
     torch.manual_seed(99)
     resumed = training(copy, resume=True)
     resumed.restore()
-    assert resumed.curriculum is not None and resumed.curriculum.stage == 2
+    course = resumed.hook(Curriculum)
+    assert course is not None and course.stage == 2
     resumed.execute()
     assert logged(copy) == logged(finished)
 

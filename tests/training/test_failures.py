@@ -20,7 +20,7 @@ import rlstack
 from rlstack.command import HydraCommand, user_errors
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.errors import RunError
-from rlstack.envs.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
+from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger

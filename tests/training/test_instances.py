@@ -13,7 +13,7 @@ import rlstack
 from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
 from rlstack.envs.foreign import completed
-from rlstack.envs.processes import EnvironmentFailed
+from rlstack.envs.foundation.processes import EnvironmentFailed
 
 LICENSED = "tests.envs.gymnasium_toys:Licensed"
 

@@ -19,8 +19,8 @@ from rlstack.agents import Interface
 from rlstack.command import HydraCommand
 from rlstack.config import build
 from rlstack.config.groups import compose_config
+from rlstack.envs.foundation.work import Work, following, step, working
 from rlstack.envs.rendering.films import save_film
-from rlstack.envs.working import Work, following, step, working
 from rlstack.evaluate import Candidate, EvaluateConfig, judge
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.league import run_league

@@ -17,7 +17,7 @@ import rlstack
 from rlstack.agents.acqn import ACQN
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.envs.cartpole.env import CartPole
-from rlstack.envs.working import working
+from rlstack.envs.foundation.work import working
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world

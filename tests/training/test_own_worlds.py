@@ -17,7 +17,7 @@ from torchrl.envs import EnvBase
 from rlstack.command import HydraCommand
 from rlstack.config import ConfigError, groups
 from rlstack.envs.cartpole.env import CartPole
-from rlstack.envs.named import imported
+from rlstack.envs.foundation.packages import imported
 from rlstack.runs.worlds import build_world, with_defaults
 from rlstack.train import _completed
 from rlstack.training.run import debugged

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlstack.envs.working import Work, following, working
+from rlstack.envs.foundation.work import Work, following, working
 from rlstack.training.progress import Progress, RunningCurve, WorkDisplay, sparkline
 
 

@@ -23,7 +23,7 @@ from rlstack import envs
 from rlstack.agents.optimizer import Compiler
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
-from rlstack.envs import waiting
+from rlstack.envs.foundation import tensors
 from rlstack.envs.pool import StartPool
 from rlstack.training.monitor import Monitor, count_frames
 from tests.agents.small_agents import CASES, SMALL, YAMLS, options_of
@@ -46,7 +46,7 @@ _SMALL: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(waiting, "FREE", set())
+    monkeypatch.setattr(tensors, "FREE", set())
     monkeypatch.setattr(StartPool, "EVERY", 8)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".* is not recorded")

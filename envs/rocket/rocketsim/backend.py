@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...extras import needs
-from ...processes import TIMEOUT, Shared, Workers, divided
+from ...foundation.packages import needs
+from ...foundation.processes import TIMEOUT, Shared, Workers, divided
 from .. import rules
 from ..simulation import Events
 from ..state import Ball, RocketState, new_cars

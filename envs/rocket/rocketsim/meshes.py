@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...whole_files import replacing
+from ...foundation.files import replacing
 from .. import rules
 
 UNIT = 50.0

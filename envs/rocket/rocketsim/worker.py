@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...processes import Shared, serve
+from ...foundation.processes import Shared, serve
 from .. import rules
 
 CAR = {

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rlstack.config import ConfigError, Interval, convert
 from rlstack.config.errors import prefixed
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import replacing
 from rlstack.files.safe_load import load_tensors, read_json_object, reason
 
 NONE = "none"

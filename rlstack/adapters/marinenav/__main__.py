@@ -21,7 +21,7 @@ from rlstack.adapters.command import Parser, command
 from rlstack.config import ConfigError
 from rlstack.config.allowed import allowing, granting
 from rlstack.config.errors import INTERRUPTED_STATUS, USER_ERROR_STATUS, RunError
-from rlstack.envs.whole_files import open_to_append
+from rlstack.envs.foundation.files import open_to_append
 from rlstack.runs.worlds import choose_device
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.loggers import score

@@ -85,9 +85,9 @@ class RobotHistory:
         slots = max([_OBJECT, *(len(objects) for _, objects in seen)])
         objects = np.zeros((len(seen), slots, _OBJECT))
         mask = np.zeros((len(seen), slots), dtype=bool)
-        for step, (_, found) in enumerate(seen):
-            objects[step, : len(found)] = np.reshape(np.array(found, dtype=np.float64), (len(found), _OBJECT))
-            mask[step, : len(found)] = True
+        for step, (_, rows) in enumerate(seen):
+            objects[step, : len(rows)] = np.reshape(np.array(rows, dtype=np.float64), (len(rows), _OBJECT))
+            mask[step, : len(rows)] = True
         own = np.array([entry[0] for entry in seen], dtype=np.float64).reshape(len(seen), _SELF)
         trajectory = np.array(trajectories, dtype=np.float64).reshape(len(trajectories), _TRAJECTORY)
         if not len(seen) == len(trajectory) == len(actions) + 1:

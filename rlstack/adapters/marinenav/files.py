@@ -25,7 +25,7 @@ from rlstack.adapters.marinenav.weights import (
     widths,
 )
 from rlstack.config import ConfigError
-from rlstack.envs.whole_files import replacing
+from rlstack.envs.foundation.files import replacing
 from rlstack.files.safe_load import is_torchscript, load_arrays, load_tensors, reason
 
 Source = str | Path | Mapping[str, Any]
@@ -196,12 +196,12 @@ def _directory(path: Path, wanted: str | None) -> Published:
         raise ConfigError(f"{path}: {_listed(present)} are not {who}, needed is one of: {needed}; {alone}")
     arrays = {part: read_arrays(path / FILES[part][0]) for part in parts}
     fitting = {part: _types(arrays[part], part, wanted, str(path / FILES[part][0])) for part in parts}
-    found = [kind for kind in kinds if all(kind in fitting[part] for part in NETWORKS[kind])]
-    if len(found) > 1:
-        raise ConfigError(f"{path}: holds networks of several agents; set agent_type: {', '.join(found)}")
-    if not found:
+    matching = [kind for kind in kinds if all(kind in fitting[part] for part in NETWORKS[kind])]
+    if len(matching) > 1:
+        raise ConfigError(f"{path}: holds networks of several agents; set agent_type: {', '.join(matching)}")
+    if not matching:
         raise ConfigError(f"{path}: {_listed(parts)} are of different agents")
-    return Published(found[0], {part: arrays[part] for part in NETWORKS[found[0]]}, str(path))
+    return Published(matching[0], {part: arrays[part] for part in NETWORKS[matching[0]]}, str(path))
 
 
 def _listed(parts: Iterable[str]) -> str:
@@ -212,9 +212,9 @@ def _listed(parts: Iterable[str]) -> str:
 
 
 def constructor_arguments(arrays: Arrays) -> dict[str, Any]:
-    """Returns the arguments of the published constructor, which is told the widths of the weights."""
-    found = widths(arrays)
-    own, objects = found["self_features"], found["object_features"][0]
+    """Returns the arguments of the published constructor, which describe the widths of the weights."""
+    sizes = widths(arrays)
+    own, objects = sizes["self_features"], sizes["object_features"][0]
     return {
         "self_dimension": SELF_SIZE,
         "object_dimension": OBJECT_SIZE,
@@ -222,7 +222,7 @@ def constructor_arguments(arrays: Arrays) -> dict[str, Any]:
         "self_feature_dimension": own,
         "object_feature_dimension": objects,
         "concat_feature_dimension": own + NUM_OBJECTS * objects,
-        "hidden_dimension": found["hidden"][0],
+        "hidden_dimension": sizes["hidden"][0],
     }
 
 

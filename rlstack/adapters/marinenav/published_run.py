@@ -11,8 +11,8 @@ from torchrl.envs import EnvBase
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import prefixed
+from rlstack.envs.foundation.files import write_text
 from rlstack.envs.marinenav.episodes import save_episodes
-from rlstack.envs.whole_files import write_text
 from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import own_randomness

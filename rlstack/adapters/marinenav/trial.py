@@ -47,8 +47,8 @@ class _Levels:
     def __post_init__(self) -> None:
         lengths = {name: len(values) for name, values in asdict(self).items()}
         if len(set(lengths.values())) != 1 or not self.num_robots:
-            found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise ValueError(f"its lists need one entry per level, all as many; got {found}")
+            listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise ValueError(f"its lists need one entry per level, all as many; got {listed}")
 
 
 @dataclass(frozen=True)

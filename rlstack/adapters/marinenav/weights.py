@@ -91,12 +91,12 @@ def widths(arrays: Arrays) -> dict[str, Any]:
     """
     noisy = "output_layer_v.bias_mu" in arrays
     layers = ("hidden_layer_v", "hidden_layer_v_2") if noisy else ("hidden_layer", "hidden_layer_2")
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "self_features": len(arrays["self_encoder.0.bias"]),
         "object_features": [len(arrays["object_encoder.0.bias"])],
         "hidden": [len(arrays[f"{layer}.{'bias_mu' if noisy else 'bias'}"]) for layer in layers],
     }
-    return found | ({"num_atoms": len(arrays["output_layer_v.bias_mu"])} if noisy else {})
+    return options | ({"num_atoms": len(arrays["output_layer_v.bias_mu"])} if noisy else {})
 
 
 def published_state(arrays: Mapping[str, Any], names: Names) -> dict[str, Tensor]:

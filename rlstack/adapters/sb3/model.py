@@ -20,7 +20,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config import ConfigError
-from rlstack.envs.bounded_files import check_expansion, check_regular
+from rlstack.envs.foundation.files import check_expansion, check_regular
 from rlstack.files.safe_load import first_line, load_json, load_tensors
 
 from .networks import ACTIVATIONS, SB3Network, Weights
@@ -110,8 +110,8 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
         extractor = str(kwargs.get("features_extractor_class", ""))
         weights = [name for name in state if "features_extractor." in name]
         if weights or not re.search(r"^$|\.(FlattenExtractor|CombinedExtractor)'>$", extractor):
-            found = extractor or weights[0]
-            raise ConfigError(f"only MlpPolicy and MultiInputPolicy of vectors are supported, this has {found}")
+            other = extractor or weights[0]
+            raise ConfigError(f"only MlpPolicy and MultiInputPolicy of vectors are supported, this has {other}")
         if data.get("use_sde") or kwargs.get("use_sde"):
             raise ConfigError("use_sde: state-dependent exploration (gSDE) is not supported")
         activation = _activation(kwargs.get("activation_fn"), algorithm)
@@ -185,7 +185,7 @@ def _members(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor], bytes
 
 
 def _algorithm(data: Mapping[str, Any], state: Mapping[str, Tensor]) -> str:
-    """The algorithm, told by names of weights and settings; the file does not say it."""
+    """Infers the algorithm, which the file does not name, from the names of weights and settings."""
     if any(name.startswith("mlp_extractor.shared_net") for name in state):
         raise ConfigError(
             "layers shared by actor and critic (mlp_extractor.shared_net, written by Stable-Baselines3 below 1.8) "
@@ -200,8 +200,8 @@ def _algorithm(data: Mapping[str, Any], state: Mapping[str, Tensor]) -> str:
         return "DQN"
     if "actor.log_std.weight" in state or ("actor.log_std" in state and "actor.mu.0.weight" in state):
         return "SAC"
-    found = f"; its policy is one of {module}" if module else ""
-    raise ConfigError(f"the algorithm is none of {', '.join(ALGORITHMS)}{found}")
+    policy = f"; its policy is one of {module}" if module else ""
+    raise ConfigError(f"the algorithm is none of {', '.join(ALGORITHMS)}{policy}")
 
 
 def _activation(printed: Any, algorithm: str) -> str:
@@ -215,7 +215,7 @@ def _activation(printed: Any, algorithm: str) -> str:
 
 def _hyperparameters(data: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are plain numbers or words, and the value of schedules that are constant."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in data.items():
         if key.startswith("_") or key in ("num_timesteps", "start_time"):
             continue
@@ -223,8 +223,8 @@ def _hyperparameters(data: Mapping[str, Any]) -> dict[str, Any]:
             constant = re.fullmatch(r"ConstantSchedule\(val=([-+.\deE]+)\)", str(value.get("value_schedule", "")))
             value = float(constant[1]) if constant else None
         if isinstance(value, bool | int | float | str):
-            found[key] = value
-    return found
+            settings[key] = value
+    return settings
 
 
 def _observation(data: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, dict[str, tuple[int, ...]]]:

@@ -155,20 +155,22 @@ def own_world(path: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
 
 def _settings(model: SB3Model) -> dict[str, Any]:
     known, taken = model.hyperparameters, SETTINGS[model.algorithm]
-    found = {ours: known[theirs] for theirs, ours in taken.items() if isinstance(known.get(theirs), bool | int | float)}
+    settings = {
+        ours: known[theirs] for theirs, ours in taken.items() if isinstance(known.get(theirs), bool | int | float)
+    }
     if model.algorithm == "SAC":
         if isinstance(known.get("learning_rate"), float):
-            found |= dict.fromkeys(("lr_actor", "lr_critic", "lr_alpha"), known["learning_rate"])
-        found["learn_alpha"] = str(known.get("ent_coef", "auto")).startswith("auto")
-    if "batch_size" in found and "buffer_size" in found:  # theirs draws a batch larger than its memory with repeats
-        found["buffer_size"] = max(found["buffer_size"], found["batch_size"])
+            settings |= dict.fromkeys(("lr_actor", "lr_critic", "lr_alpha"), known["learning_rate"])
+        settings["learn_alpha"] = str(known.get("ent_coef", "auto")).startswith("auto")
+    if {"batch_size", "buffer_size"} <= settings.keys():  # theirs draws a batch larger than its memory with repeats
+        settings["buffer_size"] = max(settings["buffer_size"], settings["batch_size"])
     if model.algorithm == "DQN":
-        found |= {"double": False, "dueling": False}
+        settings |= {"double": False, "dueling": False}
     if model.normaliser is not None:
-        found["normalize_rewards"] = model.normaliser.norm_reward
-    if "epsilon" in found:
-        found["epsilon"] = float(found["epsilon"])
-    return found
+        settings["normalize_rewards"] = model.normaliser.norm_reward
+    if "epsilon" in settings:
+        settings["epsilon"] = float(settings["epsilon"])
+    return settings
 
 
 def _structure(model: SB3Model) -> dict[str, Any]:
@@ -306,8 +308,8 @@ def _fill_statistics(agent: Agent, model: SB3Model) -> None:
         _fill_normalizer(agent.normalizer, statistics, model, agent.interface)
     if agent.reward_scaler is not None and statistics.norm_reward:
         if statistics.clip_reward != 10:
-            told = f"its rewards were clipped at {statistics.clip_reward:g}, ours are at 10"
-            raise ConfigError(f"{told}; normalize_rewards=false leaves its scale out, and {_INSTEAD}")
+            clipped = f"its rewards were clipped at {statistics.clip_reward:g}, ours are at 10"
+            raise ConfigError(f"{clipped}; normalize_rewards=false leaves its scale out, and {_INSTEAD}")
         own = torch.tensor([*statistics.ret_mean, *statistics.ret_var, statistics.ret_count], dtype=torch.float64)
         agent.reward_scaler.moments.set(own[0], own[1], own[2])
 

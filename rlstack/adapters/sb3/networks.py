@@ -178,10 +178,10 @@ class SB3Network(nn.Module):
         actor = self.parts["actor"](inputs["actor"])
         if self.squashed:
             return {"mean": actor, "log_std": self.parts["log_std"](features).clamp(*LOG_STD_RANGE)}, memory
-        found = {"value": self.parts["critic"](inputs["critic"])}
+        value = self.parts["critic"](inputs["critic"])
         if self.log_std is None:
-            return {"logits": actor, **found}, memory
-        return {"mean": actor, "log_std": self.log_std.expand_as(actor), **found}, memory
+            return {"logits": actor, "value": value}, memory
+        return {"mean": actor, "log_std": self.log_std.expand_as(actor), "value": value}, memory
 
     def choose(self, outputs: Mapping[str, Tensor], deterministic: bool = True) -> Tensor:
         """Returns the index ``[N]`` of an action, or an action ``[N, n]`` (of SAC in [-1, 1]); a DQN never samples."""

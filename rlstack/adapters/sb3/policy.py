@@ -46,9 +46,9 @@ def sb3_policy(
     Raises:
         ConfigError: no such model, or the env's observations, actions or bounds are not the model's.
     """
-    found, interface = model if isinstance(model, SB3Model) else load_sb3(model, vecnormalize), Interface.of(env)
-    check_fit(found, interface)
-    return SB3Policy(found, interface, deterministic).to(env.device)
+    loaded, interface = model if isinstance(model, SB3Model) else load_sb3(model, vecnormalize), Interface.of(env)
+    check_fit(loaded, interface)
+    return SB3Policy(loaded, interface, deterministic).to(env.device)
 
 
 class SB3Policy(TensorDictModuleBase):

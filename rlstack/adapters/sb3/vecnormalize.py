@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlstack.config import ConfigError, Interval, build
-from rlstack.envs.bounded_files import check_regular
+from rlstack.envs.foundation.files import check_regular
 from rlstack.files.pickles import NUMPY, Names, Standin, read_pickle
 from rlstack.files.safe_load import first_line, load_json
 
@@ -114,10 +114,10 @@ def load_vecnormalize(path: str | Path) -> VecNormalize:
     try:
         if content.lstrip()[:1] == b"{":
             return build(VecNormalize, load_json(content))
-        found = read_pickle(io.BytesIO(content), _NAMES, _ONLY)
-        if not isinstance(found, _Normaliser):
+        statistics = read_pickle(io.BytesIO(content), _NAMES, _ONLY)
+        if not isinstance(statistics, _Normaliser):
             raise ConfigError("not the statistics of a VecNormalize")
-        return _statistics(found.fields)
+        return _statistics(statistics.fields)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     except Exception as error:  # whatever a broken or hostile file makes of the stand-ins

@@ -18,8 +18,7 @@ from typing_extensions import Self
 
 from ..config import LoggerConfig
 from .mlflow import MlflowSink
-from .sink import FRAMES, Sink
-from .table import METRICS_FILE, CsvSink, read_metrics, score, scores
+from .table import FRAMES, METRICS_FILE, CsvSink, Sink, read_metrics, score, scores
 from .tensorboard import TensorBoardSink
 from .trackio import TrackioSink
 from .wandb import WandbSink

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlstack.envs.whole_files import write_text
+from rlstack.envs.foundation.files import write_text
 
 from ..config import LoggerConfig
-from .sink import flat
+from .table import flat
 
 RUN_ID_FILE = "mlflow_run_id"
 DATABASE = "mlflow.db"

@@ -1,22 +1,45 @@
-"""``metrics.csv``, the table of every logged number, and the score of a run computed from it."""
+"""What destinations of metrics share; ``metrics.csv``, the table of every logged number; and the score of a run."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar, TextIO
+from typing import Any, ClassVar, Protocol, TextIO
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
-from rlstack.envs.bounded_files import check_regular
-from rlstack.envs.whole_files import naming, open_to_append, replacing
+from rlstack.envs.foundation.files import check_regular, naming, open_to_append, replacing
 
 from ..config import ObjectiveConfig
-from .sink import FRAMES
 
-METRICS_FILE = "metrics.csv"
+FRAMES, METRICS_FILE = "frames", "metrics.csv"
+
+
+class Sink(Protocol):
+    """One destination of metrics, with a name for messages."""
+
+    name: ClassVar[str]
+
+    def log(self, frames: int, metrics: Mapping[str, float]) -> None:
+        """Records metrics measured at ``frames``."""
+
+    def truncate_after(self, frames: int) -> None:
+        """Removes entries beyond ``frames``, as far as the destination can."""
+
+    def close(self, failed: bool) -> None:
+        """Writes pending entries; ``failed`` means that the run ended with an exception."""
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
+    """Yields dotted keys and values of a configuration, without those that name the run's folder."""
+    for key, value in config.items():
+        if prefix or key not in ("logger", "run_dir", "resume"):
+            if isinstance(value, Mapping) and value:
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}", value if isinstance(value, bool | int | float | str) else str(value)
 
 
 class CsvSink:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .sink import flat
+from .table import flat
 
 RESULTS = ("eval/return", "eval/success", "train/return", "train/success")
 """Metrics by which TensorBoard compares hyperparameters."""

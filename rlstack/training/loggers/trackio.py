@@ -9,10 +9,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlstack.envs.whole_files import write_text
+from rlstack.envs.foundation.files import write_text
 
 from ..config import LoggerConfig
-from .sink import flat
+from .table import flat
 
 RUN_NAME_FILE = "trackio_run"
 

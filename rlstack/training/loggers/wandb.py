@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlstack.envs.whole_files import write_text
+from rlstack.envs.foundation.files import write_text
 
 from ..config import LoggerConfig
-from .sink import FRAMES
+from .table import FRAMES
 
 RUN_ID_FILE = "wandb_run_id"
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from rlstack.envs.arena.rules import FAR, NEVER, ArenaRules, make_rules, make_tables
 from rlstack.envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
 from rlstack.envs.arena.state import ArenaState, blank_state
-from rlstack.envs.waiting import counting
+from rlstack.envs.foundation.tensors import counting
 
 Array = NDArray[Any]
 WIDTH, HEIGHT, LIFETIME, ENEMIES, SPAWNERS, SHOTS = 1600, 1280, 120, 8, 5, 12

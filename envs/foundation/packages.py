@@ -1,4 +1,7 @@
-"""Code that a configuration names. Since configurations travel in runs and checkpoints, only some may be called."""
+"""Code that a configuration names, and optional packages.
+
+Since configurations travel in runs and checkpoints, only some code may be called.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import difflib
 import importlib.util
 import inspect
 import os
+import re
+import shlex
 import sys
 import sysconfig
 import traceback
@@ -14,7 +19,7 @@ from types import ModuleType
 from typing import Any, get_origin, get_type_hints
 
 _OTHERS = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-_OTHERS.append(Path(__file__).parents[1])
+_OTHERS.append(Path(__file__).parents[2])
 """Folders of code that is not the user's."""
 
 
@@ -108,3 +113,31 @@ def made_by(factory: Any) -> type:
             return object
         factory = get_origin(factory) or factory
     return factory if inspect.isclass(factory) else object
+
+
+# -- optional packages: the extras of ``pyproject.toml`` ---------------------------------------------------------------
+
+
+_DISTRIBUTION = "rlstack-torchrl"
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def needs(extra: str) -> str:
+    """Returns ``needs the extra 'sweep': pip install ...``, the end of a message about a missing package."""
+    return f"needs the extra {extra!r}: {install(extra)}"
+
+
+def install(extra: str) -> str:
+    """Returns the command that installs an extra: for a clone of the repository from there, otherwise from an index."""
+    if not _is_clone(_ROOT):
+        return f"pip install '{_DISTRIBUTION}[{extra}]'"
+    here = Path.cwd() == _ROOT
+    constraints = "constraints.txt" if here else shlex.quote(str(_ROOT / "constraints.txt"))
+    place = shlex.quote(f"{'.' if here else _ROOT}[{extra}]")
+    return f"pip install -e {place} -c {constraints}"
+
+
+def _is_clone(folder: Path) -> bool:
+    """Returns True if a folder is the top of this project's source tree rather than that of installed packages."""
+    project = folder / "pyproject.toml"
+    return project.is_file() and re.search(rf'^name = "{_DISTRIBUTION}"', project.read_text("utf-8"), re.M) is not None

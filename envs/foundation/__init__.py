@@ -1,0 +1,1 @@
+"""What worlds and the rest of rlstack share: files, packages, processes, progress, tensors, compiling."""
