@@ -13,6 +13,8 @@ from torch import Tensor
 
 from rlstack import envs
 from rlstack.agents import make_agent
+from rlstack.agents.ppo import PPO
+from rlstack.agents.recurrent import RECURRENT, RecurrentOnPolicy, recurrent_class
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents, n_step_returns
@@ -364,3 +366,16 @@ def test_adaptive_risk_looks_at_the_observation_itself() -> None:
     policy = agent.policy(explore=False)
     rollout = env.rollout(3, lambda td: (asked.append(td["agents", "observation", "self"].shape), policy(td))[1])
     assert rollout["agents", "action"].shape[:2] == (2, 3) and len(asked) == 3
+
+
+def test_an_algorithm_of_the_users_own_adds_its_recurrent_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(PPO):
+        """PPO as it is."""
+
+    class RecurrentMine(RecurrentOnPolicy, Mine):
+        """The same with a recurrent core."""
+
+    with pytest.raises(ConfigError, match="Mine has no recurrent core"):
+        recurrent_class(Mine)
+    monkeypatch.setitem(RECURRENT, Mine, RecurrentMine)
+    assert recurrent_class(Mine) is RecurrentMine
