@@ -7,9 +7,8 @@ from torchrl.envs import Compose, GymEnv, InitTracker, RewardSum, TransformedEnv
 from torchrl.modules import EGreedyModule
 from torchrl.objectives import SoftUpdate
 
-from rlstack.data.replay import Replay, TensorRows
-from rlstack.data.samplers import SumTreeSampler
-from rlstack.losses.iqn import IQNLoss
+from rlstack.data import Replay, SumTreeSampler, TensorRows
+from rlstack.losses import IQNLoss
 from rlstack.networks.quantile import QuantileNetwork
 
 

@@ -9,7 +9,7 @@ from torchrl.envs import Compose, GymEnv, InitTracker, RewardSum, TransformedEnv
 from torchrl.modules import MLP, AdditiveGaussianModule
 from torchrl.objectives import SoftUpdate
 
-from rlstack.losses.aciqn import ACIQNLoss
+from rlstack.losses import ACIQNLoss
 from rlstack.networks.quantile import LateQuantileCritic
 
 LIMIT = 2.0  # of the torque, in N m
