@@ -105,6 +105,15 @@ def run(cfg: DictConfig) -> League | None:
     config = build(LeagueConfig, cfg)
     if config.command not in COMMANDS:
         raise ConfigError(missing_option("command", str(config.command), [*COMMANDS, TRAIN]))
+    given = given_keys()
+    for key in sorted(given):
+        users = [name for name, keys in _USED.items() if key in keys]
+        if users and config.command not in users:
+            raise ConfigError(f"{key}: {config.command!r} does not use it, only {', '.join(users)}; leave it out")
+    needed = {"keep": "save", "video": "save", "output": "replay"}
+    for key in sorted(given & needed.keys()):
+        if getattr(config, needed[key]) is None:
+            raise ConfigError(f"{key}: has no effect without {needed[key]}=; give both or neither")
     COMMANDS[config.command](config)
     return _league(config.folder)
 
@@ -286,6 +295,17 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
             return without_opponents(load(text).config["env"])
     raise ConfigError("env: missing, since no player names a world: env=rocket")
 
+
+_GAMES = {"games", "num_worlds", "seed"}
+_USED = {
+    "run": {"env", "players", "mode", "round", "ratings", "plots", "save", "keep", "video", *_GAMES},
+    "rank": {"plots"},
+    "play": {"env", "players", "ratings", "plots", "save", "keep", "video", "replay", "output", *_GAMES},
+    "init": {"env", "ratings"},
+    "add": {"players", "note"},
+    "evaluate": {"players", "pool", *_GAMES},
+}
+"""The keys that only some commands use."""
 
 COMMANDS: dict[str, Callable[[LeagueConfig], None]] = {
     "run": run_league,

@@ -30,6 +30,13 @@ def test_the_script_is_declared() -> None:
     assert '[project.scripts]\nrlstack = "rlstack.__main__:main"\n' in (REPOSITORY / "pyproject.toml").read_text()
 
 
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_no_error(closed: str) -> None:
+    line = f"{sys.executable} -m rlstack {closed}"
+    ended = subprocess.run(["sh", "-c", line], cwd=REPOSITORY, stderr=subprocess.PIPE)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_a_command_gets_the_other_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     module = SimpleNamespace(main=lambda: seen.append(list(sys.argv)))

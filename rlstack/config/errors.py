@@ -133,6 +133,14 @@ def exit_in_one_line(explain: Callable[[Exception], str | None] = _own_message) 
     Args:
         explain: returns the line for an error, or None if the error is a bug.
     """
+    # Standard streams that are closed (>&-) are opened to nowhere; the next file would get their numbers.
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
     try:
         yield
         _flush()

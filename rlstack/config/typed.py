@@ -173,7 +173,10 @@ def convert(hint: Any, value: Any, key: str) -> Any:
             raise ConfigError(f"{key}: expected {len(hints)} values, got {len(value)}")
         items = [convert(h, item, f"{key}[{i}]") for i, (h, item) in enumerate(zip(hints, value, strict=True))]
         return tuple(items) if origin is tuple else items
-    return hint(value) if hint in (int, float) else value
+    try:
+        return hint(value) if hint in (int, float) else value
+    except OverflowError:
+        raise ConfigError(f"{key}: {reprlib.repr(value)} is too large for a number with decimals") from None
 
 
 def _fits(hint: Any, value: Any) -> bool:

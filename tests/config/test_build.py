@@ -85,6 +85,7 @@ def test_a_union_keeps_an_exact_type(value: Any) -> None:
         ({"clip": "x"}, "agent.clip: number null 'x' (str)"),
         ({"batch_size": 2.5}, "agent.batch_size: whole 2.5 (float)"),
         ({"batch_size": math.inf}, "agent.batch_size: whole inf (float)"),
+        ({"clip": 10**400}, "agent.clip: 1000 too large"),
         ({"batch_size": True}, "agent.batch_size: whole True (bool)"),
         ({"batch_size": 13}, "agent: batch_size 13 luck"),
         ({"amsgrad": 1}, "agent.amsgrad: true false 1 (int)"),

@@ -194,6 +194,11 @@ def test_mistakes_are_one_line_and_change_nothing(command: Command) -> None:
         ),
         (["evaluate", "pool.sampler=pfps", "folder=league"], "sampler: no option 'pfps', did you mean 'pfsp'"),
         (["lst", "folder=league"], "lst"),
+        (["run", "note=mine", "folder=league"], "note: 'run' does not use it, only add"),
+        (["run", "pool.players=[low]", "folder=league"], "pool: 'run' does not use it, only evaluate"),
+        (["run", "output=film.mp4", "folder=league"], "output: 'run' does not use it, only play"),
+        (["play", "output=film.mp4", "players=[low,high]"], "output: has no effect without replay="),
+        (["run", "keep=3", "folder=league"], "keep: has no effect without save="),
     ):
         assert message in command(*words, status=2)
     assert Path("league/league.json").read_bytes() == before
