@@ -24,9 +24,8 @@ from rlstack.adapters.sb3.policy import sb3_policy
 from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
-from rlstack.config.allowed import granting
 from rlstack.config.overrides import override
-from rlstack.convert import positional, run
+from rlstack.convert import positional
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import initialise, load
 from rlstack.runs.run_directory import RunDirectory
@@ -213,10 +212,7 @@ def test_the_full_set(kind: str, shared_dir: Path) -> None:
 
 
 def command(*overrides: str) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("convert", positional(list(overrides)))
-    with granting(to_plain(cfg)):
-        run(cfg)
+    rlstack.convert(*overrides)
 
 
 @pytest.fixture(scope="module")
