@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from importlib import metadata
 from pathlib import Path
@@ -51,3 +52,10 @@ def test_installed_packages_say_the_same(package: str) -> None:
     ours = words(next(rows[package] for rows in listed().values() if package in rows))
     if said and package != "tensordict":  # its metadata says BSD, its licence file MIT
         assert ours <= said
+
+
+def test_torchrls_compiled_extension_loads_with_the_newest_set() -> None:
+    newest = (REPO / "constraints-latest.txt").read_text(encoding="utf-8")
+    if f"\ntorch=={metadata.version('torch').partition('+')[0]}\n" not in newest:
+        pytest.skip("another version of torch is installed")
+    importlib.import_module("torchrl._torchrl")
