@@ -47,10 +47,12 @@ def _target(name: str) -> str:
     An algorithm is registered, or a module of this package with its name; its class is the module's first agent.
     """
     target = {**registered("ALGORITHMS"), **_REGISTERED}.get(name)
-    if target is None and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+    if target is None and name.isidentifier() and importlib.util.find_spec(f"{__name__}.{name}") is not None:
         module = importlib.import_module(f"{__name__}.{name}")
         own = [cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == module.__name__]
-        target = next((f"{module.__name__}:{cls.__name__}" for cls in own if issubclass(cls, Agent)), None)
+        agent = next((cls for cls in own if issubclass(cls, Agent)), None)
+        if agent is not None and dataclasses.is_dataclass(getattr(agent, "Config", None)):  # not in base.py
+            target = f"{module.__name__}:{agent.__name__}"
     if target is None:
         message = missing_option("agent.algorithm", name, [known for known in algorithms() if known != name])
         raise ConfigError(f"{message}; there is no {__name__}.{name}" if name in algorithms() else message)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.ticker import EngFormatter, NullFormatter
+
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.table import aligned
 
@@ -163,6 +165,9 @@ def save_picture(path: Path, diagnosis: Found) -> bool:
                 axes.plot([point[size] for point in points], [point[rate] for point in points], marker="o", label=label)
             axes.axvline(tests[test][size], color="gray", linestyle="--", linewidth=0.8, label="now")
             axes.set(xscale="log", yscale="log", xlabel=along, ylabel=up, title=test)
+            for axis in (axes.xaxis, axes.yaxis):  # formulas, which powers of ten would be, are shown as text
+                axis.set_major_formatter(EngFormatter(sep=""))
+                axis.set_minor_formatter(NullFormatter())
         if parts:
             names, whole = list(parts)[::-1], sum(parts.values())
             bars = panels[-1].barh(names, [100 * parts[name] / whole for name in names])

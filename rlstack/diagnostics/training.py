@@ -24,7 +24,6 @@ from torchrl.envs import EnvBase
 from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.on_policy import FromRollouts
-from rlstack.agents.torchrl import AroundLoss
 from rlstack.data.graphs import GRAPHS
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.hooks import Hook
@@ -226,7 +225,7 @@ class TimedRun(NamedTuple):
                 return None
 
             def update(part: TensorDictBase) -> Any:
-                if isinstance(agent, AroundLoss):
+                if hasattr(agent, "step"):  # around a loss of TorchRL, with one optimiser or several
                     return agent.step(part)
                 return agent.optimizer.minimize(agent.objective, agent.for_step(part))
 

@@ -8,6 +8,7 @@ is killed, makes the same trials as an uninterrupted one.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -21,7 +22,9 @@ from hydra.core.hydra_config import HydraConfig
 from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.config.errors import writing
+from rlstack.envs.foundation.files import check_regular
 from rlstack.envs.foundation.packages import needs
+from rlstack.runs.manifest import changed, check, sealed
 from rlstack.training.hooks import Hook
 
 from .folder import JOBS
@@ -68,6 +71,7 @@ def open_study(config: SearchConfig) -> optuna.Study:
 
     folder = Path(config.folder)
     path = folder / FILE
+    check(path)
     check_named(links_in(folder), path)
     if not path.exists() and (folder / "trial_0").exists():
         raise ConfigError(f"{folder}: holds trials but no {FILE}; hydra.sweeper.folder=<another> begins a new search")
@@ -77,14 +81,17 @@ def open_study(config: SearchConfig) -> optuna.Study:
         folder.mkdir(parents=True, exist_ok=True)
         sign(folder, links_in(folder))
         try:
-            return optuna.create_study(
-                storage=JournalStorage(JournalFileBackend(str(path), JournalFileOpenLock(str(path)))),
-                study_name=KIND,
-                direction=config.direction,
-                pruner=median if config.pruner == "median" else optuna.pruners.NopPruner(),
-                load_if_exists=True,
-            )
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
+            begun = path.exists() and check_regular(path).stat().st_size > 0
+            shared: dict[str, Any] = {
+                "storage": JournalStorage(JournalFileBackend(str(path), JournalFileOpenLock(str(path)))),
+                "study_name": KIND,
+                "pruner": median if config.pruner == "median" else optuna.pruners.NopPruner(),
+            }
+            if begun:  # create_study(load_if_exists=True) would write a line
+                return optuna.load_study(**shared)
+            with sealed(folder, FILE):
+                return optuna.create_study(direction=config.direction, **shared)
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError, RecursionError) as error:
             raise ConfigError(f"{path}: not a search ({error!r})") from None
 
 
@@ -105,13 +112,26 @@ class Search:
         ours = {key: value for key, value in asdict(config).items() if key not in _MAY_CHANGE}
         described = {key: str(dimension) for key, dimension in space.items()}
         settings = {**settings, **ours, "space": described}
+        self._cut_torn_line()
         self.study = open_study(config)
         if (theirs := self.study.user_attrs.get("settings")) is None:
-            self.study.set_user_attr("settings", settings)
+            with sealed(self.folder, FILE):
+                self.study.set_user_attr("settings", settings)
         else:
             check_settings(self.folder / FILE, KIND, theirs, settings)
         for trial in self.study.trials:
             check_values(self.folder / FILE, KIND, space, trial.params)
+            if type(known := trial.user_attrs.get("known")) is not int or not 0 <= known <= trial.number:
+                raise ConfigError(f"{self.folder / FILE}: not a search (trial {trial.number} was drawn from {known!r})")
+
+    def _cut_torn_line(self) -> None:
+        """Removes the part of a line that a killed process or a full disk has left, to which Optuna would append."""
+        path = self.folder / FILE
+        if path.is_file():
+            content = path.read_bytes()
+            if not content.endswith(b"\n") and not changed(self.folder, FILE):
+                with writing(path):
+                    os.truncate(path, content.rfind(b"\n") + 1)
 
     def run(self, number: int) -> Path:
         """Returns the folder of a trial's run."""
@@ -123,9 +143,10 @@ class Search:
         running = [trial.number for trial in trials if not trial.state.is_finished()]
         first = running[0] if running else len(trials)
         known = first // jobs * jobs  # batches begin at multiples, even if the search has stopped in between
-        for number in range(len(trials), min(known + jobs, self.config.n_trials)):
-            self._draw(number, known)
-            running.append(number)
+        with sealed(self.folder, FILE):
+            for number in range(len(trials), min(known + jobs, self.config.n_trials)):
+                self._draw(number, known)
+                running.append(number)
         return running
 
     def _draw(self, number: int, known: int) -> None:
@@ -171,12 +192,13 @@ class Search:
         before = [trial.state for trial in self.study.trials if trial.state.is_finished()]
         if all(state == TrialState.FAIL for state in (*before, *states.values())):
             raise ConfigError(f"{self.folder}: every trial so far has failed")
-        for number, state in states.items():
-            scores = [score for score in ended[number][1] if math.isfinite(score)]
-            trial = optuna.Trial(self.study, self.study.trials[number]._trial_id)
-            for step, score in enumerate(scores):
-                trial.report(score, step)
-            self.study.tell(number, scores[-1] if state == TrialState.COMPLETE else None, state)
+        with sealed(self.folder, FILE):
+            for number, state in states.items():
+                scores = [score for score in ended[number][1] if math.isfinite(score)]
+                trial = optuna.Trial(self.study, self.study.trials[number]._trial_id)
+                for step, score in enumerate(scores):
+                    trial.report(score, step)
+                self.study.tell(number, scores[-1] if state == TrialState.COMPLETE else None, state)
 
     def ranked(self) -> list[int]:
         """Returns numbers from worst to best; failed trials come first, then pruned ones."""

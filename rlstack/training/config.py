@@ -256,12 +256,11 @@ class ObjectiveConfig:
 class TrainConfig:
     """The configuration of one run. The agent's and the world's own types check ``agent`` and ``env``.
 
-    :mod:`rlstack.training.acceleration` describes ``compile`` and ``cudagraphs``,
-    :mod:`rlstack.training.acceleration` ``deterministic``.
+    :mod:`rlstack.training.acceleration` describes ``compile``, ``cudagraphs`` and ``deterministic``.
     ``init`` names a checkpoint; a new run starts from the networks of its agent. ``data`` names the data that an
     offline run learns from (:mod:`rlstack.training.offline`). Without a ``curriculum`` the world keeps its options.
-    ``debug`` is a number of frames, or True for the usual number; see :func:`rlstack.train.debugged`. The run stops at
-    ``until`` frames with a checkpoint and can be resumed; schedules refer to ``total_frames``. ``log_every``,
+    ``debug`` is a number of frames, or True for the usual number (:func:`rlstack.training.run.debugged`). The run stops
+    at ``until`` frames with a checkpoint and can be resumed; schedules refer to ``total_frames``. ``log_every``,
     ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``; here they are frames.
     ``notify`` is the address of a webhook and a secret: no file of a run contains it.
     ``allow`` lists what files may name beyond data (:mod:`rlstack.config.allowed`); only the command line can set it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -153,15 +154,29 @@ def test_other_settings_are_refused_and_more_trials_are_not(tmp_path: Path) -> N
 def test_values_of_a_file_that_could_be_more_of_a_command_line_are_refused(tmp_path: Path) -> None:
     search(tmp_path).batch()
     file = tmp_path / "search.jsonl"
-    file.write_text(
-        file.read_text().replace('\\"ppo\\"', '\\"1,hydra.launcher=joblib\\"').replace('\\"a2c\\"', '\\"x\\"')
-    )
+    whole = file.read_text()
+    file.write_text(whole.replace('\\"ppo\\"', '\\"1,hydra.launcher=joblib\\"').replace('\\"a2c\\"', '\\"x\\"'))
+    refused(ConfigError, "changed or damaged", search, tmp_path)
+    (tmp_path / "manifest.json").unlink()  # whoever changes a file can remove its digest
     refused(ConfigError, "none of what varies", search, tmp_path)
-    file.write_text("{}\n")
-    refused(ConfigError, "search.jsonl: not a search", search, tmp_path)
+    for wrong in ("{}\n", "[" * 100_000 + "\n", whole.replace('"known"', '"unknown"')):
+        file.write_text(wrong)
+        refused(ConfigError, "search.jsonl: not a search", search, tmp_path)
+    file.unlink()
+    os.mkfifo(file)
+    refused(ConfigError, "search.jsonl", search, tmp_path)
     file.unlink()
     (tmp_path / "trial_0").mkdir()  # of a search whose file is lost
     refused(ConfigError, "search.jsonl", search, tmp_path)
+
+
+def test_a_line_that_a_killed_process_left_is_cut(tmp_path: Path) -> None:
+    drawn = search(tmp_path).batch()
+    (tmp_path / "manifest.json").unlink()  # it is written when the work has ended
+    file = tmp_path / "search.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"op_code": 6, "trial_id"')
+    assert search(tmp_path).batch() == drawn and file.read_bytes() == whole
 
 
 def test_a_run_that_falls_behind_ends_early(tmp_path: Path) -> None:

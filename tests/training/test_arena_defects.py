@@ -255,6 +255,7 @@ def test_b12_a_stage_that_begins_as_the_run_is_stopped(tmp_path: Path) -> None:
     resumed = training(tmp_path / "run", *options, resume=True)
     resumed.restore()
     world: Any = resumed.env
-    assert resumed.curriculum is not None and resumed.curriculum.stage == 1
+    reached = resumed.hook(Curriculum)
+    assert reached is not None and reached.stage == 1
     levels = world.rollout(20, break_when_any_done=False)["next", "episode", "level"][..., 0]
     assert levels.shape[0] == 8 and (levels[:, -1] == 1).all()
