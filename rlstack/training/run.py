@@ -184,8 +184,8 @@ def _prepare(training: Training) -> None:
             print(f"resuming at {training.frames:,} frames")
     else:
         training.begin()
-    unseal(directory.path)
     training.prepare()
+    unseal(directory.path)
     with one_line_errors(directory.path):
         directory.write_config({**training.raw_config, "resume": None})
         record_environment(directory.path)

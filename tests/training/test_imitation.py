@@ -26,6 +26,7 @@ from rlstack.config.allowed import sign_copy
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
+from rlstack.training.imitation import Imitation
 from rlstack.training.loop import Training
 from rlstack.training.recorded import read_demonstrations, save_demonstrations
 from tests.adapters.small_worlds import Noise
@@ -427,9 +428,10 @@ def test_imitation_can_be_the_whole_run(teacher: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out" / "evaluations").iterdir())) == 1
     plain = loaded.config
     with pytest.raises(ConfigError, match=r"imitation\.only=false"):
-        resumed(tmp_path / "out", plain)
+        resumed(tmp_path / "out", plain).prepare()
     plain["imitation"]["only"] = False
-    assert resumed(tmp_path / "out", plain).imitation.done
+    imitation = resumed(tmp_path / "out", plain).hook(Imitation)
+    assert imitation is not None and imitation.done
 
 
 @exhaustive(
