@@ -15,7 +15,7 @@ from rlstack.envs.foundation import tensors
 from tests.host_waits import HostWaits
 
 _LEVELS = load_group("env", "marinenav")["curriculum"]
-_CASES: list[tuple[str, int, dict[str, Any]]] = [
+_CASES: list[Any] = [
     ("cartpole", 30, {}),
     ("marinenav", 500, {}),
     ("marinenav", 500, {"curriculum": _LEVELS, "end_on_collision": True}),
@@ -26,7 +26,7 @@ _CASES: list[tuple[str, int, dict[str, Any]]] = [
     ("arena", 500, {"style": 2, "observation": "dict", "start_phases": [0, 2, 4], "start_health": [20, 150]}),
     ("arena", 500, {"timeout_is_terminal": True, "reward_weights": {"quick_kill": 0.0}}),
     ("rocket", 18_000, {"max_seconds": 0.2}),
-    ("rocket", 18_000, {"max_seconds": 0.2, "team_size": 2}),
+    pytest.param("rocket", 18_000, {"max_seconds": 0.2, "team_size": 2}, marks=pytest.mark.slow),
     ("echelon", 3000, {}),
     ("echelon", 3000, {"opponent": "policy", "visibility": "partial", "actions": "hybrid"}),
     ("echelon", 3000, {"blue": 7, "red": 6, "opponent_mix": {"rush": 1.0, "random": 1.0}, "actions": "box"}),

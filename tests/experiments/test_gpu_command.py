@@ -78,6 +78,7 @@ def test_rows_run_side_by_side_and_are_told_in_their_order(tmp_path: Path) -> No
     assert sorted(over) == ["dies", "passes", "quick", "slow"] and over.index("quick") < over.index("slow")
 
 
+@pytest.mark.slow
 def test_what_no_longer_fits_is_not_run(tmp_path: Path) -> None:
     with runner_of(tmp_path) as runner:
         outcomes = list(runner.run([row("passes"), row("passes", "long", limit=2000.0)]))
@@ -89,6 +90,7 @@ def test_what_no_longer_fits_is_not_run(tmp_path: Path) -> None:
     assert not fails(outcomes)
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_there_ends_it(tmp_path: Path) -> None:
     with Runner(Setting("cpu", quick=True), 60.0, tmp_path / "log.txt", f"{_ROWS}:no_such_function") as runner:
         (found,) = runner.run([row("passes")])

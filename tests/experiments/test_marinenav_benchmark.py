@@ -41,6 +41,7 @@ def test_players_are_compared_where_both_arrive() -> None:
     assert benchmark.both_solve(first, other | {"success": [0, 0, 1, 0]}) is None
 
 
+@pytest.mark.slow
 def test_players_are_measured_and_kept(tmp_path, monkeypatch) -> None:
     two = benchmark.public()
     few = benchmark.EpisodeSet(two.configs[::360], two.levels[::360])

@@ -43,9 +43,8 @@ def test_a_checkpoint_of_an_earlier_version_acts_as_it_did(case: str) -> None:
     np.testing.assert_allclose(greedy_actions(FROZEN / f"{case}.pt"), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case == "ppo" else pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_a_checkpoint_of_an_earlier_version_goes_on(case: str, tmp_path: Path) -> None:
     state = read_checkpoint(FROZEN / f"{case}.pt")
     run = RunDirectory.create(str(tmp_path / "run"), case, 3)

@@ -183,6 +183,7 @@ def test_nothing_in_the_working_folder_is_imported_before_the_user_names_it(tmp_
     assert "none does not exist" in shown.stderr and not (tmp_path / "sprung").exists()
 
 
+@pytest.mark.slow
 def test_a_package_of_the_users_may_be_called_envs(tmp_path: Path) -> None:
     """Wherever it stands on the path; the repository's own folder ``envs`` is importable as ``rlstack.envs`` alone."""
     (tmp_path / "envs").mkdir()

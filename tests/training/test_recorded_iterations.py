@@ -196,6 +196,7 @@ def test_a_loaded_state_is_taken_over(number: int, monkeypatch: pytest.MonkeyPat
     compared("ppo", Drift, {}, monkeypatch, change=load)
 
 
+@pytest.mark.slow
 def test_a_stage_has_rules_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def enter(now: int, env: Any, *_: Any) -> None:
         if now == 5:
