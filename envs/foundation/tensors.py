@@ -65,7 +65,7 @@ def put_where(
     """
     kinds: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for (_, value), (_, new) in zip(values, fresh, strict=True):
-        kinds.setdefault(value.dtype, []).append((value.view(-1, value.shape[-1]), new.view(-1, new.shape[-1])))
+        kinds.setdefault(value.dtype, []).append((value.view(-1, value.shape[-1]), new.reshape(-1, new.shape[-1])))
     for pairs in kinds.values():
         old, begun = [rows for rows, _ in pairs], torch.cat([rows for _, rows in pairs]).index_select(-1, places)
         left = torch.where(ended, begun, torch.cat(old))

@@ -238,9 +238,9 @@ class MarineNav(World):
             raise ValueError(f"{len(configs)} episodes for num_worlds={self.num_worlds}: give one per world")
         for config in configs:
             validate_episode(config)
-        self._state, rules = load_worlds(configs, self.num_robots, self.float_dtype, self.device)
+        state, rules = load_worlds(configs, self.num_robots, self.float_dtype, self.device)
         self._use_rules(rules)
-        self._state, self._observation = self._observe(self._state)
+        self._state, self._observation = self._observe(state.map(torch.Tensor.contiguous))  # restarts write into views
         self._episodes = (self._state.map(torch.clone), self._observation)
         self._begun = True
         return self._current().update(self.full_done_spec.zero())
@@ -286,8 +286,9 @@ class MarineNav(World):
         return True
 
     def make_ready(self, steps: int) -> None:
-        self._prepared()
-        super().make_ready(steps)
+        if self._episodes is None:  # worlds that began given episodes begin these again
+            self._prepared()
+            super().make_ready(steps)
 
     def _prepared(self) -> StartPool[MarineNavStart]:
         """Returns the pool of random worlds of the curriculum's current phase."""
