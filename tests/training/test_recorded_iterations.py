@@ -118,6 +118,8 @@ def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest
 _WORLDS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "cartpole", {"max_steps": 7}),
     ("dqn", "arena", {"max_steps": 7}),
+    ("dqn", "cartpole", {"max_steps": 7, "action_repeat": 2, "frame_stack": 3, "observation_keep": [0, 2]}),
+    ("ppo", "arena", {"max_steps": 9, "action_repeat": 2, "frame_stack": 2}),
     ("ppo", "marinenav", {"max_steps": 7}),
     ("acqn", "marinenav", {"max_steps": 7, "measure_safety": True, "num_robots": 3}),
     ("ppo", "rocket", {"max_seconds": 0.5, "num_worlds": 2}),
