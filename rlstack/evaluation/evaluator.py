@@ -21,7 +21,7 @@ from rlstack.agents.interface import Interface, difference
 from rlstack.config import ConfigError
 from rlstack.data.finite import LEARNED_FROM, Sum, find, leaves
 from rlstack.data.recordings import TransitionRecorder
-from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.tensors import GROUP
 from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.recording import EpisodeRecorder
 from rlstack.envs.registry import evaluation_options
