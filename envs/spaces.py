@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from .foundation.keys import ACTION_MASK
+from .foundation.tensors import ACTION_MASK
 
 if TYPE_CHECKING:
     import torch

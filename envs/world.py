@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,12 +19,14 @@ from torchrl.envs import EnvBase, TransformedEnv
 from typing_extensions import Self
 
 from .actions import Reader, reader
-from .foundation.keys import ACTION_MASK as ACTION_MASK
-from .foundation.keys import GROUP as GROUP
-from .foundation.keys import MEMORY as MEMORY
+from .foundation.tensors import ACTION_MASK as ACTION_MASK
+from .foundation.tensors import GROUP as GROUP
+from .foundation.tensors import MEMORY as MEMORY
 from .foundation.tensors import keep_freed_memory, looks_are_free, unchecked
-from .pool import StartPool
-from .recording import EpisodeRecorder, EpisodeRecording
+
+if TYPE_CHECKING:
+    from .pool import StartPool
+    from .recording import EpisodeRecorder, EpisodeRecording
 
 MOST_STEPS = 1_000_000_000
 """Greatest number of steps in an episode; step counters are integers in floating-point statistics."""

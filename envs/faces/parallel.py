@@ -11,7 +11,7 @@ from pettingzoo import ParallelEnv
 from tensordict import TensorDict, TensorDictBase
 
 from .. import registry
-from ..foundation.keys import ACTION_MASK, GROUP
+from ..foundation.tensors import ACTION_MASK, GROUP
 from .learner import arrays, space_of, statistics
 
 

@@ -12,8 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec
 
-from ..foundation.keys import GROUP
-from ..foundation.tensors import chosen_together, counting, put_where
+from ..foundation.tensors import GROUP, chosen_together, counting, put_where
 from ..pool import StartPool
 from ..recording import EpisodeRecorder
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec

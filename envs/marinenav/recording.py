@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..foundation.keys import GROUP
+from ..foundation.tensors import GROUP
 from ..recording import EpisodeRecorder, EpisodeRecording, Row
 from ..rendering.canvas import WHITE, Canvas, Colour, Picture, write
 from ..rendering.films import Animation

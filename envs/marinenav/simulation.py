@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..foundation.compilation import Compiled, at_once
-from ..foundation.keys import GROUP
+from ..foundation.tensors import GROUP
 from .dynamics import add_scaled, move, thrust_change
 from .perception import NoiseDraws, Percept, perceive
 from .rules import MarineNavRules

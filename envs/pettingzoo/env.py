@@ -20,9 +20,9 @@ from torch import Tensor
 from torchrl.data import TensorSpec
 
 from ..foreign import check_instances, close_all, completed, factory_at, fault, raised
-from ..foundation.keys import ACTION_MASK
 from ..foundation.packages import imported, needs, place_in_users_code
 from ..foundation.processes import EnvironmentFailed
+from ..foundation.tensors import ACTION_MASK
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
 from ..world import GROUP, World, flag_spec
 

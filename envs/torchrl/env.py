@@ -14,7 +14,7 @@ from torchrl.data import Binary, Composite, NonTensor, TensorSpec
 from torchrl.envs import EnvBase
 
 from ..foreign import check_instances, close_all, completed
-from ..foundation.keys import ACTION_MASK
+from ..foundation.tensors import ACTION_MASK
 from ..spaces import nest
 from ..world import GROUP, World
 from .encodings import Form, action_form, maker, observation_form

@@ -22,9 +22,8 @@ from rlstack.networks.values import StateNetwork
 
 from .base import AgentConfig, Policy, critic_metrics, exploring
 from .choosing import Choosing
-from .curiosity import RNDConfig
 from .interface import Interface
-from .on_policy import FromRollouts
+from .on_policy import FromRollouts, RNDConfig
 
 
 @dataclass

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from rlstack.config import ConfigError
 from rlstack.data.flatten import n_step_returns
 from rlstack.data.sequences import Windows, cut, episode_starts
-from rlstack.envs.foundation.tensors import unchecked
+from rlstack.envs.foundation.tensors import by_name, unchecked
 from rlstack.envs.world import MEMORY
-from rlstack.networks.calls import by_name
 from rlstack.networks.recurrent import (
     REMEMBERED,
     Core,
@@ -33,10 +32,10 @@ from rlstack.networks.recurrent import (
     lasts,
     remembered,
 )
+from rlstack.networks.values import Others
 
 from .a2c import A2C
 from .base import Agent, Policy, exploring
-from .central import Others
 from .dqn import DQN
 from .interface import MASK, Interface
 from .iqn import IQN

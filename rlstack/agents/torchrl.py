@@ -32,7 +32,7 @@ from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval, to_plain
 from rlstack.envs.foundation.packages import imported
 from rlstack.envs.foundation.tensors import shuffled
-from rlstack.losses.advantage import normalized
+from rlstack.losses.ppo import normalized
 from rlstack.networks.distributions import full_precision
 from rlstack.networks.values import ActionValue, StateNetwork, renormalized
 

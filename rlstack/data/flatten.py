@@ -8,8 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rlstack.envs.foundation.keys import GROUP
-from rlstack.envs.foundation.tensors import unchecked
+from rlstack.envs.foundation.tensors import GROUP, unchecked
 
 _ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memory")
 _NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory")

@@ -23,7 +23,7 @@ from rlstack.data.collector import stack_steps
 from rlstack.data.finite import LEARNED_FROM, Sum, find, leaves
 from rlstack.data.graphs import GRAPHS, Recorded
 from rlstack.data.recordings import TransitionRecorder
-from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.tensors import GROUP
 from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.recording import EpisodeRecorder
 from rlstack.envs.registry import evaluation_options

@@ -18,7 +18,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from rlstack.data.recordings import TransitionRecorder
-from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.tensors import GROUP
 from rlstack.envs.recording import EpisodeRecorder, EpisodeRecording
 from rlstack.envs.rendering.canvas import Picture, captioned
 from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_picture

@@ -15,7 +15,7 @@ from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.objectives.common import LossModule
 
-from rlstack.networks.calls import by_name
+from rlstack.envs.foundation.tensors import by_name
 from rlstack.networks.distributions import legal
 
 Metrics = dict[str, Tensor]

@@ -1,16 +1,20 @@
-"""Quantile regression of return distributions (Dabney et al. 2018a, 2018b)."""
+"""Losses on quantiles of return distributions: QR-DQN, IQN (Dabney et al. 2018a, b) and TQC (Kuznetsov et al. 2020)."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
+from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
 from rlstack.networks.distributions import legal
 
 from .base import Loss, Metrics, required
+from .sac import SACLoss
 
 
 def quantile_huber_loss(prediction: Tensor, target: Tensor, tau: Tensor, kappa: float = 1.0) -> Tensor:
@@ -96,3 +100,120 @@ def _of_action(quantiles: Tensor, action: Tensor) -> Tensor:
     """Picks from ``[..., n, actions]`` the quantiles of the actions ``[..., 1]``: ``[..., n]``."""
     index = action.unsqueeze(-2).expand(*quantiles.shape[:-1], 1)
     return quantiles.gather(-1, index).squeeze(-1)
+
+
+class QRDQNLoss(QuantileLoss):
+    """The loss of QR-DQN (Dabney et al. 2018a): quantiles at fixed, evenly spaced levels.
+
+    Args:
+        network: observation -> quantiles ``[..., quantiles, actions]``, or a ``TensorDictModule`` that writes them
+            under ``action_value``.
+        gamma: see :class:`Loss`.
+        num_quantiles: the number of quantiles that the network returns.
+        kappa: Huber threshold.
+        double: the next action is the best according to the network, not its target.
+        target_action: the next action has the best ``mean``; or ``per_quantile``, each quantile takes its own best.
+
+    ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
+    """
+
+    def quantiles(self, tensordict: TensorDictBase, tau: Tensor, target: bool = False) -> Tensor:
+        """Returns ``Z(s, .)`` of all actions, ``[..., quantiles, actions]``, at the network's fixed levels."""
+        network = self.target_network if target else self.network
+        out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value)
+        if out.shape[-2] != self.num_quantiles:
+            raise ValueError(f"num_quantiles is {self.num_quantiles}, the network returns {out.shape[-2]} per action")
+        return out
+
+    def draw_levels(self, like: Tensor) -> Tensor:
+        """Returns the midpoints ``[n]`` of ``n`` equal parts of (0, 1)."""
+        n = self.num_quantiles
+        return (torch.arange(n, dtype=like.dtype, device=like.device) + 0.5) / n
+
+
+class IQNLoss(QuantileLoss):
+    """The loss of IQN (Dabney et al. 2018b): quantiles at levels that are drawn for each entry.
+
+    Args:
+        network: (observation, tau ``[..., n]``) -> quantiles ``[..., n, actions]``; or a ``TensorDictModule`` that
+            reads the levels under ``tau`` and writes the quantiles under ``action_value``.
+        gamma: see :class:`Loss`.
+        num_quantiles: the number of levels drawn for the prediction, and for the target.
+        kappa: Huber threshold.
+        double: the next action is the best according to the network, not its target.
+        target_action: the next action has the best ``mean``; or ``per_quantile``, each quantile takes its own best.
+
+    ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
+    """
+
+    @dataclass
+    class _AcceptedKeys(Loss._AcceptedKeys):
+        tau: NestedKey = "tau"
+
+    default_keys = _AcceptedKeys
+
+    def quantiles(self, tensordict: TensorDictBase, tau: Tensor, target: bool = False) -> Tensor:
+        """Returns ``Z_tau(s, .)`` of all actions, ``[..., n, actions]``."""
+        network = self.target_network if target else self.network
+        out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value, tau=tau)
+        return out
+
+    def draw_levels(self, like: Tensor) -> Tensor:
+        """Draws uniform levels ``[..., n]`` for entries ``[..., 1]``."""
+        return torch.rand((*like.shape[:-1], self.num_quantiles), dtype=like.dtype, device=like.device)
+
+
+class TQCLoss(SACLoss):
+    """Quantile Huber losses of all critics to ``r + gamma (z' - alpha log pi(a' | s'))``.
+
+    ``z'`` are the pooled quantiles of all target critics without the largest ones; leaving these out keeps values from
+    being overestimated. The actor's loss is ``alpha log pi(a | s)`` minus the mean of all quantiles.
+
+    Args:
+        actor: see :class:`SACLoss`.
+        critics: any number of (observation, action) -> quantiles ``[..., n]`` at the midpoints of n equal parts of
+            (0, 1); or ``TensorDictModule``s that write them under ``state_action_value``.
+        drop: number of quantiles left out per critic.
+        kappa: Huber threshold.
+        options: see :class:`SACLoss`; ``joint`` is not among them.
+
+    ``forward`` returns ``loss_critic``, ``loss_actor``, ``loss_alpha``, ``entropy``, ``alpha``, and the means ``value``
+    and ``target``.
+    """
+
+    TWO_CRITICS = JOINT = False
+    RESULTS = ["loss_critic", "loss_actor", "loss_alpha", "entropy", "alpha", "value", "target"]
+
+    def __init__(
+        self, actor: nn.Module, critics: Sequence[nn.Module], *, drop: int = 2, kappa: float = 1.0, **options: Any
+    ) -> None:
+        super().__init__(actor, critics, **options)
+        self.drop, self.kappa = drop, kappa
+
+    def quantiles(self, critics: Any, tensordict: TensorDictBase, action: Tensor) -> list[Tensor]:
+        """Returns ``Z(s, a) [..., n]`` of each critic."""
+        return self.values_of_all(critics, tensordict, action)
+
+    def soft_value(self, following: TensorDictBase) -> Tensor:
+        """Returns the quantiles of the next state's value that are kept, ``[..., k]``, in ascending order."""
+        action, log_prob = self.action_and_log_prob(following, self.target_actor_acts)
+        quantiles = torch.cat(self.quantiles(self.target_critics, following, action), -1).sort(-1).values
+        if (count := quantiles.shape[-1] - self.drop * len(self.critics)) < 1:
+            raise ValueError(f"drop: {self.drop} quantiles left out per critic leave none of {quantiles.shape[-1]}")
+        kept = quantiles[..., :count]
+        return kept - self.temperature() * log_prob
+
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """Returns the sum over the critics of the mean over their quantiles, and its metrics."""
+        target = self.target_value(tensordict)
+        predicted = torch.stack(self.quantiles(self.critics, tensordict, required(tensordict, self.tensor_keys.action)))
+        n = predicted.shape[-1]
+        tau = (torch.arange(n, dtype=predicted.dtype, device=predicted.device) + 0.5) / n
+        errors = quantile_huber_loss(predicted, target, tau, self.kappa).sum(0) / n
+        return self.distributional(errors, predicted, target, tensordict)
+
+    def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """Returns the loss, a scalar whose gradients also reach the critics, and the policy's ``entropy``."""
+        action, log_prob = self.action_and_log_prob(tensordict)
+        value = torch.stack(self.quantiles(self.critics, tensordict, action)).mean()
+        return (self.temperature().detach() * log_prob).mean() - value, {"entropy": -log_prob.detach().mean()}

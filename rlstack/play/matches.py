@@ -13,7 +13,7 @@ from torchrl.envs import EnvBase
 
 from rlstack import envs
 from rlstack.config import ConfigError
-from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.tensors import GROUP
 from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.world import Sides, hooks_of
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
