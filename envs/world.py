@@ -22,6 +22,7 @@ from .actions import Reader, reader
 from .foundation.tensors import ACTION_MASK as ACTION_MASK
 from .foundation.tensors import GROUP as GROUP
 from .foundation.tensors import MEMORY as MEMORY
+from .foundation.tensors import STATE as STATE
 from .foundation.tensors import keep_freed_memory, looks_are_free, unchecked
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..foundation.compilation import Compiled
+from ..foundation.tensors import STATE
 from ..pool import Opening
 from ..record import Record
 from . import rules
@@ -59,6 +60,7 @@ class EchelonOptions:
         bots: kinds of bots that may play red.
         most_steps: number of decisions of an episode.
         which: shots to process; with ``"all"`` there is no branching on data.
+        shows_all: whether ``state`` is shown, too.
     """
 
     weights: Tensor  # [TERMS, 1, 1, 1]
@@ -69,6 +71,7 @@ class EchelonOptions:
     bots: tuple[int, ...]
     most_steps: int
     which: Which
+    shows_all: bool = False
 
     @property
     def to_win(self) -> float:
@@ -89,7 +92,8 @@ class EchelonMatch(Record):
 
 
 Shown = dict[str, Tensor]
-"""``observation [W, A, size]`` of all agents and, where their actions are choices, ``mask [W, A, choices]`` bool."""
+"""``observation [W, A, size]`` of all agents; where their actions are choices, ``mask [W, A, choices]`` bool; and, with
+``shows_all``, ``state [W, A, size]``: the observation that full visibility would give."""
 
 
 class EchelonOutcome(NamedTuple):
@@ -214,7 +218,11 @@ def _shown(state: State, tables: Tables, now: Hold, options: EchelonOptions) -> 
     limits = (float(options.most_steps), options.to_win)
     observation = observe(state, tables, now, visible, options.teams, limits)
     mask = possible(options.actions, state, tables, visible, options.teams)
-    return {"observation": observation} if mask is None else {"observation": observation, "mask": mask}
+    shown = {"observation": observation} if mask is None else {"observation": observation, "mask": mask}
+    if options.shows_all:
+        known = state.replace(memory=state.memory[:0])
+        shown[STATE] = observe(known, tables, now, visible_enemies(known, False), options.teams, limits)
+    return shown
 
 
 STATISTICS = (

@@ -18,6 +18,8 @@ MEMORY = "memory"
 """Recurrent state of a policy, at the root or in the group ``agents``; see :class:`rlstack.envs.world.World`."""
 ACTION_MASK = "action_mask"
 """Allowed choices (bool), beside the observation."""
+STATE = "state"
+"""What only critics may see, in training, beside the observation: of a single agent, or of each agent in the group."""
 
 
 FREE = {"cpu"}

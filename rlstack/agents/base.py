@@ -25,9 +25,9 @@ from rlstack.config.typed import Interval
 from rlstack.data.flatten import kept
 from rlstack.data.graphs import Recorded
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
-from rlstack.envs.foundation.tensors import by_name, looks_are_free
+from rlstack.envs.foundation.tensors import STATE, by_name, looks_are_free, unchecked
 from rlstack.losses.base import Loss
-from rlstack.networks.encoders import build_encoder
+from rlstack.networks.encoders import SEEN_BY_ACTOR, ActorEncoder, CriticEncoder, build_encoder, seen_by_actor
 from rlstack.networks.own import OwnNetwork
 
 from .interface import MASK, Interface, Mirroring
@@ -81,6 +81,19 @@ class AgentConfig:
             raise ValueError(f"accumulate {self.accumulate} does not divide {part} {size}")
 
 
+def check_critic_inputs(config: Any) -> None:
+    """Raises a ``ValueError`` if ``critic_inputs`` has no effect, or does not go with another option."""
+    names, network = config.critic_inputs, config.network
+    if names is None:
+        return
+    if names in ([], ["observation"]) or len(set(names)) < len(names):
+        raise ValueError(f"critic_inputs {names} names nothing new, or something twice; give null, or such as [state]")
+    if isinstance(network, str) or "critic" in (network or ()):
+        raise ValueError("critic_inputs is for critics of ours, network may name no critic")
+    if config.symmetry == "augment":
+        raise ValueError("symmetry=augment mirrors what actors see, critic_inputs must be null")
+
+
 @dataclass(frozen=True)
 class RecurrentConfig:
     """The recurrent core of an agent.
@@ -110,7 +123,7 @@ _KINDS = {
     "choices": "several discrete actions",
     "hybrid": "hybrid actions",
 }
-_LEARNING = ("reward_scaler", "curiosity")
+_LEARNING = ("reward_scaler", "curiosity", "critic_normalizer")
 """Networks that only learning needs, not policies."""
 
 
@@ -311,6 +324,7 @@ class Agent(ABC):
         self.schedules = make_schedules(config, total_frames, "agent")
         self.scheduled = {name: schedule(0) for name, schedule in self.schedules.items()}
         self.normalizer: ObservationNormalizer | None = None
+        self.critic_normalizer: ObservationNormalizer | None = None
         if config.normalize_observations:
             if interface.features is not None and config.inputs == "features":
                 raise ConfigError(
@@ -318,6 +332,9 @@ class Agent(ABC):
                 )
             self.normalizer = ObservationNormalizer(interface.observation).to(device)
             self.networks["normalizer"] = self.normalizer
+            if interface.privileged is not None:
+                self.critic_normalizer = ObservationNormalizer(interface.privileged).to(device)
+                self.networks["critic_normalizer"] = self.critic_normalizer
         self.reward_scaler: RewardScaler | None = None
         if config.normalize_rewards:
             self.reward_scaler = RewardScaler(config.gamma).to(device)
@@ -330,7 +347,15 @@ class Agent(ABC):
         c, features = self.config, self.own.features
         if own := self.own.make(role, OwnNetwork, c.hidden[:1]):
             return own
-        return build_encoder(self.interface.observation, features, c.self_features, c.object_features, c.encoders)
+        widths, privileged = (c.self_features, c.object_features), self.interface.privileged
+        encoder = build_encoder(self.interface.observation, features, *widths, c.encoders)
+        if privileged is None:
+            return encoder
+        if role != "critic":
+            return ActorEncoder(encoder)
+        parts = {} if "observation" not in c.critic_inputs else {SEEN_BY_ACTOR: encoder}
+        own = {str(name): build_encoder(spec, None, *widths) for name, spec in privileged.items()}
+        return CriticEncoder({**parts, **own})
 
     def own_network(
         self, role: str, *shape: int, kind: type[OwnNetwork] = OwnNetwork, actions: int = 0, **options: Any
@@ -375,7 +400,45 @@ class Agent(ABC):
 
     def normalized(self, observation: Any) -> Any:
         """Returns the observation as the networks see it."""
-        return observation if self.normalizer is None else self.normalizer(observation)
+        if self.normalizer is None:
+            return observation
+        own = seen_by_actor(observation)
+        if self.critic_normalizer is None or own is observation:
+            return self.normalizer(observation)
+        return self.critic_normalizer(observation).set(SEEN_BY_ACTOR, self.normalizer(own))
+
+    def normalize_by(self, observations: Any) -> None:
+        """Updates the statistics of observations, if there are any, with a flat batch ``[N]``."""
+        if self.normalizer is not None:
+            self.normalizer.update(seen_by_actor(observations))
+        if self.critic_normalizer is not None:
+            self.critic_normalizer.update(observations)
+
+    def with_critic_inputs(self, sequences: TensorDictBase) -> TensorDictBase:
+        """Returns sequences ``[B, T]`` whose observations hold what critics see beside what the actor sees.
+
+        Without ``agent.critic_inputs``, a ``state`` that the world shows is left out.
+
+        Raises:
+            ConfigError: the data lack what critics see.
+        """
+        interface = self.interface
+        if interface.privileged is None:
+            return sequences.exclude(STATE, ("next", STATE)) if STATE in sequences.keys() else sequences  # noqa: SIM118
+        names = [str(name) for name in interface.privileged.keys()]  # noqa: SIM118
+
+        def joined(part: TensorDictBase) -> TensorDictBase:
+            seen = part.get("observation")
+            if seen_by_actor(seen) is not seen:
+                return part
+            entries = {name: (seen if name in interface.hidden else part).get(name, None) for name in names}
+            if missing := [name for name, entry in entries.items() if entry is None]:
+                raise ConfigError(f"agent.critic_inputs: these data have no {missing[0]!r}")
+            entries[SEEN_BY_ACTOR] = seen.exclude(*interface.hidden) if interface.hidden else seen
+            both = unchecked(entries, batch_size=part.batch_size, device=part.device)
+            return part.exclude(STATE).set("observation", both)
+
+        return joined(sequences).set("next", joined(sequences.get("next")))
 
     def epsilon_greedy(self, best: Callable[[], Tensor], observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns the best actions ``[...]``, replaced by uniformly random (legal) ones with probability ``epsilon``.

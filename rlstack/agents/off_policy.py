@@ -17,6 +17,7 @@ from torch.nn.functional import mse_loss
 
 from rlstack.config.options import (
     Count,
+    CriticInputs,
     LearningRate,
     PerUpdate,
     Positive,
@@ -40,7 +41,15 @@ from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.values import ActionValue, renormalized, running_statistics
 
-from .base import Agent, AgentConfig, Policy, RecurrentConfig, critic_metrics, exploring
+from .base import (
+    Agent,
+    AgentConfig,
+    Policy,
+    RecurrentConfig,
+    check_critic_inputs,
+    critic_metrics,
+    exploring,
+)
 from .choosing import Choosing
 from .interface import Interface
 from .optimizer import Info, Optimizer
@@ -128,6 +137,9 @@ class CriticsConfig(OffPolicyConfig):
     """The options of agents whose critics evaluate continuous actions."""
 
     # networks
+    critic_inputs: CriticInputs = None
+    #   what the critic sees, such as [state] or [observation, state]: a state that the world shows beside the
+    #   observation, or keys of a dict observation, which the actor does not see then; null: what the actor sees
     layer_norm: bool = False  # in the critics
     join: Literal["concat", "gated"] = "concat"
     #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
@@ -138,6 +150,7 @@ class CriticsConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_critic_inputs(self)
         named = isinstance(self.network, str) or "critic" in (self.network or ())
         if self.weight_norm and self.critic_norm == "none" and not self.layer_norm:
             raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
@@ -223,7 +236,7 @@ class OffPolicy(Agent):
         """Makes one gradient step of every network on a batch ``[N]`` of :meth:`prepared` transitions."""
 
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
-        c = self.config
+        c, sequences = self.config, self.with_critic_inputs(sequences)
         self._observe(sequences)
         self.extend(sequences)
         self._frames_due += frames - self.frames
@@ -283,8 +296,9 @@ class OffPolicy(Agent):
         following = data.get("next")
         ended = following.get("terminated") | following.get("truncated")
         data.set("next", following.exclude("truncated").set("done", ended))
-        if self.normalizer is not None and not seen:
-            self.normalizer.update(data.get("observation"))
+        data = self.with_critic_inputs(data)
+        if not seen:
+            self.normalize_by(data.get("observation"))
         if self.reward_scaler is not None and not seen:
             self.reward_scaler.update(in_rows(data))
             self.reward_scaler.returns = self.reward_scaler.returns.new_zeros(0)
@@ -342,7 +356,7 @@ class OffPolicy(Agent):
     def _observe(self, sequences: TensorDictBase) -> None:
         """Updates the running statistics with every new entry once."""
         if self.normalizer is not None:
-            self.normalizer.update(self._kept(sequences.get("observation"), sequences))
+            self.normalize_by(self._kept(sequences.get("observation"), sequences))
         if self.reward_scaler is not None:
             self.reward_scaler.update(sequences, everyone=self.interface.group is None)
 
@@ -351,6 +365,7 @@ class OffPolicy(Agent):
 
     def _own(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns the sequences with actions in the agent's form, without entries that it does not learn from."""
+        sequences = self.with_critic_inputs(sequences)
         if self.interface.group is not None:
             sequences = sequences.exclude(STAYS)
         if self.interface.as_is:

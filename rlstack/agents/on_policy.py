@@ -19,6 +19,7 @@ from rlstack.config.options import (
     Activation,
     Coefficient,
     Count,
+    CriticInputs,
     Fraction,
     Gain,
     LearningRate,
@@ -34,10 +35,10 @@ from rlstack.envs.foundation.tensors import looks_are_free, shuffled, unchecked
 from rlstack.losses.ppo import PolicyGradientLoss, estimate, normalized, vtrace
 from rlstack.losses.rnd import RNDLoss
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
-from rlstack.networks.encoders import Trunk, build_encoder
+from rlstack.networks.encoders import Trunk, build_encoder, seen_by_actor
 from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthogonal_
 
-from .base import Agent, AgentConfig, Policy, RecurrentConfig, exploring, named
+from .base import Agent, AgentConfig, Policy, RecurrentConfig, check_critic_inputs, exploring, named
 from .interface import MASK, Interface, with_images
 from .optimizer import CannotCompile, Compiler, Info, Optimizer
 
@@ -53,6 +54,9 @@ class OnPolicyConfig(AgentConfig):
     critic_hidden: list[Count] | None = None  # hidden widths of the value function, if they differ from the policy's
     critic: Literal["own", "central"] = "own"
     #   own: sees its agent's observation; central: also sees, in training, those of the others in its world
+    critic_inputs: CriticInputs = None
+    #   what the critic sees, such as [state] or [observation, state]: a state that the world shows beside the
+    #   observation, or keys of a dict observation, which the actor does not see then; null: what the actor sees
     recurrent: RecurrentConfig | None = None
     #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32}, or kind: gru
     orthogonal: bool = True  # orthogonal initial weights with gain sqrt 2, except for the outputs:
@@ -91,6 +95,11 @@ class OnPolicyConfig(AgentConfig):
             raise ValueError("network: networks of yours share no layers with others, give shared_layers=0")
         if self.shared_layers and self.critic_hidden is not None:
             raise ValueError("critic_hidden must be null where layers are shared")
+        check_critic_inputs(self)
+        if self.critic_inputs is not None and self.shared_layers:
+            raise ValueError("critic_inputs: a critic with inputs of its own shares no layers, give shared_layers=0")
+        if self.critic_inputs is not None and self.critic == "central" and self.recurrent is not None:
+            raise ValueError("critic_inputs goes with critic=central or with recurrent, not with both")
         if self.c_clip > self.rho_clip:
             raise ValueError(f"c_clip {self.c_clip} is above rho_clip {self.rho_clip}, give at most that")
         if self.critic_hidden == []:
@@ -168,6 +177,7 @@ class FromRollouts(Agent):
 
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         self.set_frames(frames)
+        sequences = self.with_critic_inputs(sequences)
         study = self.recorded(self._study, "learning from a batch") if self.learns_in_one else self._study
         return study(sequences)
 
@@ -182,10 +192,10 @@ class FromRollouts(Agent):
     def finish(self, sequences: TensorDictBase) -> None:
         """Updates the normaliser, only after the updates: the data's log probabilities belong to the old statistics."""
         if self.normalizer is not None:
-            self.normalizer.update(self._kept(sequences.get("observation"), sequences))
+            self.normalize_by(self._kept(sequences.get("observation"), sequences))
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
-        return self.update(self.rollout(sequences))
+        return self.update(self.rollout(self.with_critic_inputs(sequences)))
 
     def scaled_reward(self, sequences: TensorDictBase) -> Tensor:
         """Returns the rewards ``[B, T, 1]`` of new data, divided by the std of returns and with a bonus if enabled."""
@@ -531,9 +541,10 @@ class Curiosity(nn.Module):
         Args:
             active: the next observations of the active agents, ``[N]``, with which the statistics are updated.
         """
-        self.statistics.update(active)
+        self.statistics.update(seen_by_actor(active))
         following = sequences.get("next")
-        seen = TensorDict({"observation": self.statistics(following.get("observation"))}, sequences.batch_size)
+        shown = self.statistics(seen_by_actor(following.get("observation")))
+        seen = TensorDict({"observation": shown}, sequences.batch_size)
         novelty = self.loss.distance(seen).unsqueeze(-1).to(following.get("reward").dtype)
         never = torch.zeros_like(following.get("done"))
         flow = TensorDict({"reward": novelty, "done": never}, sequences.batch_size)
@@ -553,7 +564,7 @@ class Curiosity(nn.Module):
         if not rows:
             return {}
         metrics: dict[str, Tensor | float] = {"reward/bonus": self.mean_bonus}
-        batch = TensorDict({"observation": self.statistics(active)}, [len(active)])
+        batch = TensorDict({"observation": self.statistics(seen_by_actor(active))}, [len(active)])
         for part in batch[shuffled(len(batch), active.device)[:rows]].split(BATCH):
             metrics["loss/predictor"] = minimize(self.loss.predictor_loss, part)[0]
         return metrics

@@ -46,6 +46,7 @@ Coefficient = Annotated[Scheduled, Interval(low=0, high=_LARGEST, why=_PRECISE)]
 NoiseScale = Annotated[Scheduled, Interval(low=0, high=10, why="actions lie in [-1, 1]")]
 Tau = Annotated[float, Interval(low=0, high=1, open_low=True)]
 PerUpdate = Annotated[float, Interval(low=1e-4, high=_WHOLE, why="10,000 updates per frame at most")]
+CriticInputs: TypeAlias = list[str] | None
 Levels = Annotated[int, Interval(low=1, high=10_000)]
 Level: TypeAlias = Annotated[float, Interval(low=0, high=1, open_low=True)]
 
