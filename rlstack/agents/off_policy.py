@@ -40,8 +40,7 @@ from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.values import ActionValue, renormalized, running_statistics
 
-from .base import Agent, AgentConfig, Policy, RecurrentConfig, critic_metrics, exploring
-from .choosing import Choosing
+from .base import Agent, AgentConfig, Choosing, Policy, RecurrentConfig, critic_metrics, exploring
 from .interface import Interface
 from .optimizer import Info, Optimizer
 

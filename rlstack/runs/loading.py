@@ -26,9 +26,8 @@ from rlstack.config.overrides import override
 from rlstack.files.safe_load import load_tensors
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
-from .run_directory import CONFIG, RunDirectory
+from .run_directory import CONFIG, PREFIX, RunDirectory, zoo_file, zoo_folder
 from .worlds import build_world, choose_device
-from .zoo import PREFIX, zoo_file, zoo_folder
 
 
 @dataclass

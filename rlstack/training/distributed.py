@@ -27,9 +27,9 @@ from torchrl.envs import EnvBase
 from rlstack.agents import Agent
 from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
-from rlstack.data.messages import from_file, to_file
 from rlstack.data.normalizers import RunningMoments
 from rlstack.envs.world import World
+from rlstack.files.safe_load import from_file, to_file
 from rlstack.runs.checkpoint import state_digest
 from rlstack.runs.seeding import seed_everything
 from rlstack.runs.worlds import choose_device, size_key

@@ -37,8 +37,7 @@ from .config import differing, is_resumable
 from .environment import unlike
 from .hooks import Hook
 from .loggers import FRAMES, METRICS_FILE, read_metrics
-from .loop import Training
-from .parts import OWN_STATE
+from .loop import OWN_STATE, Training
 from .run import begun
 
 SEED = 0
