@@ -276,7 +276,7 @@ def _largest(*values: Tensor) -> Tensor:
     return reduce(torch.maximum, values)
 
 
-_SPEED, _YAW_RATE, _THRUST, _FAR = 3.0, 0.7, 1000.0, 20.0
+_SPEED, _YAW_RATE, _THRUST, _RANGE = 3.0, 0.7, 1000.0, 20.0
 _HORIZON = 10.0
 """Closest approaches later than this many seconds are ignored."""
 
@@ -342,7 +342,7 @@ class EncounterFeatures(nn.Module):
         to_goal = goal / goal.norm(dim=-1, keepdim=True).clamp_min(1e-3)
         return torch.cat(
             (
-                position / _FAR,
+                position / _RANGE,
                 toward,
                 (gap / 5).clamp(-1, 2),
                 1 / (1 + gap.clamp_min(0)),
