@@ -287,7 +287,7 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     from rlstack.play.players import read_source
     from rlstack.play.register import without_opponents
     from rlstack.runs.loading import load
-    from rlstack.runs.zoo import PREFIX
+    from rlstack.runs.run_directory import PREFIX
 
     for source in players.values():
         text, _ = read_source(source)

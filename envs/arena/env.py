@@ -18,8 +18,7 @@ from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder
 from ..world import Mirror, World
 from .events import SampledDraws, begin
-from .features import TargetFeatures, mirror
-from .observation import GROUPS, SIZE, observe
+from .observation import GROUPS, SIZE, TargetFeatures, mirror, observe
 from .rules import STAGES, make_rules, make_tables
 from .simulation import ArenaKernels, ArenaOutcome, advance, advance_densely, compiled_kernels, trimmed
 from .state import ArenaState
@@ -265,7 +264,7 @@ class Arena(World):
         self._pool.load_state_dict(state["pool"], self.device)
 
     def mirror(self) -> Mirror:
-        """See :func:`rlstack.envs.arena.features.mirror`."""
+        """See :func:`rlstack.envs.arena.observation.mirror`."""
         return mirror(self.rules.style)
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:

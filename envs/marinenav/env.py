@@ -17,16 +17,27 @@ from ..pool import StartPool
 from ..recording import EpisodeRecorder
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
 from .episodes import load_episodes, load_worlds, validate_episode
-from .features import CONTINUOUS, DISCRETE, OBSTACLE, OWN, ROBOT, EncounterFeatures, nearest_obstacle, true_state
 from .generator import episode_options, evaluation_set
 from .noise import SampledNoise
-from .perception import NoiseDraws, candidate_pairs
+from .perception import CONTINUOUS, DISCRETE, EncounterFeatures, NoiseDraws, candidate_pairs, nearest_obstacle
 from .players import PLAYERS, sail
 from .reset import LevelSchedule, random_worlds
 from .rules import OBSERVED_OBJECTS, MarineNavRules
-from .safety import SAFETY_STATISTICS, begun, measured, safety_statistics
-from .simulation import ABSENT, AFTER_GOAL, Report, StepOptions, advance, compiled_for_speed, conclude, look_around
-from .state import MEASURED, WorldState
+from .simulation import (
+    ABSENT,
+    AFTER_GOAL,
+    SAFETY_STATISTICS,
+    Report,
+    StepOptions,
+    advance,
+    begun,
+    compiled_for_speed,
+    conclude,
+    look_around,
+    measured,
+    safety_statistics,
+)
+from .state import MEASURED, OBSTACLE, OWN, ROBOT, WorldState, true_state
 
 _SMALLEST_POOL = 64
 _STATISTICS = ("return", "discounted_return", "length", "time", "energy", "success", "collision", "level")
@@ -99,10 +110,10 @@ class MarineNav(World):
         end_on_collision: whether a world ends at the first collision, the published evaluation's rule.
         timestep_penalty, colregs_penalty, collision_penalty, goal_reward: terms of the reward.
         discount: discount of the reported ``discounted_return``.
-        measure_safety: whether to report :data:`~rlstack.envs.marinenav.safety.SAFETY_STATISTICS` of every episode,
+        measure_safety: whether to report :data:`~rlstack.envs.marinenav.simulation.SAFETY_STATISTICS` of every episode,
         too.
         state: whether to show critics, beside the observation, the world without noise and limits of perception:
-            ``("agents", "state") [W, A, S]``, see :func:`~rlstack.envs.marinenav.features.true_state`.
+            ``("agents", "state") [W, A, S]``, see :func:`~rlstack.envs.marinenav.state.true_state`.
         compiled: whether to compile the simulation with ``torch.compile`` (half a minute; same results to rounding).
     """
 

@@ -21,8 +21,8 @@ from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import best_and_worst
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import checkpoint_file, load, read_agent
+from rlstack.runs.run_directory import AGENT, CARD, FILM
 from rlstack.runs.worlds import world_options
-from rlstack.runs.zoo import AGENT, CARD, FILM
 from rlstack.training.environment import ENVIRONMENT, machine
 
 HERE = Path(__file__).parent

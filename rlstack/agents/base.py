@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
@@ -27,6 +28,7 @@ from rlstack.data.graphs import Recorded
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.foundation.tensors import STATE, by_name, looks_are_free, unchecked
 from rlstack.losses.base import Loss
+from rlstack.networks.distributions import masked_logits
 from rlstack.networks.encoders import SEEN_BY_ACTOR, ActorEncoder, CriticEncoder, build_encoder, seen_by_actor
 from rlstack.networks.own import OwnNetwork
 
@@ -769,3 +771,39 @@ class OwnNetworks:
                 raise ConfigError(f"init: weights of {role}, agent.network names one of yours for {self.roles}")
             for own in self.by_role[role]:
                 own.network.load_state_dict(state)
+
+
+class Choosing(Agent):
+    """An agent that chooses by the value of each choice, and explores with random choices.
+
+    A subclass has a ``network`` and implements :meth:`action_values`.
+    """
+
+    network: Any
+    ACTIONS: tuple[str, ...] = ("choice",)
+
+    @abstractmethod
+    def action_values(self, observation: Any) -> Tensor:
+        """Returns the values ``[..., n]`` by which the agent chooses, given an observation ``[...]``."""
+
+    def values_as_logits(self, observation: Any) -> Tensor:
+        """Returns the values ``[N, n]`` of a normalised batch ``[N]``, used as logits in imitation."""
+        values: Tensor = self.network(observation)
+        return values
+
+    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """Returns the best (legal) choices for an observation ``[...]``."""
+        return greedy(self.action_values(observation), mask)
+
+    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """Returns the best choices, replaced by random ones with probability ``epsilon``."""
+        return self.epsilon_greedy(lambda: greedy(self.action_values(observation), mask), observation, mask)
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Cross entropy of the choices, with values taken as logits."""
+        return cross_entropy(masked_logits(self.values_as_logits(observation), mask), action)
+
+
+def greedy(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Returns the best (legal) actions ``[...]`` by their values ``[..., n]``."""
+    return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(-1)

@@ -44,13 +44,13 @@ from rlstack.networks.values import ActionValue, renormalized, running_statistic
 from .base import (
     Agent,
     AgentConfig,
+    Choosing,
     Policy,
     RecurrentConfig,
     check_critic_inputs,
     critic_metrics,
     exploring,
 )
-from .choosing import Choosing
 from .interface import Interface
 from .optimizer import Info, Optimizer
 

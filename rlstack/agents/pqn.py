@@ -20,8 +20,7 @@ from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.pqn import PQNLoss
 from rlstack.networks.values import StateNetwork
 
-from .base import AgentConfig, Policy, critic_metrics, exploring
-from .choosing import Choosing
+from .base import AgentConfig, Choosing, Policy, critic_metrics, exploring
 from .interface import Interface
 from .on_policy import FromRollouts, RNDConfig
 

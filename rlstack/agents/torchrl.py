@@ -36,8 +36,7 @@ from rlstack.losses.ppo import normalized
 from rlstack.networks.distributions import full_precision
 from rlstack.networks.values import ActionValue, StateNetwork, renormalized
 
-from .base import Agent, Policy, exploring
-from .choosing import greedy
+from .base import Agent, Policy, exploring, greedy
 from .interface import MASK, Interface
 from .off_policy import OffPolicy, OffPolicyConfig
 from .on_policy import FromRollouts, nearly_equal

@@ -23,7 +23,7 @@ from rlstack.play.register import without_opponents
 from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
 from rlstack.runs.loading import checkpoint_file, read_agent
 from rlstack.runs.manifest import check, sealed
-from rlstack.runs.zoo import PREFIX
+from rlstack.runs.run_directory import PREFIX
 
 from .games import GameResult, Schedule
 from .matches import GameRunner

@@ -18,6 +18,7 @@ from rlstack.agents.optimizer import decided
 from rlstack.config import ConfigError
 from rlstack.config.options import renewed
 from rlstack.config.overrides import given_overrides
+from rlstack.config.rooms import registered, target
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs import world_hooks
 from rlstack.envs.foundation.compilation import telling, under_way
@@ -32,16 +33,54 @@ from rlstack.runs.worlds import choose_device
 
 from .acceleration import Acceleration, set_determinism
 from .config import TrainConfig, differing, is_resumable
+from .curriculum import Curriculum
 from .distributed import Ranks
-from .evaluations import EvaluationLeftOut
+from .evaluations import EvaluationLeftOut, Evaluations
+from .guard import Guard
 from .hooks import AnyHook, DropBatch, Hook
-from .interrupt import Interrupted
+from .imitation import Imitation
+from .interrupt import Interrupted, Interrupts
 from .loggers import MetricLogger
-from .monitor import Clock, count_frames, is_due
-from .parts import hooks_of_run
+from .monitor import Clock, Hardware, Monitor, count_frames, is_due
+from .preflight import BatchChecks
 from .progress import Progress
 from .summary import league_command, resume_command
 from .workers import build_worlds, remote, start_collector, worlds_here
+
+OWN_STATE = (
+    *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
+    *(hook.name for hook in (Monitor, Curriculum, Imitation, Guard)),
+)
+"""Entries of a checkpoint that a user's hook must not take as its name."""
+
+
+def hooks_of_run(training: Training, own: Sequence[Hook]) -> list[Hook]:
+    """Returns all hooks of a run, in the order in which they are called.
+
+    Args:
+        own: the user's hooks.
+
+    Raises:
+        ValueError: two hooks have the same name.
+    """
+    names = [*OWN_STATE, *(hook.name for hook in own if hook.name)]
+    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
+        raise ValueError(f"hooks: the name {twice[0]!r} is taken")
+    c = training.config
+    curriculum = None if c.curriculum is None else Curriculum(c.curriculum, training.env)
+    hooks = [
+        Interrupts(training.ranks),
+        Hardware(training.device),
+        Imitation(c),
+        BatchChecks() if c.debug else None,
+        Guard(c.guard, training.agent, training.run.path, training.ranks.seed(c.seed), c.collector.count),
+        Monitor(c.cudagraphs is not False),
+        curriculum,
+        *(target(name)(training) for name in registered("HOOKS").values()),
+        *own,
+        Evaluations(),
+    ]
+    return [hook for hook in hooks if hook is not None]
 
 
 class Training:
