@@ -41,6 +41,7 @@ def _link(obj: griffe.Object, name: str) -> str:
         target = f"{obj.resolve(first)}.{rest}".rstrip(".")
     except griffe.NameResolutionError:
         target = name
-    if re.fullmatch(r"rlstack\.[a-z]+", target):  # a command's module is called like its function
-        target += f".{name.rpartition('.')[2]}"
+    command = target.removeprefix("rlstack.")
+    if (ROOT / "rlstack" / f"{command}.py").is_file():  # its function is called like its module
+        target += f".{command}"
     return f'<autoref identifier="{target}" optional><code>{name}</code></autoref>'

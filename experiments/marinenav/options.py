@@ -6,7 +6,7 @@
 ``symmetry`` compares ``agent.symmetry=augment`` with the same agent without it, both with ``env.colregs_penalty=0``,
 since the rules of the road are not symmetric; ``critics`` compares ``agent.actor_every``, ``agent.critic_norm`` and
 ``agent.weight_norm`` with the recipe. Each run is that of ``experiments.marinenav.algorithms`` with 20 evaluations of
-120 episodes, in which a robot that has not arrived after 200 steps fails. The results go into ``options.json`` beside this
+120 episodes, in which a robot that has not arrived after 200 steps fails. Results go into ``options.json`` beside this
 file. Complete runs are not repeated.
 """
 
