@@ -71,10 +71,10 @@ def table(results: dict[str, Any]) -> str:
             "-" if None in one.values() and "{frames" in form else form.format(**one) for one in row.values()
         )
 
-    forms = ("{frames:,.0f} ({cpu_seconds:.0f})", "{success:.3f}", "{last:,.0f}", "{all_cpu_seconds:.0f}")
+    forms = ("{frames:,.0f} ({cpu_seconds:.0f})", "{success:.3f}", "{all_cpu_seconds:.0f}")
     rows = [[*name.split(" ", 1), *(listed(row, form) for form in forms)] for name, row in results.items()]
     reached = f"env steps to {GOAL:.2f}, by seed (CPU-s)"
-    return markdown(f"agent | option | {reached} | success at the end | env steps | CPU-s", rows)
+    return markdown(f"agent | option | {reached} | success at the end | CPU-s", rows)
 
 
 def main() -> None:
