@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds README.md and every file to which it links, directly or through pages, at the path that it has here."""
-    found = [ROOT / "README.md"]
+    """Adds README.md, the reference, and all files to which they link, directly or not, at their own paths."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs/api").glob("*.md"))]
     for path in found:  # grows in the loop
         files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
         if path.suffix == ".md":
