@@ -110,8 +110,7 @@ class MarineNav(World):
         end_on_collision: whether a world ends at the first collision, the published evaluation's rule.
         timestep_penalty, colregs_penalty, collision_penalty, goal_reward: terms of the reward.
         discount: discount of the reported ``discounted_return``.
-        measure_safety: whether to report :data:`~rlstack.envs.marinenav.simulation.SAFETY_STATISTICS` of every episode,
-        too.
+        measure_safety: whether episodes also report :data:`~rlstack.envs.marinenav.simulation.SAFETY_STATISTICS`.
         state: whether to show critics, beside the observation, the world without noise and limits of perception:
             ``("agents", "state") [W, A, S]``, see :func:`~rlstack.envs.marinenav.state.true_state`.
         compiled: whether to compile the simulation with ``torch.compile`` (half a minute; same results to rounding).

@@ -508,7 +508,7 @@ class Agent(ABC):
 
     @classmethod
     def of(cls, config: Any) -> type[Agent]:
-        """Returns the class that a configuration asks for: this one, or another one of the same algorithm."""
+        """Returns the concrete class of this algorithm for a configuration, such as the recurrent one."""
         return cls
 
     ACTIONS: tuple[str, ...]
@@ -585,7 +585,7 @@ class Agent(ABC):
         return self._live[name]
 
     def unused(self, name: str) -> bool:
-        """Returns True if a schedule is zero, so that what it scales can be skipped; compiled code never skips it."""
+        """Returns whether a schedule's value is zero now, so that its term can be skipped; False in compiled code."""
         return not self._follows(name) and not self.scheduled[name]
 
     def _follows(self, name: str) -> bool:

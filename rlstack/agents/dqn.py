@@ -56,7 +56,7 @@ class DQN(ValueBased):
             raise ConfigError(f"agent.correction: {type(self.loss).__name__} has no retrace, set it to none")
 
     def make_loss(self) -> DQNLoss:
-        """Returns the loss, which is almost all that variants of DQN differ in."""
+        """Returns the loss module; variants of DQN override this."""
         c = self.config
         if self.corrects:
             return RetraceLoss(self.network, c.gamma, c.double, c.retrace_lambda, c.retrace_epsilon)

@@ -199,7 +199,7 @@ class Interface:
 
     @cached_property
     def as_is(self) -> bool:
-        """Whether an agent's action is the env's as it is, so that :meth:`to_env` changes nothing."""
+        """Whether :meth:`to_env` is the identity: agent and env represent actions in the same way."""
         if self.hybrid is not None:
             return False
         return not self._single if self._whole else self._scaling(torch.empty(0)) is None
@@ -319,7 +319,7 @@ def check_world(env: Any) -> None:
 
 
 def chosen_by(weights: Tensor) -> Tensor:
-    """Draws options ``[...]`` in proportion to ``weights [..., n]``, which are at least 0, and one of them above 0.
+    """Draws options ``[...]`` in proportion to ``weights [..., n]`` >= 0, at least one of which is positive.
 
     It does what ``torch.multinomial`` does, without its check of the weights, which waits for the GPU.
     """

@@ -260,7 +260,7 @@ class OffPolicy(Agent):
 
     @property
     def cycle(self) -> int:
-        """The number of updates after which the parts that are left out in some of them come round again."""
+        """The number of updates per step of the actor, where the actor is not updated each time."""
         return getattr(self.config, "actor_every", 1)
 
     def _sample_and_update(self, _turn: int, moves: bool) -> dict[str, Tensor | float]:
@@ -510,7 +510,7 @@ class ValueBased(Choosing, OffPolicy):
 
     @property
     def corrects(self) -> bool:
-        """Whether n-step returns are corrected for the acting policy, so that the replay buffer holds all n steps."""
+        """Whether Retrace corrects n-step returns for the acting policy; the replay buffer then holds all n steps."""
         return self.config.correction == "retrace"
 
     def make_n_step(self, carry: bool = True) -> NStep:

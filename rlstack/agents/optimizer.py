@@ -567,7 +567,7 @@ def decided(agent: Mapping[str, Any], device: torch.device) -> str | None:
 
 
 def explained(agent: Mapping[str, Any], device: torch.device, resumed: bool = False) -> str | None:
-    """Returns the same with the reason, in one line.
+    """Returns the precision that :func:`decided` chooses, with the reason, in one line.
 
     Args:
         agent: the group as it was given, with ``auto`` not yet resolved.

@@ -143,7 +143,7 @@ def linear(start: float, end: float, duration: float | None = None) -> Any:
 
 
 def cosine(start: float, end: float) -> Any:
-    """Returns the same with the shape of half a cosine, over the whole run."""
+    """Returns a default schedule with the shape of half a cosine, over the whole run."""
     return field(default_factory=lambda: ScheduleConfig("cosine", start, end, 1.0))
 
 
@@ -171,7 +171,7 @@ def declared(config: str) -> dict[str, Any]:
 
 
 def defaults_of(config: type[Any]) -> dict[str, Any]:
-    """Returns the defaults of an agent's options, for those that have one, as plain values for yaml."""
+    """Returns the defaults of an agent's options as plain values for yaml; options without a default are left out."""
     made = {entry.name: entry.default_factory() for entry in fields(config) if entry.default_factory is not MISSING}
     values = {entry.name: made.get(entry.name, entry.default) for entry in fields(config)}
     return {name: _as_yaml(value) for name, value in values.items() if value is not MISSING}

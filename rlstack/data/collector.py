@@ -37,8 +37,8 @@ class LeanCollector(Collector):
     recorded, all of a batch as one CUDA graph, unless it is a simulator outside torch (``saves_episodes`` is False).
 
     Attributes:
-        records: whether to record steps; None if the policy names all that it depends on beside tensors (``phase``, as
-            those of agents do), or draws random actions.
+        records: whether to record steps. None records them if the policy is random, or if its method ``phase`` returns
+            everything besides tensors that its actions depend on, as the policies of agents do.
         lends: whether a recorded batch is lent: the next one is written into the same tensors.
     """
 

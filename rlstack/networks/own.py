@@ -1,4 +1,4 @@
-"""A user's network in place of one of ours."""
+"""Networks that users supply in place of ours."""
 
 from __future__ import annotations
 

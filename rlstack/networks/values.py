@@ -102,7 +102,7 @@ class ActionValue(nn.Module):
 
     Args:
         encoder: observation encoder.
-        action_size: D.
+        action_size: D, the number of components of an action.
         hidden: widths of the hidden layers.
         join: ``"concat"``: the action is concatenated with the encoded observation; ``"gated"``: its encoding
             multiplies the first of two equal hidden layers (arXiv 2412.09466).

@@ -50,7 +50,7 @@ Source: TypeAlias = EnvBase | TensorDictBase | str | Path
 
 UNORDERED = "imitation: a recurrent agent needs decisions in their order: an expert, or sequences, not a file"
 HELD_OUT = 10
-"""One of this many stretches of the data is held out: measured, never trained on."""
+"""One stretch of the data in this many is the validation set, on which the agent is never trained."""
 _STRETCHES = 100
 _CHUNK = 4096  # decisions measured at once: greedy acting may evaluate many actions for each
 
