@@ -272,7 +272,7 @@ def _balanced(state: State, tables: Tables, alive: Tensor, sound: Tensor) -> tup
 
 
 def _cooled(state: State, commands: Commands, tables: Tables, on: Tensor) -> tuple[State, Tensor]:
-    """Dissipates heat of working mechs, three times as fast while venting; jammers add heat. Also returns which vent."""
+    """Dissipates heat of working mechs, threefold while venting; jammers add heat. Also returns which vent."""
     vents = commands.vents & on
     heat = (state.heat - torch.addcmul(tables.cooling, vents, tables.cooling, value=2)).clamp_min(0.0)
     return state.replace(heat=torch.addcmul(heat, commands.jam_heat, on), ewar=commands.jams * on), vents
