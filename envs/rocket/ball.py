@@ -13,16 +13,20 @@ from .field import Field
 from .rules import DT
 from .solver import BALL_EFFECT, BALL_SCALE, CAR_EFFECT, CAR_SCALE, Met, Moved, Plane, Scene, relax, sideways
 from .state import Ball
-from .vectors import along, constant, cross, dot, pieces, to_local, to_world, unit
+from .vectors import along, constant, cross, dot, length, pieces, to_local, to_world, unit
 
 
 def fly(ball: Ball, field: Field) -> tuple[Tensor, Tensor, Plane, Moved]:
     """Moves the balls by a tick without cars; returns their entries of :class:`~rlstack.envs.rocket.solver.Scene`."""
+    return fly_by(ball, *field.inside(ball.position))
+
+
+def fly_by(ball: Ball, gap: Tensor, normal: Tensor) -> tuple[Tensor, Tensor, Plane, Moved]:
+    """Computes :func:`fly` with the results of :meth:`~rlstack.envs.rocket.field.Field.inside`."""
     # A ball that is untouched since the kick-off does not move, and does not touch the floor.
     still = (torch.cat((ball.velocity, ball.spin)) == 0).all(0)
     fallen = ball.velocity * (1 - rules.BALL_DRAG) ** DT
     pull = constant((0.0, 0.0, -rules.GRAVITY * DT), fallen[0]) * ~still
-    gap, normal = field.inside(ball.position)
     plane = Plane(torch.add(gap - rules.BALL_RADIUS, still, alpha=rules.HEIGHT), normal)
     return fallen, pull, plane, _bounced(ball, fallen, pull, plane)
 
@@ -35,7 +39,7 @@ def _bounced(ball: Ball, fallen: Tensor, pull: Tensor, plane: Plane) -> Moved:
     back = rules.BALL_RESTITUTION * approach * (approach > rules.SOFT)
     push = (back - into).clamp_min(0.0) * touches
     slip = torch.addcmul(pulled, normal, into, value=-1).sub(cross(ball.spin, normal), alpha=radius)
-    speed = dot(slip, slip).clamp_min(1.0e-12).sqrt()
+    speed = length(slip).clamp_min(1.0e-6)
     hold = torch.minimum(rules.BALL_FRICTION * push, (2 / 7) * speed)
     along = slip * (hold / speed)
     spin = ball.spin.add(cross(normal, along), alpha=1 / (0.4 * radius))
@@ -71,7 +75,7 @@ def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
     away = to_local(rotation, ball - position) - centre
     core = torch.minimum(torch.maximum(away, -half), half)
     out = away - core
-    distance = dot(out, out).sqrt()
+    distance = length(out)
     normal = out / distance.clamp_min(1.0e-6)
     normal = torch.where(distance < 1.0e-6, constant((0.0, 0.0, 1.0), like), normal)
     arm = (core + centre).add(normal, alpha=rules.EDGE_RADIUS)
@@ -90,7 +94,7 @@ def extra_speed(position: Tensor, forward: Tensor, velocity: Tensor, ball: Tenso
     heading = unit((ball - position) * constant((1.0, 1.0, rules.HIT_UP), position[0]))
     heading = unit(torch.addcmul(heading, forward, dot(heading, forward), value=-rules.HIT_FORWARD))
     difference = ball_velocity - velocity
-    speed = dot(difference, difference).sqrt().clamp_max(rules.HIT_SPEED_MOST)
+    speed = length(difference).clamp_max(rules.HIT_SPEED_MOST)
     return heading * (speed * along(_HIT_CURVE, speed)[0])
 
 

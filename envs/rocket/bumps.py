@@ -13,7 +13,7 @@ from . import rules
 from .rules import DT
 from .solver import CAR_EFFECT, CAR_SCALE, Met, Moved, Scene, relax, sideways
 from .state import Cars
-from .vectors import along, constant, cross, dot, pieces, taken, to_local, to_world
+from .vectors import along, constant, cross, dot, length, pieces, taken, to_local, to_world
 
 _POINTS = 4
 _NEAR = 192.0  # uu; cars with origins farther apart do not touch
@@ -148,7 +148,7 @@ def bump(pairs: Pairs, apart: Tensor, crash: Crash, rivals: Tensor) -> tuple[Ten
         ``[2, n]`` bool.
     """
     vectors = torch.stack((apart, pairs.velocity), 1)
-    distance, fast = dot(vectors, vectors).sqrt().clamp_min(1.0e-6).unbind(0)
+    distance, fast = length(vectors).clamp_min(1.0e-6).unbind(0)
     towards, heading = dot(pairs.velocity, apart) / distance, pairs.velocity / fast
     ahead = dot(crash.arm, pairs.rotation[0][:, :, None])
     in_front = ((ahead > rules.BUMP_FRONT) & (crash.depth > 0)).any(1)

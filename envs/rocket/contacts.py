@@ -34,11 +34,23 @@ class ContactKernels(NamedTuple):
     hits: Callable[..., Any]
 
 
-def meet_everywhere(scene: Scene, field: Field) -> Met:
-    """Computes all contacts of all worlds."""
+class Corner(NamedTuple):
+    """The corner of a car's box with the least gap to the field."""
+
+    arm: Tensor  # [3, ...] from the car's origin
+    gap: Tensor  # [...]
+    normal: Tensor  # [3, ...]
+
+
+def meet_everywhere(scene: Scene, body: Corner) -> Met:
+    """Computes all contacts of all worlds.
+
+    Args:
+        body: the deepest corners of all cars.
+    """
     cars = scene.cars
     met = untouched(scene)
-    pressed = press(cars.position, cars.rotation, cars.touch_normal, scene.motion, field)
+    pressed = pressed_by(body, cars.rotation, cars.touch_normal, scene.motion)
     touching = (pressed.touching > 0) & (cars.gone == 0)
     met = met._replace(
         cars=Moved(*(torch.where(touching, new, old) for new, old in zip(pressed.moved, met.cars))),
@@ -79,14 +91,6 @@ def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field, kernels: C
 # -- a body on the field: in each tick, the deepest corner may touch ---------------------------------------------------
 
 
-class Corner(NamedTuple):
-    """The corner of a car's box with the least gap to the field."""
-
-    arm: Tensor  # [3, ...] from the car's origin
-    gap: Tensor  # [...]
-    normal: Tensor  # [3, ...]
-
-
 def clearance(rotation: Tensor, height: Tensor) -> Tensor:
     """Returns the height ``[...]`` of the lowest corner of cars at a height above the floor."""
     forward, right, up = rotation[:, 2].unbind(0)
@@ -94,13 +98,11 @@ def clearance(rotation: Tensor, height: Tensor) -> Tensor:
     return height + ox * forward + oz * up - hx * forward.abs() - hy * right.abs() - hz * up.abs()
 
 
-def deepest_corner(position: Tensor, rotation: Tensor, field: Field) -> Corner:
-    """Returns the deepest corner of cars at ``[3, ...]``, the first of equally deep ones."""
-    arm = corner_arms(rotation)
-    gap, normal = field.inside(position[:, None] + arm)
-    least, row = gap.min(0)
-    where = row.expand(3, 1, *row.shape)
-    return Corner(arm.gather(1, where)[:, 0], least, normal.gather(1, where)[:, 0])
+def deepest(arms: Tensor, gaps: Tensor, normals: Tensor) -> Corner:
+    """Returns the deepest of corners ``[..., 8, ...]``, the first of equally deep ones."""
+    gap, row = gaps.min(0)
+    found = torch.stack((arms, normals)).gather(2, row.expand(2, 3, 1, *row.shape))[:, :, 0]
+    return Corner(found[0], gap, found[1])
 
 
 def corner_arms(rotation: Tensor) -> Tensor:
@@ -127,7 +129,13 @@ def press(position: Tensor, rotation: Tensor, last: Tensor, motion: Motion, fiel
     Args:
         last: normals of their last touches ``[3, ...]``.
     """
-    arm, gap, normal = deepest_corner(position, rotation, field)
+    arms = corner_arms(rotation)
+    return pressed_by(deepest(arms, *field.inside(position[:, None] + arms)), rotation, last, motion)
+
+
+def pressed_by(corner: Corner, rotation: Tensor, last: Tensor, motion: Motion) -> Pressed:
+    """Computes :func:`press` of bodies whose deepest corners are known."""
+    arm, gap, normal = corner
     touches = gap < rules.BODY_GAP
     velocity, spin = motion.velocity.add(motion.force, alpha=DT), motion.spin.add(motion.torque, alpha=DT)
     now = velocity + cross(spin, arm)
@@ -147,10 +155,13 @@ def press(position: Tensor, rotation: Tensor, last: Tensor, motion: Motion, fiel
     start, hold_start = (aims / weights * constant((1.0, 1 / rules.BODY_FRICTION), gap)).unbind(0)
     shares = constant((rules.BODY_FRICTION, 1 / rules.BODY_FRICTION), gap)
     less, hold_less = (-dot(levers[:, 0], turns[:, 1]) / weights * shares).unbind(0)
+    signs = constant((-1.0, 1.0), gap)
+    starts, less = signs * start, signs * less
+    least, most = constant((-torch.inf, 0.0), gap), constant((0.0, torch.inf), gap)
     hold = torch.zeros_like(gap)
     for _ in range(rules.SWEEPS):
-        push = torch.addcmul(start, less, hold).clamp_min(0.0)
-        hold = torch.addcmul(hold_start, hold_less, push).clamp(-push, push)
+        pull, push = torch.addcmul(starts, less, hold).clamp(least, most).unbind(0)
+        hold = torch.addcmul(hold_start, hold_less, push).clamp(pull, push)
     impulses = torch.stack((push, hold * rules.BODY_FRICTION)) * touches
     out = gap.clamp_max(0.0) * touches * -rules.PUSH / weights[0]
     moved = Moved(

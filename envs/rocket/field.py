@@ -36,8 +36,7 @@ _OFFSETS = (
 _WHEELS = (*rules.WHEEL_X, *rules.WHEEL_Y, *[rules.WHEEL_Z] * 4)
 _FAR = 1.0e6
 _GOAL_REACH = 300.0  # uu from a goal within which its frame may be the nearest surface
-_STEPS = 6  # of the search for a curved surface
-_CLOSE = 0.01  # gap at which a ray ends
+_GRAZING = 1.0e-4  # a ray does not meet planes that come nearer by less per unit of length
 
 
 @dataclass(frozen=True)
@@ -59,32 +58,18 @@ class Field:
         Near the edge between two walls it is the distance to the nearer one.
         """
         quarter = _quarter(point)
-        gap, normal = self._nearest(_from_planes(quarter * point), _normals(point[0]))
-        return gap, normal * quarter
+        gaps = _from_planes(quarter * point)
+        normals = _normals(point[0]).expand(-1, -1, *gaps.shape[1:])
 
-    @staticmethod
-    def _is_nowhere(mask: Tensor) -> bool:
-        """Returns whether a case can be skipped; compiled code and a GPU compute every case."""
-        return not torch.compiler.is_compiling() and looks_are_free(mask.device) and not bool(mask.any())
+        def chosen(first: int, index: Tensor) -> Tensor:
+            return normals[first:].gather(0, index.expand(1, *point.shape))[0]
 
-    def _nearest(self, gaps: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the distance ``[...]`` to the surface, and ``[m, ...]``: values of the planes in its normal's shares.
-
-        Args:
-            gaps: distances ``[8, ...]`` to the planes.
-            parts: values ``[8, m, ...]`` of the planes.
-        """
         like, end, walls = gaps[0], gaps[7], gaps[5:] if self.closed else gaps[5:6]
-        parts = parts.expand(*parts.shape[:2], *like.shape)
-
-        def part(first: int, index: Tensor) -> Tensor:
-            return parts[first:].gather(0, index.expand(1, *parts.shape[1:]))[0]
-
-        goals = self.closed and not self._is_nowhere((end < _GOAL_REACH) & (gaps[0] > -_GOAL_REACH))
+        goals = self.closed and not self._is_nowhere((end < _GOAL_REACH) & (like > -_GOAL_REACH))
         if goals:
             frame, at_frame = gaps[:2].min(0)
             # Objects far beyond the line are always in the goal.
-            open_ = (frame > 0) | ((end <= -_GOAL_REACH) & (frame >= -_GOAL_REACH))
+            open_ = frame > (end <= -_GOAL_REACH) * -_GOAL_REACH
             ends = constant((False, False, True), like, dtype=torch.bool)
             walls = torch.where(open_ & ends, constant((_FAR,), like), walls)
         wall, at_wall = walls.min(0)
@@ -94,24 +79,29 @@ class Field:
         share = which == constant((0.0, 1.0), like)
         if self.low_ramp or self.high_ramp:  # quarter rounds between walls and floor or ceiling
             radius = constant((self.low_ramp, self.high_ramp), like, 0)[at_flat]
-            beyond = (radius - both).clamp_min(0.0)
+            beyond = radius - both
             out = torch.hypot(*beyond.unbind(0))
             rounded = beyond.amin(0) > 0
             gap = torch.where(rounded, radius - out, gap)
-            share = torch.where(rounded, beyond / out.clamp_min(1.0e-6), share)
-        mixed = share[0] * part(3, at_flat) + share[1] * part(5, at_wall)
-        if not goals:
-            return gap, mixed
-        # A post or the crossbar is an edge: its distance is that of its nearest point.
-        edge = torch.hypot(end, frame).clamp_min(1.0e-3)
-        near = (torch.minimum(end, frame) > 0) & (edge < gap)
-        gap = torch.where(near, edge, gap)
-        mixed = torch.where(near, (frame * part(0, at_frame) + end * parts[7]) / edge, mixed)
-        # From inside: the nearest of a post, the crossbar, the back and the floor.
-        within, at_goal = gaps[:4].min(0)
-        # Beyond the line a point belongs to the goal unless it is farther outside of the goal than of the field.
-        inside = (end <= 0) & (open_ | (within > gap))
-        return torch.where(inside, within, gap), torch.where(inside, part(0, at_goal), mixed)
+            share = torch.where(rounded, beyond / out, share)
+        normal = torch.addcmul(share[0] * chosen(3, at_flat), share[1].to(like.dtype), chosen(5, at_wall))
+        if goals:
+            # A post or the crossbar is an edge: its distance is that of its nearest point.
+            edge = torch.hypot(end, frame)
+            near = (torch.minimum(end, frame) > 0) & (edge < gap)
+            gap = torch.where(near, edge, gap)
+            normal = torch.where(near, torch.addcmul(frame * chosen(0, at_frame), end, normals[7]) / edge, normal)
+            # From inside: the nearest of a post, the crossbar, the back and the floor.
+            within, at_goal = gaps[:4].min(0)
+            # Beyond the line a point belongs to the goal unless it is farther outside of the goal than of the field.
+            inside = (end <= 0) & (open_ | (within > gap))
+            gap, normal = torch.where(inside, within, gap), torch.where(inside, chosen(0, at_goal), normal)
+        return gap, normal * quarter
+
+    @staticmethod
+    def _is_nowhere(mask: Tensor) -> bool:
+        """Returns whether a case can be skipped; compiled code and a GPU compute every case."""
+        return not torch.compiler.is_compiling() and looks_are_free(mask.device) and not bool(mask.any())
 
     def trace(self, position: Tensor, rotation: Tensor, ball: Tensor) -> WheelGround:
         """Traces the wheels' rays to the field or the ball, which supports a car as if immovable.
@@ -124,32 +114,76 @@ class Field:
         like = position[0]
         places = constant(_WHEELS, like).unflatten(0, (3, 4))
         start = position[:, None] + to_world(rotation[:, :, None], places)
-        down = -rotation[2][:, None]
+        up = rotation[2][:, None]
         quarter = _quarter(start)
-        normals = _normals(start[0])
-        gaps, falls = _from_planes(quarter * start), (normals * (quarter * down)).sum(1)
-        distance = torch.zeros_like(start[0])
-        for _ in range(_STEPS):
-            gap, fall = self._nearest(torch.addcmul(gaps, falls, distance), falls[:, None])
-            arrived = gap.abs() < _CLOSE
-            if self._is_nowhere(~arrived):
-                break
-            # To the plane of the nearest surface; a curved surface takes several steps.
-            closing = -fall[0]
-            step = torch.where(closing > 0.05, gap / closing.clamp_min(0.05), gap.clamp_min(0.0) + 1.0)
-            distance = torch.where(arrived, distance, (distance + step).clamp(-20.0, 200.0))
-        gap, normal = self._nearest(torch.addcmul(gaps, falls, distance), normals)
-        meets = (gap.abs() < 0.5) & (distance > 0)
-        distance = torch.where(meets, distance, constant((_FAR,), like))
+        distance, normal = self._met(_from_planes(quarter * start), (_normals(start[0]) * (quarter * up)).sum(1))
+        distance = torch.where(distance > 0, distance, constant((_FAR,), like))  # none for rays that begin outside
         # The ball, if it is nearer.
         away = start - ball[:, None]
-        along = dot(away, down)
-        root = along * along - dot(away, away) + rules.BALL_RADIUS**2
-        met = -along - root.clamp_min(0.0).sqrt()
-        nearer = (root > 0) & (met > 0) & (met < distance)
-        normal = torch.where(nearer, torch.addcmul(away, down, met) / rules.BALL_RADIUS, normal * quarter)
+        along = dot(away, up)
+        root = torch.addcmul(rules.BALL_RADIUS**2 - dot(away, away), along, along)
+        met = along - root.sqrt()  # NaN without a meeting
+        nearer = (met > 0) & (met < distance)
+        on_ball = torch.addcmul(away, up, met, value=-1) / rules.BALL_RADIUS
+        normal = torch.where(nearer, on_ball, normal * quarter)
         local = to_local(rotation[:, :, None], normal)
         return WheelGround(torch.where(nearer, met, distance), local, normal[2])
+
+    def _met(self, gaps: Tensor, closing: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the length ``[...]`` at which rays that begin within the field leave it, and the normal ``[3, ...]``.
+
+        The field is convex but for its goals: a ray leaves it at the first plane that it reaches or, where two of them
+        meet in a quarter round, at the round. A ray that reaches the end wall within a goal's mouth goes on to the
+        goal's own planes.
+
+        Args:
+            gaps: distances ``[8, ...]`` of the rays' beginnings from the planes.
+            closing: by how much the planes come nearer per unit of length, ``[8, ...]``.
+        """
+        like, far = gaps[0], constant((_FAR,), gaps[0])
+        normals = _normals(like).expand(-1, -1, *like.shape)
+        lengths = torch.where(closing > _GRAZING, gaps / closing, far)
+        rounds = self._met_rounds(gaps, closing, normals) if self.low_ramp or self.high_ramp else None
+        if not self.closed:
+            table, faces = lengths[3:6], normals[3:6]
+            if rounds is not None:
+                table, faces = torch.cat((table, rounds[0])), torch.cat((faces, rounds[1]))
+            length, row = table.min(0)
+            return length, faces.gather(0, row.expand(1, *normals.shape[1:]))[0]
+        # Rows: the goal's planes, of which the floor is the field's, too; the rest without the end wall; the end wall.
+        ends, table, faces = 7, lengths, normals
+        if rounds is not None:
+            parts = zip((lengths, normals), rounds)
+            table, faces = (torch.cat((flat[:7], curved[:4], flat[7:], curved[4:])) for flat, curved in parts)
+            ends = 11
+        (length, row), (at_end, end_row), (in_goal, goal_row) = (
+            rows.min(0) for rows in (table[3:ends], table[ends:], table[:4])
+        )
+        earlier = at_end < length
+        mouth = torch.addcmul(gaps[:2], closing[:2], at_end, value=-1).amin(0) > 0
+        stays = torch.addcmul(gaps[7], closing[7], in_goal, value=-1) < 0
+        goal = torch.where(gaps[7] < 0, stays, earlier & mouth)
+        end = earlier > mouth
+        length = torch.where(goal, in_goal, torch.where(end, at_end, length))
+        row = torch.where(goal, goal_row, torch.where(end, end_row + ends, row + 3))
+        return length, faces.gather(0, row.expand(1, *normals.shape[1:]))[0]
+
+    def _met_rounds(self, gaps: Tensor, closing: Tensor, normals: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns :meth:`_met` of every quarter round alone: two for each wall, at the floor and at the ceiling."""
+        like, walls = gaps[0], slice(5, 8 if self.closed else 6)
+        radii = constant((self.low_ramp, self.high_ramp), like)
+        # A ray's distances from the planes through the axis of a round: flat + flat_rate * length, and for the wall.
+        flat, wall = radii - gaps[3:5], radii - gaps[walls, None]
+        flat_rate, wall_rate = closing[3:5], closing[walls, None]
+        squares = closing[3 : walls.stop].square()
+        rate2 = squares[:2] + squares[2:, None]
+        half = torch.addcmul(flat * flat_rate, wall, wall_rate)
+        rest = torch.addcmul(torch.addcmul(-radii.square(), flat, flat), wall, wall)
+        length = (torch.addcmul(half.square(), rate2, rest, value=-1).sqrt() - half) / rate2  # NaN if it never does
+        flat, wall = torch.addcmul(flat, flat_rate, length), torch.addcmul(wall, wall_rate, length)
+        length = torch.where(torch.minimum(flat, wall) >= 0, length, constant((_FAR,), like))
+        normal = torch.addcmul(flat[:, :, None] * normals[3:5], wall[:, :, None], normals[walls, None])
+        return length.flatten(0, 1), (normal / radii[:, None]).flatten(0, 1)
 
 
 def _quarter(point: Tensor) -> Tensor:

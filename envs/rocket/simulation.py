@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..foundation.compilation import Compiled, CompiledColumns
 from . import rules
-from .ball import fly, hits
+from .ball import fly, fly_by, hits
 from .bumps import crashes
-from .contacts import ContactKernels, meet_everywhere, meet_where_needed, press
+from .contacts import ContactKernels, corner_arms, deepest, meet_everywhere, meet_where_needed, press
 from .driving import drive
 from .field import Field, WheelGround, trace_floor
 from .prediction import FlightKernels, leap, lengthwise
@@ -25,7 +25,7 @@ from .rules import DT
 from .solver import Met, Scene
 from .starts import respawned
 from .state import Ball, Cars, RocketState
-from .vectors import clipped, constant, dot, put, taken, turned
+from .vectors import clipped, constant, dot, length, put, taken, turned
 
 _NEAR = 100.0  # greatest extent of a car
 
@@ -77,8 +77,13 @@ def advance_densely(state: RocketState, controls: Tensor, field: Field) -> tuple
     cars = state.cars
     ball = state.ball.position[:, None].expand_as(cars.position)
     driven, motion = drive(cars, controls, field.trace(cars.position, cars.rotation, ball))
-    fallen, pull, plane, bounced = fly(state.ball, field)
-    met = meet_everywhere(Scene(driven, motion, state.ball, fallen, pull, plane, bounced), field)
+    # The corners of all cars, and the balls.
+    arms = corner_arms(cars.rotation)
+    points = torch.cat(((cars.position[:, None] + arms).flatten(1, 2), state.ball.position[:, None]), 1)
+    gaps, normals = field.inside(points)
+    body = deepest(arms, gaps[:-1].view(arms.shape[1:]), normals[:, :-1].view_as(arms))
+    fallen, pull, plane, bounced = fly_by(state.ball, gaps[-1], normals[:, -1])
+    met = meet_everywhere(Scene(driven, motion, state.ball, fallen, pull, plane, bounced), body)
     new, events = finish(state, driven, met)
     return new.replace(cars=respawned(new.cars, new.clock)), events
 
@@ -149,7 +154,7 @@ def finish(state: RocketState, driven: Cars, met: Met) -> tuple[RocketState, Eve
     goal = torch.where(state.goal == 0, scored, state.goal)
     new = RocketState(cars, ball, pads, state.clock + 1, goal)
     change = ball.velocity - state.ball.velocity
-    power = met.hit * dot(change, change).sqrt()
+    power = met.hit * length(change)
     used = (state.cars.boost - driven.boost) * here
     return new, Events(met.hit, power, bumps.to(kind), met.demolishes, met.demolished, *picked, gained, used)
 

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from . import rules
 from .driving import Motion
 from .rules import DT
 from .state import Ball, Cars
 from .vectors import constant, cross, dot
-
-_NEVER = -1.0e30
 
 BALL_SCALE = (*[rules.BALL_MASS**-0.5] * 3, *[rules.BALL_INERTIA**-0.5] * 3)
 """Square roots of the ball's inverse masses for velocity and spin."""
@@ -114,32 +113,33 @@ def relax(rows: Tensor, wanted: Tensor, deep: Tensor, active: Tensor, friction: 
     """
     size, count = len(rows), len(active)
     matrix = (rows[:, None] * rows).sum(2)
-    inverse = matrix.diagonal(dim1=0, dim2=1).T.clamp_min(1.0e-12).reciprocal()[:, None]
+    inverse = matrix.diagonal(dim1=0, dim2=1).T.clamp_min(1.0e-12).reciprocal()
+    inverse = torch.cat((inverse[:count] * active, inverse[count:]))[:, None]  # no impulse without a contact
     matrix = matrix * inverse
-    aims = torch.stack((wanted, torch.cat((deep, torch.zeros_like(deep)))), 1) * inverse  # [R, 2, n]
-    aims = torch.cat((aims[:count].masked_fill(~active[:, None], _NEVER), aims[count:]))
-    like = aims[0, 0]
-    share = constant([value for own in friction for value in (own, 0.0)], like).unflatten(0, (count, 2))
+    aims = torch.stack((wanted, pad(deep, (0, 0, 0, count))), 1) * inverse  # [R, 2, n]
     if torch.compiler.is_compiling():
+        share = constant([value for own in friction for value in (own, 0.0)], aims[0, 0]).unflatten(0, (count, 2))
         return _relaxed_by_rows(matrix, aims, share)
-    # A sweep subtracts the impulses of later rows, which are those of the previous sweep, all at once.
-    upper = constant([float(other > row) for row in range(size) for other in range(size)], like)
-    later = matrix[:, :, None] * upper.unflatten(0, (size, size))[:, :, None]
-    impulses, left = torch.zeros_like(aims), torch.empty_like(aims)
-    places, values = impulses.unbind(0), left.unbind(0)
-    below = [(left[row + 1 :], matrix[row + 1 :, row, None]) for row in range(size)]
-    for _ in range(rules.SWEEPS):
-        torch.sub(aims, (later * impulses).sum(1), out=left)
+    # A tape of all sweeps' rows. An impulse, once it is known, is subtracted from the next R - 1 rows: from those below
+    # it in the same sweep, and from those above it in the next one.
+    tape = aims.repeat(rules.SWEEPS + 1, 1, 1)
+    places = tape.unsqueeze(-1).unbind(0)
+    windows = tape.unfold(0, size - 1, 1).unbind(0)  # [2, n, R - 1] from each row on
+    weights = torch.cat((matrix, matrix)).unfold(0, size - 1, 1)  # from each row on, [2 R - 1, R, n, R - 1]
+    weights = weights[1 : size + 1].diagonal(dim1=0, dim2=1).movedim(-1, 0)[:, None].unbind(0)  # [1, n, R - 1] each
+    sweeps = tape.unflatten(0, (-1, size))[:, :count].unbind(0)
+    both = constant([sign * value for sign in (-1, 1) for own in friction for value in (own, 0.0)], aims[0, 0])
+    both = both.unflatten(0, (2, count, 2))
+    for sweep in range(rules.SWEEPS):
+        first = sweep * size
         for row in range(count):
-            torch.clamp_min(values[row], 0.0, out=places[row])
-            below[row][0].addcmul_(below[row][1], places[row], value=-1)
-        most = impulses[:count] * share
-        bounds = list(zip((-most).unbind(0), most.unbind(0)))
-        for row, (low, high) in enumerate(bounds, count):
-            torch.clamp(values[row], low, high, out=places[row])
-            if row + 1 < size:
-                below[row][0].addcmul_(below[row][1], places[row], value=-1)
-    return impulses
+            place = places[first + row].clamp_min_(0.0)
+            windows[first + row + 1].addcmul_(weights[row], place, value=-1)
+        bounds = (both * sweeps[sweep]).unsqueeze(-1).flatten(0, 1).unbind(0)
+        for row in range(count, size):
+            place = places[first + row].clamp_(bounds[row - count], bounds[row])
+            windows[first + row + 1].addcmul_(weights[row], place, value=-1)
+    return tape[(rules.SWEEPS - 1) * size : rules.SWEEPS * size]
 
 
 def _relaxed_by_rows(matrix: Tensor, aims: Tensor, share: Tensor) -> Tensor:

@@ -32,7 +32,9 @@ def cross(a: Tensor, b: Tensor) -> Tensor:
 
 def length(vector: Tensor) -> Tensor:
     """Returns the Euclidean length ``[...]``."""
-    return dot(vector, vector).sqrt()
+    if torch.compiler.is_compiling() or looks_are_free(vector.device):  # faster there than the norm of torch
+        return dot(vector, vector).sqrt()
+    return torch.linalg.vector_norm(vector, dim=0)
 
 
 def unit(vector: Tensor) -> Tensor:
@@ -111,16 +113,14 @@ def clipped(vectors: Tensor, most: Sequence[float]) -> Tensor:
 
 def turned(rotation: Tensor, turn: Tensor) -> Tensor:
     """Returns the rotation after a turn ``[3, ...]``, axis times angle in world axes (formula of Rodrigues)."""
-    angle2 = dot(turn, turn)
-    angle = angle2.clamp_min(1.0e-16).sqrt()
-    sine = angle.sin() / angle
-    half = (0.5 * angle).sin() / angle
+    angle = length(turn).clamp_min(1.0e-8)
+    axis = (turn / angle)[:, None]
     axes = rotation[:2].transpose(0, 1)  # component, axis
-    turn = turn[:, None]
-    axes = axes + sine * cross(turn, axes) + (2 * half * half) * (turn * dot(turn, axes) - angle2 * axes)
+    along = axis * dot(axis, axes)
+    axes = torch.addcmul(torch.addcmul(axes, cross(axis, axes), angle.sin()), along - axes, 1 - angle.cos())
     forward = unit(axes[:, 0])
     right = axes[:, 1]
-    right = unit(right - forward * dot(forward, right))
+    right = unit(torch.addcmul(right, forward, dot(right, forward), value=-1))
     return torch.stack((forward, right, cross(forward, right)))
 
 
