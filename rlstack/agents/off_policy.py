@@ -146,6 +146,8 @@ class CriticsConfig(OffPolicyConfig):
     critic_norm: Literal["none", "batch"] = "none"
     #   batch: batch renormalisation in the critics in the place of target networks (CrossQ, Bhatt et al. 2024)
     weight_norm: bool = False  # keeps the weights of each hidden unit of the critics at norm 1
+    recurrent: ReplayedConfig | None = None
+    #   recurrent cores: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
     squash: Squash = "tanh"  # tanh | arctan
 
     def __post_init__(self) -> None:
@@ -158,6 +160,8 @@ class CriticsConfig(OffPolicyConfig):
             raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
         if self.critic_norm == "none":
             return
+        if self.recurrent is not None:
+            raise ValueError("critic_norm=batch is for critics without a recurrent core, recurrent must be null")
         if self.layer_norm:
             raise ValueError("critic_norm=batch is in the place of layer_norm, give layer_norm=false")
         if self.join == "gated":
@@ -458,9 +462,19 @@ class ActorCritic(OffPolicy):
                 target.copy()
         self._running = [value for critic in critics for value in running_statistics(critic)]
 
+    @property
+    def critic_objective(self) -> Any:
+        """The loss of the critics: maps a batch ``[N]`` to a scalar that is a mean over it, and metrics."""
+        return self.loss.critic_loss
+
+    @property
+    def actor_objective(self) -> Any:
+        """The same for the actor."""
+        return self.loss.actor_loss
+
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one critic step, then one actor step against the new critic."""
-        loss, norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
+        loss, norm, info = self.critic_optimizer.minimize(self.critic_objective, batch)
         if self._running and self.critic_optimizer.mean is not None:  # like gradients, the same in all processes
             torch._foreach_copy_(self._running, self.critic_optimizer.mean(self._running))
         self.reprioritize(batch, info)
@@ -470,7 +484,7 @@ class ActorCritic(OffPolicy):
         """Makes one step of the actor if due; returns its metrics, with what the loss reports as ``policy/...``."""
         if self.updates % self.cycle:
             return {}
-        loss, norm, info = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
+        loss, norm, info = self.actor_optimizer.minimize(self.actor_objective, batch)
         return {"loss/actor": loss, "grad/actor": norm, **{f"policy/{name}": value for name, value in info.items()}}
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:

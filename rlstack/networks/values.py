@@ -17,6 +17,7 @@ from rlstack.envs.foundation.tensors import looks_are_free
 from .distributions import full_precision
 from .encoders import Layers, Observation, apply_linear, mlp
 from .own import OwnNetwork
+from .recurrent import Remembering
 
 
 class StateNetwork(nn.Module):
@@ -141,8 +142,8 @@ class Critics(nn.ModuleList):
     """Networks of one structure that judge the same; on a GPU all are computed as one batch.
 
     There the parameters of all lie side by side in memory, so that each layer is one matrix product. This takes
-    networks of this module without buffers that share no parameters, and no part of them may be a user's; others are
-    computed one by one, as all are on a CPU.
+    networks of this module without buffers and recurrent cores that share no parameters, and no part of them may be a
+    user's; others are computed one by one, as all are on a CPU.
     """
 
     _whole: list[Tensor] | None = None
@@ -157,7 +158,8 @@ class Critics(nn.ModuleList):
         every = [parameter for own in parameters for parameter in own]
         alike = len({str(network) for network in self}) == 1 and len(set(map(id, every))) == len(every)
         ours = all(isinstance(network, (ActionValue, StateNetwork)) for network in self)
-        if not (ours and alike and len(self) > 1) or any(isinstance(module, OwnNetwork) for module in self.modules()):
+        apart = any(isinstance(module, OwnNetwork | Remembering) for module in self.modules())
+        if apart or not (ours and alike and len(self) > 1):
             return
         if looks_are_free(every[0].device) or any(True for _ in self.buffers()):
             return

@@ -238,7 +238,7 @@ def test_replayed_features_are_those_of_acting(name: str, kind: str, truncated: 
     for key in ("reward", "terminated", "done"):
         torch.testing.assert_close(flat["next", key], wanted["next", key], rtol=0, atol=1e-12)
     torch.testing.assert_close(flat["gamma"], wanted["gamma"])
-    for key in ("network", "target"):  # the target is a copy still
+    for key in ("network", "target_network"):  # the target is a copy still
         torch.testing.assert_close(following[key][alive], wanted["next", "features"][alive], rtol=0, atol=1e-10)
     with torch.no_grad():
         next(agent.loss.target_network.parameters()).mul_(2)
@@ -246,7 +246,7 @@ def test_replayed_features_are_those_of_acting(name: str, kind: str, truncated: 
         "next", "observation", REMEMBERED
     ]
     assert torch.equal(changed["network"], following["network"])
-    assert not torch.allclose(changed["target"], following["target"])
+    assert not torch.allclose(changed["target_network"], following["target_network"])
     assert seen["network"].requires_grad and not following["network"].requires_grad
 
 
@@ -293,10 +293,10 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str) -> None:
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "rainbow"])
+@pytest.mark.parametrize("name", ["acqn", "qrdqn", "rainbow"])
 def test_agents_without_a_memory_say_so(name: str) -> None:
-    env = envs.make("marinenav", num_worlds=1, continuous_actions=name != "rainbow")
-    with pytest.raises(ConfigError, match="has no recurrent core; ppo, a2c, dqn, iqn have"):
+    env = envs.make("marinenav", num_worlds=1, continuous_actions=name == "acqn")
+    with pytest.raises(ConfigError, match="has no recurrent core; ppo, a2c, dqn, iqn, ddpg, td3, sac, tqc have"):
         make_agent(name, env, recurrent={"kind": "lstm"})
 
 
