@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ValueType
 
 from rlstack.config import ConfigError
 from rlstack.config.groups import folder_flags
@@ -98,6 +99,7 @@ def _name(arguments: Sequence[str], defaults: Mapping[str, str | None]) -> str:
 # -- the place of a run in its sweep -----------------------------------------------------------------------------
 
 _ANNOUNCED = "RLSTACK_SWEEP"
+_COUNTABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 
 
 @contextmanager
@@ -111,7 +113,7 @@ def announced(overrides: Sequence[str]) -> Iterator[None]:
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     varied = [entry for entry in parsed if entry.is_sweep_override()]
-    if _WITH_FOLDERS.intersection(overrides) or not all(entry.is_discrete_sweep() for entry in varied):
+    if _WITH_FOLDERS.intersection(overrides) or not all(entry.value_type in _COUNTABLE for entry in varied):
         yield
         return
     runs = math.prod(len(list(entry.sweep_string_iterator())) for entry in varied)

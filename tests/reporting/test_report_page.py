@@ -159,7 +159,7 @@ def test_groups_are_compared_by_what_differs(tmp_path: Path) -> None:
     means = [line for line in charts["eval/success"]["lines"] if line["run"] is None]
     assert [line["y"][-1] for line in means] == pytest.approx([0.21, 0.81, 0.41])
     over = charts["eval/success over agent.lr"]  # one option needs no parallel coordinates
-    assert over["log"] == "x" and [line["y"] for line in over["lines"]][0] == pytest.approx([0.21, 0.81, 0.41])
+    assert over["log"] == "x" and over["lines"][0]["y"] == pytest.approx([0.21, 0.81, 0.41])
     assert "lr=0.01" in render(report(tmp_path, score="eval/return"))
 
 
@@ -184,7 +184,7 @@ def test_two_options_are_parallel_coordinates(tmp_path: Path) -> None:
         settings["agent"]["clip"] = clip
         make_run(tmp_path / str(index), settings, score_rows(index / 10))
     (chart,) = (chart for chart in drawn(report(tmp_path))["charts"] if chart["kind"] == "parallel")
-    assert [axis["label"] for axis in chart["axes"]] == ["agent.lr", "agent.clip", "eval/success"]
+    assert [axis["label"] for axis in chart["axes"]] == ["agent.clip", "agent.lr", "eval/success"]
     assert chart["axes"][2]["values"] == chart["scores"] == [0.2, 0.1, 0.0]
 
 

@@ -105,7 +105,7 @@ def test_only_films_below_the_folder_are_served(path: str, server: ThreadingHTTP
 
 
 @pytest.mark.parametrize(
-    ("host", "status"), [("localhost:9", 200), ("evil.example", 403), ("127.0.0.1.evil.example", 403)]
+    ("host", "status"), [("localhost:9", 200), ("evil.example", 403), ("127.0.0.1.evil.example", 403), ("", 403)]
 )
 def test_only_names_of_this_machine_are_answered(host: str, status: int, server: ThreadingHTTPServer) -> None:
     assert asked(server, "/", Host=host)[0] == status
