@@ -25,13 +25,19 @@
     });
   }
 
-  /** Returns a line's x coordinates: frames, or hours of its run or, for a mean, on average over its group's. */
+  /** Returns a unit of time in which the longest run has at least two, and its seconds. */
+  function unit() {
+    const longest = Math.max(0, ...data.times.map((time) => time?.[Number(choices.x)]?.at(-1) ?? 0));
+    return [["hours", 3600], ["minutes", 60], ["seconds", 1]].find(([, size]) => longest >= 2 * size) ?? ["seconds", 1];
+  }
+
+  /** Returns a line's x coordinates: frames, or the time of its run or, for a mean, on average over its group's. */
   function along(chart, line) {
     const frames = data.xs[line.x], clock = Number(choices.x);
     if (chart.along || !clock || line.dots) return frames;
     const runs = (line.run === null ? data.groups[line.group ?? 0].runs : [line.run]).filter((run) => data.times[run]);
-    const times = runs.map((run) => clockAt(run, clock, frames));
-    return frames.map((_, k) => times.reduce((sum, time) => sum + time[k], 0) / times.length / 3600);
+    const times = runs.map((run) => clockAt(run, clock, frames)), [, size] = unit();
+    return frames.map((_, k) => times.reduce((sum, time) => sum + time[k], 0) / times.length / size);
   }
 
   /** Returns an exponential moving average without the bias of its beginning (Kingma and Ba 2015). */
@@ -56,7 +62,8 @@
       const x = along(chart, line), colour = colourOf(line.colour), weight = chart.step ? 0 : Number(choices.smooth);
       const style = { x, name: line.label, mode: "lines", hoverlabel: { namelength: 40 } };
       const shape = chart.step ? "hv" : "linear";
-      if (line.low && line.high && !chart.step && !faint) {
+      const crowded = inGroup && line.run !== null && data.times.length > 3;
+      if (line.low && line.high && !chart.step && !faint && !crowded) {
         const edge = { ...style, line: { width: 0, color: colour }, hoverinfo: "skip", showlegend: false };
         drawn.push({ ...edge, y: line.low }, { ...edge, y: line.high, fill: "tonexty", fillcolor: `${colour}29` });
       }
@@ -110,7 +117,7 @@
     }
     const lines = traces(chart, (number) => colour(number === null ? "grey" : `c${number}`));
     const grid = { gridcolor: rule, zerolinecolor: rule, linecolor: colour("dim") };
-    const title = chart.along || ["frames", "hours of wall-clock time", "hours of CPU time"][choices.x];
+    const title = chart.along || ["frames", `${unit()[0]} of wall-clock time`, `${unit()[0]} of CPU time`][choices.x];
     const [logx, logy] = ["x", "y"].map((name) => chart.log.includes(name) || (choices[`log${name}`] && !chart.ticks && !(name === "x" && chart.along)));
     layout.xaxis = { ...axis(title, logx, lines.flatMap((line) => line.x)), ...grid, showgrid: false, rangemode: "tozero" };
     layout.yaxis = { ...axis(chart.up, logy, lines.flatMap((line) => line.y), logy ? null : chart.limits), ...grid };
