@@ -98,9 +98,10 @@ def run(cfg: DictConfig) -> float:
     """Trains a new or resumed run and reports on it; returns its score, for sweeps."""
     plain, hooks = prepared(cfg), []
     if in_sweep():
+        from rlstack.sweeps.folder import SweepPlace
         from rlstack.sweeps.search import pruning
 
-        hooks = pruning(str(plain["resume"] or plain["run_dir"]))
+        hooks = [*pruning(str(plain["resume"] or plain["run_dir"])), SweepPlace()]
     with runs.begun(plain, hooks) as training:
         training.execute()
     return _trained(runs.place(training), plain).score

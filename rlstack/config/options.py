@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from rlstack.config.errors import ConfigError
+from rlstack.config.errors import ConfigError, did_you_mean
 from rlstack.config.schedules import ScheduleConfig
 from rlstack.config.typed import Interval, to_plain
 
@@ -81,7 +81,10 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         if self.sampler not in ("uniform", "prioritized") and ":" not in self.sampler:
-            raise ValueError(f"sampler {self.sampler!r} is not uniform, prioritized or package:Class")
+            guess = did_you_mean(self.sampler, ("uniform", "prioritized"))
+            raise ValueError(
+                f"sampler {self.sampler!r} is unknown, {guess}allowed: uniform, prioritized, package:Class"
+            )
 
 
 _ENCODERS = {
