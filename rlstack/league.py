@@ -339,8 +339,8 @@ def train(cfg: DictConfig) -> League | None:
     plain = to_plain(cfg)
     ours = build(LeagueTrainConfig, {key: plain.pop(key) for key in LeagueTrainConfig.__dataclass_fields__})
     if plain["resume"] is not None:
-        told = "'league train' finds the run to continue by itself; rlstack train resume=<run> resumes one"
-        raise ConfigError(f"resume: {told}")
+        advice = "'league train' finds the run to continue by itself; rlstack train resume=<run> resumes one"
+        raise ConfigError(f"resume: {advice}")
 
     from rlstack.play.candidates import PoolConfig
     from rlstack.play.league import League

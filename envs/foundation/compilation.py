@@ -182,5 +182,5 @@ def _failures() -> tuple[type[BaseException], ...]:
 def _reason(error: BaseException) -> str:
     """Returns the first informative line of an error, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith("backend=")]
-    return f"{type(error).__name__}: {(told or lines or [''])[0][:160]}"
+    reasons = [line for line in lines if not line.startswith("backend=")]
+    return f"{type(error).__name__}: {(reasons or lines or [''])[0][:160]}"

@@ -267,8 +267,8 @@ class PettingZoo(World):
         except Exception as error:  # a user's code may raise anything
             if agent is None:
                 raise raised(f"{self._id}: {call}", error) from error
-            told = f"{self._id}: {call}: agent {agent!r}: {error}{place_in_users_code(error)}"
-            raise EnvironmentFailed(" ".join(told.split())) from error
+            failure = f"{self._id}: {call}: agent {agent!r}: {error}{place_in_users_code(error)}"
+            raise EnvironmentFailed(" ".join(failure.split())) from error
 
     # -- arrays --------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from rlstack.config.options import (
     linear,
 )
 from rlstack.config.typed import Interval
-from rlstack.losses.aciqn import ACIQNLoss
+from rlstack.losses.quantile import ACIQNLoss
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
 from .base import Target, check_critic_inputs

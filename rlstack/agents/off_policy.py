@@ -523,12 +523,12 @@ class ValueBased(Choosing, OffPolicy):
         return self.loss.critic_loss
 
     @property
-    def corrects(self) -> bool:
+    def uses_retrace(self) -> bool:
         """Whether Retrace corrects n-step returns for the acting policy; the replay buffer then holds all n steps."""
         return self.config.correction == "retrace"
 
     def make_n_step(self, carry: bool = True) -> NStep:
-        kind = NStepWindows if self.corrects else NStep
+        kind = NStepWindows if self.uses_retrace else NStep
         return kind(self.config.n_step, self.config.gamma, carry)
 
     def corrected(self, batch: TensorDictBase) -> TensorDictBase:
@@ -540,7 +540,7 @@ class ValueBased(Choosing, OffPolicy):
         return greedy_returns(batch, follows, self.config.gamma)
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        if self.corrects:
+        if self.uses_retrace:
             with torch.no_grad():
                 batch = self.corrected(batch)
         loss, norm, info = self.optimizer.minimize(self.objective, batch)

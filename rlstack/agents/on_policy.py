@@ -178,10 +178,10 @@ class FromRollouts(Agent):
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         self.set_frames(frames)
         sequences = self.with_critic_inputs(sequences)
-        study = self.recorded(self._study, "learning from a batch") if self.learns_in_one else self._study
-        return study(sequences)
+        learn = self._learn_from
+        return (self.recorded(learn, "learning from a batch") if self.learns_in_one else learn)(sequences)
 
-    def _study(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
+    def _learn_from(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         metrics = self.update(self.rollout(sequences)) if self.can_learn(sequences) else {}
         if self.curiosity is not None:
             seen = self._kept(sequences.get(("next", "observation")), sequences)

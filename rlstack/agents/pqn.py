@@ -17,7 +17,7 @@ from torch import Tensor
 from rlstack.config.options import Count, Fraction, LearningRate, Positive, Probability, layers, linear
 from rlstack.config.typed import Interval
 from rlstack.envs.foundation.tensors import shuffled
-from rlstack.losses.pqn import PQNLoss
+from rlstack.losses.dqn import PQNLoss
 from rlstack.networks.values import StateNetwork
 
 from .base import AgentConfig, Choosing, Policy, critic_metrics, exploring

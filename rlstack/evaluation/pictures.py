@@ -125,8 +125,8 @@ class LiveEpisode:
     def caption(self) -> str:
         """Returns the line below a picture, such as ``episode 1, step 20: return 3.5, success 0``."""
         values = self._statistics.values
-        told = ", ".join(f"{name} {float(values[name]):.4g}" for name in _SHOWN if name in values)
-        return f"episode {self.number}, step {self.steps}" + (f": {told}" if told else "")
+        scores = ", ".join(f"{name} {float(values[name]):.4g}" for name in _SHOWN if name in values)
+        return f"episode {self.number}, step {self.steps}" + (f": {scores}" if scores else "")
 
 
 class RecordedAnimation:

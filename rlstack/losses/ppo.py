@@ -166,9 +166,9 @@ class PolicyGradientLoss(Loss):
         """
         log_prob: Tensor = distribution.log_prob(required(tensordict, self.tensor_keys.action))
         if log_prob.shape != tensordict.batch_size:
-            told = f"log probabilities have the shape {[*log_prob.shape]}, the batch {[*tensordict.batch_size]}"
+            shapes = f"log probabilities have the shape {[*log_prob.shape]}, the batch {[*tensordict.batch_size]}"
             hint = "store a choice without a last dimension, and wrap a distribution of vectors in Independent(., 1)"
-            raise ValueError(f"{told}: {hint}")
+            raise ValueError(f"{shapes}: {hint}")
         return log_prob
 
     def advantage(self, tensordict: TensorDictBase) -> Tensor:

@@ -82,8 +82,8 @@ class GameRunner:
         """
         wanted = name or (source.name if isinstance(source, Player) else name_of(source))
         if not isinstance(source, Player) and wanted in self.reserved and wanted != read_source(source)[0]:
-            told = f"{wanted!r} is a player of the world itself, so no other can have this name"
-            raise ConfigError(f"players: {told}; name {source!r} otherwise, as {{<name>: {source}}}")
+            fault = f"{wanted!r} is a player of the world itself, so no other can have this name"
+            raise ConfigError(f"players: {fault}; name {source!r} otherwise, as {{<name>: {source}}}")
         player = source if isinstance(source, Player) else make_player(source, self.sample, name)
         player.name = free_name(wanted, self.players)
         self.players[player.name] = player

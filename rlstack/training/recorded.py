@@ -257,7 +257,18 @@ def _checked(arrays: Arrays, interface: Interface, transitions: bool) -> TensorD
     lengths = sorted({len(value) for value in data.values()})
     if len(lengths) > 1:
         raise ConfigError(f"arrays of different lengths: {', '.join(map(str, lengths))}")
-    _check_actions(data["action"], interface)
+    action = data["action"]
+    if not len(action):
+        raise ConfigError("there is nothing in it")
+    if interface.choices is None:
+        check_bounds(action, interface.action, "action")
+    else:
+        parts = action.reshape(len(action), -1)
+        wrong = ((parts < 0) | (parts >= parts.new_tensor(interface.choices))).any(1)
+        if bool(wrong.any()):
+            row = int(wrong.nonzero()[0])
+            fault = f"action {action[row].tolist()} in row {row}"
+            raise ConfigError(f"{fault}, the world has {interface.describe_action()}")
     batch: TensorDict = TensorDict(data, [lengths[0]]).unflatten_keys("/")
     return batch.auto_batch_size_(1)
 
@@ -274,16 +285,3 @@ def _leaf(arrays: Arrays, name: str, shape: Sequence[int], dtype: torch.dtype) -
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ConfigError(f"{name} is not finite everywhere")
     return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
-
-
-def _check_actions(action: Tensor, interface: Interface) -> None:
-    if not len(action):
-        raise ConfigError("there is nothing in it")
-    if interface.choices is None:
-        check_bounds(action, interface.action, "action")
-        return
-    parts = action.reshape(len(action), -1)
-    wrong = (parts < 0) | (parts >= parts.new_tensor(interface.choices))
-    if bool(wrong.any()):
-        row = int(wrong.any(1).nonzero()[0])
-        raise ConfigError(f"action {action[row].tolist()} in row {row}, the world has {interface.describe_action()}")

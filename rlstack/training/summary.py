@@ -223,8 +223,8 @@ def environment_errors(env: Mapping[str, Any] | None) -> Iterator[None]:
     except SystemExit as error:
         named = [env[key] for key in ("id", "name") if env and env.get(key)]
         called = f"sys.exit({'' if error.code is None else repr(error.code)}) in {place_of(error)}"
-        told = f"env: {named[0] if named else 'an environment'} called {called}"
-        raise RunError(f"{told}; an environment may end its episodes, but not the program") from error
+        failure = f"env: {named[0] if named else 'an environment'} called {called}"
+        raise RunError(f"{failure}; an environment may end its episodes, but not the program") from error
 
 
 def _how_to_go_on(run: Path) -> str:

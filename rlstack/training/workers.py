@@ -119,9 +119,9 @@ def check_followed(agent: Agent, seen: TensorDictBase) -> None:
     held, sent = ({*map(id, weights.values(True, True))} for weights in (before, TensorDict.from_module(policy)))
     for tensor in read.tensors:
         if id(tensor) not in sent and (id(tensor) in held or isinstance(tensor, nn.Parameter)):
-            told = f"agent={agent.config.name} acts with a parameter {list(tensor.shape)} that they are not sent"
+            fault = f"agent={agent.config.name} acts with a parameter {list(tensor.shape)} that they are not sent"
             remedy = "give add_network every network that acts, not only a loss that holds it, or set collector=default"
-            raise ConfigError(f"collector.backend: workers would never follow the learner: {told}; {remedy}")
+            raise ConfigError(f"collector.backend: workers would never follow the learner: {fault}; {remedy}")
 
 
 class WorkerCollector(LeanCollector):

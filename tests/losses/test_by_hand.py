@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack.losses.ddpg import TD3Loss
-from rlstack.losses.pqn import PQNLoss
+from rlstack.losses.dqn import PQNLoss
 from rlstack.losses.retrace import RetraceLoss
 from rlstack.losses.sac import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import squashed

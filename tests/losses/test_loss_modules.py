@@ -18,14 +18,11 @@ from torchrl.modules import ProbabilisticActor, QValueActor, TanhNormal, ValueOp
 from torchrl.objectives import HardUpdate, SoftUpdate
 
 from rlstack import losses
-from rlstack.losses.aciqn import ACIQNLoss
 from rlstack.losses.base import Loss
-from rlstack.losses.c51 import C51Loss
 from rlstack.losses.ddpg import DDPGLoss, TD3Loss
-from rlstack.losses.dqn import DQNLoss
+from rlstack.losses.dqn import C51Loss, DQNLoss, PQNLoss
 from rlstack.losses.ppo import A2CLoss, PolicyGradientLoss, PPOLoss
-from rlstack.losses.pqn import PQNLoss
-from rlstack.losses.quantile import IQNLoss, QRDQNLoss, QuantileLoss, TQCLoss
+from rlstack.losses.quantile import ACIQNLoss, IQNLoss, QRDQNLoss, QuantileLoss, TQCLoss
 from rlstack.losses.retrace import RetraceLoss
 from rlstack.losses.rnd import RNDLoss
 from rlstack.losses.sac import DiscreteSACLoss, SACLoss

@@ -110,8 +110,8 @@ class CsvSink:
                 raise ValueError(f"its first column is not {FRAMES}")
             for row in rows:
                 if len(row) > len(header):
-                    told = f"the row of {int(row[0]):,} frames has {len(row)} cells for {len(header)} columns"
-                    raise ValueError(told)
+                    fault = f"the row of {int(row[0]):,} frames has {len(row)} cells for {len(header)} columns"
+                    raise ValueError(fault)
                 int(row[0])
                 for cell in filter(None, row):
                     float(cell)
