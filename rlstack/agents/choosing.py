@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -31,6 +32,12 @@ class Choosing(Agent):
         """Returns the values ``[N, n]`` of a normalised batch ``[N]``, used as logits in imitation."""
         values: Tensor = self.network(observation)
         return values
+
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        observation = self.normalized(sequences.get("observation"))
+        flat = observation.flatten(0, 1) if isinstance(observation, Tensor) else observation.reshape(-1)
+        action = self.interface.from_env(sequences.get("action")).reshape(-1, 1)
+        return self.values_as_logits(flat).gather(-1, action).view(sequences.batch_size)
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns the best (legal) choices for an observation ``[...]``."""

@@ -70,6 +70,7 @@ class Progress:
         self._curves = {name: RunningCurve() for name in _CURVES}
         self._evaluated = 0
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
+        self.warning: str | None = None  # what is plainly wrong with the learning, as a hook sees it
         self._shown_at, self._pending = -math.inf, False
         self._lock, self._closing = threading.RLock(), threading.Event()
         self._live: Live | None = None
@@ -188,6 +189,8 @@ class Progress:
         rows["elapsed"] = _duration(elapsed)
         if rate > 0:
             rows["left"] = _duration(max(self._total - self._frames, 0) / rate)
+        if self.warning is not None:
+            rows["warning"] = self.warning
         return {**rows, "now": self._now} if self._now else rows
 
     def _more_rows(self) -> dict[str, str]:
