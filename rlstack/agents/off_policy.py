@@ -474,6 +474,7 @@ class ActorCritic(OffPolicy):
         return {"loss/actor": loss, "grad/actor": norm, **{f"policy/{name}": value for name, value in info.items()}}
 
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        sequences = self.with_critic_inputs(sequences)
         observation = self.normalized(sequences.get("observation"))
         flat = observation.flatten(0, 1) if isinstance(observation, Tensor) else observation.reshape(-1)
         action = self.interface.from_env(sequences.get("action")).flatten(0, 1)

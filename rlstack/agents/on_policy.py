@@ -327,7 +327,8 @@ class OnPolicy(FromRollouts):
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
         if self.others is not None:  # what a central critic sees of others is gone after an update
             return None
-        value: Tensor = self.critic(self.normalized(sequences.get("observation")))
+        seen = self.with_critic_inputs(sequences).get("observation")
+        value: Tensor = self.critic(self.normalized(seen))
         return value[..., 0]
 
     def log_ratios(self, sequences: TensorDictBase) -> Tensor | None:

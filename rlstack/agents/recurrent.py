@@ -384,6 +384,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
         if self.others is not None:
             return None
+        sequences = self.with_critic_inputs(sequences)
         return self._values(self.normalized(sequences.get("observation")), sequences)[0][..., 0]
 
     def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlstack.losses.advantage import estimate
+from rlstack.losses.ppo import estimate
 
 from .evidence import Evidence, mean_error
 from .signs import AT_BOUND, act, undisturbed

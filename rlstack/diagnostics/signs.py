@@ -164,6 +164,7 @@ def act(agent: Agent, policy: Any, sequences: TensorDictBase) -> Any:
     """Returns a policy's actions, in the env's form, for a batch ``[B, T]``; None for a policy of another kind."""
     observation, mask = sequences.get("observation"), sequences.get("action_mask", None)
     if not isinstance(observation, Tensor):
+        observation = observation.exclude(*agent.interface.hidden)
         observation.batch_size = sequences.batch_size
     if hasattr(policy, "entries"):
         return policy.entries(observation, mask)["action"]
