@@ -25,7 +25,8 @@ from rlstack.envs.foundation.work import counted
 from rlstack.runs.checkpoint import CheckpointError, read_checkpoint
 from rlstack.runs.loading import LoadedRun, load
 from rlstack.runs.seeding import own_randomness, rng_untouched
-from rlstack.training.loggers import FRAMES, METRICS_FILE, read_metrics
+from rlstack.runs.worlds import build_world, size_key
+from rlstack.training.loggers import METRICS_FILE, read_metrics
 
 from .signs import Activity, act, dormant_units, effective_rank, undisturbed
 
@@ -33,6 +34,7 @@ WORLDS, CHUNK, MOST_STEPS, EPISODES = 16, 50, 2000, 48
 """Worlds of a fresh rollout, steps between two looks at the clock, most steps of a world, and episodes wanted."""
 SECONDS = 10.0
 """The time after which a fresh rollout ends."""
+_MOST_BYTES = 5e8  # of a fresh rollout
 _LOOKED_AT = 2048  # decisions that the networks are called on
 _LEVELS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 _DIMENSIONS, _BEFORE, _HELD = 6, 8, 2
@@ -206,26 +208,17 @@ def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECON
 
 def _rows(run: LoadedRun) -> list[dict[str, float]]:
     file = None if run.run_dir is None else run.run_dir / METRICS_FILE
-    if file is None or not file.is_file():
-        return []
-    return [row for row in read_metrics(file) if row.get(FRAMES, 0.0) <= run.frames or True]
+    return read_metrics(file) if file is not None and file.is_file() else []
 
 
 def _worlds(run: LoadedRun) -> EnvBase:
     """Returns a few worlds of the run's kind, in this process."""
-    held = {
-        key: value for key, value in run.config["env"].items() if key in ("num_worlds", "num_envs", "max_instances")
-    }
-    most = min([WORLDS, *(int(value) for value in held.values() if isinstance(value, int))])
-    alone = {"workers": 0} if isinstance(run.config["env"].get("workers"), int) else {}
-    options = {"num_worlds": most} if held else {}
-    return run.make_env(**{"seed": 1, **options, **alone}) if held else _fixed(run)
-
-
-def _fixed(run: LoadedRun) -> EnvBase:
-    from rlstack.runs.worlds import build_world
-
-    return build_world(run.config["env"], run.agent.device, 1)
+    config, fixed = run.config["env"], {}
+    if (size := size_key(config)) is not None:
+        most = min(WORLDS, config[size], config.get("max_instances") or WORLDS)
+        fixed = {size: most}
+    here = {key: value for key, value in (("workers", 0), ("compiled", False)) if key in config}
+    return build_world({**config, **fixed, **here}, run.agent.device, 1)
 
 
 class UniformPolicy(TensorDictModuleBase):
@@ -253,7 +246,7 @@ def play(env: EnvBase, policy: Any, group: str | None, seconds: float) -> Rollou
     while ended < EPISODES and len(parts) * CHUNK < MOST_STEPS:
         parts.append(flatten_agents(next(batches), group))
         ended += int(parts[-1].get(("next", "done")).sum())
-        if time.perf_counter() - began > seconds:
+        if time.perf_counter() - began > seconds or len(parts) * parts[-1].bytes() > _MOST_BYTES:
             break
     return Rollout(torch.cat(parts, 1))
 

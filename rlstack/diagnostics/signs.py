@@ -43,11 +43,15 @@ class LearningSigns(Hook):
         self._latest: TensorDictBase | None = None
         self._learned: Mapping[str, Any] = {}
         self._policy: Any = None
+        self._finding = ""
 
     @classmethod
     def of(cls, training: Training) -> LearningSigns | None:
         """Returns the hook of a run; None for a run on recorded data, whose batches are not those of the policy."""
         return cls() if training.config.data is None else None
+
+    def on_start(self, training: Training) -> None:
+        training.progress.rows["finding"] = lambda: self._finding
 
     def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
         self._latest, self._learned = sequences, {}
@@ -66,7 +70,7 @@ class LearningSigns(Hook):
         numbers = torch.stack([value.double() for value in found.values()]).tolist()  # one wait for a GPU
         row = {name: number for name, number in zip(found, numbers) if math.isfinite(number)}
         learned = {name: float(value) for name, value in self._learned.items()}
-        training.progress.warning = one_line({**learned, **row})
+        self._finding = one_line({**learned, **row}) or ""
         return row
 
     def on_iteration(self, training: Training) -> None:

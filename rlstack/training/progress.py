@@ -47,6 +47,10 @@ class Progress:
         interval: least number of seconds between two plain lines.
         clock: function that returns seconds, for tests.
         compiling: function that names what is being compiled at the moment; an empty string means nothing.
+
+    Attributes:
+        rows: further rows of the panel by name, which are asked for their text at each redraw; an empty text shows no
+            row.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         compiling: Callable[[], str] = str,
     ) -> None:
+        self.rows: dict[str, Callable[[], str]] = {}
         self._stream = sys.stdout if stream is None else stream
         encoding = (getattr(self._stream, "encoding", None) or "ascii").lower()
         self._unicode = encoding.replace("-", "").replace("_", "") == "utf8"
@@ -70,7 +75,6 @@ class Progress:
         self._curves = {name: RunningCurve() for name in _CURVES}
         self._evaluated = 0
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
-        self.warning: str | None = None  # what is plainly wrong with the learning, as a hook sees it
         self._shown_at, self._pending = -math.inf, False
         self._lock, self._closing = threading.RLock(), threading.Event()
         self._live: Live | None = None
@@ -189,8 +193,6 @@ class Progress:
         rows["elapsed"] = _duration(elapsed)
         if rate > 0:
             rows["left"] = _duration(max(self._total - self._frames, 0) / rate)
-        if self.warning is not None:
-            rows["warning"] = self.warning
         return {**rows, "now": self._now} if self._now else rows
 
     def _more_rows(self) -> dict[str, str]:
@@ -205,7 +207,7 @@ class Progress:
             rows["eval return"] = f"{metrics['eval/return']:.4g}, from the world's own rewards"
         if compiling := self._compiling():
             rows["compiling"] = compiling
-        return rows
+        return rows | {name: text for name, row in self.rows.items() if (text := row())}
 
     def _encodable(self, text: str) -> str:
         encoding = "utf-8" if self._unicode else "ascii"

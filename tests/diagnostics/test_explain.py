@@ -24,6 +24,7 @@ from rlstack.diagnostics.evidence import Evidence, UniformPolicy, discounted, gr
 from rlstack.diagnostics.signs import Activity, dormant_units, effective_rank, one_line, returns_within, signs
 from rlstack.diagnostics.trial import paired
 from rlstack.reporting import document
+from rlstack.training.hooks import Hook
 from tests.refusals import refused
 
 SMALL: dict[str, Any] = {"hidden": [16, 16]}
@@ -121,15 +122,28 @@ def test_every_algorithm_has_the_metrics_of_its_values(name: str) -> None:
     assert all(math.isfinite(float(value)) for value in found.values()), found
 
 
-def test_a_run_logs_them_and_the_display_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+class Watching(Hook):
+    """Remembers what the panel of a run says about the learning."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def on_iteration(self, training: Any) -> None:
+        self.told.append(training.progress.rows["finding"]())
+
+
+def test_a_run_logs_them_and_its_panel_says_what_is_plainly_wrong(tmp_path: Path) -> None:
+    watching = Watching()
     run = rlstack.train(
-        *("agent=dqn", "env=cartpole", "env.num_worlds=4", "total_frames=400", "log_every=100", "eval.episodes=1"),
-        *("agent.learning_starts=50", "logger=csv", "device=cpu", f"run_dir={tmp_path / 'run'}"),
-        *("agent=experiments.explain.spoiled:DeadDQN",),
+        *("agent=experiments.explain.spoiled:DeadDQN", "env=cartpole", "env.num_worlds=4", "total_frames=400"),
+        *("agent.learning_starts=50", "logger=csv", "device=cpu", "log_every=100", "eval.episodes=1"),
+        f"run_dir={tmp_path / 'run'}",
+        hooks=[watching],
+        quiet=True,
     )
     logged = [row for row in run.metrics if "network/dormant_units" in row]
     assert len(logged) >= 4 and all(row["network/dormant_units"] == 1 for row in logged)
-    assert "100% of the networks' units are dormant" in capsys.readouterr().out
+    assert watching.told[0] == "" and "100% of the networks' units are dormant" in watching.told[-1]
 
 
 def test_one_line_is_for_what_is_plainly_wrong() -> None:
