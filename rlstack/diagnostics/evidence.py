@@ -30,14 +30,14 @@ from rlstack.training.loggers import METRICS_FILE, read_metrics
 
 from .signs import Activity, act, dormant_units, effective_rank, undisturbed
 
-WORLDS, CHUNK, MOST_STEPS, EPISODES = 16, 50, 2000, 48
+WORLDS, CHUNK, MOST_STEPS, EPISODES = 16, 10, 2000, 48
 """Worlds of a fresh rollout, steps between two looks at the clock, most steps of a world, and episodes wanted."""
-SECONDS = 10.0
-"""The time after which a fresh rollout ends."""
+SECONDS = 8.0
+"""The time after which a fresh rollout ends, and trying out the levels of actions."""
 _MOST_BYTES = 5e8  # of a fresh rollout
 _LOOKED_AT = 2048  # decisions that the networks are called on
 _LEVELS = (-1.0, -0.5, 0.0, 0.5, 1.0)
-_DIMENSIONS, _BEFORE, _HELD = 6, 8, 2
+_DIMENSIONS, _BEFORE, _HELD = 6, 4, 2
 _REPLAY_BYTES = 4e9
 
 
@@ -190,18 +190,18 @@ def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECON
     run = load(path, allow=allow)
     rows = _rows(run)
     rollouts = {}
-    with rng_untouched():
+    interface = run.agent.interface
+    with rng_untouched(), closing(_worlds(run)) as env:
         for name in counted(("explored", "greedy", "random"), "playing", "policies"):
-            with closing(_worlds(run)) as env, own_randomness(0):
-                policy = UniformPolicy(run.agent) if name == "random" else run.agent.policy(name == "explored")
-                rollouts[name] = play(env, policy, run.agent.interface.group, seconds)
-    evidence = Evidence(run.config, rows, run.agent, run.frames, **rollouts)
+            policy = UniformPolicy(run.agent) if name == "random" else run.agent.policy(name == "explored")
+            with own_randomness(0):
+                env.set_seed(1)
+                rollouts[name] = play(env, policy, interface.group, seconds)
+        without = no_effect(env, interface, seconds) if interface.continuous else {}
+    evidence = Evidence(run.config, rows, run.agent, run.frames, **rollouts, no_effect=without)
     _look_at_networks(evidence)
     evidence.greedy_normalizes = greedy_normalizes(run.agent, evidence.explored.sequences)
     evidence.replay = _replay(run)
-    if run.agent.interface.continuous:
-        with rng_untouched(), closing(_worlds(run)) as env:
-            evidence.no_effect = no_effect(env, run.agent.interface)
     evidence.seconds = time.perf_counter() - began
     return evidence
 
@@ -242,12 +242,14 @@ class UniformPolicy(TensorDictModuleBase):
 def play(env: EnvBase, policy: Any, group: str | None, seconds: float) -> Rollout:
     """Lets a policy act from fresh episodes until enough have ended, or the time is over."""
     began, parts, ended = time.perf_counter(), [], 0
-    batches = iter(make_collector(env, policy, CHUNK))
+    collector = make_collector(env, policy, CHUNK)
+    batches = iter(collector)
     while ended < EPISODES and len(parts) * CHUNK < MOST_STEPS:
         parts.append(flatten_agents(next(batches), group))
         ended += int(parts[-1].get(("next", "done")).sum())
         if time.perf_counter() - began > seconds or len(parts) * parts[-1].bytes() > _MOST_BYTES:
             break
+    collector.shutdown(close_env=False)
     return Rollout(torch.cat(parts, 1))
 
 
@@ -324,14 +326,18 @@ def greedy_normalizes(agent: Agent, sequences: TensorDictBase) -> bool | None:
 # -- worlds and replay -----------------------------------------------------------------------------------------------
 
 
-def no_effect(env: EnvBase, interface: Interface) -> dict[int, tuple[float, float]]:
+def no_effect(env: EnvBase, interface: Interface, seconds: float = SECONDS) -> dict[int, tuple[float, float]]:
     """Returns the dimensions of a continuous action whose levels on one side of zero all have the same effect.
 
     All worlds are put into the same states over and over by the same seed and the same first actions; then one
     dimension is held at a level. Levels have the same effect if all observations and rewards are equal.
 
+    Args:
+        seconds: the time after which no further dimension is tried.
+
     Returns the first and the last of these levels by dimension; nothing for worlds that do not repeat themselves.
     """
+    began = time.perf_counter()
     size = interface.action.shape[-1]
     generator = torch.Generator().manual_seed(0)
     lead = interface.lead(interface.observed(env.reset()))
@@ -353,9 +359,13 @@ def no_effect(env: EnvBase, interface: Interface) -> dict[int, tuple[float, floa
                 seen += [leaf.double().flatten() for leaf in (*leaves, following.get("reward"))]
         return torch.cat(seen)
 
-    found = {}
+    found: dict[int, tuple[float, float]] = {}
+    took = 0.0  # by a dimension
     for dimension in range(min(size, _DIMENSIONS)):
+        if time.perf_counter() - began + took > seconds:
+            break
         outcomes = [outcome(dimension, level) for level in _LEVELS]
+        took = (time.perf_counter() - began) / (dimension + 1)
         if not torch.equal(outcomes[2], outcome(dimension, 0.0)):
             return {}
         same = [torch.equal(one, other) for one, other in pairwise(outcomes)]

@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -29,32 +29,53 @@ _FIRST = 0.1  # share of the time that the run that measures the speed may take
 
 
 def facts(evidence: Evidence) -> dict[str, Any]:
-    """Returns the main figures of the evidence."""
-    returns = {name: float(getattr(evidence, name).returns.mean()) for name in ("random", "explored", "greedy")}
-    values = mean_error(evidence) or {}
-    shares = {"dormant": max((share for share, _ in evidence.layers), default=None)}
-    return {
-        **{f"return_{name}": value for name, value in returns.items()},
-        "episodes": len(evidence.explored.episodes),
-        "better_than_random": evidence.learned,
-        "return_std": evidence.return_std,
-        "explained_variance": values.get("explained"),
-        "value_bias": values.get("bias"),
-        **shares,
-        "seconds": evidence.seconds,
-    }
+    """Returns the main figures of the evidence; what the agent lacks is left out."""
+    known: dict[str, Any] = {"better_than_random": evidence.learned, "seconds": evidence.seconds}
+    for name in ("random", "explored", "greedy"):
+        rollout = getattr(evidence, name)
+        known[f"return_{name}"] = float(rollout.returns.mean())
+        if episodes := rollout.episodes:
+            known[f"episodes_{name}"] = len(episodes)
+            known[f"rewarded_{name}"] = sum(episode.rewarded for episode in episodes) / len(episodes)
+            known[f"cut_{name}"] = sum(not episode.terminated for episode in episodes) / len(episodes)
+    known |= mean_error(evidence) or {}
+    if evidence.layers:
+        known["dormant"], known["saturated"] = (max(shares) for shares in zip(*evidence.layers))
+    if evidence.rank is not None:
+        known["rank"], known["features"] = evidence.rank
+    for name in ("policy/kl", "policy/clipped", "policy/entropy", "grad/all", "grad/critic", "grad/actor"):
+        if (value := evidence.late(name)) is not None:
+            known[name] = value
+    known |= {f"replay_{name}": value for name, value in (evidence.replay or {}).items()}
+    return known if evidence.return_std is None else {**known, "return_std": evidence.return_std}
+
+
+_LINES = (
+    ("mean return", "{return_random:.4g} at random, {return_explored:.4g} exploring, {return_greedy:.4g} greedy"),
+    ("episodes", "{episodes_explored}, {rewarded_explored:.0%} with a reward, {cut_explored:.0%} cut by a time limit"),
+    ("at random", "{episodes_random}, {rewarded_random:.0%} with a reward, {cut_random:.0%} cut by a time limit"),
+    ("returns", "a standard deviation of {return_std:.3g}, discounted"),
+    ("values", "explained variance {explained:.2f}, {bias:+.2f} standard deviations off"),
+    ("hidden units", "at most {dormant:.0%} of a layer dormant, {saturated:.0%} saturated"),
+    ("features", "an effective rank of {rank} of {features}"),
+    ("KL divergence", "{policy/kl:.3g} a batch"),
+    ("clipped", "{policy/clipped:.0%} of probability ratios"),
+    ("entropy", "{policy/entropy:.3g}"),
+    ("replay buffer", "{replay_size:,.0f}, {replay_terminated:.2%} terminal, {replay_rewarded:.0%} rewarded"),
+)
 
 
 def heading(evidence: Evidence) -> list[str]:
-    """Returns lines about the run and the fresh episodes."""
+    """Returns lines about the run, its fresh episodes and its networks."""
     agent, env = evidence.config["agent"], evidence.config["env"]
-    told = facts(evidence)
+    known = facts(evidence)
     better = "better than" if evidence.learned else "not clearly better than"
-    means = ", ".join(f"{told[f'return_{name}']:.4g} {name}" for name in ("random", "explored", "greedy"))
-    return [
-        f"{agent.get('name')} in {env.get('id') or env.get('name')}, {evidence.frames:,} frames",
-        f"fresh episodes ({told['seconds']:.0f} s): mean return {means}; the agent is {better} random actions",
-    ]
+    world = env.get("id") or env.get("name")
+    lines = [f"{agent.get('name')} in {world}, {evidence.frames:,} frames: {better} random actions"]
+    for name, text in _LINES:
+        with suppress(KeyError):  # what is not known has no line
+            lines.append(f"  {name:<14}{text.format_map(known)}")
+    return lines
 
 
 @dataclass(frozen=True)
