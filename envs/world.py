@@ -127,7 +127,7 @@ class WorldHooks:
     """Statistic that decides between evaluations with equal success; more is better. Used for ``best.pt``."""
     observing: ClassVar[tuple[str, ...]] = ()
     """Functions (``package.module:function`` or ``...:Class.method``) that compute observations.
-    ``rlstack diagnose`` measures their share of a step."""
+    ``rlstack explain speed`` measures their share of a step."""
 
     @staticmethod
     def evaluation_set(per_level: int, seed: int) -> tuple[Sequence[Any], Sequence[str]] | None:

@@ -20,6 +20,7 @@ from experiments.arena import learning as arena
 from experiments.benchmarks import data_parallel, equal_ppo, instruction_sets, peers, recurrent, soak, speed, workers
 from experiments.corrections import curves as corrections
 from experiments.echelon import memory
+from experiments.explain import study as explain
 from experiments.gpu import results as gpu
 from experiments.marinenav import algorithms, benchmark, offline, options, quality
 from experiments.recorded import curves as recorded
@@ -69,6 +70,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "workers": lambda: workers.table(_read("benchmarks/results/workers")),
     "soak": lambda: soak.table(_read("benchmarks/results/soak")),
     "gpu": lambda: gpu.markdown(HERE / "gpu"),
+    "explain": lambda: explain.table(_read("explain/study")),
     "recurrent": lambda: recurrent.table(_read("benchmarks/results/recurrent"), inputs=64),
 }
 

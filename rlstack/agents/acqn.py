@@ -195,6 +195,12 @@ class ACQN(ActorCritic):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
+    def predicted_values(self, observation: Any, action: Tensor) -> Tensor:
+        n = self.config.num_quantiles
+        tau = (torch.arange(n, dtype=action.dtype, device=action.device) + 0.5) / n
+        values: Tensor = self.critic(observation, action, tau.expand(1, n))
+        return values.mean(-1)
+
     def move_targets(self) -> None:
         for target in self._followers:
             target.update()

@@ -559,6 +559,21 @@ class Agent(ABC):
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one update on this data alone, outside the run's schedule, as self-checks do."""
 
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        """Returns the discounted return ``[B, T]`` that the agent predicts for each decision, in the reward's scale.
+
+        None, the default, if it predicts none. Diagnostics compare it with what followed. Where rewards are normalised,
+        it predicts the normalised ones.
+        """
+        return None
+
+    def log_ratios(self, sequences: TensorDictBase) -> Tensor | None:
+        """Returns the log probability ratio ``[B, T]`` of the present policy to the one that took the actions.
+
+        None, the default, if the probability of the actions is not known.
+        """
+        return None
+
     def imitation_batch(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
         """Returns the arguments of :meth:`imitation_loss` for a batch of decisions to imitate."""
         return self.normalized(batch.get("observation")), batch.get("action"), batch.get(MASK, None)
@@ -790,6 +805,12 @@ class Choosing(Agent):
         """Returns the values ``[N, n]`` of a normalised batch ``[N]``, used as logits in imitation."""
         values: Tensor = self.network(observation)
         return values
+
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        observation = self.normalized(sequences.get("observation"))
+        flat = observation.flatten(0, 1) if isinstance(observation, Tensor) else observation.reshape(-1)
+        action = self.interface.from_env(sequences.get("action")).reshape(-1, 1)
+        return self.values_as_logits(flat).gather(-1, action).view(sequences.batch_size)
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns the best (legal) choices for an observation ``[...]``."""

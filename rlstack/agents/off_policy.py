@@ -487,6 +487,22 @@ class ActorCritic(OffPolicy):
         loss, norm, info = self.actor_optimizer.minimize(self.actor_objective, batch)
         return {"loss/actor": loss, "grad/actor": norm, **{f"policy/{name}": value for name, value in info.items()}}
 
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        sequences = self.with_critic_inputs(sequences)
+        observation = self.normalized(sequences.get("observation"))
+        flat = observation.flatten(0, 1) if isinstance(observation, Tensor) else observation.reshape(-1)
+        action = self.interface.from_env(sequences.get("action")).flatten(0, 1)
+        return self.predicted_values(flat, action).view(sequences.batch_size)
+
+    def predicted_values(self, observation: Any, action: Tensor) -> Tensor:
+        """Returns the mean value ``[N]`` of the critics for normalised observations and actions in the agent's form."""
+        critics = [self.networks[name] for name in self.CRITICS]
+        if self.interface.choices:
+            values = [critic(observation).gather(-1, action.view(-1, 1))[:, 0] for critic in critics]
+        else:
+            values = [critic(observation, action).mean(-1) for critic in critics]
+        return torch.stack(values).mean(0)
+
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Mean squared difference of the actions."""
         return mse_loss(self.actor(observation), action)

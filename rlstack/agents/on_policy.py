@@ -324,6 +324,24 @@ class OnPolicy(FromRollouts):
         extras = () if explore is False else ("log_prob", *(("raw_action",) if self.numbers else ()))
         return Policy(self.interface, act, extras, self, explore)
 
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        if self.others is not None:  # what a central critic sees of others is gone after an update
+            return None
+        seen = self.with_critic_inputs(sequences).get("observation")
+        value: Tensor = self.critic(self.normalized(seen))
+        return value[..., 0]
+
+    def log_ratios(self, sequences: TensorDictBase) -> Tensor | None:
+        if self.others is not None or "log_prob" not in sequences.keys():  # noqa: SIM118
+            return None
+        taken = sequences.get("raw_action", None)
+        action = self.interface.from_env(sequences.get("action")) if taken is None else taken
+        entries = {"observation": self.normalized(sequences.get("observation")), "action": action}
+        if (mask := sequences.get("action_mask", None)) is not None:
+            entries["action_mask"] = mask
+        batch = TensorDict(entries, sequences.batch_size)
+        return self._log_prob(batch, sequences) - sequences.get("log_prob")
+
     # -- data ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()

@@ -397,6 +397,12 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         value = self.others.values(here)
         return value, self._next_values(value, sequences, lambda index: then[index])
 
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        if self.others is not None:
+            return None
+        sequences = self.with_critic_inputs(sequences)
+        return self._values(self.normalized(sequences.get("observation")), sequences)[0][..., 0]
+
     def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:
         rows, time = sequences.batch_size
         pieces = self._cut(batch, sequences)
@@ -520,6 +526,9 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         over, memory = sequences.get(("next", "done"))[:, -1], torch.cat([last for _, last in followed], -1)
         windows.following = memory * (~over).to(memory.dtype)
         return sequences.copy().set(MEMORY, torch.cat([torch.stack(before, 1) for before, _ in followed], -1))
+
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        return None  # the values depend on recurrent states of whole episodes
 
     def _transitions(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns the windows as they are."""

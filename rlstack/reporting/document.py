@@ -20,7 +20,7 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean, writing
 from rlstack.envs.foundation.files import replacing
 
-from . import curves, provenance
+from . import curves, explanations, provenance
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, number, shorter
 from .charts import page_data
 from .differences import GroupComparison, RunGroup, grouped
@@ -98,6 +98,7 @@ def report(
         shown, missing = films(_filmed(groups, comparison.metric), films_mb, folder, films_from)
         blocks: list[Block] = [Films(shown)] if shown else []
         sections = [results(comparison), Section("Episodes", blocks + ([Paragraphs(missing)] if missing else []))]
+        sections.append(explanations.section(runs))
         sections += curves.sections(comparison)
     sections += leagues(league_folders, notes)
     if runs:

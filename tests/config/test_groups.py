@@ -63,7 +63,7 @@ def test_the_yaml_of_a_world_has_every_option_of_its_constructor(name: str) -> N
 def test_a_command_knows_its_groups() -> None:
     choices = {"agent": "acqn", "env": "marinenav", "collector": "default", "logger": "tensorboard"}
     assert groups.default_choices("train") == {**choices, "curriculum": None, "experiment": None}
-    assert groups.default_choices("diagnose") == {}
+    assert groups.default_choices("explain") == {}
 
 
 def test_unknown_option_lists_what_exists(conf: Path) -> None:

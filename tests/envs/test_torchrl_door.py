@@ -255,7 +255,7 @@ def test_every_command_takes_it(rlstack_command: Callable[..., Ended]) -> None:
     assert re.search(r"all +2 +4\.0+ +4\.0", evaluate.out), evaluate.out + evaluate.err
     watch = rlstack_command("watch", "checkpoint=a", allow, "show=numbers", "episodes=1", "device=cpu")
     assert watch.status == 0 and "step 4: return 4, length 4" in watch.out
-    diagnose = rlstack_command("diagnose", *env, "test=env", "seconds=0.01", "clock=cpu", "plots=false")
+    diagnose = rlstack_command("explain", "speed", *env, "test=env", "seconds=0.01", "clock=cpu", "plots=false")
     assert diagnose.status == 0 and "8 worlds" in diagnose.out, diagnose.err
 
 

@@ -1,4 +1,4 @@
-"""``rlstack diagnose`` on tiny worlds: measurements, output, files and errors."""
+"""``rlstack explain speed`` on tiny worlds: measurements, output, files and errors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import rlstack.training.loop
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.allowed import granting
 from rlstack.data.flatten import flatten_agents
-from rlstack.diagnose import DiagnoseConfig, prepare, run
 from rlstack.diagnostics.measuring import DeviceClock, MeasuredTraining
+from rlstack.explain import SpeedConfig, prepare, speed
 from rlstack.training.loggers import MetricLogger
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
@@ -41,9 +41,9 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def diagnose(*overrides: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("diagnose", [*QUICK, *overrides])
+        cfg = compose("explain_speed", [*QUICK, *overrides])
     with granting(to_plain(cfg)):
-        run(cfg)
+        speed(cfg)
 
 
 def result(folder: Path) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def test_a_loss_of_torchrl_is_measured(tmp_path: Path) -> None:
 def prepared(*overrides: str) -> MeasuredTraining:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = to_plain(compose("train", ["agent=ppo", "device=cpu", *overrides]))
-    return prepare(DiagnoseConfig("env", 0.02, "cpu", None, None, False), plain)
+    return prepare(SpeedConfig("env", 0.02, "cpu", None, None, False), plain)
 
 
 def test_processes_that_a_world_does_not_start_are_no_hindrance() -> None:
