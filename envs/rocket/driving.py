@@ -12,16 +12,18 @@ from . import rules
 from .field import WheelGround
 from .rules import DT
 from .state import Cars
-from .vectors import along, constant, cross, dot, pieces, to_local, to_world, unit
+from .vectors import along, constant, cross, dot, length, pieces, to_local, to_world, unit, without
 
 _SPEED_CURVES = pieces(rules.ENGINE_CURVE, rules.STEERING_CURVE, rules.SLIDING_CURVE)
 _AIR_TORQUE = tuple(rules.AIR_SCALE * sign * torque for sign, torque in zip((-1, -1, 1), rules.AIR_TORQUE))
 _AIR_DAMPING = tuple(rules.AIR_SCALE * damping for damping in rules.AIR_DAMPING)
 _STICK_DAMPING = (0.0, *[-damping for damping in _AIR_DAMPING[1:]])
+_FLIP_PHASES = (rules.FLIP_DAMPING_FROM, rules.FLIP_DAMPING_ALWAYS, rules.FLIP_TICKS)
 _LEANING = (rules.AUTO_ROLL_TORQUE, -rules.AUTO_ROLL_TORQUE)
 _UPRIGHT = (-rules.AUTO_ROLL_TORQUE, rules.AUTO_ROLL_TORQUE)
 _SLOPE_CURVE = pieces(rules.SLOPE_GRIP_CURVE)
 _WHEELS = (*rules.WHEEL_X, *rules.WHEEL_Y, *[rules.WHEEL_Z] * 4)
+_LEVEL = (*_WHEELS[:8], *[0.0] * 4)
 _LENGTHS = tuple(rest + radius for rest, radius in zip(rules.SUSPENSION_REST, rules.WHEEL_RADIUS))
 _RAYS = tuple(length + rules.SUSPENSION_TRAVEL - rules.SUSPENSION_SHORTER for length in _LENGTHS)
 _SPRINGS = tuple(force / rules.CAR_MASS for force in rules.SUSPENSION_FORCE)
@@ -66,7 +68,8 @@ class Impulse(NamedTuple):
 
     push: Tensor  # [3, ...] change of velocity
     turn: Tensor  # [3, ...] change of spin
-    contact: Tensor  # [4, ...] flag
+    touches: Tensor  # [4, ...] bool
+    contact: Tensor  # [4, ...] the same as a flag
     standing: Tensor  # [...] wheels in contact
     side_slip: Tensor  # [4, ...] velocity at the hard points, along the axles
     long_slip: Tensor  # [4, ...] and across them
@@ -80,9 +83,10 @@ def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> 
     """
     like = cars.boost
     wheel = constant(_WHEELS, like).unflatten(0, (3, 4))
-    contact = (ground.distance <= constant(_RAYS, like)).to(like.dtype)
+    touches = ground.distance <= constant(_RAYS, like)
+    contact = touches.to(like.dtype)
     foot = wheel[2] - ground.distance.clamp_max(60.0)
-    level = wheel * constant((1.0, 1.0, 0.0), wheel[0])
+    level = constant(_LEVEL, like).unflatten(0, (3, 4))
     feet = torch.cat((wheel[:2].expand(-1, *foot.shape), foot[None]))
     velocity, spin = velocity[:, None], spin[:, None]
     moving, hard = velocity + cross(spin, feet), velocity + cross(spin, wheel)  # at the feet, at the hard points
@@ -106,7 +110,7 @@ def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> 
     turns = cross(torch.stack((level.expand_as(feet), level.expand_as(feet), feet), 1), pushes)
     # One dimension after the other: compiled code unrolls only short sums.
     turn_rate = turns.sum(1).sum(1) / constant(_GYRATION, like)
-    return Impulse(pushes.sum(1).sum(1), turn_rate, contact, contact.sum(0), *slips.unbind(0))
+    return Impulse(pushes.sum(1).sum(1), turn_rate, touches, contact, contact.sum(0), *slips.unbind(0))
 
 
 def _load(cars: Cars, ground: WheelGround, approach: Tensor, weight: Tensor) -> Tensor:
@@ -133,7 +137,7 @@ def _load(cars: Cars, ground: WheelGround, approach: Tensor, weight: Tensor) -> 
 def _resistance(direction: Tensor, point: Tensor) -> Tensor:
     """Returns the inverse mass for an impulse in a direction at a point, relative to the car's."""
     lever = cross(point, direction)
-    return dot(lever * lever, 1 / constant(_GYRATION, lever[0])) + 1
+    return dot(lever * lever, constant([1 / value for value in _GYRATION], lever[0])) + 1
 
 
 def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, facts: Facts) -> dict[str, Tensor]:
@@ -147,7 +151,7 @@ def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, fa
     def number(value: float) -> Tensor:
         return constant((value,), like[0])
 
-    sliding = control.handbrake > 0
+    sliding = facts.flags.sliding
     change = torch.where(sliding, number(rules.HANDBRAKE_RISE * DT), number(-rules.HANDBRAKE_FALL * DT))
     handbrake = (cars.handbrake + change).clamp(0.0, 1.0)
     pressed = throttle.abs() > rules.DEAD_ZONE
@@ -155,15 +159,15 @@ def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, fa
     coasting = torch.where(facts.moving, number(rules.COASTING), number(1.0))
     brake = torch.where(pressed, against, coasting) * rules.BRAKE
     pull, turn, sliding_turn = along(_SPEED_CURVES, fast)
-    engine = throttle * pull * torch.where(wheels.standing < 3, number(0.25 * rules.ENGINE), number(rules.ENGINE))
+    engine = throttle * pull * torch.where(facts.flags.grounded, number(rules.ENGINE), number(0.25 * rules.ENGINE))
     side_grip, long_grip = _grip(wheels, handbrake, facts.driven, slope)
     return {
-        "engine": engine * (sliding | (pressed & ~against)),
-        "brake": brake * ~sliding,
+        "engine": engine * (sliding | without(pressed, against)),
+        "brake": brake.masked_fill(sliding, 0.0),
         "steering": torch.lerp(turn, sliding_turn, handbrake) * control.steer,
         "handbrake": handbrake,
-        "side_grip": torch.where(wheels.contact > 0, side_grip, cars.side_grip),
-        "long_grip": torch.where(wheels.contact > 0, long_grip, cars.long_grip),
+        "side_grip": torch.where(wheels.touches, side_grip, cars.side_grip),
+        "long_grip": torch.where(wheels.touches, long_grip, cars.long_grip),
         "wheels": wheels.contact,
     }
 
@@ -175,11 +179,6 @@ def _grip(wheels: Impulse, handbrake: Tensor, driven: Tensor, slope: Tensor) -> 
     long_grip = 1 - handbrake * torch.rsub(share, 0.5, alpha=0.4)
     sticks = torch.where(driven, constant((1.0,), handbrake), along(_SLOPE_CURVE, slope)[0])
     return side_grip * sticks, long_grip * sticks
-
-
-def real_throttle(cars: Cars, control: Control) -> Tensor:
-    """Returns the throttle, which is full while boosting."""
-    return torch.where((control.boost > 0) & (cars.boost > 0), constant((1.0,), cars.boost[0]), control.throttle)
 
 
 class Thrust(NamedTuple):
@@ -200,7 +199,9 @@ class Facts(NamedTuple):
     """Quantities of wheels and motion that maneuvers depend on."""
 
     speed: Tensor  # [...] forward
-    wheels: Tensor  # [...] in contact
+    flags: Flags
+    some_wheels: Tensor  # [...] bool: one or more are in contact
+    all_wheels: Tensor  # [...] bool
     throttle: Tensor  # [...] full while boosting
     up: Tensor  # [3, ...] mean normal under the wheels, or of the last contact of the body
     spin: Tensor  # [3, ...] in the car's axes
@@ -209,10 +210,11 @@ class Facts(NamedTuple):
 
 
 class Flags(NamedTuple):
-    """Flags of cars and controls, ``[...]`` bool."""
+    """Flags of cars and controls before a tick, ``[...]`` bool. Names with ``late`` and ``past`` are of ticks."""
 
     jump: Tensor
     boost: Tensor
+    sliding: Tensor  # with the handbrake
     held: Tensor
     jumping: Tensor
     jumped: Tensor
@@ -223,52 +225,69 @@ class Flags(NamedTuple):
     auto_flip: Tensor
     boosting: Tensor
     tank: Tensor
+    past_shortest: Tensor  # boost
+    past_early: Tensor  # of a jump
+    past_reset: Tensor
+    past_longest: Tensor
+    past_flip: Tensor
+    past_lock: Tensor  # of the pitch after a flip
+    level: Tensor  # touching the floor, or something as flat
     grounded: Tensor
     pressed: Tensor  # jump has just been
 
 
-def _flags(cars: Cars, control: Control, facts: Facts) -> Flags:
+_LIMITS = (
+    *[0.0] * 13,
+    *(rules.BOOST_SHORTEST - 0.5, rules.JUMP_EARLY - 0.5, rules.JUMP_RESET - 0.5, rules.JUMP_LONGEST - 0.5),
+    *(rules.FLIP_TICKS - 0.5, rules.FLIP_TICKS + rules.FLIP_LOCK - 0.5, rules.AUTO_FLIP_SLOPE, 2.5),
+)
+"""Values above which all of :class:`Flags` but the last are set; ticks are whole numbers."""
+
+
+def _flags(cars: Cars, control: Control, standing: Tensor) -> Flags:
     own = (cars.held, cars.jumping, cars.jumped, cars.double_jumped, cars.flipped, cars.flipping, cars.touching)
-    numbers = (control.jump, control.boost, *own, cars.auto_flip, cars.boosting, cars.boost)
-    known = [number > 0 for number in numbers]
-    return Flags(*known, facts.wheels >= 3, known[0] & ~known[2])  # type: ignore[call-arg]
+    tanks = (cars.auto_flip, cars.boosting, cars.boost, cars.boosting)
+    ticks = (*[cars.jump_ticks] * 3, *[cars.flip_ticks] * 2)
+    numbers = (control.jump, control.boost, control.handbrake, *own, *tanks, *ticks, cars.touch_normal[2], standing)
+    known = torch.stack(numbers) > constant(_LIMITS, standing)
+    return Flags(*known.unbind(0), without(known[0], known[3]))  # type: ignore[call-arg]
 
 
 def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tensor], Thrust]:
     """Applies jumps, flips, air control, auto-flip, auto-roll and boost in order; also returns changes of ``cars``."""
     like = cars.boost
     forward, _, up = cars.rotation.unbind(0)
-    flags = _flags(cars, control, facts)
-
-    flipping = flags.flipping & ~flags.grounded & (cars.flip_ticks < rules.FLIP_TICKS)
+    flags = facts.flags
+    flipping = without(without(flags.flipping, flags.grounded), flags.past_flip)
     torque = _in_the_air(cars, control, facts, flags, flipping)
     jumping, jumped, jump_ticks, jump_start, jump_force = _jump(cars, flags)
     auto_start, auto_ticks, auto_side = _auto_flip(cars, flags)
     turning = auto_ticks > 1
-    can = flags.pressed & ~turning & ~flags.grounded
-    leaps, flip, kick, numbers = _second_press(cars, control, facts, flags, can, flipping, jumped & ~jumping)
+    can = without(without(flags.pressed, turning), flags.grounded)
+    leaps, flip, kick, numbers = _second_press(cars, control, facts, flags, can, flipping, without(jumped, jumping))
 
     speed = (jump_start | leaps) * constant((rules.JUMP_SPEED,), like[0])
     kick = torch.addcmul(kick, up, speed.add(auto_start, alpha=-rules.AUTO_FLIP_SPEED))
     flipped, flipping, flip_ticks = flip
     falls = cars.velocity[2] + kick[2]
-    falling = (falls < 0) | (flip_ticks < rules.FLIP_DAMPING_ALWAYS)
-    slowed = flipping & (flip_ticks < rules.FLIP_TICKS) & (flip_ticks >= rules.FLIP_DAMPING_FROM) & falling
-    upright = constant((0.0, 0.0, 1.0), like)
-    kick = torch.addcmul(kick, upright, falls * slowed * (rules.FLIP_DAMPING - 1))
+    damped, later, over = (flip_ticks >= constant(_FLIP_PHASES, like)).unbind(0)
+    slowed = without(flipping & damped, over) & ((falls < 0) >= later)  # early in a flip, or while it falls
+    kick = torch.addcmul(kick, constant((0.0, 0.0, rules.FLIP_DAMPING - 1), like), falls * slowed)
     twist = forward * (auto_side * turning * (rules.AUTO_FLIP_SPIN * DT))
 
     acts, roll_torque = _auto_roll(cars, facts, flags)
     boost, boosting, boosted = _boost(cars, flags)
     # Gravity, and what presses a car to the surface under its wheels or under its body.
     grip = 0.5 + (facts.driven | facts.moving) * (1 - facts.up[2].abs())
-    press = (grip * (facts.wheels > 0) * -rules.GRAVITY).add(acts, alpha=-rules.AUTO_ROLL_FORCE)
-    force = up * jump_force + forward * (control.throttle * ~flags.grounded * rules.AIR_THROTTLE + boosted)
-    force = torch.addcmul(force, facts.up, press) - upright * rules.GRAVITY
-    told = (flags.jump, jumping, jumped, (flags.double_jumped | leaps) & ~flags.grounded, flipped, flipping)
+    press = (grip * facts.some_wheels * -rules.GRAVITY).add(acts, alpha=-rules.AUTO_ROLL_FORCE)
+    thrust = boosted.add(control.throttle.masked_fill(flags.grounded, 0.0), alpha=rules.AIR_THROTTLE)
+    force = torch.addcmul(torch.addcmul(up * jump_force, forward, thrust), facts.up, press)
+    force = force - constant((0.0, 0.0, rules.GRAVITY), like)
+    double_jumped = without(flags.double_jumped | leaps, flags.grounded)
+    told = torch.stack((flags.jump, jumping, jumped, double_jumped, flipped, flipping)).to(like.dtype)
     names = ("held", "jumping", "jumped", "double_jumped", "flipped", "flipping")
     changes = {
-        **{name: value.to(like.dtype) for name, value in zip(names, told)},
+        **dict(zip(names, told.unbind(0))),
         **{"jump_ticks": jump_ticks, "flip_ticks": flip_ticks, **numbers, "boost": boost, "boosting": boosting},
         "auto_flip": (auto_ticks - 1).clamp_min(0.0),
         "auto_side": auto_side,
@@ -281,27 +300,27 @@ def _in_the_air(cars: Cars, control: Control, facts: Facts, flags: Flags, flippi
     like = control.pitch
     # A stick held against the flip's pitch cancels it.
     cancels = cars.flip_axis[1] * control.pitch > 0
-    share = torch.rsub(constant((0.0, 1.0), like) * (cancels * control.pitch.abs()), 1)
+    share = torch.addcmul(constant((1.0, 1.0), like), constant((0.0, -1.0), like), control.pitch.abs() * cancels)
     flip = cars.flip_axis * share * constant((rules.FLIP_ROLL, rules.FLIP_PITCH), like) * flipping
     stalled = (cars.flip_axis == 0).all(0)
-    free = (~flipping | stalled | cancels) & (facts.wheels == 0) & ~flags.auto_flip
-    locked = flipping | (flags.flipped & (cars.flip_ticks < rules.FLIP_TICKS + rules.FLIP_LOCK))
-    sticks = torch.stack((control.roll, control.pitch * ~locked, control.yaw))
+    free = without(without((stalled | cancels) >= flipping, facts.some_wheels), flags.auto_flip)
+    locked = flipping | without(flags.flipped, flags.past_lock)
+    sticks = torch.stack((control.roll, control.pitch.masked_fill(locked, 0.0), control.yaw))
     damping = facts.spin * torch.addcmul(constant(_AIR_DAMPING, like), constant(_STICK_DAMPING, like), sticks.abs())
     local = (sticks * constant(_AIR_TORQUE, like) - damping) * free
-    local = torch.cat((local[:2] + flip, local[2:])) * ~flags.grounded
+    local = torch.cat((local[:2] + flip, local[2:])).masked_fill(flags.grounded, 0.0)
     return to_world(cars.rotation, local)
 
 
 def _jump(cars: Cars, flags: Flags) -> tuple[Tensor, ...]:
     """Returns flags of a jump and of having jumped, ticks, the flag of a start, and the acceleration along up."""
-    ticks = cars.jump_ticks
-    landed = flags.grounded & ~flags.jumping & ~(flags.jumped & (ticks < rules.JUMP_RESET))
-    holds = (ticks < rules.JUMP_EARLY) | (flags.jump & (ticks < rules.JUMP_LONGEST))
-    start = flags.grounded & flags.pressed & ~flags.jumping
+    lands = without(flags.grounded, flags.jumping)
+    landed = without(lands, without(flags.jumped, flags.past_reset))
+    holds = without(flags.jump, flags.past_longest) >= flags.past_early
+    start = lands & flags.pressed
     jumping = (flags.jumping & holds) | start
-    jumped = jumping | (flags.jumped & ~landed)
-    ticks = ticks * ~start
+    jumped = jumping | without(flags.jumped, landed)
+    ticks = cars.jump_ticks.masked_fill(start, 0.0)
     early, late = (constant((rules.JUMP_ACCELERATION * share,), ticks[0]) for share in (rules.JUMP_EARLY_SHARE, 1.0))
     return jumping, jumped, ticks + jumped, start, torch.where(ticks < rules.JUMP_EARLY, early, late) * jumping
 
@@ -310,8 +329,7 @@ def _auto_flip(cars: Cars, flags: Flags) -> tuple[Tensor, Tensor, Tensor]:
     """Turns over a car on its roof when jump is pressed; returns the flag of the start, ticks left and side."""
     roll = torch.atan2(-cars.rotation[1, 2], cars.rotation[2, 2])
     tilt = roll.abs()
-    lies = flags.touching & (cars.touch_normal[2] > rules.AUTO_FLIP_SLOPE)
-    start = flags.pressed & lies & (tilt > rules.AUTO_FLIP_ROLL)
+    start = flags.pressed & flags.touching & flags.level & (tilt > rules.AUTO_FLIP_ROLL)
     ticks = torch.where(start, (tilt * (rules.AUTO_FLIP_TICKS / math.pi)).ceil() + 1, cars.auto_flip)
     return start, ticks, torch.where(start, roll.sign(), cars.auto_side)
 
@@ -328,30 +346,32 @@ def _second_press(
     Returns:
         The flag of a double jump; flags and ticks of a flip; its kick ``[3, ...]``; changes of ``cars``.
     """
-    off = ~flags.grounded
-    air_ticks = (cars.air_ticks + 1) * (aloft & off)
-    can = can & (air_ticks <= rules.SECOND_JUMP_LATEST) & ~(flags.double_jumped | flags.flipped)
-    starts = can & (torch.stack(control[2:5]).abs().sum(0) >= rules.FLIP_INPUT)
-    axis = -torch.stack((control.yaw + control.roll, control.pitch))
-    axis = axis * (axis.abs() >= 0.1)
-    axis = axis / torch.hypot(*axis.unbind(0)).clamp_min(1.0e-6)
-    flipped = (flags.flipped | starts) & off
-    ticks = (cars.flip_ticks * ~starts + flipped) * off
+    air_ticks = (cars.air_ticks + 1) * without(aloft, flags.grounded)
+    can = without(can & (air_ticks <= rules.SECOND_JUMP_LATEST), flags.double_jumped | flags.flipped)
+    sticks = torch.stack((control.yaw + control.roll, control.pitch))
+    starts = can & (control.pitch.abs() + control.yaw.abs() + control.roll.abs() >= rules.FLIP_INPUT)
+    axis = -sticks * (sticks.abs() >= 0.1)
+    axis = axis / length(axis).clamp_min(1.0e-6)
+    flipped = without(flags.flipped | starts, flags.grounded)
+    ticks = (cars.flip_ticks.masked_fill(starts, 0.0) + flipped).masked_fill(flags.grounded, 0.0)
     flip = (flipped, flipped & (flipping | starts), ticks)
     kick = _flip_kick(cars, axis, facts.speed) * starts
     changes = {"air_ticks": air_ticks, "flip_axis": torch.where(starts, axis, cars.flip_axis)}
-    return can & ~starts, flip, kick, changes
+    return without(can, starts), flip, kick, changes
+
+
+_FLIP_GAIN = (rules.FLIP_SPEED, rules.FLIP_SPEED * 16 / 15)
+_FLIP_GAIN_PER_SPEED = (rules.FLIP_SPEED * 0.9 / rules.CAR_TOP_SPEED, rules.FLIP_SPEED * 1.6 / rules.CAR_TOP_SPEED)
+"""Of flips to the side and backwards: the change of speed, and what the car's own speed adds to it."""
 
 
 def _flip_kick(cars: Cars, axis: Tensor, speed: Tensor) -> Tensor:
     """Returns the horizontal change of velocity ``[3, ...]`` by a flip about an axis (forward, right)."""
-    side, forth = axis.unbind(0)
-    fast = speed.abs()
-    backward = torch.where(fast < 100.0, forth < 0, (forth >= 0) != (speed >= 0))
-    forth = forth * (1 + backward * (fast * (1.6 / rules.CAR_TOP_SPEED) + 1 / 15))
-    side = side * (fast * (0.9 / rules.CAR_TOP_SPEED) + 1)
-    ahead = cars.rotation[0] * constant((1.0, 1.0, 0.0), speed)
-    ahead = ahead * (rules.FLIP_SPEED / torch.hypot(ahead[0], ahead[1]).clamp_min(1.0e-6))
+    gain = torch.addcmul(constant(_FLIP_GAIN, speed), constant(_FLIP_GAIN_PER_SPEED, speed), speed.abs())
+    backward = (axis[1] >= 0) != (speed > -100.0)  # against the motion; of a slow car, to the rear
+    gained = backward | constant((True, False), speed, dtype=torch.bool)
+    side, forth = (axis * torch.where(gained, gain, constant((rules.FLIP_SPEED,), speed))).unbind(0)
+    ahead = unit(cars.rotation[0] * constant((1.0, 1.0, 0.0), speed))
     return torch.addcmul(ahead * forth, cross(ahead, constant((0.0, 0.0, 1.0), speed)), side)
 
 
@@ -361,20 +381,19 @@ def _auto_roll(cars: Cars, facts: Facts, flags: Flags) -> tuple[Tensor, Tensor]:
     Returns:
         Whether it does, ``[...]`` bool, and the torque.
     """
-    some = (facts.wheels > 0) & (facts.wheels < 4)
-    acts = facts.driven & (some | flags.touching)
+    acts = facts.driven & (without(facts.some_wheels, facts.all_wheels) | flags.touching)
     axes = cars.rotation[:2]
     across = cross(facts.up, axes[0])
     near = (axes * torch.stack((cross(across, facts.up), across))).sum(1).clamp(0.0, 1.0)
     like = facts.speed
     leans = (axes * facts.up).sum(1) >= 0
     pitch, roll = (torch.where(leans, constant(_LEANING, like), constant(_UPRIGHT, like)) * (1 - near) * acts).unbind(0)
-    return acts, axes[0] * roll + axes[1] * pitch
+    return acts, torch.addcmul(axes[0] * roll, axes[1], pitch)
 
 
 def _boost(cars: Cars, flags: Flags) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the boost left, the ticks for which it has been on, and the acceleration forward."""
-    on = flags.tank & (flags.boost | (flags.boosting & (cars.boosting < rules.BOOST_SHORTEST)))
+    on = flags.tank & (flags.boost | without(flags.boosting, flags.past_shortest))
     left = cars.boost.add(on, alpha=-rules.BOOST_USE * DT).clamp_min(0.0)
     ground, air = (constant((value,), cars.boost[0]) for value in (rules.BOOST_GROUND, rules.BOOST_AIR))
     return left, (cars.boosting + 1) * on, torch.where(flags.grounded, ground, air) * on
@@ -390,10 +409,14 @@ def drive(cars: Cars, controls: Tensor, ground: WheelGround) -> tuple[Cars, Moti
     rotation = cars.rotation
     velocity, spin = to_local(rotation[:, :, None], torch.stack((cars.velocity, cars.spin), 1)).unbind(1)
     wheels = roll_on(cars, ground, velocity, spin)
-    speed, throttle = velocity[0], real_throttle(cars, control)
+    flags = _flags(cars, control, wheels.standing)
+    throttle = torch.where(flags.boost & flags.tank, constant((1.0,), cars.boost[0]), control.throttle)
+    some_wheels, all_wheels = (wheels.standing > constant((0.5, 3.5), wheels.standing)).unbind(0)
+    speed = velocity[0]
     local_up = (ground.normal * wheels.contact).sum(1)
-    up = torch.where(wheels.standing > 0, unit(to_world(rotation, local_up)), cars.touch_normal)
-    facts = Facts(speed, wheels.standing, throttle, up, spin, throttle != 0, speed.abs() > rules.STOPPING_SPEED)
+    up = torch.where(some_wheels, unit(to_world(rotation, local_up)), cars.touch_normal)
+    moving = speed.abs() > rules.STOPPING_SPEED
+    facts = Facts(speed, flags, some_wheels, all_wheels, throttle, up, spin, throttle != 0, moving)
     told = tell_wheels(cars, control, wheels, ground.slope, facts)
     done, thrust = maneuver(cars, control, facts)
     push, turn = to_world(rotation[:, :, None], torch.stack((wheels.push, wheels.turn), 1)).unbind(1)

@@ -107,14 +107,14 @@ def play(
         controls: ``[8, C, W]``, held for all ticks of the step.
     """
     world: RocketState = match.world
-    happened = []
+    happened: list[Tensor] = []
     for _ in range(options.tick_skip):
         if options.dense:
             world, events = kernels.dense(world, controls, options.field)
         else:
             world, events = advance(world, controls, options.field, kernels)
-        happened.append(events)
-    total = Events(*(torch.stack(ticks).sum(0) for ticks in zip(*happened)))
+        happened += events
+    total = Events(*torch.stack(happened).unflatten(0, (options.tick_skip, -1)).sum(0).unbind(0))
     return conclude(match, world, total, options, kernels)
 
 
@@ -158,6 +158,6 @@ def statistics(match: RocketMatch) -> list[Tensor]:
     scored, conceded = ((sign * goal > 0).to(goal.dtype) for sign in (1, -1))
     rows = [match.returns[:half].sum(0) / blue, match.steps, match.world.clock / rules.TICKS_PER_SECOND]
     rows += [scored, scored, conceded]
-    for counted in (match.touches, match.demos, match.collected):
-        rows += [counted[:half].sum(0), counted[half:].sum(0)]
+    counted = torch.stack((match.touches, match.demos, match.collected)).unflatten(1, (2, half)).sum(2)
+    rows += counted.flatten(0, 1).unbind(0)
     return [*rows, *(match.terms[:, :half].sum(1) / blue).unbind(0)]

@@ -6,7 +6,6 @@ of 5.5 rad/s, boost of 100.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -126,9 +125,8 @@ def _published(state: RocketState, ahead: Forecast) -> list[Tensor]:
     place, seconds = intercept(cars, ahead.path)
     meeting = torch.cat((place * team_turns(count, cars.boost) * _PLACE, (seconds / 4)[None]))
     height = state.ball.position[2].expand_as(cars.boost)
-    low = [torch.zeros_like(height), *[(height >= limit).to(height.dtype) for limit in _HEIGHTS]]
-    low[0] = torch.ones_like(height)
-    bands = [lower - upper for lower, upper in pairwise(low)] + [low[-1]]
+    lowest, highest = (constant([*limits], height) for limits in ((-torch.inf, *_HEIGHTS), (*_HEIGHTS, torch.inf)))
+    bands = ((height >= lowest) & (height < highest)).to(height.dtype)
     away = view.ball - view.position
     distance = length(away) / _PLACE
     aerial = ((height > 200.0) & (distance < 2000.0)).to(height.dtype)
@@ -136,7 +134,8 @@ def _published(state: RocketState, ahead: Forecast) -> list[Tensor]:
     return [
         *_first_rows(state, view),
         meeting,
-        torch.stack([*bands, aerial, facing]),
+        bands,
+        torch.stack((aerial, facing)),
         _others(view, count, _MATES, _RIVALS),
         _nearest_pads(state, view),
         _match(state, view),

@@ -90,7 +90,7 @@ def leap(flight: Tensor) -> Leap:
     unbounced, path = [], []
     for _ in range(LEAP_STEPS):
         moved = (move * flight).sum(1)
-        over = moved - torch.minimum(torch.maximum(moved, least), most)
+        over = moved - moved.clamp(least, most)
         hits = torch.heaviside(over[0] * over[1], none)
         flight = torch.addcmul(moved, over, hits, value=-_BACK)
         unbounced.append(moved[0, 1])

@@ -142,8 +142,9 @@ def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -
         "small_pad": events.small_pads,
         "boost_use": events.boost_used / 10.0,
     }
-    terms = torch.stack([flag[name].to(kind) if name in flag else value[name].expand_as(side * last) for name in TERMS])
-    return terms, Before(distance, ahead.threat, opening, last)
+    flags = dict(zip(flag, torch.stack([row.expand_as(touched) for row in flag.values()]).to(kind).unbind(0)))
+    terms = {**flags, **{name: row.expand_as(touched) for name, row in value.items()}}
+    return torch.stack([terms[name] for name in TERMS]), Before(distance, ahead.threat, opening, last)
 
 
 def _last_touch(touched: Tensor, before: Tensor) -> Tensor:

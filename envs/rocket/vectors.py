@@ -30,6 +30,11 @@ def cross(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack(parts)
 
 
+def without(one: Tensor, other: Tensor) -> Tensor:
+    """Returns ``one & ~other`` of flags (bool), as one operation; ``one >= other`` is ``one | ~other``."""
+    return one > other
+
+
 def length(vector: Tensor) -> Tensor:
     """Returns the Euclidean length ``[...]``."""
     if torch.compiler.is_compiling() or looks_are_free(vector.device):  # faster there than the norm of torch
