@@ -8,6 +8,7 @@ same worlds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -368,34 +369,25 @@ def _splash(
 ) -> Tensor:
     """Returns damage ``[2 (own team, enemies), n, ...]`` around missiles and slugs that burst in the open."""
     places, alive = at.of_teams(pairs.sides[:3].transpose(2, 3)), at.of_teams(pairs.living.transpose(1, 2))
-    away = places - near[:, None, None]
-    middle = torch.sub(places, away, alpha=0.5)
+    way = near[:, None, None] - places
+    middle = torch.add(places, way, alpha=0.5)
     ground = look_up(tables.maps.height, cell(within(middle[:2], tables.side).int(), base, tables.side))
-    amount = torch.addcmul(shots.splash, length(away), shots.fading).clamp_min(0.0)
+    amount = torch.addcmul(shots.splash, length(way), shots.fading).clamp_min(0.0)
     return amount * ((ground <= middle[2]) & alive & struck)
 
 
 # -- smoke ---------------------------------------------------------------------------------------------------------
 
 
-def drift(state: State, base: Tensor, tables: Tables) -> State:
-    """Moves smoke shells; one that meets the ground or reaches its range starts a cloud."""
-    place = torch.add(state.shells[:3], state.shells[3:6], alpha=DT)
-    left = state.shells[6:]
-    inside = within(place[:2], tables.side)
-    ground = look_up(tables.maps.height, cell(inside.int(), base, tables.side))
-    stopped = (ground > place[2]) | (inside != place[:2]).any(0) | (left <= 1)
-    flying = left > 0
-    bursts = flying & stopped
-    clouds = (state.clouds - tables.cloud_fading).clamp_min(0.0)
-    fresh = torch.cat((state.shells[:3], tables.cloud_life.expand_as(left)))
-    clouds = torch.where(bursts, torch.stack((fresh, clouds[:, 0]), 1), clouds)
-    left = functional.softshrink(left, 1.0).masked_fill(stopped, 0.0)  # one less, at least 0
-    return state.replace(shells=torch.cat((place, state.shells[3:6], left)), clouds=clouds)
+class Launch(NamedTuple):
+    """Smoke shells that are fired in a sub-step."""
+
+    fires: Tensor  # [2, n, W] bool
+    rows: Tensor  # [6, 2, n, W] centre and direction of the mechs
 
 
-def launch_smoke(state: State, ordered: Tensor, tables: Tables, pairs: Pairs) -> State:
-    """Fires smoke shells straight ahead; smoke and missiles share a clock.
+def launch_smoke(state: State, ordered: Tensor, tables: Tables, pairs: Pairs) -> tuple[State, Launch]:
+    """Fires smoke shells, which share a clock with missiles; :func:`drift` moves them.
 
     Args:
         ordered: ``[2, n, W]`` bool: the mech may fire, and is to.
@@ -403,6 +395,41 @@ def launch_smoke(state: State, ordered: Tensor, tables: Tables, pairs: Pairs) ->
     clock = state.clocks[:, rules.MISSILE]
     fires = ordered > clock  # which is a whole number
     clock.add_(fires, alpha=rules.SMOKE_TICKS)
-    fresh = torch.cat((pairs.mechs[:3], pairs.mechs[3:6] * rules.SMOKE_SPEED, tables.shell_life.expand_as(clock)[None]))
-    heat = torch.add(state.heat, fires, alpha=rules.SMOKE_HEAT)
-    return state.replace(shells=torch.where(fires, fresh, state.shells), heat=heat)
+    return state.replace(heat=torch.add(state.heat, fires, alpha=rules.SMOKE_HEAT)), Launch(fires, pairs.mechs[:6])
+
+
+def drift(state: State, launches: Sequence[Launch], base: Tensor, tables: Tables) -> State:
+    """Moves smoke shells in some sub-steps; one that meets the ground or reaches its range starts a cloud.
+
+    In each sub-step all shells move, then new ones start straight ahead. Nothing else in a decision depends on smoke,
+    so that its sub-steps are computed together. They are fewer than those between two shells of a mech, and between a
+    shell's start and its end, so that each mech starts one cloud at most.
+
+    Args:
+        launches: those of each sub-step.
+    """
+    fires = [launch.fires for launch in launches]
+    fresh = torch.stack([launch.rows for launch in launches]) * tables.shell_start
+    place, velocity, left = state.shells[:3], state.shells[3:6], state.shells[6]
+    before, after = [], []
+    for fired, new in zip(fires, fresh):
+        before.append(place)
+        after.append(torch.add(place, velocity, alpha=DT))
+        place, velocity = torch.where(fired, new[:3], after[-1]), torch.where(fired, new[3:], velocity)
+    path = torch.stack(after, 1)
+    z = path[2]
+    inside = within(path[:2], tables.side)
+    ground = look_up(tables.maps.height, cell(inside.int(), base, tables.side))
+    buried = (ground > z) | (inside != path[:2]).any(0)
+    flying, left_after = [], []
+    for fired, stopped in zip(fires, buried):
+        flying.append(left)
+        left_after.append(functional.softshrink(left, 1.0).masked_fill(stopped, 0.0))  # one less, at least 0
+        left = torch.where(fired, tables.shell_life, left_after[-1])
+    bursts = (torch.stack(flying) > 0) > (torch.stack(left_after) > 0)
+    count = len(launches)
+    life = tables.cloud_life[-count:].expand_as(z)
+    started = (torch.cat((torch.stack(before, 1), life[None])) * bursts).sum(1)
+    clouds = torch.sub(state.clouds, tables.cloud_fading, alpha=count).clamp_min(0.0)
+    clouds = torch.where(bursts.any(0), torch.stack((started, clouds[:, 0]), 1), clouds)
+    return state.replace(shells=torch.cat((place, velocity, left[None])), clouds=clouds)

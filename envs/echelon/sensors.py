@@ -89,9 +89,10 @@ def measure(state: State, tables: Tables) -> Pairs:
     return Pairs(sides, living, mechs, foes, alive, there, away, distance, planar.clamp_min(1.0e-6), marked)
 
 
-def painted_by_own(state: State, tables: Tables) -> Tensor:
-    """Returns ``[2, P, n, W]`` bool: the pack has painted the enemy."""
-    return _marked(state.painter.flip(0), state.clocks[:, rules.PAINTED].flip(0), tables)
+def painted_by_own(state: State, tables: Tables, team: int) -> Tensor:
+    """Returns ``[1, P, n, W]`` bool: the team's pack has painted the enemy."""
+    foes = slice(1 - team, 2 - team)
+    return _marked(state.painter[foes], state.clocks[foes, rules.PAINTED], tables)
 
 
 def _marked(painter: Tensor, clock: Tensor, tables: Tables) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from . import rules
 from .maps import cell, look_up
-from .projectiles import Which, airborne, drift, fly, launch, launch_smoke
+from .projectiles import Launch, Which, airborne, drift, fly, launch, launch_smoke
 from .rules import DT, FORWARD, JET, STRAFE, YAW
 from .sensors import Pairs, measure
 from .state import State
@@ -150,9 +150,10 @@ class Tally(NamedTuple):
     counted: Tensor  # [8, 2, n, W] the events before "lasers"
     fired: Tensor  # [2, P, 13, W] how often each weapon of a pack fired
 
-    def plus(self, other: Tally) -> Tally:
-        """Returns the sum of both."""
-        return Tally(*(one + two for one, two in zip(self, other)))
+    @classmethod
+    def summed(cls, tallies: Sequence[Tally]) -> Tally:
+        """Returns the sums of some."""
+        return cls(*(torch.stack(rows).sum(0) for rows in zip(*tallies)))
 
     @property
     def events(self) -> Tensor:
@@ -183,7 +184,7 @@ class SubStepOptions(NamedTuple):
         which: shots to process; see :func:`rlstack.envs.echelon.projectiles.airborne`.
     """
 
-    step: Callable[..., tuple[State, Tally]]
+    step: Callable[..., tuple[State, Tally, Launch | None]]
     vent_blocks_fire: bool
     smoke: bool
     which: Which
@@ -197,7 +198,14 @@ def advance(
     Args:
         luck: ``[lucky_numbers, W]`` uniform.
     """
-    sub = sub or PLAIN
+    state, tally, fired = without_smoke(state, commands, tables, luck, sub or PLAIN)
+    return (state if fired is None else drift(state, [fired], commands.base, tables)), tally
+
+
+def without_smoke(
+    state: State, commands: Commands, tables: Tables, luck: Tensor, sub: SubStepOptions
+) -> tuple[State, Tally, Launch | None]:
+    """Makes one sub-step, in which smoke does not move; also returns which smoke shells are fired, if any may be."""
     places = airborne(state.shots, sub.which)
     return sub.step(state, commands, tables, luck < tables.chances, places, sub.vent_blocks_fire, sub.smoke)
 
@@ -210,8 +218,8 @@ def step(
     places: Tensor | None,
     vent_blocks_fire: bool,
     smoke: bool,
-) -> tuple[State, Tally]:
-    """Makes a sub-step for given ``places`` of shots, without branching on data; see :func:`advance`."""
+) -> tuple[State, Tally, Launch | None]:
+    """Makes a sub-step for given ``places`` of shots, without branching on data; see :func:`without_smoke`."""
     packs = tables.packs
     lucky_beams = lucky[: 2 * packs * LUCK].view(2, packs, LUCK, -1)
     lucky_ams = lucky[2 * packs * LUCK :].view(2, 2 * packs, packs, -1)
@@ -234,8 +242,9 @@ def step(
     volley = choose(state, commands.triggers, tables, pairs, unable)
     state, harm = strike(state, hits, beams(volley, tables, pairs, lucky_beams, bonus), tables, pairs, stands)
     state = paint(launch(pay(state, volley, tables), volley, tables, pairs), volley, tables)
+    fired = None
     if smoke:
-        state = launch_smoke(drift(state, commands.base, tables), commands.smokes > unable, tables, pairs)
+        state, fired = launch_smoke(state, commands.smokes > unable, tables, pairs)
     sound, hot = state.legs > 0, state.heat > tables.heat_cap
     legged, alive = (alive & was_sound) > sound, state.alive
     state = move(state, commands, tables, pairs, here, wet, sound, alive, hot, stands)
@@ -243,7 +252,7 @@ def step(
     deaths = was_alive > alive
     kills, assists, friendly = harm.counted
     counted = (kills, assists, deaths, legged, friendly, falls, overheats, intercepts)
-    return state, Tally(harm.credited, torch.stack(counted), volley.fired)
+    return state, Tally(harm.credited, torch.stack(counted), volley.fired), fired
 
 
 PLAIN = SubStepOptions(step, True, True, "flying")

@@ -94,6 +94,7 @@ class Tables:
     bot_arc: Tensor  # half of it, rad
     bot_blind: Tensor  # bool: it needs no line of sight
     bot_guided: Tensor  # bool: it also flies to marked enemies
+    bot_free: Tensor  # [10, n, 1] bool: orders that are no fire
     bot_weapons: Tensor  # [3 (primary, secondary, tertiary), 6, n, 1] bool
     # of the ground
     directions: Tensor  # [2, 9]
@@ -109,7 +110,8 @@ class Tables:
     contact_scale: Tensor  # [24, 1, 1, 1, 1]
     clock_scale: Tensor  # [CLOCKS, 1, 1] of observed clocks
     cloud_fading: Tensor  # [4, 1, 1, 1, 1] change of a cloud in a sub-step
-    cloud_life: Tensor  # 0-dim
+    cloud_life: Tensor  # [5, 1, 1, 1] at the end of a decision, of one that starts in each sub-step
+    shell_start: Tensor  # [6, 1, 1, 1] factors of a mech's centre and direction
     results: Tensor  # [3, 1] winner of matches that blue won, lost, nobody won
     shell_life: Tensor  # 0-dim
     none: Tensor  # 0-dim
@@ -212,7 +214,8 @@ def make_tables(maps: Maps, sizes: tuple[int, int], dtype: torch.dtype, device: 
         ),
         cloud_fading=real([0.0, 0.0, 0.0, 1.0], 4, 1, 1, 1, 1),
         results=real([1.0, -1.0, 0.0]),
-        cloud_life=real([rules.CLOUD_TICKS]).squeeze(),
+        cloud_life=real([rules.CLOUD_TICKS + 1 - left for left in range(rules.SUB_STEPS, 0, -1)], -1, 1, 1, 1),
+        shell_start=real([1.0] * 3 + [rules.SMOKE_SPEED] * 3, 6, 1, 1, 1),
         shell_life=real([rules.SHELL_TICKS]).squeeze(),
         none=real([0.0]).squeeze(),
         one=real([1.0]).squeeze(),
@@ -271,12 +274,18 @@ def _bot_tables(packs: int, real: Callable[..., Tensor]) -> dict[str, Tensor]:
     secondary = ((), (laser,), (), (missile,))
     tertiary = ((), (painter,), (autocannon, painter), (gauss,))
     buttons = (primary, secondary, tertiary)
+    fire = (rules.PRIMARY, rules.SECONDARY, rules.TERTIARY, rules.SPECIAL)
+    free = [
+        [float(row not in fire or (row == rules.SECONDARY and c == 0)) for c in PACK_CLASSES * packs]
+        for row in range(rules.ORDERS)
+    ]
     weapons = [[[float(k in button[c]) for c in PACK_CLASSES * packs] for k in range(6)] for button in buttons]
     return {
         "bot_reach": real(reach, 6, 1, 1),
         "bot_arc": real(arc, 6, 1, 1),
         "bot_blind": real([float(k in (flamer, gauss, autocannon)) for k in range(6)], 6, 1, 1) > 0,
         "bot_guided": real([float(k == missile) for k in range(6)], 6, 1, 1) > 0,
+        "bot_free": real(free, rules.ORDERS, -1, 1) > 0,
         "bot_weapons": real(weapons, 3, 6, -1, 1) > 0,
     }
 

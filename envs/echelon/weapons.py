@@ -87,12 +87,12 @@ def aim(state: State, pressed: Tensor, tables: Tables) -> Triggers:
     slots = tables.mount_slot
     focused = (state.focus[:, :, None] == tables.slots).index_select(1, slots)
     seen = (state.sight > 0).index_select(1, slots) | tables.mount_blind
-    reach = torch.where(seen, tables.mount_reach, -1.0)
+    reach = torch.where(seen, tables.mount_reach, tables.nobody)
     steered = tables.mount_guided & (state.quality >= rules.GUIDED_QUALITY).index_select(1, slots)[:, :, None]
     return Triggers(
         pressed.flatten(1, 2).index_select(1, tables.mount_button),
         reach,
-        torch.where(steered, rules.GUIDED_RANGE, reach),
+        reach.masked_fill(steered, rules.GUIDED_RANGE),
         torch.where(focused, tables.mount_focus_cone, tables.mount_cone),
         torch.add(tables.lower, focused, alpha=-_FOCUS_FIRST),
     )
