@@ -116,7 +116,11 @@ def collide(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules, ta
     player = state.position[:, None]
 
     hit = length2(state.bullets - player) < (rules.player_radius + rules.shot_radius) ** 2
-    consumed = _in_order(hit, state, _blows(healed, rules.shot_damage))
+    # Only as many shots count as kill the player, in the order in which they were fired.
+    most, slots = _blows(healed, rules.shot_damage), len(hit)
+    order = torch.where(hit, state.bullet_born * slots + rows_of(state.bullet_born), NEVER)
+    last = pick(order.sort(0).values, spots((most - 1).clamp(0, slots - 1)))
+    consumed = hit & (order <= last) & (most > 0)
     taken = consumed.sum(0)
     health = healed.sub(taken, alpha=rules.shot_damage).clamp_min(0)
 
@@ -152,14 +156,6 @@ def collide(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules, ta
 def _blows(health: Tensor, damage: float) -> Tensor:
     """Returns the number of blows that kill the player."""
     return (health / damage).ceil()
-
-
-def _in_order(hit: Tensor, state: ArenaState, most: Tensor) -> Tensor:
-    """Returns the first ``most [n]`` of the enemy shots ``hit [K, n]`` bool in the order in which they were fired."""
-    slots = len(hit)
-    order = torch.where(hit, state.bullet_born * slots + rows_of(state.bullet_born), NEVER)
-    last = pick(order.sort(0).values, spots((most - 1).clamp(0, slots - 1)))
-    return hit & (order <= last) & (most > 0)
 
 
 def shaping(state: ArenaState, health: Tensor, target_health: Tensor, kills: Tensor, rules: ArenaRules) -> Tensor:

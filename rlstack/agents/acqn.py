@@ -108,8 +108,8 @@ class ACQNConfig(OffPolicyConfig):
         if self.noise_low > self.noise_high:
             raise ValueError(f"noise_low {self.noise_low} is above noise_high {self.noise_high}")
         if self.candidates == 1 and self.cvar != 1.0:
-            told = "cvar has no effect with candidates=1, where nothing is compared"
-            raise ValueError(f"{told}; give candidates=16, or cvar=1.0")
+            fault = "cvar has no effect with candidates=1, where nothing is compared"
+            raise ValueError(f"{fault}; give candidates=16, or cvar=1.0")
         if self.critic == "gated" and (len(self.hidden) != 2 or self.hidden[0] != self.hidden[1]):
             raise ValueError("critic=gated has two hidden layers of one width, give hidden as [n, n]")
         if self.critic == "gated" and self.layer_norm:

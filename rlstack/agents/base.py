@@ -631,8 +631,8 @@ class Agent(ABC):
         if self.compiler is None or not self.compiler.graphs:
             return function
         if what not in self._recorded:
-            told = f"{what} of {self.config.name}"
-            self._recorded[what] = Recorded(function, told, (self,), self.device, lent=True)
+            described = f"{what} of {self.config.name}"
+            self._recorded[what] = Recorded(function, described, (self,), self.device, lent=True)
         return self._recorded[what]
 
     def compiled(self, choose: Callable[..., Any]) -> Callable[..., Any]:

@@ -161,8 +161,8 @@ class FromRollouts(Agent):
         """
         if not self.augments:
             return {}
-        told = sequences.select("observation", MASK, strict=False).set("action", action)
-        image = self.mirroring.image(told)
+        decisions = sequences.select("observation", MASK, strict=False).set("action", action)
+        image = self.mirroring.image(decisions)
         image["observation"] = self.normalized(image["observation"])
         return {"image": TensorDict(image, sequences.batch_size)}
 
@@ -374,17 +374,17 @@ class OnPolicy(FromRollouts):
         advantage, target = self._advantages(batch, sequences, value, next_value, reward, *ends)
         return self._batch(batch.set("advantage", advantage[..., 0]).set("return", target[..., 0]), sequences)
 
-    def _advantages(self, batch: TensorDict, sequences: TensorDictBase, *told: Tensor) -> tuple[Tensor, Tensor]:
+    def _advantages(self, batch: TensorDict, sequences: TensorDictBase, *estimated: Tensor) -> tuple[Tensor, Tensor]:
         """Returns advantages and returns ``[B, T, 1]`` of entries ``[B, T]``, given the tensors for :func:`estimate`.
 
         V-trace weights each advantage by the probability ratio of its action, unless the loss does (:attr:`WEIGHS`).
         """
         c = self.config
         if c.advantage == "gae":
-            return estimate(c.gamma, c.gae_lambda, *told)
+            return estimate(c.gamma, c.gae_lambda, *estimated)
         ratio = self._log_prob(batch, sequences) - batch.get("log_prob")
         ratio = torch.where(sequences.get("active"), ratio, 0.0).unsqueeze(-1)
-        return vtrace(c.gamma, c.gae_lambda, c.rho_clip, c.c_clip, ratio, *told, weighted=not self.WEIGHS)
+        return vtrace(c.gamma, c.gae_lambda, c.rho_clip, c.c_clip, ratio, *estimated, weighted=not self.WEIGHS)
 
     def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:
         """Returns the log probabilities ``[B, T]`` of the actions of entries under the present policy."""
@@ -566,8 +566,8 @@ class Curiosity(nn.Module):
         novelty = self.loss.distance(seen).unsqueeze(-1).to(following.get("reward").dtype)
         never = torch.zeros_like(following.get("done"))
         flow = TensorDict({"reward": novelty, "done": never}, sequences.batch_size)
-        told = TensorDict({"next": flow, "active": sequences.get("active")}, sequences.batch_size)
-        self.scaler.update(told, everyone=self.everyone)
+        bonuses = TensorDict({"next": flow, "active": sequences.get("active")}, sequences.batch_size)
+        self.scaler.update(bonuses, everyone=self.everyone)
         bonus, there = self.config.coefficient * self.scaler(novelty), sequences.get("active").unsqueeze(-1)
         self.mean_bonus = (bonus * there).sum() / there.sum().clamp(min=1)
         return bonus

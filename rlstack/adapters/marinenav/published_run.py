@@ -283,19 +283,15 @@ def check(trials: Sequence[Trial], device: str, expert: str | None = None) -> No
         env = build_world(config.env, on, config.seed)
         agent = build_agent(config.agent, env, config.total_frames, on)
         take_over(trial, agent, env)
-        if config.imitation.wanted:
-            _check_expert(config, agent, trial.agent_type)
-
-
-def _check_expert(config: TrainConfig, agent: Agent, agent_type: str) -> None:
-    """Finds the expert, and tries whether the agent can imitate it."""
-    who = config.imitation.expert or config.imitation.episodes
-    try:
-        Imitation(config).find(agent)
-    except ConfigError as error:
-        reason = str(error).removeprefix("imitation.expert: ").removeprefix("imitation.episodes: ")
-        reason = reason.removeprefix(f"{who}: ").partition("; set env.")[0]  # the agent type sets it here
-        raise ConfigError(f"{IMITATE}: {agent_type} cannot imitate {who}: {reason}") from None
+        if not config.imitation.wanted:
+            continue
+        who = config.imitation.expert or config.imitation.episodes
+        try:
+            Imitation(config).find(agent)
+        except ConfigError as error:
+            reason = str(error).removeprefix("imitation.expert: ").removeprefix("imitation.episodes: ")
+            reason = reason.removeprefix(f"{who}: ").partition("; set env.")[0]  # the agent type sets it here
+            raise ConfigError(f"{IMITATE}: {trial.agent_type} cannot imitate {who}: {reason}") from None
 
 
 # -- folders -----------------------------------------------------------------------------------------------------
