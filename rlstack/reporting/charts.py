@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,22 +71,18 @@ class Chart:
     step: bool = False
     names: Mapping[float, str] | None = None
 
-    def data(self, shared: Callable[[Any], int]) -> dict[str, Any]:
+    def data(self, shared: Callable[[list[Any]], int]) -> dict[str, Any]:
         """Returns what the page's script draws.
 
         Args:
             shared: puts x coordinates among those of all lines, and returns their number.
         """
-        rows = []
+        lines = []
         for line in self.lines:
-            parts = {"y": line.y, "low": line.low, "high": line.high}
-            row = {name: None if part is None else plain(part) for name, part in parts.items()}
-            known = {name: getattr(line, name) for name in ("label", "colour", "group", "run", "dots")}
-            rows.append({**row, **known, "x": shared(plain(line.x))})
-        ticks = None if self.names is None else [list(self.names), list(self.names.values())]
-        titles = {"title": self.title, "up": self.up or quantity(self.title), "along": self.along}
-        more = {"limits": self.limits, "log": self.log, "step": self.step, "ticks": ticks}
-        return {"kind": self.kind, **titles, **more, "lines": rows}
+            parts = {name: plain(part) for name in ("y", "low", "high") if (part := getattr(line, name)) is not None}
+            lines.append({**vars(line), **parts, "x": shared(plain(line.x))})
+        names = None if self.names is None else [*self.names.items()]
+        return {**vars(self), "kind": self.kind, "up": self.up or quantity(self.title), "names": names, "lines": lines}
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ class Parallel:
     title: str
     scores: Sequence[float]
 
-    def data(self, shared: Callable[[Any], int]) -> dict[str, Any]:
+    def data(self, shared: Callable[[list[Any]], int]) -> dict[str, Any]:
         """Returns what the page's script draws."""
         axes = [axis_of(key, values) for key, values in zip(self.keys, zip(*self.rows))]
         axes.append({"label": self.title, "values": plain(self.scores)})
@@ -129,33 +126,20 @@ def axis_of(name: str, values: Sequence[Any], most: int = 6) -> dict[str, Any]:
     if len(chosen) > most and not logarithmic:
         return axis
     if len(chosen) > most:
-        chosen = [
-            10.0**power for power in range(math.floor(math.log10(chosen[0])), math.ceil(math.log10(chosen[-1])) + 1)
-        ]
-        axis["range"] = [scaled(chosen[0]), scaled(chosen[-1])]
+        first, last = math.floor(math.log10(chosen[0])), math.ceil(math.log10(chosen[-1]))
+        chosen, axis["range"] = [10.0**power for power in range(first, last + 1)], [first, last]
     return {**axis, "tickvals": [scaled(value) for value in chosen], "ticktext": [f"{value:.4g}" for value in chosen]}
 
 
 def over_option(comparison: GroupComparison, key: str) -> Chart:
     """Returns the score of every run over the one option in which groups differ."""
-    metric, scores = str(comparison.metric), comparison.scores
-    values = [group.values[key] for group in comparison.groups]
+    metric, values = str(comparison.metric), [group.values[key] for group in comparison.groups]
     numeric = _numbers(values)
     lines, means = [], []
-    for number, (group, value) in enumerate(zip(comparison.groups, values)):
-        if (score := scores[group.label]) is not None:
-            x = value if numeric else written(value)
-            lines.append(
-                Line(
-                    group.label,
-                    comparison.colours[group.label],
-                    [x] * len(score.values),
-                    np.array(score.values),
-                    group=number,
-                    run=-1,
-                    dots=True,
-                )
-            )
+    for number, (label, score) in enumerate(comparison.scores.items()):
+        if score is not None:
+            x, y = values[number] if numeric else written(values[number]), np.array(score.values)
+            lines.append(Line(label, comparison.colours[label], [x] * len(y), y, group=number, run=-1, dots=True))
             means.append((x, score.mean))
     if numeric:
         means.sort()
@@ -182,18 +166,19 @@ def lines_of(comparison: GroupComparison, metric: str) -> Iterator[Line]:
 
     The line of a run has the bounds ``_low`` and ``_high`` if they were logged.
     """
-    most, first = most_points(len(comparison.runs)), 0
+    most, places = most_points(len(comparison.runs)), count()
     for number, group in enumerate(comparison.groups):
-        having = [(run, first + place) for place, run in enumerate(group.runs) if metric in run.curves]
-        first += len(group.runs)
-        colour = comparison.colours[group.label]
+        having = [(run, place) for run, place in zip(group.runs, places) if metric in run.curves]
+        colour, alone = comparison.colours[group.label], len(group.runs) == 1 < len(comparison.groups)
         if len(having) > 1:
             yield mean_of([run.curves[metric] for run, _ in having], group.label, colour, number)
         for run, place in having:
             curve = run.curves[metric]
             bounds = [run.curves.get(metric + end) for end in ("_low", "_high")]
-            ends = (None if b is None or len(b.values) != len(curve.values) else thinned(b, most)[1] for b in bounds)
-            yield Line(run.name, colour, *thinned(curve, most), *ends, group=number, run=place)
+            low, high = (
+                None if b is None or len(b.values) != len(curve.values) else thinned(b, most).values for b in bounds
+            )
+            yield Line(group.label if alone else run.name, colour, *thinned(curve, most), low, high, number, place)
 
 
 def mean_of(curves: Sequence[Curve], label: str, colour: int | None, group: int | None = None) -> Line:
@@ -222,11 +207,11 @@ def aligned(curves: Sequence[Curve]) -> tuple[Series, Series]:
 
 def thinned(curve: Curve, most: int = MOST) -> Curve:
     """Reduces a curve to at most so many points, each the mean of neighbours."""
-    count = len(curve.frames)
-    if count <= most:
+    length = len(curve.frames)
+    if length <= most:
         return curve
-    cuts = np.linspace(0, count, most + 1).astype(int)[:-1]
-    sizes = np.diff([*cuts, count])
+    cuts = np.linspace(0, length, most + 1).astype(int)[:-1]
+    sizes = np.diff([*cuts, length])
     return Curve(*(np.add.reduceat(part, cuts) / sizes for part in curve))
 
 
@@ -250,11 +235,10 @@ def page_data(comparison: GroupComparison, charts: Sequence[Chart | Parallel]) -
         clocks = [thinned(run.curves[name]) for name in (SECONDS, CPU_SECONDS) if name in run.curves]
         timed = [plain(clocks[0].frames), *(plain(clock.values) for clock in clocks)] if len(clocks) == 2 else None
         times.append(timed)
-    groups, first = [], 0
+    places, groups = count(), []
     for group in comparison.groups:
-        runs = [*range(first, first + len(group.runs))]
+        runs = [place for _, place in zip(group.runs, places)]
         groups.append({"label": group.label, "colour": comparison.colours[group.label], "runs": runs})
-        first += len(runs)
     drawn = [chart.data(lambda x: pool.setdefault(json.dumps(x), len(pool))) for chart in charts]
     return json.dumps({"groups": groups, "times": times, "xs": [json.loads(x) for x in pool], "charts": drawn})
 

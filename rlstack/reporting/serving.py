@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -18,7 +17,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rlstack.config import ConfigError
-from rlstack.config.errors import RunError
 
 from .differences import GroupComparison
 from .document import KINDS, ReportPage, plotly, render
@@ -30,7 +28,8 @@ _HOSTS = {HOST, "localhost"}
 _POLICY = "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
 _POLICY += "img-src 'self' data: blob:; media-src 'self'; connect-src 'self'; frame-ancestors 'none'"
 _AT_LEAST_EVERY = 60.0  # s; a process that was killed changes no file
-_NOT_OF_A_RUN = ("checkpoints", "tensorboard", "wandb")
+_SHOWN, _NOT_SHOWN = (".csv", ".json", ".yaml", *KINDS), ("checkpoints", "tensorboard", "wandb")
+"""Endings of files, and folders."""
 
 
 @dataclass
@@ -45,35 +44,31 @@ class LivePage:
     folder: Path
     make: Callable[[], ReportPage]
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _made: tuple[str, float, bytes] = ("", 0.0, b"")
+    _made: tuple[Any, float, bytes] = (None, 0.0, b"")
 
     def html(self) -> bytes:
         """Returns the present page; what is wrong with the folder, such as that it has no runs yet, is on it."""
         with self._lock:
-            state, (before, since, html) = self._state(), self._made
-            if state != before or time.monotonic() - since > _AT_LEAST_EVERY:
+            files, (before, since, html) = self._files(), self._made
+            if files != before or time.monotonic() - since > _AT_LEAST_EVERY:
                 try:
                     page = self.make()
-                except (ConfigError, RunError) as error:
-                    nothing = GroupComparison([], None)
-                    page = ReportPage(
-                        self.folder.resolve().name, "nothing to show yet", [], [], nothing, [("", str(error))]
-                    )
+                except ConfigError as error:
+                    nothing, notes = GroupComparison([], None), [(self.folder.name, str(error))]
+                    page = ReportPage(self.folder.resolve().name, "nothing to show yet", [], [], nothing, notes)
                 html = render(page, live=True).encode(errors="replace")
-                self._made = (state, time.monotonic(), html)
+                self._made = (files, time.monotonic(), html)
             return html
 
-    def _state(self) -> str:
-        """Returns a digest of the names, sizes and times of the files that a page may show."""
-        digest = hashlib.sha256()
-        for path, folders, files in os.walk(self.folder, followlinks=False):
-            folders[:] = sorted(name for name in folders if name not in _NOT_OF_A_RUN and not name.startswith("."))
-            for name in sorted(files):
-                if Path(name).suffix in (".csv", ".json", ".yaml", *KINDS):
-                    with suppress(OSError):  # it may have gone
-                        status = os.stat(os.path.join(path, name))
-                        digest.update(f"{path}/{name} {status.st_size} {status.st_mtime_ns}\n".encode(errors="replace"))
-        return digest.hexdigest()
+    def _files(self) -> list[tuple[str, int, int]]:
+        """Returns names, sizes and times of the files that a page may show."""
+        found = []
+        for path, folders, files in os.walk(self.folder):
+            folders[:] = [name for name in folders if name not in _NOT_SHOWN and not name.startswith(".")]
+            for file in (os.path.join(path, name) for name in files if Path(name).suffix in _SHOWN):
+                with suppress(OSError):  # it may have gone
+                    found.append((file, os.stat(file).st_size, os.stat(file).st_mtime_ns))
+        return found
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -113,11 +108,9 @@ class Answers(BaseHTTPRequestHandler):
         return path if inside else None
 
     def _send(self, content: bytes, kind: str, cached: str) -> None:
-        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        fresh = self.headers.get("If-None-Match") == tag
-        self.send_response(304 if fresh else 200)
-        self._headers(kind, ETag=tag, Cache_Control=cached, Content_Length="0" if fresh else str(len(content)))
-        if not fresh and self.command == "GET":
+        self.send_response(200)
+        self._headers(kind, Cache_Control=cached, Content_Length=str(len(content)))
+        if self.command == "GET":
             self.wfile.write(content)
 
     def _send_file(self, path: Path) -> None:

@@ -247,8 +247,9 @@ class Training:
             self.logger.truncate_after(self.frames)  # drops rows beyond the checkpoint of a resumed run
             self.run.drop_evaluations_after(self.frames)
             title = f"{c.agent.get('name')}, {c.env.get('id') or c.env.get('name')}, seed {c.seed}"
-            start = {"start_frames": self.frames, "start_updates": self.agent.updates}
-            self.progress = Progress(self.last_frame, title=title, **start)
+            self.progress = Progress(
+                self.last_frame, title=title, start_frames=self.frames, start_updates=self.agent.updates
+            )
             self.progress.rows["compiling"] = under_way
             stack.callback(self.progress.close)
             for note in self.acceleration.notes:

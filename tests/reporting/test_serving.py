@@ -54,10 +54,10 @@ def test_the_page_follows_the_runs(server: ThreadingHTTPServer, folder: Path) ->
     run = make_run(folder / "run", config(total_frames=400))
     status, content, headers = asked(server, "/")
     assert b"train/return" in content and b'src="plotly.js"' in content and b'id="live"' in content
-    assert asked(server, "/", **{"If-None-Match": headers["ETag"]})[:2] == (304, b"")
+    assert asked(server, "/")[1] == content
     with (run / "metrics.csv").open("a") as file:
         file.write("300,9.0,,,,,30,27\n")
-    status, newer, _ = asked(server, "/", **{"If-None-Match": headers["ETag"]})
+    status, newer, _ = asked(server, "/")
     assert status == 200 and b"75%" in newer
 
 

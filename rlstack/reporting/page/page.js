@@ -118,11 +118,11 @@
     const lines = traces(chart, (number) => colour(number === null ? "grey" : `c${number}`));
     const grid = { gridcolor: rule, zerolinecolor: rule, linecolor: colour("dim") };
     const title = chart.along || ["frames", `${unit()[0]} of wall-clock time`, `${unit()[0]} of CPU time`][choices.x];
-    const [logx, logy] = ["x", "y"].map((name) => chart.log.includes(name) || (choices[`log${name}`] && !chart.ticks && !(name === "x" && chart.along)));
+    const [logx, logy] = ["x", "y"].map((name) => chart.log.includes(name) || (choices[`log${name}`] && !chart.names && !(name === "x" && chart.along)));
     layout.xaxis = { ...axis(title, logx, lines.flatMap((line) => line.x)), ...grid, showgrid: false, rangemode: "tozero" };
     layout.yaxis = { ...axis(chart.up, logy, lines.flatMap((line) => line.y), logy ? null : chart.limits), ...grid };
     if (chart.along) delete layout.xaxis.rangemode;
-    if (chart.ticks) [layout.yaxis.tickvals, layout.yaxis.ticktext] = chart.ticks;
+    if (chart.names) Object.assign(layout.yaxis, { tickvals: chart.names.map(([value]) => value), ticktext: chart.names.map(([, name]) => name) });
     layout.hovermode = lines.length > 20 ? "closest" : "x unified";
     layout.showlegend = chart.lines.length > 1 && chart.lines.every((line) => line.group === null);
     layout.legend = { orientation: "h", y: 1.02, yanchor: "bottom", font: { size: 11 } };
