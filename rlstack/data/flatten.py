@@ -161,7 +161,7 @@ class NStep(WaitingSteps):
 
 
 class NStepWindows(NStep):
-    """The same with :func:`n_step_windows` instead of returns."""
+    """Makes windows of n steps (:func:`n_step_windows`) of a stream, as :class:`NStep` makes transitions."""
 
     def ahead(self, sequences: TensorDictBase) -> TensorDict:
         return n_step_windows(sequences, self.n)

@@ -195,7 +195,7 @@ def _make_room(scaler: RewardScaler, state_dict: dict[str, Any], prefix: str, *_
 
 
 def statistics_to_json(observations: ObservationNormalizer | None, rewards: RewardScaler | None) -> dict[str, Any]:
-    """Returns both as numbers and lists: ``obs_mean [F]``, ``obs_var [F]``, ``obs_count``, ``ret_mean [1]``,
+    """Returns the statistics as numbers and lists: ``obs_mean [F]``, ``obs_var [F]``, ``obs_count``, ``ret_mean [1]``,
     ``ret_var [1]``, ``ret_count``; the entries of an argument that is None are left out.
 
     F is the size of an observation; the leaves of a structured one are concatenated in the order of its keys.
