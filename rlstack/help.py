@@ -37,6 +37,7 @@ COMMANDS = {
     "verify": "trains a stretch of a run again, and compares it to the last bit",
     "league": "plays tournaments, rates players, and trains in leagues",
     "convert": "converts an agent from elsewhere to a native one, or exports a policy as a program",
+    "push": "publishes an agent, or recorded transitions, on the Hugging Face Hub",
     "diagnose": "finds out why a training is slow",
 }
 """Commands with a module each, ``rlstack.<command>``, and their purpose."""
