@@ -1,7 +1,7 @@
 """rlstack: a modular training stack on TorchRL.
 
 Commands as functions: :func:`train`, :func:`evaluate`, :func:`watch`, :func:`demo`, :func:`report`, :func:`verify`,
-:func:`league`, :func:`convert`, :func:`explain`.
+:func:`league`, :func:`convert`, :func:`push`, :func:`explain`.
 Parts: :func:`make_collector`, :func:`make_agent`, :func:`flatten_agents`, :func:`load`, :func:`imitate`; worlds come
 from :func:`rlstack.envs.make`.
 """
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .evaluate import evaluate as evaluate
     from .explain import explain as explain
     from .league import league as league
+    from .push import push as push
     from .report import report as report
     from .runs.loading import load as load
     from .train import train as train
@@ -58,7 +59,7 @@ if sys.argv[:1] == ["-m"]:  # a command is about to start
         if os.getcwd() == (home := os.path.dirname(os.path.dirname(os.path.abspath(__file__)))):
             sys.path.append(home)  # processes of ours import rlstack from there
 
-_MODULES = {"envs", "convert", "demo", "evaluate", "explain", "league", "report", "train", "verify", "watch"}
+_MODULES = {"envs", "convert", "demo", "evaluate", "explain", "league", "push", "report", "train", "verify", "watch"}
 """Modules; those of commands can also be called, see :func:`rlstack.command.as_module`."""
 _HOMES = {
     "ConfigError": "rlstack.config.errors",

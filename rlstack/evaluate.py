@@ -170,7 +170,7 @@ def _name_foreign(config: EvaluateConfig) -> None:
     from rlstack.agents.foreign import parse
 
     kind, path = parse(config.checkpoint)
-    if kind not in ("rlstack", "zoo"):
+    if kind not in ("rlstack", "zoo", "hf"):
         config.checkpoint = None
         config.agent = load_group("agent", "legacy", {**(config.agent or {}), "kind": kind, "path": path})
 

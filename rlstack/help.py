@@ -38,6 +38,7 @@ COMMANDS = {
     "league": "plays tournaments, rates players, and trains in leagues",
     "convert": "converts an agent from elsewhere to a native one, or exports a policy as a program",
     "explain": "says why an agent does not learn, or why its training is slow",
+    "push": "publishes an agent, or recorded transitions, on the Hugging Face Hub",
 }
 """Commands with a module each, ``rlstack.<command>``, and their purpose."""
 

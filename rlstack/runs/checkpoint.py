@@ -140,8 +140,11 @@ class CheckpointStore:
         return sorted((self.directory / name for name in names if _NAME.fullmatch(name)), key=_frames_of, reverse=True)
 
 
-def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
-    """Writes one checkpoint file atomically, signed by :func:`rlstack.config.allowed.sign`; it is then on disk.
+def write_checkpoint(path: Path, state: dict[str, Any], frames: int, own: bool = True) -> None:
+    """Writes one checkpoint file atomically; it is then on disk.
+
+    Args:
+        own: whether the state is the user's own, and signed by :func:`rlstack.config.allowed.sign`.
 
     Raises:
         CheckpointError: ``state`` has an entry that cannot be saved; nothing is written.
@@ -149,7 +152,8 @@ def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
     """
     state = to_saveable(state)
     head = {"format": FORMAT, "version": VERSION, "frames": frames}
-    sign(path.parent, state)
+    if own:
+        sign(path.parent, state)
     write_tensors(path, {**head, "state": state, "digest": content_digest(state)})
 
 

@@ -26,7 +26,7 @@ from rlstack.config.overrides import override
 from rlstack.files.safe_load import load_tensors
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
-from .run_directory import CONFIG, PREFIX, RunDirectory, zoo_file, zoo_folder
+from .run_directory import CONFIG, HUB, PREFIX, RunDirectory, published_file, zoo_folder
 from .worlds import build_world, choose_device
 
 
@@ -70,7 +70,8 @@ def load(
     """Loads a run's agent.
 
     Args:
-        path: a run directory, a checkpoint file, ``zoo:<name>``, or the result of :func:`rlstack.train`.
+        path: a run directory, a checkpoint file, ``zoo:<name>``, ``hf:<user>/<name>``, or the result of
+            :func:`rlstack.train`.
         device: device of the networks.
         which: checkpoint of a run directory: ``"latest"`` or ``"best"`` (highest evaluated success, or return).
         agent: options that replace those of the run, such as ``cvar``, with which AC-IQN acts.
@@ -152,6 +153,11 @@ def run_policy(path: str, env: EnvBase, which: str = "latest", explore: bool = F
 def zoo_policy(name: str, env: EnvBase, explore: bool = False) -> TensorDictModuleBase:
     """Loads the policy of an agent that comes with rlstack; see :func:`rlstack.agents.foreign.load_policy`."""
     return run_policy(f"{PREFIX}{name}", env, explore=explore)
+
+
+def hub_policy(name: str, env: EnvBase, explore: bool = False) -> TensorDictModuleBase:
+    """Loads the policy of an agent of the Hugging Face Hub; see :func:`rlstack.agents.foreign.load_policy`."""
+    return run_policy(f"{HUB}{name}", env, explore=explore)
 
 
 def initialise(agent: Agent, path: str | Path) -> None:
@@ -308,7 +314,7 @@ def checkpoint_file(path: Path, which: str) -> Path:
     """
     if which not in ("latest", "best"):
         raise ConfigError(f"which: {which!r} is unknown, allowed: latest, best")
-    file = zoo_file(str(path)) if str(path).startswith(PREFIX) else path
+    file = published_file(str(path)) if str(path).startswith((PREFIX, HUB)) else path
     if file.is_file():
         if which == "best" and file.name != BEST:
             raise ConfigError(f"which: best is for the folder of a run, {path} is one checkpoint")

@@ -28,7 +28,7 @@ from rlstack.config.errors import missing_option, nearest_path
 from rlstack.config.options import renewed
 from rlstack.envs.foundation.files import write_text
 
-PREFIX = "zoo:"
+PREFIX, HUB = "zoo:", "hf:"
 AGENT, CARD, FILM = "agent.pt", "card.json", "film.mp4"
 
 
@@ -56,6 +56,19 @@ def card(name: str) -> dict[str, Any]:
         return read_json_object(zoo_folder() / name / CARD)
     except ValueError as error:
         raise ConfigError(f"zoo: {error}") from None
+
+
+def published_file(source: str) -> Path:
+    """Returns the checkpoint file of ``zoo:<name>`` or ``hf:<user>/<name>``.
+
+    Raises:
+        ConfigError: there is no such agent, or it is damaged.
+    """
+    if source.startswith(PREFIX):
+        return zoo_file(source)
+    from .hub import hub_file
+
+    return hub_file(source)
 
 
 def zoo_file(source: str) -> Path:
@@ -279,9 +292,9 @@ def make_first_free(path: Path, key: str) -> Path:
 
 
 def named(path: str, key: str) -> str:
-    """Resolves a run directory or checkpoint: ``zoo:<name>`` is its file, ``latest`` a run, which is also printed.
+    """Resolves a run directory or checkpoint: ``zoo:<name>`` and ``hf:<user>/<name>`` are files, ``latest`` a run.
 
-    ``latest`` is the run below ``runs/`` whose last checkpoint is the newest.
+    ``latest`` is the run below ``runs/`` whose last checkpoint is the newest; it is also printed.
 
     Args:
         path: the name that the user gave.
@@ -290,8 +303,8 @@ def named(path: str, key: str) -> str:
     Raises:
         ConfigError: there is no such run.
     """
-    if path.startswith(PREFIX):
-        return str(zoo_file(path))
+    if path.startswith((PREFIX, HUB)):
+        return str(published_file(path))
     if path != LATEST:
         return path
     files = (file for file in Path("runs").rglob("checkpoints/[!.]*.pt") if (file.parents[1] / CONFIG).is_file())

@@ -30,8 +30,9 @@ from rlstack.data.recordings import episode_lengths, save_arrays
 from rlstack.envs.foundation.files import check_archive
 from rlstack.files.safe_load import load_arrays
 from rlstack.runs.checkpoint import CheckpointError, content_digest
+from rlstack.runs.hub import hub_data
 from rlstack.runs.loading import checkpoint_file, read_agent
-from rlstack.runs.run_directory import make_folder
+from rlstack.runs.run_directory import HUB, make_folder
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -70,7 +71,8 @@ def read_recorded(source: str, interface: Interface, n_step: int = 1, gamma: flo
 
     Args:
         source: a file of :mod:`rlstack.data.recordings`; a folder of such files, read in the order of their names; a
-            run, whose latest checkpoint has the replay buffer; or ``minari:<name or path of a dataset>``.
+            run, whose latest checkpoint has the replay buffer; ``minari:<name or path of a dataset>``; or
+            ``hf:<user>/<name>``, such files on the Hugging Face Hub.
         interface: interface of the world that the agent learns for.
         n_step, gamma: the agent's options: a replay buffer holds returns of ``n_step`` steps.
 
@@ -87,13 +89,14 @@ def _read(source: str, interface: Interface, n_step: int, gamma: float) -> tuple
         arrays = minari_arrays(source.removeprefix(MINARI))
         with prefixed(source):
             return _checked(arrays, interface, transitions=True), True
-    path = Path(source)
-    if (path / "checkpoints").is_dir() or path.suffix == ".pt":
+    path, files = Path(source), []
+    if source.startswith(HUB):
+        files = hub_data(source)
+    elif (path / "checkpoints").is_dir() or path.suffix == ".pt":
         return _replay(path, interface, n_step, gamma), False
-    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-    if not files:
+    elif not (files := sorted(path.glob("*.npz")) if path.is_dir() else [path]):
         raise ConfigError(f"{path} is neither a run nor a folder with recorded episodes (*.npz)")
-    if not path.exists():
+    elif not path.exists():
         raise ConfigError(f"{path} does not exist{nearest_path(path)}")
     parts = [read_file(file, interface, transitions=True) for file in files]
     for part in parts:  # the recording of an episode ends with its file
