@@ -174,9 +174,9 @@ def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, Sche
         annotated = get_origin(hint) is Annotated
         kind, *told = get_args(hint) if annotated else (hint,)
         if ScheduleConfig in get_args(kind):
-            bounds, adapts = [part for part in told if part is not ADAPTS], ADAPTS in told
+            bounds = next((part for part in told if isinstance(part, Interval)), None)
             value, key = getattr(config, name), f"{where}.{name}"
-            schedules[name] = make_schedule(value, total_frames, key, *bounds, adapts=adapts)
+            schedules[name] = make_schedule(value, total_frames, key, bounds, adapts=ADAPTS in told)
     return schedules
 
 
