@@ -147,8 +147,8 @@ class Optimizer:
         self._rule = adaptive
         self._moved = torch.zeros((), dtype=torch.bool, device=device)
         if adaptive is not None:
-            kind = torch.float64 if looks_are_free(device) else torch.float32
-            self._live_lr = torch.tensor(lr, dtype=kind, device=device)
+            dtype = torch.float64 if looks_are_free(device) else torch.float32
+            self._live_lr = torch.tensor(lr, dtype=dtype, device=device)
             self._optimizer.param_groups[0]["lr"] = self._live_lr
         self._dtype = _DTYPES.get(precision)
         self._scaler = torch.amp.GradScaler(self._device, enabled=precision == "float16")
