@@ -1,7 +1,7 @@
 """Trains with critics that see what the actor sees, and with critics that also see the true state of the world.
 
     python -m experiments.critic_inputs
-    python -m experiments.critic_inputs --studies marinenav_acqn --seeds 3 4     # adds seeds; results keep the others
+    python -m experiments.critic_inputs --studies marinenav_ppo --seeds 3 4      # adds seeds; results keep the others
 
 Each run has one thread. Scores are means over the episodes of the last quarter of the training. The runs of a seed
 follow each other, so that both kinds meet the same load. Results: ``critic_inputs.json`` beside this file.
@@ -19,17 +19,21 @@ from experiments.runs import add_options, cost, logged, train
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 STUDIES = {
-    "marinenav_acqn": [
-        *("agent=acqn", "env=marinenav", "total_frames=240_000", "env.num_worlds=64", "agent.candidates=1"),
-        *("agent.cvar=1.0", "agent.learning_starts=10_000", "agent.frames_per_update=200"),
+    "marinenav_ppo": [
+        *("agent=ppo", "env=marinenav", "total_frames=400_000", "agent.steps_per_batch=16"),
+        *("env.num_worlds=256", "env.curriculum=null", "env.num_robots=2", "env.num_obstacles=2"),
+        *("env.min_start_goal_dis=10", "env.max_steps=100", "agent.minibatch_size=2048"),
     ],
     "echelon_ppo": [
-        *("experiment=echelon/partial", "total_frames=240_000", "env.num_worlds=64", "agent.hidden=[128, 128]"),
+        *("experiment=echelon/partial", "total_frames=120_000", "env.num_worlds=128", "agent.hidden=[128, 128]"),
         *("env.blue=2", "env.red=2", "env.opponent=heuristic", "env.opponent_mix=null", "env.size=48"),
-        "env.maps=64",
+        *("env.maps=64", "env.fire_probability=0.2", "agent.minibatch_size=1024"),
     ],
 }
-COMMON = ["checkpoint.every=1e9", "eval.every=1e9", "eval.episodes=1", "eval.max_steps=10", "threads=1", "logger=csv"]
+COMMON = [
+    *("checkpoint.every=1e9", "eval.every=1e9", "eval.episodes=1", "eval.max_steps=10"),
+    *("threads=1", "logger=csv", "log_every=0.05"),
+]
 KINDS = {
     "own": (["env.state=false"], "what the actor sees"),
     "state": (["env.state=true", "agent.critic_inputs=[observation, state]"], "the true state, too"),

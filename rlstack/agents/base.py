@@ -21,7 +21,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from rlstack.config import ConfigError
 from rlstack.config.errors import unknown_key
 from rlstack.config.options import Activation, Count, EncoderConfig, Fraction, Precision, Steps, layers
-from rlstack.config.schedules import make_schedules
+from rlstack.config.schedules import ScheduleConfig, make_schedules
 from rlstack.config.typed import Interval
 from rlstack.data.flatten import kept
 from rlstack.data.graphs import Recorded
@@ -389,12 +389,15 @@ class Agent(ABC):
     ) -> Optimizer:
         """Adds an optimiser of these networks, each clipped separately, with the schedule ``name`` as learning rate."""
         parameters = [network if isinstance(network, list) else network.parameters() for network in networks]
+        rate = getattr(self.config, name, None)
+        adaptive = rate if isinstance(rate, ScheduleConfig) and rate.kind == "adaptive" else None
         optimizer = Optimizer(
             [[parameter for parameter in group if parameter.requires_grad] for group in parameters],
             self.scheduled[name],
             max_grad_norm,
             precision=self.config.precision,
             accumulate=self.config.accumulate,
+            adaptive=adaptive,
             **options,
         )
         self.optimizers[name] = optimizer
@@ -661,7 +664,8 @@ class Agent(ABC):
 
     def schedule_metrics(self) -> dict[str, float]:
         """Returns the present values of all options that may be schedules, as ``schedule/<name of the option>``."""
-        return {f"schedule/{name}": float(value) for name, value in self.scheduled.items()}
+        adaptive = {name: optimizer.lr for name, optimizer in self.optimizers.items() if optimizer.adapts}
+        return {f"schedule/{name}": float(value) for name, value in {**self.scheduled, **adaptive}.items()}
 
     def expected_updates(self) -> float:
         """Returns the approximate number of gradient steps in a whole run; 0 for agents with few, large steps."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from rlstack.config.errors import ConfigError, did_you_mean
-from rlstack.config.schedules import ScheduleConfig
+from rlstack.config.schedules import ADAPTS, ScheduleConfig
 from rlstack.config.typed import Interval, to_plain
 
 Activation: TypeAlias = Literal["relu", "tanh", "silu", "gelu", "elu"]
@@ -41,6 +41,7 @@ Steps = Annotated[int, Interval(low=1, high=10_000, why="steps of an episode")]
 Scheduled = float | ScheduleConfig
 RATE = Interval(low=0, high=100, why="a step moves a parameter by about so much")
 LearningRate = Annotated[Scheduled, RATE]
+AdaptiveLearningRate = Annotated[Scheduled, RATE, ADAPTS]
 Probability = Annotated[Scheduled, Interval(low=0, high=1)]
 Coefficient = Annotated[Scheduled, Interval(low=0, high=_LARGEST, why=_PRECISE)]
 NoiseScale = Annotated[Scheduled, Interval(low=0, high=10, why="actions lie in [-1, 1]")]

@@ -143,6 +143,7 @@ _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
     ("ppo", False, {"rnd": {"coefficient": 1.0}, **_NORMALIZED}),
     ("ppo", False, {"advantage": "vtrace", "symmetry": "augment", "clip_value": 0.2, "shared_layers": 1}),
     ("ppo", True, {"target_kl": 1e-6, "normalize_over": "rollout"}),
+    ("ppo", True, {"lr": {"kind": "adaptive", "kl": 1e-4}}),
     ("ppo", False, {"accumulate": 2, "precision": "bfloat16"}),
     ("ppo_published", True, {}),
     ("a2c", True, {"advantage": "vtrace", **_NORMALIZED}),
