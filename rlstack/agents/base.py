@@ -356,8 +356,8 @@ class Agent(ABC):
         if role != "critic":
             return ActorEncoder(encoder)
         parts = {} if "observation" not in c.critic_inputs else {SEEN_BY_ACTOR: encoder}
-        own = {str(name): build_encoder(spec, None, *widths) for name, spec in privileged.items()}
-        return CriticEncoder({**parts, **own})
+        inputs = {str(name): build_encoder(spec, None, *widths) for name, spec in privileged.items()}
+        return CriticEncoder({**parts, **inputs})
 
     def own_network(
         self, role: str, *shape: int, kind: type[OwnNetwork] = OwnNetwork, actions: int = 0, **options: Any
@@ -433,7 +433,7 @@ class Agent(ABC):
         names = [str(name) for name in interface.privileged.keys()]  # noqa: SIM118
 
         def joined(part: TensorDictBase) -> TensorDictBase:
-            seen = part.get("observation")
+            seen: Any = part.get("observation")
             if seen_by_actor(seen) is not seen:
                 return part
             entries = {name: (seen if name in interface.hidden else part).get(name, None) for name in names}

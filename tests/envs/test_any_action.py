@@ -16,7 +16,7 @@ from torchrl.envs import EnvBase
 
 from rlstack import envs
 from rlstack.config import ConfigError
-from rlstack.envs.actions import reader
+from rlstack.envs.world import reader
 from rlstack.training.preflight import check_batch
 from tests.refusals import refused
 
