@@ -190,7 +190,9 @@ class TorchRL(World):
     :mod:`~rlstack.envs.torchrl.env`. An environment with its action in a group with an axis of agents, such as
     ``("agents", "action") [A, ...]``, becomes a world with the group ``agents``. ``("episode", "return")`` is the
     environment's ``episode_reward`` (``RewardSum``) if it has one, or the sum of its rewards (mean over agents);
-    ``("episode", "length")`` counts steps. The environment's transforms stay in place, including time limits.
+    ``("episode", "length")`` counts steps. If an environment has a method ``episode_terms``, which returns sums ``[N]``
+    by term, ``("episode", "reward_<term>")`` shows them. The environment's transforms stay in place, including time
+    limits.
 
     A copy that has ended waits for its reset; the rows of a batch are stepped until all have ended. An episode's end,
     and an agent's, lasts until the reset, and rewards after it do not count. If only agents have ends, the world ends
@@ -216,6 +218,7 @@ class TorchRL(World):
     """
 
     saves_episodes = False
+    _terms: dict[str, Tensor]
     observing: ClassVar[tuple[str, ...]] = ("rlstack.envs.torchrl.env:TorchRL._show",)
     _first_number = 0
     _envs: list[EnvBase]
@@ -258,6 +261,7 @@ class TorchRL(World):
         self._agents_ends = torch.zeros(2, total, *self._agents, dtype=torch.bool, device=self.device)
         self._returns = torch.zeros(total, dtype=torch.float64, device=self.device)
         self._lengths = torch.zeros_like(self._returns)
+        self._terms = {name: torch.zeros_like(self._returns) for name in self._terms}
         self._shown = TensorDict({}, self.batch_size, self.device)
         self._set_seed(0 if seed is None else seed)
 
@@ -304,7 +308,13 @@ class TorchRL(World):
         there = [self._beside(self._action_key, name, env.observation_spec) for name in ("active", "mask")]
         self._active_key = next((key for key in there if key is not None), None) if agents else None
         self._return_key = self._beside(self._reward_key, _RETURN, env.observation_spec)
-        self.declare_specs(shown, self._action.spec, agents=agents[0] if agents else None)
+        self._terms = {}
+        if hasattr(env, "episode_terms"):
+            env.set_seed(0)
+            env.reset()
+            self._terms = dict(env.episode_terms())
+        statistics = ("return", "length", *(f"reward_{name}" for name in self._terms))
+        self.declare_specs(shown, self._action.spec, statistics, agents[0] if agents else None)
 
     def _of_one(self, spec: TensorSpec, further: int) -> TensorSpec:
         """Returns the spec of an entry for one row or one agent."""
@@ -371,6 +381,7 @@ class TorchRL(World):
         if self._return_key is not None:
             own_sum = self._read(self._following, self._return_key).reshape(len(over), -1)
             self._returns = torch.where(over, self._returns, own_sum.double().mean(-1))
+        self._read_terms(over)
         flags = self._new_ends()
         if self._max_steps is not None:
             flags[1] |= self._lengths >= self._max_steps
@@ -391,6 +402,13 @@ class TorchRL(World):
         agents.set("active", agents.get("active") & ~ends["done"][shown])
         self._shown = following.select(*self.observation_spec.keys(include_nested=True, leaves_only=True))
         return following
+
+    def _read_terms(self, over: Tensor) -> None:
+        """Reads the sums of the terms of rewards; those of rows ``over`` stay as they were at the end."""
+        found: list[Any] = [env.episode_terms() for env in self._envs] if self._terms else []
+        for name, total in self._terms.items():
+            now = torch.cat([terms[name] for terms in found]).to(total)
+            self._terms[name] = torch.where(over, total, now)
 
     def _step_one(self, index: int, action: Tensor) -> None:
         env, root = self._envs[index], self._roots[index]
@@ -458,6 +476,7 @@ class TorchRL(World):
         self._agents_ends = self._agents_ends & ~(begin[:, None] if self._agents else begin)
         self._returns = self._returns.masked_fill(begin, 0.0)
         self._lengths = self._lengths.masked_fill(begin, 0.0)
+        self._terms = {name: total.masked_fill(begin, 0.0) for name, total in self._terms.items()}
         self._show(self._roots)
 
     def _restart_each(self, seeds: list[int]) -> None:
@@ -494,6 +513,7 @@ class TorchRL(World):
                 there = self._read(parts, self._active_key)[shown].reshape(lead).bool()
             entries = {GROUP: TensorDict({**entries, "active": there}, lead, self.device)}
         statistics = {"return": self._returns, "length": self._lengths}
+        statistics |= {f"reward_{name}": total for name, total in self._terms.items()}
         entries["episode"] = {name: value[shown, None].to(self.float_dtype) for name, value in statistics.items()}
         self._shown = TensorDict(entries, self.batch_size, self.device)
 

@@ -52,7 +52,19 @@ def test_files_of_ones_own_come_first_and_say_what_they_build_on(conf: Path, tmp
 
 
 @pytest.mark.parametrize(
-    "name", ["arena", "cartpole", "echelon", "gymnasium", "marinenav", "pettingzoo", "rocket", "torchrl"]
+    "name",
+    [
+        "arena",
+        "cartpole",
+        "echelon",
+        "gymnasium",
+        "marinenav",
+        "mjlab",
+        "pettingzoo",
+        "playground",
+        "rocket",
+        "torchrl",
+    ],
 )
 def test_the_yaml_of_a_world_has_every_option_of_its_constructor(name: str) -> None:
     """Each option can then be seen before the world is imported; options that the run sets are excluded."""
