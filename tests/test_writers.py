@@ -225,7 +225,6 @@ ELSEWHERE = {
     ("rlstack/training/loggers/table.py", "open_to_append"): "a row that was cut off is dropped on opening",
     ("rlstack/adapters/marinenav/__main__.py", "open_to_append"): "what was printed",
     ("rlstack/files/safe_load.py", "save"): "into memory",
-    ("rlstack/reporting/charts.py", "savefig"): "into memory",
     ("rlstack/training/distributed.py", "open"): "nowhere",
     ("rlstack/command.py", "open"): "nowhere",
     ("rlstack/play/league.py", "open_to_append"): "a lock",
