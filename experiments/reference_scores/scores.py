@@ -191,7 +191,7 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Returns a row for each study."""
-    limits = {"every seed": "each at least", "mean": "mean at least", "none above": "each at most"}
+    limits = {"every seed": "each ≥", "mean": "mean ≥", "none above": "each ≤"}
     rows = []
     for result in results.values():
         one = len(result["scores"]) == 1
