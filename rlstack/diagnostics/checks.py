@@ -1,10 +1,10 @@
-"""The checks of ``rlstack explain``: each looks at the evidence about a run, and returns what is wrong, or None.
+"""The checks of ``rlstack explain``: each looks at the evidence about a run, and says what it measured if it is wrong.
 
-A check that cannot tell, since the agent lacks what it looks at, returns None. Causes that lie in the set-up or the
-world (``FAULT``) come before symptoms (``SYMPTOM``), which a fault often explains, and these before remarks
-(``REMARK``).
-Symptoms and remarks are left out where the agent is clearly better than random actions, because agents that learn show
-many of them as well.
+The docstring of a check is the title of its finding. A check that cannot tell, since the agent lacks what it looks at,
+says nothing. Causes that lie in the set-up or the world (``FAULT``) come before symptoms (``SYMPTOM``), which a fault
+often explains, and these before remarks (``REMARK``). Symptoms and remarks are left out where the agent is clearly
+better than random actions, because agents that learn show many of them as well. Among findings of one severity, the
+check that stands first in this file stands first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,268 +62,98 @@ class Finding:
         return "\n".join(lines)
 
 
-Check = Callable[[Evidence], Finding | None]
+class Wrong(NamedTuple):
+    """What a check found: what it measured, the change as options, and what differs from the check's own words."""
+
+    measured: str
+    options: dict[str, Any] = {}
+    words: dict[str, str] = {}
+
+
+CHECKS: list[Callable[[Evidence], Finding | None]] = []
+"""All checks, in the order of this file."""
+
+
+def check(
+    severity: str, *, usual: str, source: str, change: str
+) -> Callable[[Callable[[Evidence], Wrong | None]], Callable[[Evidence], Finding | None]]:
+    """Makes a function of the evidence a check with these words, and adds it to :data:`CHECKS`."""
+
+    def made(look: Callable[[Evidence], Wrong | None]) -> Callable[[Evidence], Finding | None]:
+        def checked(evidence: Evidence) -> Finding | None:
+            if (wrong := look(evidence)) is None:
+                return None
+            title = str(look.__doc__).removesuffix(".")
+            words = {"severity": severity, "title": title, "usual": usual, "source": source, "change": change}
+            return Finding(look.__name__, measured=wrong.measured, options=wrong.options, **(words | wrong.words))
+
+        CHECKS.append(checked)
+        return checked
+
+    return made
 
 
 def findings(evidence: Evidence) -> list[Finding]:
     """Returns what the checks find, the likeliest cause first."""
-    found = [finding for check in CHECKS if (finding := check(evidence)) is not None]
+    found = [finding for one in CHECKS if (finding := one(evidence)) is not None]
     if evidence.learned:
         found = [finding for finding in found if finding.severity == FAULT]
     return sorted(found, key=lambda finding: _ORDER.index(finding.severity))
 
 
-# -- the set-up ------------------------------------------------------------------------------------------------------
+def _highest(evidence: Evidence, schedule: str) -> float:
+    """Returns the highest value of one of the agent's schedules over the run."""
+    total = max(int(evidence.config.get("total_frames") or 1), 1)
+    return max(float(evidence.agent.schedules[schedule](round(total * part / 20))) for part in range(21))
 
 
-def learning_rate(evidence: Evidence) -> Finding | None:
-    """Learning rates far from those that Adam is used with."""
-    agent, total = evidence.agent, max(int(evidence.config.get("total_frames") or 1), 1)
-    for name in agent.optimizers:
-        most = max(float(agent.schedules[name](round(total * part / 20))) for part in range(21))
-        usual = "1e-5 to 1e-2, most often about 3e-4"
-        source = "Andrychowicz et al. 2021, arXiv 2006.05990; the search space of rl-zoo3"
-        if not 1e-6 <= most <= 0.02:
-            side = "large" if most > 1e-3 else "small"
-            change, options = f"agent.{name}=3e-4", {f"agent.{name}": 3e-4}
-            text = f"The learning rate agent.{name} is too {side}"
-            return Finding(
-                name="learning_rate",
-                severity=FAULT,
-                title=text,
-                measured=f"{most:g} at its highest",
-                usual=usual,
-                source=source,
-                change=change,
-                options=options,
-            )
+# -- causes in the set-up, the world and the data --------------------------------------------------------------------
+
+
+@check(
+    FAULT,
+    usual="1e-5 to 1e-2, most often about 3e-4",
+    source="Andrychowicz et al. 2021, arXiv 2006.05990; the search space of rl-zoo3",
+    change="a learning rate of 3e-4",
+)
+def learning_rate(evidence: Evidence) -> Wrong | None:
+    """The learning rate is far from the usual."""
+    for name in evidence.agent.optimizers:
+        if not 1e-6 <= (most := _highest(evidence, name)) <= 0.02:
+            change = {"change": f"agent.{name}=3e-4"} if name in evidence.config["agent"] else {}
+            return Wrong(f"agent.{name}={most:g} at its highest", {f"agent.{name}": 3e-4} if change else {}, change)
     return None
 
 
-def horizon(evidence: Evidence) -> Finding | None:
-    """A discount that does not see the rewards, or that lets values grow without bound."""
-    gamma = float(evidence.option("gamma", 0.99))
-    lengths = [episode.length for episode in evidence.ends]
-    long = sum(lengths) / len(lengths) if lengths else float(evidence.random.sequences.shape[1])
-    source = "Andrychowicz et al. 2021, arXiv 2006.05990; the search space of rl-zoo3 is 0.9 to 0.9999"
-    usual = "0.9 to 0.9999, a horizon 1 / (1 - gamma) that reaches the rewards"
-    change, options = "agent.gamma=0.99", {"agent.gamma": 0.99}
-    if gamma < 0.9 and long > 5 / (1 - gamma):
-        text = "The discount hides what lies more than a few steps ahead"
-        steps = f"agent.gamma={gamma:g}, a horizon of {1 / (1 - gamma):.3g} steps; episodes have {long:.0f} on average"
-        return Finding(
-            name="horizon",
-            severity=FAULT,
-            title=text,
-            measured=steps,
-            usual=usual,
-            source=source,
-            change=change,
-            options=options,
-        )
-    if gamma == 1.0 and not any(episode.terminated for episode in evidence.ends):
-        text = "Without a discount, values of episodes that do not terminate have no bound"
-        steps = f"agent.gamma=1 and no termination in {len(lengths)} episodes"
-        return Finding(
-            name="horizon",
-            severity=FAULT,
-            title=text,
-            measured=steps,
-            usual=usual,
-            source=source,
-            change=change,
-            options=options,
-        )
-    return None
-
-
-def not_begun(evidence: Evidence) -> Finding | None:
-    """No update so far, or schedules that were over before the first one."""
+@check(
+    FAULT,
+    usual="learning begins within the first hundredth of a run",
+    source="Mnih et al. 2015",
+    change="a smaller agent.learning_starts",
+)
+def not_begun(evidence: Evidence) -> Wrong | None:
+    """The agent has not begun to learn."""
     starts, frames = float(evidence.option("learning_starts", 0) or 0), evidence.frames
-    usual, source = "learning begins within the first hundredth of a run", "Mnih et al. 2015"
-    change, options = f"agent.learning_starts={frames // 100}", {"agent.learning_starts": frames // 100}
-    updates = evidence.agent.updates
-    if frames and not updates and starts >= frames:
-        measured = f"no update in {frames:,} frames, agent.learning_starts={starts:,.0f}"
-        return Finding(
-            name="not_begun",
-            severity=FAULT,
-            title="The agent has not begun to learn",
-            measured=measured,
-            usual=usual,
-            source=source,
-            change=change,
-            options=options,
-        )
+    options = {"agent.learning_starts": frames // 100}
+    if frames and not evidence.agent.updates and starts >= frames:
+        return Wrong(f"no update in {frames:,} frames, agent.learning_starts={starts:,.0f}", options)
     for name, schedule in evidence.agent.schedules.items():
         begins, then = float(schedule(0)), float(schedule(int(starts)))
         if name.startswith(("lr", "epsilon")) and starts and begins > 0 and then < 0.06 * begins:
-            text = f"The schedule of agent.{name} is over before the agent begins to learn"
-            measured = f"{begins:g} at the beginning, {then:g} at frame {starts:,.0f}, when learning begins"
-            return Finding(
-                name="not_begun",
-                severity=SYMPTOM,
-                title=text,
-                measured=measured,
-                usual=usual,
-                source=source,
-                change=change,
-                options=options,
-            )
+            title = "A schedule is over before the agent begins to learn"
+            measured = f"agent.{name}={begins:g} at first, {then:g} at frame {starts:,.0f}, when learning begins"
+            return Wrong(measured, options, {"severity": SYMPTOM, "title": title})
     return None
 
 
-def few_updates(evidence: Evidence) -> Finding | None:
-    """Hardly any, or very many, updates on what was collected."""
-    agent, frames = evidence.agent, evidence.frames
-    if hasattr(agent, "replay") and frames and agent.updates:
-        per_frame = agent.updates * float(evidence.option("batch_size", 1)) / frames
-        usual = "each transition is drawn between 1 time (Ape-X) and 5,000 times (REDQ), 8 in DQN, 256 in SAC"
-        source = "Mnih et al. 2015; Haarnoja et al. 2018; Chen et al. 2021, arXiv 2101.05982"
-        measured = f"{agent.updates:,} updates in {frames:,} frames: each transition is drawn {per_frame:.2g} times"
-        if not 0.1 <= per_frame <= 10_000:
-            side = "rarely" if per_frame < 1 else "often"
-            change, every = "agent.frames_per_update=1", {"agent.frames_per_update": 1}
-            return Finding(
-                name="few_updates",
-                severity=SYMPTOM,
-                title=f"Transitions are learned from too {side}",
-                measured=measured,
-                usual=usual,
-                source=source,
-                change=change,
-                options=every,
-            )
-        return None
-    steps = evidence.option("steps_per_batch") or evidence.config.get("collector", {}).get("steps_per_batch")
-    env, total = evidence.config["env"], float(evidence.config.get("total_frames") or 0)
-    worlds = env.get("num_worlds") or env.get("num_envs") or 1
-    if hasattr(agent, "replay") or not isinstance(steps, int) or not total:
-        return None
-    batches = total / (steps * worlds * agent.interface.agents)
-    if batches >= 30:
-        return None
-    text = "The run is too short for its batches: the policy changes only a few times"
-    measured = f"{batches:.0f} batches of {steps} steps in {worlds} worlds"
-    source = "Stable-Baselines3 #1625: with more worlds, as many frames mean fewer updates"
-    change, fewer = "fewer worlds, shorter batches, or more frames", max(int(worlds) // 8, 1)
-    options = {"env.num_worlds" if "num_worlds" in env else "env.num_envs": fewer} if worlds > 1 else {}
-    return Finding(
-        name="few_updates",
-        severity=SYMPTOM,
-        title=text,
-        measured=measured,
-        usual="a hundred batches or more",
-        source=source,
-        change=change,
-        options=options,
-    )
-
-
-# -- the world -------------------------------------------------------------------------------------------------------
-
-
-def reward_reachable(evidence: Evidence) -> Finding | None:
-    """Episodes without any reward."""
-    episodes = evidence.ends
-    rewarded = any(
-        bool((part.sequences.get(("next", "reward")) != 0).any()) for part in (evidence.random, evidence.explored)
-    )
-    if rewarded or len(episodes) < 4:
-        return None
-    source = "Bellemare et al. 2016, arXiv 1606.01868"
-    change = "a denser reward, an easier start (curriculum=), imitation.expert=, or agent.rnd={coefficient: 1.0}"
-    measured = f"a reward other than zero in 0 of {len(episodes)} episodes, of random actions and of the present policy"
-    return Finding(
-        name="reward_reachable",
-        severity=FAULT,
-        title="No episode reaches a reward, so that there is nothing to learn from",
-        measured=measured,
-        usual="random actions find a reward now and then",
-        source=source,
-        change=change,
-    )
-
-
-def reward_scale(evidence: Evidence) -> Finding | None:
-    """Returns that are tiny or huge beside what networks put out and Adam moves."""
-    std = evidence.return_std
-    if std is None or std == 0 or 1e-2 <= std <= 1e4:
-        return None
-    side = "small" if std < 1 else "large"
-    change, options = "agent.normalize_rewards=true", {"agent.normalize_rewards": True}
-    if evidence.agent.reward_scaler is not None:
-        change, options = "the scale of the reward in the world", {}
-    return Finding(
-        name="reward_scale",
-        severity=FAULT,
-        title=f"Returns are too {side} for the value function",
-        measured=f"the discounted returns have a standard deviation of {std:.2g}",
-        usual="about 0.1 to 100",
-        source="Henderson et al. 2018, arXiv 1709.06560; Engstrom et al. 2020, arXiv 2005.12729",
-        change=change,
-        options=options,
-    )
-
-
-def terminations(evidence: Evidence) -> Finding | None:
-    """Ends that are reported as cut by a time limit although they come at any time."""
-    ends = evidence.ends
-    if len(ends) < 8 or any(episode.terminated for episode in ends):
-        return None
-    longest = max(episode.length for episode in ends)
-    early = sum(episode.length < longest for episode in ends) / len(ends)
-    if early < 0.3 or len({episode.length for episode in ends}) < 4:
-        return None
-    return Finding(
-        name="terminations",
-        severity=FAULT,
-        title="The world reports the ends of episodes as time limits, so that values go on beyond them",
-        measured=f"terminated in 0 of {len(ends)} ends, truncated in all; {early:.0%} before step {longest}",
-        usual="a time limit ends episodes after one number of steps",
-        source="Pardo et al. 2018, arXiv 1712.00378",
-        change="report terminated=True where the task itself ends",
-    )
-
-
-def time_limits(evidence: Evidence) -> Finding | None:
-    """A time limit that is reported as the end of the task."""
-    ends = evidence.ends
-    if len(ends) < 4 or not all(episode.terminated for episode in ends):
-        return None
-    length, count = Counter(episode.length for episode in ends).most_common(1)[0]
-    if count < max(0.3 * len(ends), 4) or length < 10 or length < max(episode.length for episode in ends):
-        return None
-    return Finding(
-        name="time_limits",
-        severity=FAULT,
-        title="A time limit counts as the end of the task, so that the future is worth nothing there",
-        measured=f"{count} of {len(ends)} episodes terminate after exactly {length} steps, none is truncated",
-        usual="a time limit sets truncated, and values are bootstrapped",
-        source="Pardo et al. 2018, arXiv 1712.00378",
-        change="report truncated=True and terminated=False at the limit, or show the time left in the observation",
-    )
-
-
-def one_sided_actions(evidence: Evidence) -> Finding | None:
-    """Actions on one side of zero that all have the same effect."""
-    if not evidence.no_effect:
-        return None
-    low, high = next(iter(evidence.no_effect.values()))
-    which = ", ".join(str(number) for number in evidence.no_effect)
-    return Finding(
-        name="one_sided_actions",
-        severity=FAULT,
-        title="The world clips actions to one side",
-        measured=f"actions from {low:g} to {high:g} have the same effect in dimension {which} of the action",
-        usual="all actions between the bounds differ in their effect",
-        source="Stable-Baselines3, Reinforcement Learning Tips and Tricks: symmetric, normalised action spaces",
-        change="declare bounds that the world uses: actions in [-1, 1] are scaled to them",
-    )
-
-
-def masks(evidence: Evidence) -> Finding | None:
-    """Choices that the world never allows."""
+@check(
+    FAULT,
+    usual="every choice is allowed at times",
+    source="Huang & Ontanon 2022, arXiv 2006.14171",
+    change="the mask of the world: True (or 1) marks a legal choice",
+)
+def masks(evidence: Evidence) -> Wrong | None:
+    """The action mask leaves no choice."""
     allowed = [part.sequences.get("action_mask", None) for part in (evidence.random, evidence.explored)]
     if any(mask is None for mask in allowed):
         return None
@@ -332,22 +162,67 @@ def masks(evidence: Evidence) -> Finding | None:
     if float(never.float().mean()) < 0.5 and single < 0.95:
         return None
     measured = f"{int(never.sum())} of {len(never)} choices were never allowed in {len(legal):,} decisions"
-    return Finding(
-        name="masks",
-        severity=FAULT,
-        title="The action mask leaves no choice",
-        measured=f"{measured}; in {single:.0%} of them one alone was",
-        usual="every choice is allowed at times",
-        source="Huang & Ontanon 2022, arXiv 2006.14171",
-        change="the mask of the world: True (or 1) marks a legal choice",
-    )
+    return Wrong(f"{measured}; in {single:.0%} of them one alone was")
 
 
-# -- data and acting -------------------------------------------------------------------------------------------------
+@check(
+    FAULT,
+    usual="all actions between the bounds differ in their effect",
+    source="Stable-Baselines3, Reinforcement Learning Tips and Tricks: symmetric, normalised action spaces",
+    change="declare bounds that the world uses: actions in [-1, 1] are scaled to them",
+)
+def one_sided_actions(evidence: Evidence) -> Wrong | None:
+    """The world clips actions to one side."""
+    if not evidence.no_effect:
+        return None
+    low, high = next(iter(evidence.no_effect.values()))
+    which = ", ".join(str(number) for number in evidence.no_effect)
+    return Wrong(f"actions from {low:g} to {high:g} have the same effect in dimension {which} of the action")
 
 
-def normalizer(evidence: Evidence) -> Finding | None:
-    """Statistics of the normaliser that do not fit what the agent sees."""
+@check(
+    FAULT,
+    usual="a time limit ends episodes after one number of steps",
+    source="Pardo et al. 2018, arXiv 1712.00378",
+    change="report terminated=True where the task itself ends",
+)
+def terminations(evidence: Evidence) -> Wrong | None:
+    """The world reports the ends of episodes as time limits, so that values go on beyond them."""
+    ends = evidence.ends
+    if len(ends) < 8 or any(episode.terminated for episode in ends):
+        return None
+    longest = max(episode.length for episode in ends)
+    early = sum(episode.length < longest for episode in ends) / len(ends)
+    if early < 0.3 or len({episode.length for episode in ends}) < 4:
+        return None
+    return Wrong(f"terminated in 0 of {len(ends)} ends, truncated in all; {early:.0%} before step {longest}")
+
+
+@check(
+    FAULT,
+    usual="a time limit sets truncated, and values are bootstrapped",
+    source="Pardo et al. 2018, arXiv 1712.00378",
+    change="report truncated=True and terminated=False at the limit, or show the time left in the observation",
+)
+def time_limits(evidence: Evidence) -> Wrong | None:
+    """A time limit counts as the end of the task, so that the future is worth nothing there."""
+    ends = evidence.ends
+    if len(ends) < 4 or not all(episode.terminated for episode in ends):
+        return None
+    length, count = Counter(episode.length for episode in ends).most_common(1)[0]
+    if count < max(0.3 * len(ends), 4) or length < 10 or length < max(episode.length for episode in ends):
+        return None
+    return Wrong(f"{count} of {len(ends)} episodes terminate after exactly {length} steps, none is truncated")
+
+
+@check(
+    FAULT,
+    usual="as many observations as frames, inputs of mean 0 and standard deviation 1",
+    source="Stable-Baselines3 #1256 and the guide to VecNormalize: save and load the statistics with the agent",
+    change="resume=runs/<run>, which restores them; init= and a file of weights alone do not",
+)
+def normalizer(evidence: Evidence) -> Wrong | None:
+    """The normaliser has lost its statistics."""
     agent, inputs = evidence.agent, evidence.inputs
     if agent.normalizer is None or evidence.frames < 1000:
         return None
@@ -357,327 +232,301 @@ def normalizer(evidence: Evidence) -> Finding | None:
     spread = 1.0 if inputs is None else float(inputs.std(0).max())
     if count >= 0.05 * evidence.frames and off < 5 and spread < 5:
         return None
-    return Finding(
-        name="normalizer",
-        severity=FAULT,
-        title="The normaliser has lost its statistics",
-        measured=f"{count:,.0f} observations in {evidence.frames:,} frames; inputs are up to {off:.2g} from 0",
-        usual="as many observations as frames, inputs of mean 0 and standard deviation 1",
-        source="Stable-Baselines3 #1256 and the guide to VecNormalize: save and load the statistics with the agent",
-        change="resume=runs/<run>, which restores them; init= and a file of weights alone do not",
-    )
+    frames = f"{count:,.0f} observations in {evidence.frames:,} frames"
+    return Wrong(f"statistics of {frames}; inputs are up to {off:.2g} from zero")
 
 
-def greedy_without_normalizer(evidence: Evidence) -> Finding | None:
-    """A greedy policy that acts on raw observations although the agent learned on normalised ones."""
+@check(
+    FAULT,
+    usual="both policies see the same inputs",
+    source="Stable-Baselines3 #1556 and #2091",
+    change="the greedy policy of your algorithm: pass observations through self.normalized",
+)
+def greedy_without_normalizer(evidence: Evidence) -> Wrong | None:
+    """Evaluations act without the normaliser that the agent learned with."""
     if evidence.greedy_normalizes is not False:
         return None
     greedy, explored = float(evidence.greedy.returns.mean()), float(evidence.explored.returns.mean())
-    return Finding(
-        name="greedy_without_normalizer",
-        severity=FAULT,
-        title="Evaluations act without the normaliser that the agent learned with",
-        measured=f"greedy actions ignore the statistics; mean return {greedy:.4g} greedy, {explored:.4g} exploring",
-        usual="both policies see the same inputs",
-        source="Stable-Baselines3 #1556 and #2091",
-        change="the greedy policy of your algorithm: pass observations through self.normalized",
-    )
+    means = f"mean return {greedy:.4g} greedy, {explored:.4g} exploring"
+    return Wrong(f"greedy actions ignore the statistics; {means}")
 
 
-def evaluations(evidence: Evidence) -> Finding | None:
-    """A greedy policy, or evaluations, much worse than the policy that explores."""
-    greedy, explored, random = (part.returns for part in (evidence.greedy, evidence.explored, evidence.random))
-    gain = float(explored.mean() - random.mean())
-    error = math.sqrt(sum(float(part.var(unbiased=False)) / max(len(part), 1) for part in (greedy, explored)))
-    usual, source = "greedy actions score as well as exploring ones, or better", "Stable-Baselines3 #2091"
-    if evidence.learned and float(explored.mean() - greedy.mean()) > max(0.5 * gain, 4 * error):
-        change = "agent.greedy=sample, if the algorithm has it; otherwise look at how the greedy policy is made"
-        options = {"agent.greedy": "sample"} if "greedy" in evidence.config["agent"] else {}
-        means = f"mean return {float(greedy.mean()):.4g} greedy, {float(explored.mean()):.4g} exploring"
-        title = "The greedy policy is much worse than the exploring one"
-        return Finding(
-            name="evaluations",
-            severity=FAULT,
-            title=title,
-            measured=means,
-            usual=usual,
-            source=source,
-            change=change,
-            options=options,
-        )
-    return None
-
-
-def replay(evidence: Evidence) -> Finding | None:
-    """A replay buffer that holds old data alone."""
+@check(
+    FAULT,
+    usual="as many transitions as there were frames, until it is full",
+    source="Fedus et al. 2020, arXiv 2007.06700: agents learn better from younger data",
+    change="the algorithm's extend and agent.replay: new data have to reach the buffer",
+)
+def replay(evidence: Evidence) -> Wrong | None:
+    """The replay buffer no longer takes in what the agent does."""
     held, frames = evidence.replay, evidence.frames
     if held is None or evidence.config.get("data") is not None:
         return None
     wanted = min(held["capacity"], float(frames))
     if held["size"] >= 0.5 * wanted or wanted < 500:
         return None
-    return Finding(
-        name="replay",
-        severity=FAULT,
-        title="The replay buffer no longer takes in what the agent does",
-        measured=f"{held['size']:,.0f} transitions after {frames:,} frames, with room for {held['capacity']:,.0f}",
-        usual="as many as there were frames, until it is full",
-        source="Fedus et al. 2020, arXiv 2007.06700: agents learn better from younger data",
-        change="the algorithm's extend and agent.replay: new data have to reach the buffer",
-    )
+    room = f"with room for {held['capacity']:,.0f}"
+    return Wrong(f"{held['size']:,.0f} transitions after {frames:,} frames, {room}")
 
 
-def exploration(evidence: Evidence) -> Finding | None:
-    """A policy that hardly tried anything from the beginning on."""
-    agent, interface = evidence.agent, evidence.agent.interface
-    source = "Ahmed et al. 2019, arXiv 1811.11214; Jones 2021, Debugging Reinforcement Learning Systems"
-    if "epsilon" in agent.schedules and type(agent).__name__ != "SAC" and not interface.continuous:
-        total = max(int(evidence.config.get("total_frames") or 1), 1)
-        most = max(float(agent.schedules["epsilon"](round(total * part / 20))) for part in range(21))
-        noisy = any(key == "noise_std" for key in evidence.config["agent"])
-        if most < 0.01 and not noisy and not evidence.option("random_frames"):
-            usual = "from 1 down to 0.05 in the first tenth of the run (Mnih et al. 2015)"
-            change, options = "agent.epsilon={kind: linear, start: 1.0, end: 0.05, duration: 0.1}", {}
-            text = "The agent never explores"
-            return Finding(
-                name="exploration",
-                severity=FAULT,
-                title=text,
-                measured=f"agent.epsilon={most:g}",
-                usual=usual,
-                source=source,
-                change=change,
-                options=options,
-            )
+@check(
+    SYMPTOM,
+    usual="below a third",
+    source="Sokar et al. 2023, arXiv 2302.12902; Lu et al. 2019, arXiv 1903.06733",
+    change="a smaller learning rate, agent.activation=elu",
+)
+def dormant(evidence: Evidence) -> Wrong | None:
+    """Hidden units are dead."""
+    worst = max((share for share, _ in evidence.layers), default=0.0)
+    if worst < 0.8:
         return None
-    entropy = evidence.early("policy/entropy")
-    log_std = getattr(getattr(agent, "actor", None), "log_std", None)
-    change, options = "agent.entropy_coefficient=0.01", dict[str, Any]()
-    if "entropy_coefficient" in evidence.config["agent"]:
-        options = {"agent.entropy_coefficient": 0.01}
-    if interface.choices and entropy is not None:
-        most = sum(math.log(count) for count in interface.choices)
-        if most > 0 and entropy < 0.05 * most:
-            measured = f"an entropy of {entropy:.2g} in the first tenth of the run, of at most {most:.2g}"
-            usual = "near its greatest value at first, then falling"
-            gain = {"agent.policy_gain": 0.01} if "policy_gain" in evidence.config["agent"] else {}
-            change = "agent.policy_gain=0.01, agent.entropy_coefficient=0.01" if gain else change
-            return Finding(
-                name="exploration",
-                severity=FAULT,
-                title="The policy has no entropy from the beginning on, so that it tries nothing",
-                measured=measured,
-                usual=usual,
-                source=source,
-                change=change,
-                options={**gain, **options},
-            )
-    if isinstance(log_std, Tensor) and interface.continuous:
-        std, began = float(log_std.detach().exp().max()), float(evidence.option("initial_std", 1.0))
-        if max(std, began) < 0.02:
-            measured = f"a standard deviation of {began:.2g} at first, {std:.2g} now, for actions in [-1, 1]"
-            usual, change = "1 at first, rarely below 0.05", "agent.initial_std=1.0, agent.entropy_coefficient=0.01"
-            return Finding(
-                name="exploration",
-                severity=FAULT,
-                title="The policy has no entropy from the beginning on, so that it tries nothing",
-                measured=measured,
-                usual=usual,
-                source=source,
-                change=change,
-                options={"agent.initial_std": 1.0, **options},
-            )
-    temperature = evidence.option("alpha")
-    if temperature is not None and not evidence.option("learn_alpha", True) and float(temperature) < 1e-4:
-        text, measured = (
-            "The temperature leaves no entropy to the policy",
-            f"agent.alpha={float(temperature):.2g}, fixed",
-        )
-        usual, source = "0.05 to 1, or learned", "Haarnoja et al. 2018, arXiv 1812.05905"
-        change, options = "agent.learn_alpha=true agent.alpha=1.0", {"agent.learn_alpha": True, "agent.alpha": 1.0}
-        return Finding(
-            name="exploration",
-            severity=FAULT,
-            title=text,
-            measured=measured,
-            usual=usual,
-            source=source,
-            change=change,
-            options=options,
-        )
+    measured = f"{worst:.0%} of the units of a layer are dormant: activity below 0.025 of the layer's mean, or none"
+    options: dict[str, Any] = {"agent.activation": "elu"}
+    words = {"severity": FAULT} if worst > 0.98 else {}
+    if evidence.option("network"):
+        options, words = {}, {**words, "change": "the initial weights of your network, or a smaller learning rate"}
+    elif "layer_norm" in evidence.config["agent"]:
+        options = {"agent.layer_norm": True}
+        words = {**words, "change": "a smaller learning rate, agent.layer_norm=true"}
+    return Wrong(measured, options, words)
+
+
+@check(
+    FAULT,
+    usual="0.9 to 0.9999, a horizon 1 / (1 - gamma) that reaches the rewards",
+    source="Andrychowicz et al. 2021, arXiv 2006.05990; the search space of rl-zoo3 is 0.9 to 0.9999",
+    change="agent.gamma=0.99",
+)
+def horizon(evidence: Evidence) -> Wrong | None:
+    """The discount hides what lies more than a few steps ahead."""
+    gamma, options = float(evidence.option("gamma", 0.99)), {"agent.gamma": 0.99}
+    lengths = [episode.length for episode in evidence.ends]
+    long = sum(lengths) / len(lengths) if lengths else float(evidence.random.sequences.shape[1])
+    if gamma < 0.9 and long > 5 / (1 - gamma):
+        reach = f"a horizon of {1 / (1 - gamma):.3g} steps; episodes have {long:.0f} on average"
+        return Wrong(f"agent.gamma={gamma:g}, {reach}", options)
+    if gamma == 1.0 and not any(episode.terminated for episode in evidence.ends):
+        title = "Without a discount, values of episodes that do not terminate have no bound"
+        return Wrong(f"agent.gamma=1 and no termination in {len(lengths)} episodes", options, {"title": title})
     return None
 
 
-# -- networks --------------------------------------------------------------------------------------------------------
-
-
-def dormant(evidence: Evidence) -> Finding | None:
-    """Layers of units that no longer respond."""
-    if not evidence.layers:
+@check(
+    FAULT,
+    usual="random actions find a reward now and then",
+    source="Bellemare et al. 2016, arXiv 1606.01868",
+    change="a denser reward, an easier start (curriculum=), imitation.expert=, or agent.rnd={coefficient: 1.0}",
+)
+def reward_reachable(evidence: Evidence) -> Wrong | None:
+    """No episode reaches a reward, so that there is nothing to learn from."""
+    rollouts = (evidence.random, evidence.explored)
+    rewarded = any(bool((part.sequences.get(("next", "reward")) != 0).any()) for part in rollouts)
+    if rewarded or len(evidence.ends) < 4:
         return None
-    worst = max(share for share, _ in evidence.layers)
-    if worst < 0.8:
+    return Wrong(f"no reward other than zero in {len(evidence.ends)} episodes, at random and of the present policy")
+
+
+@check(
+    FAULT,
+    usual="about 0.1 to 100",
+    source="Henderson et al. 2018, arXiv 1709.06560; Engstrom et al. 2020, arXiv 2005.12729",
+    change="agent.normalize_rewards=true",
+)
+def reward_scale(evidence: Evidence) -> Wrong | None:
+    """Returns have a scale that the value function cannot learn."""
+    std = evidence.return_std
+    if std is None or std == 0 or 1e-2 <= std <= 1e4:
         return None
-    source = "Sokar et al. 2023, arXiv 2302.12902; Lu et al. 2019, arXiv 1903.06733"
-    change, options = "agent.activation=elu, a smaller learning rate", {"agent.activation": "elu"}
-    if "layer_norm" in evidence.config["agent"]:
-        change, options = "agent.layer_norm=true, a smaller learning rate", {"agent.layer_norm": True}
-    if evidence.option("network"):
-        change, options = "the initial weights and biases of your network, or a smaller learning rate", {}
-    measured = f"{worst:.0%} of the units of a layer are dormant: activity below 0.025 of the layer's mean, or none"
-    severity = FAULT if worst > 0.98 else SYMPTOM
-    return Finding(
-        name="dormant",
-        severity=severity,
-        title="Hidden units are dead",
-        measured=measured,
-        usual="below a third",
-        source=source,
-        change=change,
-        options=options,
-    )
+    measured = f"the discounted returns have a standard deviation of {std:.2g}"
+    if evidence.agent.reward_scaler is not None:
+        return Wrong(measured, words={"change": "the scale of the reward in the world"})
+    return Wrong(measured, {"agent.normalize_rewards": True})
 
 
-def saturated(evidence: Evidence) -> Finding | None:
-    """Layers of saturated units."""
-    worst = max((share for _, share in evidence.layers), default=0.0)
-    if worst < 0.8:
+@check(
+    FAULT,
+    usual="the entropy is near its greatest value at first, then falls",
+    source="Ahmed et al. 2019, arXiv 1811.11214; Jones 2021, Debugging Reinforcement Learning Systems",
+    change="more entropy at the beginning",
+)
+def exploration(evidence: Evidence) -> Wrong | None:
+    """The agent has tried hardly anything from the beginning on."""
+    agent, interface, given = evidence.agent, evidence.agent.interface, evidence.config["agent"]
+    bonus = {"agent.entropy_coefficient": 0.01} if "entropy_coefficient" in given else {}
+    entropy, log_std = evidence.early("policy/entropy"), getattr(getattr(agent, "actor", None), "log_std", None)
+    acts_by_values = "epsilon" in agent.schedules and "alpha" not in given and not interface.continuous
+    if acts_by_values and "noise_std" not in given and not evidence.option("random_frames"):
+        if (most := _highest(evidence, "epsilon")) >= 0.01:
+            return None
+        usual = "from 1 down to 0.05 in the first tenth of the run (Mnih et al. 2015)"
+        change = "agent.epsilon={kind: linear, start: 1.0, end: 0.05, duration: 0.1}"
+        return Wrong(f"agent.epsilon={most:g} at its highest", words={"usual": usual, "change": change})
+    if interface.choices and entropy is not None:
+        most = sum(math.log(count) for count in interface.choices)
+        if entropy < 0.05 * most:
+            gain = {"agent.policy_gain": 0.01} if "policy_gain" in given else {}
+            change = {"change": "agent.policy_gain=0.01 agent.entropy_coefficient=0.01"}
+            measured = f"an entropy of {entropy:.2g} in the first tenth of the run, of at most {most:.2g}"
+            return Wrong(measured, {**gain, **bonus}, change)
+    if isinstance(log_std, Tensor) and interface.continuous:
+        now, began = float(log_std.detach().exp().max()), float(evidence.option("initial_std", 1.0))
+        if max(now, began) < 0.02:
+            change = {"change": "agent.initial_std=1.0 agent.entropy_coefficient=0.01"}
+            measured = f"a standard deviation of {began:.2g} at first, {now:.2g} now, for actions in [-1, 1]"
+            return Wrong(measured, {"agent.initial_std": 1.0, **bonus}, change)
+    if not evidence.option("learn_alpha", True) and float(evidence.option("alpha", 1.0)) < 1e-4:
+        words = {
+            "usual": "a temperature of 0.05 to 1, or a learned one",
+            "change": "agent.learn_alpha=true agent.alpha=1",
+        }
+        options = {"agent.learn_alpha": True, "agent.alpha": 1.0}
+        return Wrong(f"agent.alpha={float(evidence.option('alpha')):.2g}, fixed", options, words)
+    return None
+
+
+@check(
+    FAULT,
+    usual="greedy actions score as well as exploring ones, or better",
+    source="Stable-Baselines3 #2091",
+    change="agent.greedy=sample, if the algorithm has it; otherwise look at how the greedy policy is made",
+)
+def evaluations(evidence: Evidence) -> Wrong | None:
+    """The greedy policy is much worse than the exploring one."""
+    greedy, explored, random = (part.returns for part in (evidence.greedy, evidence.explored, evidence.random))
+    gain = float(explored.mean() - random.mean())
+    error = math.sqrt(sum(float(part.var(unbiased=False)) / max(len(part), 1) for part in (greedy, explored)))
+    if not evidence.learned or float(explored.mean() - greedy.mean()) <= max(0.5 * gain, 4 * error):
         return None
-    return Finding(
-        name="saturated",
-        severity=SYMPTOM,
-        title="Hidden units are saturated, so that no gradient passes through them",
-        measured=f"{worst:.0%} of the units of a layer are above 0.97 on average",
-        usual="below 50 %",
-        source="Glorot & Bengio 2010",
-        change="agent.activation=relu, normalised inputs",
-        options={"agent.activation": "relu"},
-    )
+    options = {"agent.greedy": "sample"} if "greedy" in evidence.config["agent"] else {}
+    return Wrong(f"mean return {float(greedy.mean()):.4g} greedy, {float(explored.mean()):.4g} exploring", options)
 
 
-def feature_rank(evidence: Evidence) -> Finding | None:
-    """Features that have collapsed to a few directions."""
-    if evidence.rank is None or evidence.rank[0] > max(0.02 * evidence.rank[1], 1) or evidence.rank[1] < 16:
-        return None
-    rank, size = evidence.rank
-    return Finding(
-        name="feature_rank",
-        severity=SYMPTOM,
-        title="The last hidden layer tells states hardly apart",
-        measured=f"an effective rank of {rank} of {size} features",
-        usual="a tenth of the features or more",
-        source="Kumar et al. 2021, arXiv 2010.14498",
-        change="fewer updates per frame, a smaller learning rate, agent.layer_norm=true",
-    )
+# -- symptoms --------------------------------------------------------------------------------------------------------
 
 
-def inputs_scale(evidence: Evidence) -> Finding | None:
-    """Inputs far from unit scale."""
+@check(
+    SYMPTOM,
+    usual="mean 0 and standard deviation 1",
+    source="Andrychowicz et al. 2021, arXiv 2006.05990",
+    change="agent.normalize_observations=true",
+)
+def inputs_scale(evidence: Evidence) -> Wrong | None:
+    """Inputs of the networks are far from unit scale."""
     inputs = evidence.inputs
     if inputs is None or evidence.agent.normalizer is not None or len(inputs) < 2:
         return None
     most = float(torch.maximum(inputs.mean(0).abs(), inputs.std(0)).max())
-    constant = float((inputs.std(0) == 0).float().mean())
     if math.isfinite(most) and most <= 20:
         return None
-    change, options = "agent.normalize_observations=true", {"agent.normalize_observations": True}
-    return Finding(
-        name="inputs_scale",
-        severity=SYMPTOM,
-        title="Inputs of the networks are far from unit scale",
-        measured=f"means or standard deviations reach {most:.3g}; {constant:.0%} of the inputs never change",
-        usual="mean 0 and standard deviation 1",
-        source="Andrychowicz et al. 2021, arXiv 2006.05990",
-        change=change,
-        options=options,
-    )
+    constant = float((inputs.std(0) == 0).float().mean())
+    measured = f"means or standard deviations reach {most:.3g}; {constant:.0%} of the inputs never change"
+    return Wrong(measured, {"agent.normalize_observations": True})
 
 
-# -- learning --------------------------------------------------------------------------------------------------------
-
-
-def policy_change(evidence: Evidence) -> Finding | None:
-    """A policy that changes too much in one batch."""
-    kl, clipped = evidence.late("policy/kl"), evidence.late("policy/clipped")
-    if (kl or 0.0) < 0.2 and (clipped or 0.0) < 0.6:
+@check(
+    SYMPTOM,
+    usual="0.01 to 0.05, 10 to 30 % clipped",
+    source="Achiam 2018, Spinning Up: target_kl; Schulman et al. 2017",
+    change="a learning rate ten times smaller, fewer agent.epochs, or agent.target_kl=0.03",
+)
+def policy_change(evidence: Evidence) -> Wrong | None:
+    """The policy changes too much in one batch."""
+    kl, clipped = evidence.late("policy/kl") or 0.0, evidence.late("policy/clipped") or 0.0
+    if kl < 0.2 and clipped < 0.6:
         return None
-    measured = f"a KL divergence of {kl or 0:.2g} a batch, {clipped or 0:.0%} of the probability ratios clipped"
     rate = evidence.agent.scheduled.get("lr")
-    options = {"agent.lr": float(rate) / 10} if rate else {}
-    return Finding(
-        name="policy_change",
-        severity=SYMPTOM,
-        title="The policy changes too much in one batch",
-        measured=measured,
-        usual="0.01 to 0.05, 10 to 30 % clipped",
-        source="Achiam 2018, Spinning Up: target_kl; Schulman et al. 2017",
-        change="a learning rate ten times smaller, fewer agent.epochs, or agent.target_kl=0.03",
-        options=options,
-    )
+    measured = f"a KL divergence of {kl:.2g} a batch, {clipped:.0%} of the probability ratios clipped"
+    return Wrong(measured, {"agent.lr": float(rate) / 10} if rate else {})
 
 
-def clipped_gradients(evidence: Evidence) -> Finding | None:
-    """Gradients that clipping always shortens by much."""
+@check(
+    SYMPTOM,
+    usual="below half",
+    source="Glorot & Bengio 2010",
+    change="agent.activation=relu, normalised inputs",
+)
+def saturated(evidence: Evidence) -> Wrong | None:
+    """Hidden units are saturated, so that no gradient passes through them."""
+    worst = max((share for _, share in evidence.layers), default=0.0)
+    if worst < 0.8:
+        return None
+    return Wrong(f"{worst:.0%} of the units of a layer are above 0.97 on average", {"agent.activation": "relu"})
+
+
+@check(
+    SYMPTOM,
+    usual="a limit between half of the average norm and ten times it",
+    source="Pascanu et al. 2013, arXiv 1211.5063",
+    change="agent.normalize_rewards=true: large errors come from large returns",
+)
+def clipped_gradients(evidence: Evidence) -> Wrong | None:
+    """Clipping shortens every gradient to a small part."""
     limit = evidence.option("max_grad_norm")
-    norms = {row: values for row in ("grad/all", "grad/critic", "grad/actor") if (values := evidence.curve(row))}
+    norms = {name: values for name in ("grad/all", "grad/critic", "grad/actor") if (values := evidence.curve(name))}
     if not isinstance(limit, int | float) or not norms:
         return None
-    name, values = max(norms.items(), key=lambda entry: sorted(entry[1])[len(entry[1]) // 2])
-    middle = sorted(values)[len(values) // 2]
+    middle, name = max((sorted(values)[len(values) // 2], name) for name, values in norms.items())
     if middle < 50 * limit:
         return None
-    return Finding(
-        name="clipped_gradients",
-        severity=SYMPTOM,
-        title="Clipping shortens every gradient to a small part",
-        measured=f"the median norm of {name} is {middle:.3g}, agent.max_grad_norm={limit:g}",
-        usual="a limit between half of the average norm and ten times it",
-        source="Pascanu et al. 2013, arXiv 1211.5063",
-        change="agent.normalize_rewards=true: large errors come from large returns",
-        options={"agent.normalize_rewards": True},
-    )
+    measured = f"the median norm of {name} is {middle:.3g}, agent.max_grad_norm={limit:g}"
+    return Wrong(measured, {"agent.normalize_rewards": True})
 
 
-def explained_variance(evidence: Evidence) -> Finding | None:
-    """Values that do not predict the returns that follow."""
+@check(
+    SYMPTOM,
+    usual="below half, unless the task asks for full thrust",
+    source="Hausknecht & Stone 2016, arXiv 1511.04143",
+    change="smaller rewards or learning rates; agent.raw_penalty, if the algorithm has it",
+)
+def at_bounds(evidence: Evidence) -> Wrong | None:
+    """The policy acts at the bounds of its actions alone."""
+    interface, sequences = evidence.agent.interface, evidence.greedy.sequences
+    if not interface.continuous:
+        return None
+    action = interface.from_env(sequences.get("action"))[sequences.get("active")]
+    share = float((action.abs() >= AT_BOUND).float().mean())
+    return None if share < 0.95 else Wrong(f"{share:.0%} of the greedy actions")
+
+
+@check(
+    SYMPTOM,
+    usual="rises towards 1; at 0 or below, the mean would predict as well",
+    source="Stable-Baselines3, Logger: explained_variance",
+    change="more epochs or larger agent.value_coefficient; inputs that tell states apart",
+)
+def explained_variance(evidence: Evidence) -> Wrong | None:
+    """The value function predicts returns no better than a constant."""
     found = mean_error(evidence)
     if found is None or found["explained"] > 0.0:
         return None
-    return Finding(
-        name="explained_variance",
-        severity=SYMPTOM,
-        title="The value function predicts returns no better than a constant",
-        measured=f"an explained variance of {found['explained']:.2g} over {found['count']:,.0f} fresh decisions",
-        usual="rises towards 1; at 0 or below, the mean would predict as well",
-        source="Stable-Baselines3, Logger: explained_variance",
-        change="more epochs or larger agent.value_coefficient; inputs that tell states apart",
-    )
+    return Wrong(f"an explained variance of {found['explained']:.2g} over {found['count']:,.0f} fresh decisions")
 
 
-def value_bias(evidence: Evidence) -> Finding | None:
-    """Values far above, or below, the returns that followed."""
+@check(
+    SYMPTOM,
+    usual="within one standard deviation",
+    source="Fujimoto et al. 2018, arXiv 1802.09477; van Hasselt et al. 2016, arXiv 1509.06461",
+    change="above: agent.double=true, or agent=td3 or sac, which take the smaller of two; below: more updates",
+)
+def value_bias(evidence: Evidence) -> Wrong | None:
+    """Values are far from the returns that followed."""
     found = mean_error(evidence)
     if found is None or abs(found["bias"]) < 3:
         return None
     over = found["bias"] > 0
-    change = (
-        "agent=td3 or agent=sac, which take the smaller of two values; agent.double=true" if over else "more updates"
-    )
     options = {"agent.double": True} if over and evidence.option("double") is False else {}
-    return Finding(
-        name="value_bias",
-        severity=SYMPTOM,
-        title=f"Values are far {'above' if over else 'below'} the returns that followed",
-        measured=f"by {abs(found['bias']):.2g} standard deviations of the returns, {found['count']:,.0f} decisions",
-        usual="within one standard deviation",
-        source="Fujimoto et al. 2018, arXiv 1802.09477; van Hasselt et al. 2016",
-        change=change,
-        options=options,
-    )
+    spread = f"{abs(found['bias']):.2g} standard deviations {'above' if over else 'below'} the returns"
+    return Wrong(f"{spread}, over {found['count']:,.0f} decisions", options)
 
 
-def advantages(evidence: Evidence) -> Finding | None:
-    """Advantages whose signs say nothing about what followed."""
+@check(
+    SYMPTOM,
+    usual="well above 50 %, which is chance",
+    source="Schulman et al. 2016, arXiv 1506.02438",
+    change="agent.gae_lambda nearer to 1, a better value function",
+)
+def advantages(evidence: Evidence) -> Wrong | None:
+    """Advantages say nothing about what follows an action."""
     values, returns, known = evidence.values, evidence.returns, evidence.known
     if values is None or returns is None or known is None or evidence.option("gae_lambda") is None:
         return None
@@ -690,91 +539,91 @@ def advantages(evidence: Evidence) -> Finding | None:
         reward = evidence.agent.reward_scaler(reward)
     gamma, decay = float(evidence.option("gamma")), float(evidence.option("gae_lambda"))
     guess, _ = estimate(gamma, decay, values.unsqueeze(-1).double(), after, reward, done, terminated)
-    actual = returns - values
-    guess = guess[..., 0]
-    guess, actual = guess - guess[known].mean(), actual - actual[known].mean()
-    agree = float(((guess > 0) == (actual > 0))[known].double().mean())
+    sides = [part - part[known].mean() > 0 for part in (guess[..., 0], returns - values)]
+    agree = float((sides[0] == sides[1])[known].double().mean())
     if agree >= 0.55:
         return None
-    return Finding(
-        name="advantages",
-        severity=SYMPTOM,
-        title="Advantages say nothing about what follows an action",
-        measured=f"their sign agrees with what followed in {agree:.0%} of {int(known.sum()):,} decisions",
-        usual="well above 50 %, which is chance",
-        source="Schulman et al. 2016, arXiv 1506.02438",
-        change="agent.gae_lambda nearer to 1, a better value function",
-        options={"agent.gae_lambda": 0.99},
-    )
+    measured = f"their sign agrees with what followed in {agree:.0%} of {int(known.sum()):,} decisions"
+    return Wrong(measured, {"agent.gae_lambda": 0.99})
 
 
-def at_bounds(evidence: Evidence) -> Finding | None:
-    """Actions that are nearly all at their bounds."""
-    interface, sequences = evidence.agent.interface, evidence.greedy.sequences
-    if not interface.continuous:
-        return None
-    action = interface.from_env(sequences.get("action"))[sequences.get("active")]
-    share = float((action.abs() >= AT_BOUND).float().mean())
-    if share < 0.95:
-        return None
-    return Finding(
-        name="at_bounds",
-        severity=SYMPTOM,
-        title="The policy acts at the bounds of its actions alone",
-        measured=f"{share:.0%} of the greedy actions",
-        usual="below half, unless the task asks for full thrust",
-        source="Hausknecht & Stone 2016, arXiv 1511.04143",
-        change="smaller rewards or learning rates; agent.raw_penalty, if it has one",
-    )
-
-
-def no_variety(evidence: Evidence) -> Finding | None:
-    """A greedy policy that does the same in every state."""
+@check(
+    SYMPTOM,
+    usual="choices follow the state",
+    source="Jones 2021, Debugging Reinforcement Learning Systems",
+    change="agent.entropy_coefficient=0.01 or more exploration; inputs that tell states apart",
+)
+def no_variety(evidence: Evidence) -> Wrong | None:
+    """The greedy policy makes the same choice in every state."""
     agent, sequences = evidence.agent, evidence.explored.sequences[:, -32:]
     if not agent.interface.choices:
         return None
     with undisturbed(agent):
         chosen: Any = act(agent, agent.policy(explore=False), sequences)
-    if not isinstance(chosen, Tensor):
+    if not isinstance(chosen, Tensor) or chosen.numel() < 64:
         return None
     share = Counter(chosen.flatten().tolist()).most_common(1)[0][1] / chosen.numel()
-    if share < 0.999 or chosen.numel() < 64:
+    return None if share < 0.999 else Wrong(f"{share:.0%} of {chosen.numel():,} decisions")
+
+
+@check(
+    SYMPTOM,
+    usual="an effective rank of a tenth of the features or more",
+    source="Kumar et al. 2021, arXiv 2010.14498",
+    change="fewer updates per frame, a smaller learning rate, agent.layer_norm=true",
+)
+def feature_rank(evidence: Evidence) -> Wrong | None:
+    """The last hidden layer tells states hardly apart."""
+    if evidence.rank is None:
         return None
-    return Finding(
-        name="no_variety",
-        severity=SYMPTOM,
-        title="The greedy policy makes the same choice in every state",
-        measured=f"{share:.0%} of {chosen.numel():,} decisions",
-        usual="choices follow the state",
-        source="Jones 2021",
-        change="agent.entropy_coefficient=0.01 or more exploration; inputs that tell states apart",
-    )
+    rank, size = evidence.rank
+    if size < 16 or rank > max(0.02 * size, 1):
+        return None
+    return Wrong(f"an effective rank of {rank} of {size} features")
 
 
-def cut_episodes(evidence: Evidence) -> Finding | None:
-    """Episodes that hardly ever end by themselves, with a limit far shorter than the agent's horizon."""
+@check(
+    SYMPTOM,
+    usual="a transition is drawn about once (Ape-X) to 5,000 times (REDQ), 8 times in DQN, 256 times in SAC",
+    source="Mnih et al. 2015; Haarnoja et al. 2018; Chen et al. 2021, arXiv 2101.05982",
+    change="agent.frames_per_update=1",
+)
+def few_updates(evidence: Evidence) -> Wrong | None:
+    """There are too few updates, or too many, for what is collected."""
+    agent, frames, env = evidence.agent, evidence.frames, evidence.config["env"]
+    if hasattr(agent, "replay"):
+        drawn = agent.updates * float(evidence.option("batch_size", 1)) / max(frames, 1)
+        if not agent.updates or 0.1 <= drawn <= 10_000:
+            return None
+        measured = f"{agent.updates:,} updates in {frames:,} frames: each transition is drawn {drawn:.2g} times"
+        return Wrong(measured, {"agent.frames_per_update": 1})
+    steps, total = evidence.option("steps_per_batch"), float(evidence.config.get("total_frames") or 0)
+    name = "num_worlds" if "num_worlds" in env else "num_envs"
+    worlds = env.get(name) or 1
+    if not isinstance(steps, int) or not total or total >= 30 * steps * worlds * agent.interface.agents:
+        return None
+    batches = total / (steps * worlds * agent.interface.agents)
+    words = {
+        "usual": "a hundred batches or more",
+        "source": "Stable-Baselines3 #1625: with more worlds, as many frames mean fewer updates",
+        "change": "fewer worlds, shorter batches, or more frames",
+    }
+    options = {f"env.{name}": max(int(worlds) // 8, 1)} if worlds > 1 else {}
+    return Wrong(f"{batches:.0f} batches of {steps} steps in {worlds} worlds", options, words)
+
+
+@check(
+    REMARK,
+    usual="limits of several horizons",
+    source="Pardo et al. 2018, arXiv 1712.00378",
+    change="a longer time limit (env.max_steps)",
+)
+def cut_episodes(evidence: Evidence) -> Wrong | None:
+    """The time limit cuts episodes long before the rewards that the agent is to see."""
     ends, gamma = evidence.explored.episodes, float(evidence.option("gamma", 0.99))
     if len(ends) < 8 or gamma >= 1:
         return None
-    cut = [episode for episode in ends if not episode.terminated]
-    longest = max(episode.length for episode in ends)
-    if len(cut) < 0.95 * len(ends) or longest > 0.2 / (1 - gamma):
+    cut, longest = sum(not episode.terminated for episode in ends), max(episode.length for episode in ends)
+    if cut < 0.95 * len(ends) or longest > 0.2 / (1 - gamma):
         return None
-    return Finding(
-        name="cut_episodes",
-        severity=REMARK,
-        title="The time limit cuts episodes long before the rewards that the agent is to see",
-        measured=f"{len(cut)} of {len(ends)} episodes are cut, by step {longest}; the horizon is {1 / (1 - gamma):.0f}",
-        usual="limits of several horizons",
-        source="Pardo et al. 2018, arXiv 1712.00378",
-        change="a longer time limit (env.max_steps)",
-    )
-
-
-CHECKS: tuple[Check, ...] = (
-    *(learning_rate, not_begun, masks, one_sided_actions, terminations, time_limits, normalizer),
-    *(greedy_without_normalizer, replay, dormant, horizon, reward_reachable, reward_scale, exploration, evaluations),
-    *(inputs_scale, policy_change, saturated, clipped_gradients, at_bounds, explained_variance, value_bias),
-    *(advantages, no_variety, feature_rank, few_updates, cut_episodes),
-)
-"""All checks; among findings of one severity, the first stands first."""
+    return Wrong(f"{cut} of {len(ends)} episodes are cut, by step {longest}; the horizon is {1 / (1 - gamma):.0f}")

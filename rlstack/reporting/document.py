@@ -87,6 +87,7 @@ def report(
         raise ConfigError(f"score: no run has logged {score!r}, {did_you_mean(score, names)}logged: {', '.join(names)}")
     groups = grouped(runs)
     comparison = GroupComparison.of(groups, score)
+    explained = explanations.section(runs)  # which may add notes to runs
     notes = []
     for run in runs:
         state, why = state_of(run)
@@ -98,7 +99,7 @@ def report(
         shown, missing = films(_filmed(groups, comparison.metric), films_mb, folder, films_from)
         blocks: list[Block] = [Films(shown)] if shown else []
         sections = [results(comparison), Section("Episodes", blocks + ([Paragraphs(missing)] if missing else []))]
-        sections.append(explanations.section(runs))
+        sections.append(explained)
         sections += curves.sections(comparison)
     sections += leagues(league_folders, notes)
     if runs:

@@ -258,9 +258,9 @@ def test_the_command_explains_tries_and_reports(tmp_path: Path, capsys: pytest.C
     told, printed = json.loads((run / "explanation.json").read_text()), capsys.readouterr().out
     assert found[0].name == told["findings"][0]["name"] == "learning_rate"
     assert told["trial"]["options"] == {"agent.lr": 3e-4} and len(told["trial"]["after"]) == 2
-    assert "1. The learning rate agent.lr is too large" in printed and "tried agent.lr=0.0003" in printed
+    assert "1. The learning rate is far from the usual" in printed and "tried agent.lr=0.0003" in printed
     page = document.render(document.report(run))
-    assert "The learning rate agent.lr is too large" in page
+    assert "The learning rate is far from the usual" in page
     (run / "explanation.json").write_text("{")
     assert any("explanation.json" in note for _, note in document.report(run).notes)
 
