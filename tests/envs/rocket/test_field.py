@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlstack.envs.rocket import rules
 from rlstack.envs.rocket.field import Field
 from rlstack.envs.rocket.simulation import advance, compiled_kernels
 from rlstack.envs.rocket.state import RocketState, new_ball, new_cars, new_state
@@ -44,6 +45,47 @@ def test_distances_to_walls_ramps_and_goals() -> None:
     gap, normal = gap_and_normal(RAMPED, 4096, 0, 0)
     assert gap == pytest.approx(256 * (1 - math.sqrt(2))) and normal == [round(-root, 6), 0, round(root, 6)]
     assert gap_and_normal(RAMPED, 4096 - 512, 0, 2048 - 512)[0] == pytest.approx(512)
+
+
+def first_ray(field: Field, x: float, y: float, z: float, *up: tuple[float, float, float]) -> tuple[float, list[float]]:
+    """Returns the length of the first wheel's ray, which begins there, and the normal in the car's axes."""
+    rotation = torch.tensor(up, dtype=torch.float64)
+    wheel = torch.tensor((rules.WHEEL_X[0], rules.WHEEL_Y[0], rules.WHEEL_Z), dtype=torch.float64)
+    position = torch.tensor((x, y, z), dtype=torch.float64) - wheel @ rotation
+    ground = field.trace(position[:, None], rotation[..., None], torch.zeros(3, 1, dtype=torch.float64))
+    return float(ground.distance[0, 0]), [round(value, 6) + 0.0 for value in ground.normal[:, 0, 0].tolist()]
+
+
+UPRIGHT = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
+ON_ITS_SIDE = (0.0, 1.0, 0.0), (0.0, 0.0, -1.0), (-1.0, 0.0, 0.0)  # the rays point to +x
+NONE = 1.0e6
+
+
+def test_rays_end_at_the_first_surface() -> None:
+    assert first_ray(RAMPED, 500, 300, 40, *UPRIGHT) == (40, [0, 0, 1])
+    assert first_ray(RAMPED, 4000, 300, 900, *ON_ITS_SIDE) == (96, [0, 0, 1])
+    # Above a quarter round, 3/5 and 4/5 of a radius from its axis: the surface is 256 / 5 above the floor.
+    length, normal = first_ray(RAMPED, 4096 - 256 + 0.6 * 256, 0, 80, *UPRIGHT)
+    assert length == pytest.approx(80 - 51.2) and normal == [-0.6, 0, 0.8]
+    length, normal = first_ray(RAMPED, 3900, 0, 2048 - 512 + 0.6 * 512, *ON_ITS_SIDE)
+    assert length == pytest.approx(4096 - 512 + 0.8 * 512 - 3900) and normal == [0, 0.6, 0.8]
+    # Rays that begin outside meet nothing: below the floor, and in the filling of a quarter round.
+    assert first_ray(RAMPED, 500, 300, -1, *UPRIGHT)[0] == first_ray(RAMPED, 4090, 300, 20, *UPRIGHT)[0] == NONE
+
+
+def test_rays_pass_a_goals_mouth_both_ways() -> None:
+    assert first_ray(PLANAR, 850, -5500, 300, *ON_ITS_SIDE) == (pytest.approx(42.755), [0, 0, 1])
+    assert first_ray(PLANAR, 850, 5000, 300, *ON_ITS_SIDE)[0] == pytest.approx(8064 - 5000 - 850)  # the corner
+    forth = (1.0, 0.0, 0.0), (0.0, 0.0, 1.0), (0.0, -1.0, 0.0)
+    assert first_ray(PLANAR, 0, 5100, 300, *forth) == (pytest.approx(900), [0, 0, 1])  # the goal's back
+    assert first_ray(PLANAR, 0, 5100, 700, *forth) == (pytest.approx(20), [0, 0, 1])  # above it, the wall
+    # Upwards from within, out of the mouth just below the crossbar, and into it.
+    root = math.sqrt(0.5)
+    out = (1.0, 0.0, 0.0), (0.0, root, -root), (0.0, root, root)
+    assert first_ray(PLANAR, 0, 5130, 20, *out)[0] == pytest.approx(20 / root)
+    up = (1.0, 0.0, 0.0), (0.0, -root, -root), (0.0, root, -root)
+    assert first_ray(PLANAR, 0, 5130, 600, *up)[0] == pytest.approx((2048 - 600) / root)
+    assert first_ray(PLANAR, 0, 5200, 600, *up)[0] == pytest.approx(42.775 / root)
 
 
 def one_car(x: float, y: float, yaw: float, speed: float) -> RocketState:
