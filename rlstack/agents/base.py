@@ -524,7 +524,7 @@ class Agent(ABC):
             return
         from . import fitting
 
-        takes, name = [_KINDS[kind] for kind in cls.ACTIONS], cls.__name__.lower()
+        takes, name = [_KINDS[kind] for kind in cls.ACTIONS], cls.__name__.lower().removeprefix("recurrent")
         agents = ", ".join(fitting(interface.kind))
         remedies = [f"choose an agent for such actions ({agents})"] if agents else []
         if interface.either_action:

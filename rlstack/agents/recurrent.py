@@ -618,10 +618,12 @@ class RecurrentActorCritic(RecurrentOffPolicy, ActorCritic):
         return self._actor_objective
 
     def _critic_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        return self.of_sequences(*self.loss.critic_loss(self.unrolled(batch, self.CRITICS)), batch)
+        value, info = self.loss.critic_loss(self.unrolled(batch, self.CRITICS))
+        return self.of_sequences(value, info, batch)
 
     def _actor_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        return self.of_sequences(*self.loss.actor_loss(self.unrolled(batch, (self.ACTING,), ahead=False)), batch)
+        value, info = self.loss.actor_loss(self.unrolled(batch, (self.ACTING,), ahead=False))
+        return self.of_sequences(value, info, batch)
 
 
 def _parts(batch: TensorDictBase, burn_in: int) -> tuple[TensorDictBase, TensorDictBase]:
