@@ -436,10 +436,11 @@ class Agent(ABC):
             seen: Any = part.get("observation")
             if seen_by_actor(seen) is not seen:
                 return part
-            entries = {name: (seen if name in interface.hidden else part).get(name, None) for name in names}
+            whole: Any = seen
+            entries = {name: (whole if name in interface.hidden else part).get(name, None) for name in names}
             if missing := [name for name, entry in entries.items() if entry is None]:
                 raise ConfigError(f"agent.critic_inputs: these data have no {missing[0]!r}")
-            entries[SEEN_BY_ACTOR] = seen.exclude(*interface.hidden) if interface.hidden else seen
+            entries[SEEN_BY_ACTOR] = whole.exclude(*interface.hidden) if interface.hidden else whole
             both = unchecked(entries, batch_size=part.batch_size, device=part.device)
             return part.exclude(STATE).set("observation", both)
 
