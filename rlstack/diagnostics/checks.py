@@ -157,7 +157,7 @@ def masks(evidence: Evidence) -> Wrong | None:
     allowed = [part.sequences.get("action_mask", None) for part in (evidence.random, evidence.explored)]
     if any(mask is None for mask in allowed):
         return None
-    legal = torch.cat([mask.flatten(0, 1) for mask in allowed]).bool()  # type: ignore[union-attr]
+    legal = torch.cat([mask.flatten(0, 1) for mask in allowed]).bool()
     never, single = ~legal.any(0), float((legal.sum(-1) == 1).float().mean())
     if float(never.float().mean()) < 0.5 and single < 0.95:
         return None
@@ -365,15 +365,15 @@ def exploration(evidence: Evidence) -> Wrong | None:
         most = sum(math.log(count) for count in interface.choices)
         if entropy < 0.05 * most:
             gain = {"agent.policy_gain": 0.01} if "policy_gain" in given else {}
-            change = {"change": "agent.policy_gain=0.01 agent.entropy_coefficient=0.01"}
+            words = {"change": "agent.policy_gain=0.01 agent.entropy_coefficient=0.01"}
             measured = f"an entropy of {entropy:.2g} in the first tenth of the run, of at most {most:.2g}"
-            return Wrong(measured, {**gain, **bonus}, change)
+            return Wrong(measured, {**gain, **bonus}, words)
     if isinstance(log_std, Tensor) and interface.continuous:
         now, began = float(log_std.detach().exp().max()), float(evidence.option("initial_std", 1.0))
         if max(now, began) < 0.02:
-            change = {"change": "agent.initial_std=1.0 agent.entropy_coefficient=0.01"}
+            words = {"change": "agent.initial_std=1.0 agent.entropy_coefficient=0.01"}
             measured = f"a standard deviation of {began:.2g} at first, {now:.2g} now, for actions in [-1, 1]"
-            return Wrong(measured, {"agent.initial_std": 1.0, **bonus}, change)
+            return Wrong(measured, {"agent.initial_std": 1.0, **bonus}, words)
     if not evidence.option("learn_alpha", True) and float(evidence.option("alpha", 1.0)) < 1e-4:
         words = {
             "usual": "a temperature of 0.05 to 1, or a learned one",

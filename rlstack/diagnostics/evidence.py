@@ -189,7 +189,7 @@ def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECON
     began = time.perf_counter()
     run = load(path, allow=allow)
     rows = _rows(run)
-    rollouts = {}
+    rollouts: dict[str, Any] = {}
     interface = run.agent.interface
     with rng_untouched(), closing(_worlds(run)) as env:
         for name in counted(("explored", "greedy", "random"), "playing", "policies"):
@@ -241,7 +241,7 @@ class UniformPolicy(TensorDictModuleBase):
 
 def play(env: EnvBase, policy: Any, group: str | None, seconds: float) -> Rollout:
     """Lets a policy act from fresh episodes until enough have ended, or the time is over."""
-    began, parts, ended = time.perf_counter(), [], 0
+    began, parts, ended = time.perf_counter(), list[TensorDictBase](), 0
     collector = make_collector(env, policy, CHUNK)
     batches = iter(collector)
     while ended < EPISODES and len(parts) * CHUNK < MOST_STEPS:
@@ -304,8 +304,8 @@ def greedy_normalizes(agent: Agent, sequences: TensorDictBase) -> bool | None:
     """
     if agent.normalizer is None:
         return None
-    part, answers = sequences[:, -16:], {}
-    moments = list(agent.normalizer.moments)
+    part, answers = sequences[:, -16:], dict[bool, bool]()
+    moments: list[Any] = list(agent.normalizer.moments)
     means = [entry.mean.clone() for entry in moments]
     try:
         for explores in (False, True):
@@ -384,8 +384,11 @@ def _replay(run: LoadedRun) -> dict[str, float] | None:
         state = read_checkpoint(run.path).get("replay")
     except CheckpointError:
         return None
-    entries = state.get("transitions") if isinstance(state, dict) else None
-    if not entries or not isinstance(entries.get("next"), dict):
+    if (
+        not isinstance(state, dict)
+        or not isinstance(entries := state.get("transitions"), dict)
+        or "next" not in entries
+    ):
         return None
     following = entries["next"]
     reward, terminated = following["reward"], following["terminated"]

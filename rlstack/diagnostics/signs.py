@@ -126,7 +126,7 @@ def signs(agent: Agent, sequences: TensorDictBase, policy: Any) -> dict[str, Ten
             values = ratios = None  # an algorithm of a user's own that keeps its networks in another way
         judged = (part, values) if steps > 1 else latest_transitions(agent, len(sequences))
         if judged is not None and judged[1] is not None and getattr(agent, "curiosity", None) is None:
-            found |= value_errors(agent, *judged)
+            found |= value_errors(agent, judged[0], judged[1])
     found |= activity.shares()
     if ratios is not None:
         found["policy/kl"] = _mean(ratios.exp() - 1 - ratios, active)
