@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments import against, tournament
+from experiments import against, critic_inputs, tournament
 from experiments.arena import learning as arena
 from experiments.benchmarks import data_parallel, equal_ppo, instruction_sets, peers, recurrent, soak, speed, workers
 from experiments.corrections import curves as corrections
@@ -70,6 +70,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "workers": lambda: workers.table(_read("benchmarks/results/workers")),
     "soak": lambda: soak.table(_read("benchmarks/results/soak")),
     "gpu": lambda: gpu.markdown(HERE / "gpu"),
+    "critic_inputs": lambda: critic_inputs.table(_read("critic_inputs")),
     "explain": lambda: explain.table(_read("explain/study")),
     "recurrent": lambda: recurrent.table(_read("benchmarks/results/recurrent"), inputs=64),
 }

@@ -434,7 +434,8 @@ class Agent(ABC):
 
         def joined(part: TensorDictBase) -> TensorDictBase:
             seen: Any = part.get("observation")
-            if seen_by_actor(seen) is not seen:
+            complete = seen_by_actor(seen) is not seen
+            if complete:
                 return part
             whole: Any = seen
             entries = {name: (whole if name in interface.hidden else part).get(name, None) for name in names}

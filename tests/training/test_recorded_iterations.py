@@ -132,6 +132,13 @@ def test_worlds(agent: str, world: str, options: dict[str, Any], monkeypatch: py
     compared(agent, lambda: envs.make(world, **{"num_worlds": 5, **options}), {}, monkeypatch)
 
 
+@exhaustive("agent", ["ppo", "sac"])
+def test_critics_with_inputs_of_their_own(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"num_worlds": 5, "max_steps": 7, "num_robots": 2, "state": True}
+    inputs = {"critic_inputs": ["observation", "state"]}
+    compared(agent, lambda: envs.make("marinenav", **options), inputs, monkeypatch)
+
+
 @exhaustive(("agent", "choices"), CASES, quick=3)
 def test_agents_with_all_that_may_follow_a_schedule(agent: str, choices: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     falls = options_of(agent, **dict.fromkeys(_SCHEDULED, _FALLS))
