@@ -18,9 +18,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.rlstack-stamp
 EXTRAS_STAMP := $(VENV)/.rlstack-extras-stamp
+DOCS_STAMP := $(VENV)/.rlstack-docs-stamp
 PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install $(PIP_ARGS) -c $(CONSTRAINTS)
 
-.PHONY: help venv train report test test-portable test-all lint format bench gpu wheel pins clean
+.PHONY: help venv train report test test-portable test-all lint format docs bench gpu wheel pins clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +41,10 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 
 $(EXTRAS_STAMP): $(STAMP)
 	@$(PIP_INSTALL) --quiet -e '.[dev,atari,box2d,classic,export,mujoco,offline,pettingzoo,rocketsim,sb3,sweep]'
+	@touch $@
+
+$(DOCS_STAMP): $(STAMP)
+	@$(PIP_INSTALL) --quiet -e '.[dev,docs]'
 	@touch $@
 
 train: $(STAMP) ## train with the shipped defaults; ARGS="seed=1 ..." overrides
@@ -81,6 +86,9 @@ lint: $(STAMP) ## ruff check, ruff format --check, import-linter, mypy, and whet
 format: $(STAMP) ## apply ruff's fixes and format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+docs: $(DOCS_STAMP) ## build the site into build/site, and check every link in it; ARGS="--site-dir <folder>"
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build $(ARGS)
 
 bench: $(EXTRAS_STAMP) ## speed of the worlds, and of training beside peers; ARGS="--compare <earlier speed.json>" names what got slower
 	$(PY) -m experiments.benchmarks.speed $(ARGS)

@@ -1,13 +1,23 @@
 """Batched worlds for TorchRL; ``rlstack.envs.make(name, **options)`` builds one.
 
-Importing the package registers ``rlstack/Arena-v0`` and others with Gymnasium; see ``rlstack.envs.faces``.
+The worlds are also environments of other libraries: Gymnasium, its vector API, PettingZoo, Stable-Baselines3.
+
+    import envs                                    # or gymnasium.make("envs:rlstack/Arena-v0"), which needs no import
+
+    gymnasium.make("rlstack/Arena-v0", style=2)
+    gymnasium.make_vec("rlstack/MarineNav-v0", num_envs=64, num_obstacles=8)
+    gymnasium.make("rlstack/Rocket-v0", others="rule")
+    envs.parallel_env("rocket", team_size=2)       # PettingZoo
+
+Keyword arguments are the options of the world. A step of a single world takes as long as that of a batch of hundreds,
+so use ``make_vec`` or ``envs.make`` if you can step batches.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .faces import register_faces
+import gymnasium
 
 __all__ = ["World", "constructor", "make", "names", "options_of", "register", "world_class", "world_hooks"]
 
@@ -36,4 +46,15 @@ def parallel_env(world: str, **options: Any) -> Any:
     return ParallelWorld(world, **options)
 
 
-register_faces()
+FACES: dict[str, dict[str, Any]] = {
+    "rlstack/Arena-v0": {"world": "arena"},
+    "rlstack/MarineNav-v0": {"world": "marinenav", "num_robots": 1},
+    "rlstack/Rocket-v0": {"world": "rocket"},
+    "rlstack/Echelon-v0": {"world": "echelon"},
+}
+"""Registered environments with their default options."""
+
+for _name, _options in FACES.items():
+    if _name not in gymnasium.registry:  # registered ones stay unchanged
+        _single, _vector = "rlstack.envs.faces.single:SingleWorld", "rlstack.envs.faces.vector:VectorWorld"
+        gymnasium.register(_name, entry_point=_single, vector_entry_point=_vector, kwargs=_options)

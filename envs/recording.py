@@ -41,7 +41,7 @@ class Frames(SimpleNamespace):
         return type(self)(**{name: value[which] for name, value in vars(self).items()})
 
     def blend(self, place: int, share: float, names: Sequence[str]) -> Row:
-        """Returns the named entries between a state and the next one, of which there is a share."""
+        """Interpolates the named entries linearly between a state (``share`` 0) and the next one (1)."""
         rows = {name: getattr(self, name) for name in names}
         return {name: row[place] + np.float32(share) * (row[place + 1] - row[place]) for name, row in rows.items()}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from .foundation.keys import ACTION_MASK
+from .foundation.tensors import ACTION_MASK
 
 if TYPE_CHECKING:
     import torch
@@ -218,8 +218,8 @@ class Observations:
         if not self.leaves:
             raise ValueError(f"observation space {space} is empty")
         if taken := sorted(_RESERVED & {part for leaf in self.leaves for part in leaf.key}):
-            told = f"observation space: the key {taken[0]!r} means something else to TorchRL; rename it"
-            raise ValueError(f"{told} (none may be one of {', '.join(sorted(_RESERVED))})")
+            fault = f"observation space: the key {taken[0]!r} means something else to TorchRL; rename it"
+            raise ValueError(f"{fault} (none may be one of {', '.join(sorted(_RESERVED))})")
         self._only = self.leaves[0] if self.leaves[0].path == () else None
         self.plain = self._only is not None and self._only.encode is copy_value
 

@@ -153,18 +153,28 @@ class Wrapper(World):
         raise NotImplementedError
 
     def _show_anew(self, worlds: Tensor | None) -> None:
-        """Updates what it keeps of restarted worlds, given by an index tensor (None: all)."""
+        """Updates what it keeps of restarted worlds, given by an index tensor or a mask (None: all)."""
         if not self.keeps:
             return
         fresh = self._first_kept()
-        if worlds is not None:  # not in place, since batches refer to the tensors
-            fresh = self._kept.apply(lambda old, new: old.index_copy(0, worlds, new[worlds]), fresh)
-        self._kept = fresh
+        if worlds is None:
+            self._kept = fresh
+        elif worlds.dtype == torch.bool:
+            mask = worlds[:, None]
+            self._kept = fresh.apply(lambda new, old: torch.where(_aligned(mask, new), new, old), self._kept)
+        else:  # not in place, since batches refer to the tensors
+            self._kept = self._kept.apply(lambda old, new: old.index_copy(0, worlds, new[worlds]), fresh)
 
     def _restart(self, worlds: Tensor | None) -> None:
         self.inner._begun = True
         self.inner._restart(worlds)
         self._show_anew(worlds)
+
+    def _restart_where(self, ended: Tensor) -> bool:
+        if not self.inner._restart_where(ended):
+            return False
+        self._show_anew(ended)
+        return True
 
     def _restart_seeded(self, seed: int | Sequence[int]) -> None:
         self.inner._begun = True

@@ -153,17 +153,17 @@ def draw(rows: Log, path: Path, ylabel: str) -> None:
 def table(results: Mapping[str, Any]) -> str:
     """Returns a row for each seed and opponent."""
 
-    def rate(row: Mapping[str, Any], name: str) -> str:
-        return "none" if row[name] is None else interval(row[name], (row[f"{name}_low"], row[f"{name}_high"]), ".1%")
+    def rate(row: Mapping[str, Any]) -> str:
+        return interval(row["win_rate"], (row["win_rate_low"], row["win_rate_high"]), ".1%")
 
     rows = [
         [
             *(seed, f"{found['frames']:,.0f}", f"{found['cpu_minutes']:.1f}", name),
             *(row["wins"], row["draws"], row["losses"]),
-            *(rate(row, "win_rate"), rate(row, "decided_win_rate"), f"{row['rating']:.0f}"),
+            *(rate(row), f"{row['rating']:.0f}"),
         ]
         for seed, found in results["seeds"].items()
         for name, row in found["opponents"].items()
     ]
     heads = "seed | frames | CPU-min | against | won | drawn | lost"
-    return markdown(f"{heads} | of all (95 %) | of decided (95 %) | Elo by these", rows)
+    return markdown(f"{heads} | won of all (95 %) | Elo by these", rows)

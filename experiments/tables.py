@@ -1,4 +1,4 @@
-"""Rewrites the tables of ``experiments/README.md`` from the result files beside the studies.
+"""Rewrites the tables of the pages in this folder from the result files beside the studies.
 
     python -m experiments.tables            # rewrite
     python -m experiments.tables --check    # exit status 1 if a table is not that of its result file
@@ -20,6 +20,7 @@ from experiments.arena import learning as arena
 from experiments.benchmarks import data_parallel, equal_ppo, instruction_sets, peers, recurrent, soak, speed, workers
 from experiments.corrections import curves as corrections
 from experiments.echelon import memory
+from experiments.explain import study as explain
 from experiments.gpu import results as gpu
 from experiments.marinenav import algorithms, benchmark, offline, options, quality
 from experiments.recorded import curves as recorded
@@ -27,7 +28,7 @@ from experiments.reference_scores import scores
 from experiments.rocket import ablation
 
 HERE = Path(__file__).parent
-README = HERE / "README.md"
+PAGES = sorted(HERE.glob("*.md"))
 MARKED = re.compile(r"<!-- table: ([\w/]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
@@ -69,6 +70,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "workers": lambda: workers.table(_read("benchmarks/results/workers")),
     "soak": lambda: soak.table(_read("benchmarks/results/soak")),
     "gpu": lambda: gpu.markdown(HERE / "gpu"),
+    "explain": lambda: explain.table(_read("explain/study")),
     "recurrent": lambda: recurrent.table(_read("benchmarks/results/recurrent"), inputs=64),
 }
 
@@ -87,14 +89,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     parsed = parser.parse_args(arguments)
-    before = README.read_text()
-    after = rewritten(before)
-    if not parsed.check:
-        README.write_text(after)
-    elif before != after:
+    stale = []
+    for path in PAGES:
+        before = path.read_text()
+        after = rewritten(before)
+        if not parsed.check:
+            path.write_text(after)
         pairs = zip(MARKED.findall(before), MARKED.findall(after), strict=True)
-        stale = ", ".join(old[0] for old, new in pairs if old != new)
-        print(f"not the tables of their result files: {stale}; python -m experiments.tables rewrites them")
+        stale += [old[0] for old, new in pairs if old != new]
+    if parsed.check and stale:
+        print(f"not the tables of their result files: {', '.join(stale)}; python -m experiments.tables rewrites them")
         return 1
     return 0
 

@@ -1,7 +1,7 @@
 """rlstack: a modular training stack on TorchRL.
 
 Commands as functions: :func:`train`, :func:`evaluate`, :func:`watch`, :func:`demo`, :func:`report`, :func:`verify`,
-:func:`league`, :func:`convert`, :func:`diagnose`.
+:func:`league`, :func:`convert`, :func:`push`, :func:`explain`.
 Parts: :func:`make_collector`, :func:`make_agent`, :func:`flatten_agents`, :func:`load`, :func:`imitate`; worlds come
 from :func:`rlstack.envs.make`.
 """
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from .data.collector import make_collector as make_collector
     from .data.flatten import flatten_agents as flatten_agents
     from .demo import demo as demo
-    from .diagnose import diagnose as diagnose
     from .evaluate import evaluate as evaluate
+    from .explain import explain as explain
     from .league import league as league
+    from .push import push as push
     from .report import report as report
     from .runs.loading import load as load
     from .train import train as train
@@ -43,6 +44,7 @@ FORMER = {
     "list_zoo": "rlstack demo list",
     "rewards": "rlstack watch show=rewards checkpoint=<run>",
     "export": "rlstack convert checkpoint=<run> format=<format>",
+    "diagnose": "rlstack explain speed agent=<agent> env=<env>",
 }
 """Former commands, and what does the same now; the same holds for functions: ``rlstack.report(folder, page=False)``."""
 
@@ -57,7 +59,7 @@ if sys.argv[:1] == ["-m"]:  # a command is about to start
         if os.getcwd() == (home := os.path.dirname(os.path.dirname(os.path.abspath(__file__)))):
             sys.path.append(home)  # processes of ours import rlstack from there
 
-_MODULES = {"envs", "convert", "demo", "diagnose", "evaluate", "league", "report", "train", "verify", "watch"}
+_MODULES = {"envs", "convert", "demo", "evaluate", "explain", "league", "push", "report", "train", "verify", "watch"}
 """Modules; those of commands can also be called, see :func:`rlstack.command.as_module`."""
 _HOMES = {
     "ConfigError": "rlstack.config.errors",

@@ -29,10 +29,10 @@ def main() -> None:
         command = _completed_command()
     else:
         sys.argv = [f"{sys.argv[0]} {command}", *arguments]
-    if command in COMMANDS:
-        importlib.import_module(f"rlstack.{command}").main()
-    elif command:
-        with exit_in_one_line():
+    with exit_in_one_line():
+        if command in COMMANDS:
+            importlib.import_module(f"rlstack.{command}").main()
+        elif command:
             print(_answer(command, arguments))
 
 

@@ -158,12 +158,13 @@ class HydraCommand:
 
     def _sweep(self, start: Callable[[], Any]) -> None:
         """Runs the jobs of ``-m`` and shows their results."""
-        from rlstack.sweeps.folder import show_results, sweep_folder, take_results
+        from rlstack.sweeps.folder import announced, show_results, sweep_folder, take_results
 
         groups = default_choices(self._config_name) if self._makes_runs else None
         with sweep_folder(sys.argv[1:], groups) as (sys.argv[1:], sweep):
             try:
-                start()
+                with announced(_parted(sys.argv[1:])[1]):
+                    start()
             finally:
                 if sweep is not None:
                     show_results(take_results(sweep), sweep)

@@ -95,7 +95,7 @@ def to_program(config: ConvertConfig) -> Path:
         for file in files:
             print(f"wrote {file}")
         return files[0]
-    ending = "pt" if config.format == "torchscript" else "onnx"
+    ending = {"torchscript": "pt", "export": "pt2", "aoti": "aoti.pt2"}.get(config.format, "onnx")
     out = loaded.folder / "exports" / f"{loaded.path.stem}_policy.{ending}" if config.out is None else Path(config.out)
     exported = export_policy(loaded.agent, out, config.format, frames=loaded.frames)
     if "note" in exported.description:

@@ -44,7 +44,7 @@ def demo(*words: str, quiet: bool = False, **keys: Any) -> list[Any]:
 
 def run(cfg: DictConfig) -> list[Any]:
     """Shows episodes in a window or in the terminal, or copies the film of one; then prints three further commands."""
-    from rlstack.runs.zoo import FILM, card, zoo_folder
+    from rlstack.runs.run_directory import FILM, card, zoo_folder
 
     config = build(DemoConfig, cfg)
     if config.name == "list":
@@ -69,7 +69,7 @@ def run(cfg: DictConfig) -> list[Any]:
 
 def _list(as_json: bool) -> list[dict[str, Any]]:
     from rlstack.evaluation.table import print_rows
-    from rlstack.runs.zoo import card, zoo_names
+    from rlstack.runs.run_directory import card, zoo_names
 
     cards = [card(name) for name in zoo_names()]
     if as_json:

@@ -170,7 +170,7 @@ def _name_foreign(config: EvaluateConfig) -> None:
     from rlstack.agents.foreign import parse
 
     kind, path = parse(config.checkpoint)
-    if kind not in ("rlstack", "zoo"):
+    if kind not in ("rlstack", "zoo", "hf"):
         config.checkpoint = None
         config.agent = load_group("agent", "legacy", {**(config.agent or {}), "kind": kind, "path": path})
 
@@ -332,8 +332,7 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     Raises:
         ConfigError: the checkpoint does not exist, the changes are impossible, or the world does not fit the agent.
     """
-    from rlstack.evaluation.evaluator import check_fit
-    from rlstack.evaluation.result_names import as_names
+    from rlstack.evaluation.evaluator import as_names, check_fit
     from rlstack.runs.loading import load, overrides
     from rlstack.runs.run_directory import named
     from rlstack.runs.worlds import chosen_world
@@ -358,8 +357,7 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     """
     from rlstack.agents import agent_class, build_agent
     from rlstack.agents.legacy import Legacy
-    from rlstack.evaluation.evaluator import judging_world
-    from rlstack.evaluation.result_names import as_names, short_hash
+    from rlstack.evaluation.evaluator import as_names, judging_world, short_hash
     from rlstack.runs.worlds import chosen_world
 
     assert config.agent is not None
@@ -418,7 +416,7 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
     Raises:
         ConfigError: the folder cannot be created.
     """
-    from rlstack.evaluation.result_names import opponent_names, world_names
+    from rlstack.evaluation.evaluator import opponent_names, world_names
     from rlstack.runs.run_directory import make_folder
 
     if config.output is not None:

@@ -37,7 +37,8 @@ COMMANDS = {
     "verify": "trains a stretch of a run again, and compares it to the last bit",
     "league": "plays tournaments, rates players, and trains in leagues",
     "convert": "converts an agent from elsewhere to a native one, or exports a policy as a program",
-    "diagnose": "finds out why a training is slow",
+    "explain": "says why an agent does not learn, or why its training is slow",
+    "push": "publishes an agent, or recorded transitions, on the Hugging Face Hub",
 }
 """Commands with a module each, ``rlstack.<command>``, and their purpose."""
 
@@ -61,7 +62,8 @@ def command_help(config: str, own: Sequence[Path] = ()) -> str:
     title = f"rlstack {config.replace('_', ' ')}"
     text = (conf_dir() / f"{config}.yaml").read_text(encoding="utf-8")
     defaults = yaml.safe_load(text)["defaults"]
-    parts = [f"{title}: {COMMANDS[config]}" if config in COMMANDS else title, _without_defaults(text)]
+    keys = re.sub(r"^defaults:.*\n(?:  .*\n)*\n?", "\n", text, flags=re.MULTILINE).strip()
+    parts = [f"{title}: {COMMANDS[config]}" if config in COMMANDS else title, keys]
     for group, chosen in default_choices(config).items():
         names = ", ".join(option_files(group, own))
         more = f"; every option of one: rlstack {group}s <name>" if f"{group}s" in LISTS else ""
@@ -69,10 +71,6 @@ def command_help(config: str, own: Sequence[Path] = ()) -> str:
     if "train" in defaults:
         parts.append("also accepts every option and group of: rlstack train --help")
     return "\n\n".join([*parts, _FOOT])
-
-
-def _without_defaults(text: str) -> str:
-    return re.sub(r"^defaults:.*\n(?:  .*\n)*\n?", "\n", text, flags=re.MULTILINE).strip()
 
 
 def list_group(kind: str, arguments: Sequence[str]) -> str:

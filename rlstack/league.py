@@ -287,11 +287,11 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     from rlstack.play.players import read_source
     from rlstack.play.register import without_opponents
     from rlstack.runs.loading import load
-    from rlstack.runs.zoo import PREFIX
+    from rlstack.runs.run_directory import HUB, PREFIX
 
     for source in players.values():
         text, _ = read_source(source)
-        if text.startswith(PREFIX) or Path(text).exists():
+        if text.startswith((PREFIX, HUB)) or Path(text).exists():
             return without_opponents(load(text).config["env"])
     raise ConfigError("env: missing, since no player names a world: env=rocket")
 
@@ -339,8 +339,8 @@ def train(cfg: DictConfig) -> League | None:
     plain = to_plain(cfg)
     ours = build(LeagueTrainConfig, {key: plain.pop(key) for key in LeagueTrainConfig.__dataclass_fields__})
     if plain["resume"] is not None:
-        told = "'league train' finds the run to continue by itself; rlstack train resume=<run> resumes one"
-        raise ConfigError(f"resume: {told}")
+        advice = "'league train' finds the run to continue by itself; rlstack train resume=<run> resumes one"
+        raise ConfigError(f"resume: {advice}")
 
     from rlstack.play.candidates import PoolConfig
     from rlstack.play.league import League

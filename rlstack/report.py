@@ -1,10 +1,11 @@
-"""Lists runs, writes a page about them, or compares them: ``rlstack report [<run or folder> [<run or folder>]]``."""
+"""Lists runs, writes or serves a page, or compares runs: ``rlstack report [<run or folder> [<run or folder>]]``."""
 
 from __future__ import annotations
 
 import json
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from omegaconf import DictConfig
 from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.groups import own_folders
-from rlstack.config.overrides import Word
+from rlstack.config.overrides import Word, given_keys
 
 
 @dataclass
@@ -27,6 +28,8 @@ class ReportConfig:
     output: str | None
     score: str | None
     films_mb: Annotated[float, Interval(low=0)]
+    serve: bool
+    port: Annotated[int, Interval(low=0, high=65535)]
 
 
 @as_module
@@ -38,8 +41,8 @@ def report(*words: Word, quiet: bool = False, **keys: Any) -> Any:
         quiet: prints nothing but warnings.
         keys: keys of ``conf/report.yaml``.
 
-    Returns one row for each run if there is no page; the path of the page; or, for two arguments, the
-    :class:`rlstack.reporting.improvement.Improvement` of the second over the first.
+    Returns one row for each run if there is no page; the path of the page; for two arguments, the
+    :class:`rlstack.reporting.improvement.Improvement` of the second over the first; or None once a server has ended.
 
     Example:
         >>> rows = rlstack.report("runs/<sweep>", page=False)
@@ -52,6 +55,10 @@ def report(*words: Word, quiet: bool = False, **keys: Any) -> Any:
 def run(cfg: DictConfig) -> Any:
     """Reads the runs; prints a table, writes a page, or prints how much better the second ones are."""
     config = build(ReportConfig, cfg)
+    if not config.serve and given_keys() & {"port"}:
+        raise ConfigError("port: is for serve=true")
+    if config.serve:
+        return _serve(config)
     if config.other is not None:
         return _compare(config)
     folder = Path(config.folder or "runs")
@@ -71,6 +78,21 @@ def run(cfg: DictConfig) -> Any:
         print(f"note: {name}: {note}")
     print(f"wrote {output} ({output.stat().st_size / 1e3:,.0f} kB): {page.subtitle}")
     return output
+
+
+def _serve(config: ReportConfig) -> None:
+    from rlstack.reporting import document
+    from rlstack.reporting.runs import check_folder
+    from rlstack.reporting.serving import FILES, LivePage, serve
+
+    asked = {"other": config.other, "output": config.output, "json": config.json, "page=false": not config.page}
+    for key, value in asked.items():
+        if value:
+            raise ConfigError(f"{key}: has no effect with serve=true")
+    folder = check_folder("folder", Path(config.folder or "runs"))
+    document.plotly()  # reports that it is missing
+    make = partial(document.report, folder, config.score, config.films_mb, own_folders(sys.argv[1:]), FILES)
+    serve(LivePage(folder, make), config.port)
 
 
 def _list(folder: Path, as_json: bool) -> list[dict[str, Any]]:

@@ -98,9 +98,10 @@ def run(cfg: DictConfig) -> float:
     """Trains a new or resumed run and reports on it; returns its score, for sweeps."""
     plain, hooks = prepared(cfg), []
     if in_sweep():
+        from rlstack.sweeps.folder import SweepPlace
         from rlstack.sweeps.search import pruning
 
-        hooks = pruning(str(plain["resume"] or plain["run_dir"]))
+        hooks = [*pruning(str(plain["resume"] or plain["run_dir"])), SweepPlace()]
     with runs.begun(plain, hooks) as training:
         training.execute()
     return _trained(runs.place(training), plain).score
@@ -172,8 +173,8 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
             OmegaConf.update(stored, key, value)
             continue
         whole = key in _GROUPS_OF_ALL  # sets keys anywhere
-        pair = (plain, to_plain(stored)) if whole else (value, OmegaConf.select(stored, key))
-        if (changed := _changed("" if whole else key, *map(_contents, pair))) is not None:
+        pair = (plain, stored) if whole else (value, OmegaConf.select(stored, key))
+        if (changed := _changed("" if whole else key, *map(to_plain, pair))) is not None:
             allowed = ", ".join(name for name in RESUMABLE if name != "resume")
             raise ConfigError(f"{changed}: cannot change when resuming; allowed: {allowed}")
     return to_plain(stored)
@@ -181,10 +182,6 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
 
 _GROUPS_OF_ALL = ("experiment", "recipe", "length")
 """Groups whose files set keys anywhere in the configuration."""
-
-
-def _contents(value: Any) -> Any:
-    return to_plain(value) if isinstance(value, DictConfig) else value
 
 
 def _changed(key: str, given: Any, stored: Any) -> str | None:

@@ -93,9 +93,10 @@ def test_version_is_the_declared_one(pyproject: dict[str, Any]) -> None:
     assert f"## [{version}]" in (REPO / "CHANGELOG.md").read_text()
 
 
-def test_the_workflow_runs_what_there_is() -> None:
-    jobs = yaml.safe_load((REPO / ".github/workflows/ci.yml").read_text())["jobs"]
-    lines = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+def test_the_workflows_run_what_there_is() -> None:
+    files = {path.stem: yaml.safe_load(path.read_text()) for path in (REPO / ".github/workflows").glob("*.yml")}
+    every = [job for content in files.values() for job in content["jobs"].values()]
+    lines = [step["run"] for job in every for step in job["steps"] if "run" in step]
     targets = {word for line in lines for word in re.findall(r"make ([a-z-]+)\b", line)}
     assert targets <= set(re.findall(r"^([a-z-]+):", (REPO / "Makefile").read_text(), re.MULTILINE))
     (speed,) = (line for line in lines if "experiments.benchmarks.speed" in line)
@@ -104,7 +105,7 @@ def test_the_workflow_runs_what_there_is() -> None:
     assert speed_options(
         [part for flag in flags for part in (flag, *(["x"] if flag in ("--out", "--compare") else []))]
     )
-    worlds = {job["env"] for job in jobs["smoke"]["strategy"]["matrix"]["include"]}
+    worlds = {job["env"] for job in files["ci"]["jobs"]["smoke"]["strategy"]["matrix"]["include"]}
     assert {"marinenav", "arena", "rocket", "echelon"} <= worlds
 
 

@@ -18,6 +18,7 @@ import torch
 import yaml
 from tensordict import TensorDict
 
+import rlstack
 from rlstack.agents import agent_class
 from rlstack.config import build
 from rlstack.help import COMMANDS
@@ -164,6 +165,11 @@ def test_make_knows_its_targets() -> None:
 def test_every_package_has_a_page() -> None:
     packages = [path.parent for path in (ROOT / "rlstack").glob("*/__init__.py") if path.parent.name != "zoo"]
     assert packages and not [package.name for package in packages if not (package / "README.md").exists()]
+
+
+def test_the_reference_has_every_exported_name() -> None:
+    page = (ROOT / "docs" / "api" / "rlstack.md").read_text(encoding="utf-8")
+    assert not [name for name in rlstack.__all__ if not re.search(rf"::: rlstack\.{name}\.{name}\n|`{name}`", page)]
 
 
 def test_the_first_page_is_short() -> None:

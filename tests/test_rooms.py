@@ -30,7 +30,7 @@ MISSING = {
     "adapters": ('rlstack.load_policy("sb3:model.zip", rlstack.envs.make("cartpole", num_worlds=1))', "sb3"),
     "play": ('rlstack.league("rank", folder="league")', "rlstack.play"),
     "sweeps": ('importlib.import_module("rlstack.sweeps.search")', "rlstack.sweeps"),
-    "diagnostics": ('rlstack.diagnose("agent=ppo", "env=cartpole")', "rlstack.diagnostics"),
+    "diagnostics": ('rlstack.explain("speed", "agent=ppo", "env=cartpole")', "rlstack.diagnostics"),
     "reporting": ('rlstack.report("run")', "rlstack.reporting"),
     "envs/arena": ('rlstack.envs.make("arena")', "unknown world 'arena'"),
     "envs/marinenav": ('rlstack.envs.make("marinenav")', "unknown world 'marinenav'"),

@@ -289,5 +289,7 @@ def test_eight_functions_of_ours_lead_to_the_gradients(
     monkeypatch.setattr(torch.Tensor, "backward", stop)
     monkeypatch.setattr(sys, "argv", ["train", f"agent={agent}", "env=cartpole", *words])
     GlobalHydra.instance().clear()
-    with pytest.raises(_Reached, match=r"^main job run execute learn (_study|_sample_and_update) update minimize$"):
+    with pytest.raises(
+        _Reached, match=r"^main job run execute learn (_learn_from|_sample_and_update) update minimize$"
+    ):
         main()

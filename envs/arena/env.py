@@ -18,8 +18,7 @@ from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder
 from ..world import Mirror, World
 from .events import SampledDraws, begin
-from .features import TargetFeatures, mirror
-from .observation import GROUPS, SIZE, observe
+from .observation import GROUPS, SIZE, TargetFeatures, mirror, observe
 from .rules import STAGES, make_rules, make_tables
 from .simulation import ArenaKernels, ArenaOutcome, advance, advance_densely, compiled_kernels, trimmed
 from .state import ArenaState
@@ -174,20 +173,18 @@ class Arena(World):
         return True
 
     def _start(self, count: int) -> Opening[ArenaState]:
-        jitter = self._draws.jitter(count)
+        jitter, phases = self._draws.jitter(count), self._start_phases
+        if len(phases) == 1:
+            phases = phases.expand(count)
+        else:
+            phases = phases[torch.randint(len(phases), (count,), generator=self.generator, device=self.device)]
         slots = self._kernels.slots if self._is_sparse else self.rules.enemy_shot_slots
-        state = begin(self._draw_phases(count), self._draw_health(count), jitter, slots, self.rules, self._tables)
+        state = begin(phases, self._draw_health(count), jitter, slots, self.rules, self._tables)
         return Opening(state, [observe(state, self.rules, self._tables), self._statistics(state)])
 
     @property
     def _is_sparse(self) -> bool:
         return looks_are_free(self.device)
-
-    def _draw_phases(self, count: int) -> Tensor:
-        if len(self._start_phases) == 1:
-            return self._start_phases.expand(count)
-        drawn = torch.randint(len(self._start_phases), (count,), generator=self.generator, device=self.device)
-        return self._start_phases[drawn]
 
     def _draw_health(self, count: int) -> Tensor:
         low, high = self._start_health
@@ -265,7 +262,7 @@ class Arena(World):
         self._pool.load_state_dict(state["pool"], self.device)
 
     def mirror(self) -> Mirror:
-        """See :func:`rlstack.envs.arena.features.mirror`."""
+        """See :func:`rlstack.envs.arena.observation.mirror`."""
         return mirror(self.rules.style)
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any]:

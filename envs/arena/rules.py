@@ -238,6 +238,10 @@ def make_tables(rules: ArenaRules, dtype: torch.dtype, device: torch.device | st
         return torch.tensor(values, dtype=kind, device=device)
 
     scale, shift = zip(*_scaling(rules))
+    pay = [
+        *(rules.hit_enemy, rules.kill_enemy, rules.hit_spawner, rules.kill_spawner, rules.quick_kill),
+        *(rules.damage * rules.stage.damage_penalty, rules.clear_phase, rules.death),
+    ]
     return ArenaTables(
         real(anchors).permute(2, 1, 0).contiguous() - rules.jitter,
         real(health).T.contiguous(),
@@ -247,7 +251,7 @@ def make_tables(rules: ArenaRules, dtype: torch.dtype, device: torch.device | st
         real(_controls(rules)).T.contiguous(),
         real(scale)[:, None],
         real(shift)[:, None],
-        real(_pay(rules), torch.float64)[:, None],
+        real(pay, torch.float64)[:, None],
     )
 
 
@@ -268,11 +272,4 @@ def _scaling(rules: ArenaRules) -> list[tuple[float, float]]:
         *((1 / rules.shot_cooldown, 0.0), (1 / len(rules.phases), 0.0), one, (-1 / rules.max_steps, 1.0)),
         *(*enemy, *enemy, *spawner, *spawner, (distance, 0.0), one, (1 / rules.danger_count, 0.0)),
         *((x, 0.0), (-x, 1.0), (y, 0.0), (-y, 1.0), (1 / rules.max_enemies, 0.0)),
-    ]
-
-
-def _pay(rules: ArenaRules) -> list[float]:
-    return [
-        *(rules.hit_enemy, rules.kill_enemy, rules.hit_spawner, rules.kill_spawner, rules.quick_kill),
-        *(rules.damage * rules.stage.damage_penalty, rules.clear_phase, rules.death),
     ]

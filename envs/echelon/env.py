@@ -15,7 +15,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 
 from rlstack.envs.foundation.tensors import of_agents, with_ends
 
-from ..foundation.tensors import chosen, looks_are_free, put_where
+from ..foundation.tensors import STATE, chosen, looks_are_free, put_where
 from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder, EpisodeRecording
 from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
@@ -78,6 +78,8 @@ class Echelon(World):
             every episode.
         fire_stages: the same for each stage of a curriculum, in place of ``fire_probability``.
         visibility: ``"full"``, or ``"partial"``, in which agents see only enemies within reach of their sensors.
+        state: whether to show critics, beside the observation, the one that full visibility would give:
+            ``("agents", "state") [W, A, F]``; needs ``visibility="partial"``.
         actions: form of the actions: ``"hybrid"``, ``"multi"`` or ``"box"``.
         reward_weights: weights of single terms, in place of the usual ones; see :mod:`rlstack.envs.echelon.rewards`.
         reward_scale: factor of all terms.
@@ -109,6 +111,7 @@ class Echelon(World):
         fire_probability: float | list[float] = 1.0,
         fire_stages: list[float | list[float]] | None = None,
         visibility: Literal["full", "partial"] = "full",
+        state: bool = False,
         actions: Literal["hybrid", "multi", "box"] = "multi",
         reward_weights: dict[str, float] | None = None,
         reward_scale: float = 0.1,
@@ -128,6 +131,8 @@ class Echelon(World):
         check_within("reward_scale", reward_scale, 1e-6, 1e6, "(0 would leave nothing to learn)")
         if visibility not in ("full", "partial"):
             raise ValueError(f"visibility: {visibility!r} is unknown, allowed: full, partial")
+        if state and visibility == "full":
+            raise ValueError("state: with visibility=full agents see all of it already, give visibility=partial")
         self._match: EchelonMatch
         self._teams = 2 if opponent == "policy" else 1
         self._actions = actions
@@ -143,6 +148,8 @@ class Echelon(World):
             "observation": Unbounded(shape=(*lead, observation_size(mechs)), dtype=dtype, device=self.device),
             "active": flag_spec(*lead, device=self.device),
         }
+        if state:
+            shown[STATE] = shown["observation"].clone()
         action = action_spec(actions, lead, mechs, dtype, self.device)
         if (mask := mask_spec(actions, lead, mechs, self.device)) is not None:
             shown["action_mask"] = mask
@@ -153,7 +160,8 @@ class Echelon(World):
         scale = torch.tensor(weights, dtype=dtype, device=self.device).view(-1, 1, 1, 1)
         which: Which = "all" if not looks_are_free(self.device) else "padded" if compiled else "flying"
         kinds = tuple(kind for kind, weight in enumerate(bots) if weight > 0)
-        self._options = EchelonOptions(scale, actions, self._teams, hides, vent_blocks_fire, kinds, max_steps, which)
+        common = (scale, actions, self._teams, hides, vent_blocks_fire, kinds, max_steps, which)
+        self._options = EchelonOptions(*common, shows_all=state)
         self.options = {
             **{"blue": blue, "red": red, "opponent": opponent, "visibility": visibility, "max_steps": max_steps},
             **{"vent_blocks_fire": vent_blocks_fire, "size": size, "maps": maps, "map_seed": map_seed},
@@ -247,6 +255,8 @@ class Echelon(World):
         seen = {"observation": self._shown["observation"], "active": self._active}
         if "mask" in self._shown:
             seen["action_mask"] = self._shown["mask"]
+        if STATE in self._shown:
+            seen[STATE] = self._shown[STATE]
         return of_agents(seen, dict(zip(STATISTICS, self._episode.unbind(0))))
 
     @property

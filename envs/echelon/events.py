@@ -110,16 +110,16 @@ def unfold(states: State, orders: Tensor, tables: Tables, options: EchelonOption
         left = (length > done).nonzero()[:, 0]
         now = here.map(lambda value, left=left: value.index_select(-1, left))  # type: ignore[misc]
         told = given.index_select(-1, left)
-        total: Tally | None = None
+        tallies: list[Tally] = []
         started = now
         told = with_rival(started, told, tables, options, KERNELS)
         for sub, (after, tally) in enumerate(sub_steps(started, told, tables, plain), 1):
             ticks = started.steps.round().long() * SUB_STEPS + sub
             found.append((ticks.cpu().numpy(), _arrays(ticks, now, after, tally)))
             now = after
-            total = tally if total is None else total.plus(tally)
-        if total is not None and int(length.max()) > done + 1:
-            concluded = _concluded(started, now, total, tables, options)
+            tallies.append(tally)
+        if int(length.max()) > done + 1:
+            concluded = _concluded(started, now, Tally.summed(tallies), tables, options)
             here = State(**{name: value.index_copy(-1, left, new)
                             for (name, value), (_, new) in zip(here.items(), concluded.items())})  # fmt: skip
     order = np.argsort(np.concatenate([ticks for ticks, _ in found]), kind="stable")

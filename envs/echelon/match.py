@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 
 from ..foundation.compilation import Compiled
+from ..foundation.tensors import STATE
 from ..pool import Opening
 from ..record import Record
 from . import rules
 from .actions import possible
 from .observation import observe, visible_enemies
 from .players import bot_luck, bot_orders, watch
-from .projectiles import Which
+from .projectiles import Launch, Which, drift
 from .rewards import TERMS, Hold, hold, judge
 from .rules import DECISION, SUB_STEPS, TEAMS
 from .sensors import look
-from .simulation import EVENTS, SubStepOptions, Tally, advance, command, lucky_numbers, step
+from .simulation import EVENTS, Commands, SubStepOptions, Tally, advance, command, lucky_numbers, step, without_smoke
 from .state import State, draws
 from .tables import Tables
 
@@ -31,11 +32,12 @@ class EchelonKernels(NamedTuple):
     bot_orders: Callable[..., Any]
     command: Callable[..., Any]
     step: Callable[..., Any]
+    drift: Callable[..., Any]
     look: Callable[..., Any]
     conclude: Callable[..., Any]
 
 
-_CONSTANTS = {"bot_orders": (1,), "command": (2,), "step": (2,), "look": (1,), "conclude": (4, 5)}
+_CONSTANTS = {"bot_orders": (1,), "command": (2,), "step": (2,), "drift": (3,), "look": (1,), "conclude": (4, 5)}
 """Positions of the tables and options of a world."""
 
 
@@ -59,6 +61,7 @@ class EchelonOptions:
         bots: kinds of bots that may play red.
         most_steps: number of decisions of an episode.
         which: shots to process; with ``"all"`` there is no branching on data.
+        shows_all: whether ``state`` is shown, too.
     """
 
     weights: Tensor  # [TERMS, 1, 1, 1]
@@ -69,6 +72,7 @@ class EchelonOptions:
     bots: tuple[int, ...]
     most_steps: int
     which: Which
+    shows_all: bool = False
 
     @property
     def to_win(self) -> float:
@@ -89,7 +93,8 @@ class EchelonMatch(Record):
 
 
 Shown = dict[str, Tensor]
-"""``observation [W, A, size]`` of all agents and, where their actions are choices, ``mask [W, A, choices]`` bool."""
+"""``observation [W, A, size]`` of all agents; where their actions are choices, ``mask [W, A, choices]`` bool; and, with
+``shows_all``, ``state [W, A, size]``: the observation that full visibility would give."""
 
 
 class EchelonOutcome(NamedTuple):
@@ -127,14 +132,18 @@ def play(
         or bool((state.shells[6] > 0).any())
         or bool((state.clouds[3] > 0).any())
     )
-    total: Tally | None = None
     sub = SubStepOptions(kernels.step, options.vent_blocks_fire, smoke, options.which)
-    for after, tally in sub_steps(started, orders, tables, sub, kernels.command):
-        state = after
-        total = tally if total is None else total.plus(tally)
-    assert total is not None
+    state, commands, luck = prepared(started, orders, tables, kernels.command)
+    tallies: list[Tally] = []
+    launches: list[Launch] = []
+    for part in luck:
+        state, tally, fired = without_smoke(state, commands, tables, part, sub)
+        tallies.append(tally)
+        launches += [] if fired is None else [fired]
+    if launches:
+        state = kernels.drift(state, launches, commands.base, tables)
     state = kernels.look(state, tables, options.partial, smoke)
-    return kernels.conclude(match, started, state, total, tables, options)
+    return kernels.conclude(match, started, state, Tally.summed(tallies), tables, options)
 
 
 def with_rival(
@@ -148,15 +157,20 @@ def with_rival(
     return torch.cat((orders, rival[None].to(orders.dtype)))
 
 
-def sub_steps(
-    state: State, orders: Tensor, tables: Tables, sub: SubStepOptions, command: Callable[..., Any] = command
-) -> Iterator[tuple[State, Tally]]:
-    """Makes the sub-steps of a decision; returns the state and the tally."""
+def prepared(
+    state: State, orders: Tensor, tables: Tables, command: Callable[..., Any] = command
+) -> tuple[State, Commands, tuple[Tensor, ...]]:
+    """Returns the state at the first sub-step of a decision, the commands, and the luck of each sub-step."""
     count = lucky_numbers(tables.packs)
     luck = draws(state.key, state.steps, SUB_STEPS * count, 0).to(state.hp.dtype)
     state = state.replace(focus=orders[:, rules.TARGET].contiguous())
-    commands = command(state, orders, tables)
-    for part in luck.split(count):
+    return state, command(state, orders, tables), luck.split(count)
+
+
+def sub_steps(state: State, orders: Tensor, tables: Tables, sub: SubStepOptions) -> Iterator[tuple[State, Tally]]:
+    """Makes the sub-steps of a decision one by one; returns the state and the tally of each."""
+    state, commands, luck = prepared(state, orders, tables)
+    for part in luck:
         state, tally = advance(state, commands, tables, part, sub)
         yield state, tally
 
@@ -197,16 +211,17 @@ def ends(state: State, options: EchelonOptions) -> tuple[Tensor, Tensor, Tensor]
     blue, red = state.alive.any(1)
     lead = state.score[0] - state.score[1]
     by_zone = state.score.amax(0) >= options.to_win
-    wiped = ~blue | ~red
+    wiped = ~(blue & red)
     late = state.steps >= options.most_steps
-    margin = torch.sign(state.hp.clamp_min(0.0).sum(1).diff(dim=0)[0]) * -1
+    left = state.hp.clamp_min(0.0).sum(1)
+    margin = torch.sign(left[0] - left[1])
     by_score = torch.sign(lead)
     survivors = blue.to(lead.dtype) - red.to(lead.dtype)
     eliminated = torch.where(survivors == 0, by_score, survivors)
-    timed = torch.where(by_score == 0, margin, by_score)
-    winner = torch.where(by_zone, by_score, torch.where(wiped, eliminated, torch.where(late, timed, 0.0)))
+    timed = torch.where(by_score == 0, margin, by_score) * late
+    winner = torch.where(by_zone, by_score, torch.where(wiped, eliminated, timed))
     terminated = by_zone | wiped
-    return terminated, late & ~terminated, winner
+    return terminated, late > terminated, winner
 
 
 def _shown(state: State, tables: Tables, now: Hold, options: EchelonOptions) -> Shown:
@@ -214,7 +229,11 @@ def _shown(state: State, tables: Tables, now: Hold, options: EchelonOptions) -> 
     limits = (float(options.most_steps), options.to_win)
     observation = observe(state, tables, now, visible, options.teams, limits)
     mask = possible(options.actions, state, tables, visible, options.teams)
-    return {"observation": observation} if mask is None else {"observation": observation, "mask": mask}
+    shown = {"observation": observation} if mask is None else {"observation": observation, "mask": mask}
+    if options.shows_all:
+        known = state.replace(memory=state.memory[:0])
+        shown[STATE] = observe(known, tables, now, visible_enemies(known, False), options.teams, limits)
+    return shown
 
 
 STATISTICS = (
@@ -238,5 +257,5 @@ def statistics(match: EchelonMatch, tables: Tables) -> list[Tensor]:
     return [*rows, *state.score, *counted.flatten(0, 1), *terms]
 
 
-PLAIN = EchelonKernels(bot_orders, command, step, look, conclude)
+PLAIN = EchelonKernels(bot_orders, command, step, drift, look, conclude)
 """The eager functions."""

@@ -76,7 +76,8 @@ def contacts_seen(state: State, tables: Tables, visible: Tensor, teams: int, cos
 
 def visible_enemies(state: State, partial: bool) -> Tensor:
     """Returns enemies in contact, ``[2, n, n, W]`` bool; without ``partial`` all living ones."""
-    alive = of_enemies(state.alive) & state.alive[:, :, None]
+    alive = state.alive
+    alive = of_enemies(alive) & alive[:, :, None]
     return alive & (state.ago == 0) if partial else alive
 
 
@@ -187,14 +188,14 @@ def _grid(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) ->
     places = torch.stack((x, y))
     inside = within(places, tables.side)
     high = look_up(tables.maps.walk, cell(inside.int(), state.base, tables.side))
-    return torch.where((inside != places).any(0), 2.0, ((high - z) / 4).clamp(-2.0, 2.0))
+    return ((high - z) / 4).clamp(-2.0, 2.0).masked_fill((inside != places).any(0), 2.0)
 
 
 def _navigation(state: State, tables: Tables, held: Hold, ways: Tensor, here: Tensor) -> Tensor:
     """Returns ``[9, teams, n, W]``: direction to the zone, its edge, visibility, the map's middle, height, ground."""
     teams, middle = len(here), ways[:, 3] / MAP
     place = state.position[:, :teams]
-    goal = torch.stack((state.zone[0], state.zone[1], torch.ones_like(state.zone[0])))[:, None, None]
+    goal = torch.stack((state.zone[0], state.zone[1], tables.one.expand_as(state.zone[0])))[:, None, None]
     seen = clear_between(place + tables.lift, goal, state.base, tables)
     lame = torch.add(state.fallen[:teams] * 1.0, state.legs[:teams] <= 0, alpha=0.5)
     edge = (held.distance[:teams] - state.zone[2]) / MAP

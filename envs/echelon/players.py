@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.nn import functional
 
 from ..world import Sides, Told
 from . import rules
@@ -33,7 +34,6 @@ _WAIT_BEHIND, _WAITING = 3.0, 0.15
 _VENT_AT = 0.75
 _ECM_BELOW = 0.7
 _SALT = 7
-_BLIND = 1.0e6
 
 
 class BotView(NamedTuple):
@@ -77,7 +77,8 @@ def bot_orders(
         orders = torch.where(kinds == VETERAN, _veteran(orders, view, vent_blocks_fire), orders)
     if RUSH in possible:
         orders = torch.where(kinds == RUSH, _rush(orders, state, tables, team, view), orders)
-    orders = _held(orders, tables, luck[-1] < state.fire_prob)
+    # Removes fire according to the random draw; jammers stay on.
+    orders = torch.where((luck[-1] < state.fire_prob) | tables.bot_free, orders, tables.none)
     if RANDOM in possible:
         orders = torch.where(kinds == RANDOM, _random(luck, tables), orders)
     return orders
@@ -93,24 +94,24 @@ def _view(state: State, tables: Tables, team: int) -> BotView:
     other = 1 - team
     own, foe = state.position[:, team], state.position[:, other]
     away = foe[:, None] - own[:, :, None]
-    lift = tables.height / 2
-    away = torch.stack((away[0], away[1], away[2] + (lift - lift[:, None])))
-    alive = state.hp[other] > 0
-    apart = torch.where(alive, away.square().sum(0).sqrt(), _BLIND)
+    lift = tables.lift[2, 0]
+    away[2].add_(lift - lift[:, None])
+    apart = torch.where(state.hp[other] > 0, away.square().sum(0).sqrt(), tables.never)
     distance, target = apart.min(1)
-    mine = (target[:, None] == torch.arange(tables.mechs, device=target.device)[:, None]).to(apart.dtype)
+    target = target.to(apart.dtype)
+    mine = target[:, None] == tables.slots
     to = (away[:2] * mine).sum(2)
     error = torch.atan2(to[1], to[0]) - state.yaw[team]
-    marked = by_mech(painted_by_own(state, tables))[team].to(apart.dtype)
+    marked = by_mech(painted_by_own(state, tables, team))[0]
     zone = state.zone[:2, None] - own[:2]
     reach = zone.square().sum(0).sqrt()
     return BotView(
         torch.remainder(error + math.pi, 2 * math.pi) - math.pi,
         distance,
-        target.to(apart.dtype),
-        distance < _BLIND,
+        target,
+        distance < tables.never,
         (state.sight[team] * mine).sum(1) > 0,
-        (marked * mine).sum(1) > 0,
+        (marked & mine).any(1),
         to / to.square().sum(0).sqrt().clamp_min(1.0e-6),
         zone,
         reach,
@@ -137,21 +138,18 @@ def _steering(state: State, team: int, way: Tensor) -> tuple[Tensor, Tensor]:
 def _heuristic(state: State, tables: Tables, team: int, view: BotView, luck: Tensor) -> Tensor:
     """Goes to the zone, or to the team if alone near it; turns to the nearest enemy, and fires if it may hit."""
     forward, strafe = _heuristic_steps(state, tables, team, view)
-    turn = torch.where(view.there, (view.bearing / (math.pi / 3)).clamp(-1.0, 1.0), 0.0)
+    turn = (view.bearing / (math.pi / 3)).clamp(-1.0, 1.0) * view.there
     vents = view.hot > _VENT_AT
-    primary, secondary, tertiary = _fire(tables, view)
-    calm = ~vents
-    weapon = torch.where(calm, secondary, 0.0)
-    clear = state.quality[team] >= rules.GUIDED_QUALITY
-    electronics = torch.where((view.hot < _ECM_BELOW) & clear, 1.0, 2.0)
-    secondary = torch.where(tables.scout > 0, electronics, weapon)
-    stuck, free = state.escape[team], (state.escape[team] > 0) & view.alive
+    primary, secondary, tertiary = _fire(tables, view) > vents
+    eccm = (view.hot >= _ECM_BELOW) | (state.quality[team] < rules.GUIDED_QUALITY)
+    secondary = torch.where(tables.scout > 0, tables.one + eccm, secondary)
+    backs, free = state.escape[team] > 4, (state.escape[team] > 0) & view.alive
     side = torch.sign(luck[-2] - 0.5)
-    forward = torch.where(free, torch.where(stuck > 4, -1.0, 0.0), forward)
-    strafe = torch.where(free, torch.where(stuck > 4, 0.0, side), strafe)
-    nothing = torch.zeros_like(forward)
-    rows = [forward, strafe, nothing, turn, primary * calm, vents.to(turn.dtype), secondary, tertiary * calm, nothing]
-    return torch.stack([*rows, torch.where(view.there, view.target, -1.0)])
+    forward = torch.where(free, torch.where(backs, tables.nobody, tables.none), forward)
+    strafe = torch.where(free, side.masked_fill(backs, 0.0), strafe)
+    nothing = tables.none.expand_as(forward)
+    rows = [forward, strafe, nothing, turn, primary, vents, secondary, tertiary, nothing]
+    return torch.stack([*rows, torch.where(view.there, view.target, tables.nobody)])
 
 
 def _heuristic_steps(state: State, tables: Tables, team: int, view: BotView) -> tuple[Tensor, Tensor]:
@@ -164,18 +162,18 @@ def _heuristic_steps(state: State, tables: Tables, team: int, view: BotView) -> 
     forward, strafe = _steering(state, team, _way(state, tables, team, goal, lonely | (view.zone < _STRAIGHT)))
     close = view.distance < _CLOSE
     holds = view.inside & (tables.heavy > 0)
-    forward = torch.where(close & ~holds, -0.3, forward)
+    forward = forward.masked_fill(close > holds, -0.3)
     strafe = torch.where(close, strafe, 0.25 * strafe)
-    slow = torch.where(view.inside, 0.5, 1.0)
+    slow = torch.add(tables.one, view.inside, alpha=-0.5)
     return forward * slow, strafe * slow
 
 
 def _fire(tables: Tables, view: BotView) -> Tensor:
-    """Returns whether primary, secondary and tertiary may hit, 0 or 1, ``[3, n, W]``."""
+    """Returns whether primary, secondary and tertiary may hit, ``[3, n, W]`` bool."""
     near = (view.distance <= tables.bot_reach) & (view.sight | tables.bot_blind)
     guided = view.marked & (view.distance <= rules.GUIDED_RANGE)
     hits = (near | (guided & tables.bot_guided)) & (view.bearing.abs() <= tables.bot_arc)
-    return (hits & tables.bot_weapons).any(1).to(view.distance.dtype)
+    return (hits & tables.bot_weapons).any(1)
 
 
 def _veteran(orders: Tensor, view: BotView, vent_blocks_fire: bool) -> Tensor:
@@ -200,19 +198,6 @@ def _rush(orders: Tensor, state: State, tables: Tables, team: int, view: BotView
     return torch.cat((torch.where(free, orders[:2], steps), orders[2:]))
 
 
-def _held(orders: Tensor, tables: Tables, fires: Tensor) -> Tensor:
-    """Removes fire according to the random draw; jammers stay on."""
-    primary, vent, secondary, tertiary, special = orders[rules.PRIMARY : rules.TARGET].unbind(0)
-    held = (
-        torch.where(fires, primary, 0.0),
-        vent,
-        torch.where(fires | (tables.scout > 0), secondary, 0.0),
-        torch.where(fires, tertiary, 0.0),
-        torch.where(fires, special, 0.0),
-    )
-    return torch.cat((orders[: rules.PRIMARY], torch.stack(held), orders[rules.TARGET :]))
-
-
 def _random(luck: Tensor, tables: Tables) -> Tensor:
     """Draws uniform orders: axes in [-1, 1], buttons with probability one half."""
     axes = 2 * luck[: rules.PRIMARY] - 1
@@ -228,11 +213,11 @@ def watch(state: State, moved: Tensor, inside: Tensor, tables: Tables) -> State:
         moved: ``[2, n, W]`` distance of the last decision.
         inside: ``[2, n, W]`` bool: in the zone.
     """
-    idle = (moved < 0.2) & ~inside & ~state.fallen & (state.heat <= tables.heat_cap) & state.alive
-    still = torch.where(idle, state.still + 1, 0.0)
-    begins = (still > 10) & (state.escape == 0)
-    escape = torch.where(begins, 8.0, (state.escape - 1).clamp_min(0.0))
-    return state.replace(still=torch.where(begins, 0.0, still), escape=escape)
+    idle = ((moved < 0.2) & state.alive) > (inside | state.fallen | (state.heat > tables.heat_cap))
+    still = (state.still + 1) * idle
+    begins = (still > 10) > state.escape  # which is a whole number
+    escape = functional.softshrink(state.escape, 1.0).masked_fill(begins, 8.0)
+    return state.replace(still=still.masked_fill(begins, 0.0), escape=escape)
 
 
 # -- options of the bots ----------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ same worlds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from . import rules
 from .maps import cell, look_up, within
@@ -19,7 +21,7 @@ from .rules import DT, LAUNCHERS, SHOTS, SLOTS
 from .sensors import Pairs
 from .state import State
 from .tables import Tables
-from .weapons import Hits, Volley, pack_bonus, rear_bonus
+from .weapons import Hits, Volley, rear_bonus
 
 
 def length(ways: Tensor) -> Tensor:
@@ -33,7 +35,7 @@ def length(ways: Tensor) -> Tensor:
 def launch(state: State, volley: Volley, tables: Tables, pairs: Pairs) -> State:
     """Launches new shots; each replaces the oldest of its launcher."""
     packs = tables.packs
-    fired, chosen = volley.fired[:, :, LAUNCHERS] > 0, volley.chosen[:, :, LAUNCHERS]
+    fired, chosen, aimed = (rows[:, :, LAUNCHERS] for rows in (volley.fires, volley.chosen, volley.aimed))
 
     def of_launchers(values: Tensor) -> Tensor:
         return values.unflatten(2, (packs, SLOTS)).index_select(3, tables.launcher_slot)
@@ -41,12 +43,13 @@ def launch(state: State, volley: Volley, tables: Tables, pairs: Pairs) -> State:
     mechs = of_launchers(pairs.mechs[:6])
     way = (chosen * of_launchers(pairs.away)).sum(4)
     way = torch.addcmul(way, tables.launcher_drop, way.square().sum(0))
-    way = torch.where(chosen.any(3), way, mechs[3:])
+    way = torch.where(aimed, way, mechs[3:])
     velocity = way * (tables.launcher_speed / length(way))
     life = tables.launcher_life.expand_as(velocity[0])
     new = torch.cat((mechs[:3], velocity, life[None], (chosen * tables.slots).sum(3)[None]))
     old = state.shots.unflatten(2, (packs, SHOTS))
-    shifted = torch.cat((new, old), 3).index_select(3, tables.shot_source)
+    parts = (new[:, :, :, :1], old[:, :, :, :1], new[:, :, :, 1:3], old[:, :, :, 3:5], new[:, :, :, 3:])
+    shifted = torch.cat((*parts, old[:, :, :, 6:8]), 3)
     shots = torch.where(fired.index_select(2, tables.shot_launcher), shifted, old).flatten(2, 3)
     screens = state.screened.unflatten(1, (packs, 2))
     fresh = torch.cat((tables.none.expand_as(screens[:, :, :1]), screens[:, :, :1]), 2)
@@ -86,7 +89,7 @@ class Everywhere:
     """All places of shots: their numbers are ``[..., 2, S, W]``."""
 
     def __init__(self, tables: Tables) -> None:
-        self._packs, self._missile, self._none = tables.packs, tables.shot_missile, tables.none
+        self._packs, self._none = tables.packs, tables.none
 
     def of_shots(self, values: Tensor) -> Tensor:
         """Maps ``[..., 2, S, W]`` by shot."""
@@ -109,8 +112,22 @@ class Everywhere:
         return values if self._packs == 1 else values.repeat_interleave(SHOTS, -2)
 
     def of_missiles(self, values: Tensor) -> Tensor:
-        """Maps ``[..., 2, 2P, W]`` by missile, some of them for other shots."""
-        return values.index_select(-2, self._missile)
+        """Maps ``[..., 2, 2P, W]`` by missile."""
+        return values
+
+    def missiles(self, values: Tensor) -> Tensor:
+        """Selects what missiles need among numbers of shots."""
+        return values.unflatten(-2, (self._packs, SHOTS))[..., :2, :].flatten(-3, -2)
+
+    def flying_missiles(self, live: Tensor) -> Tensor:
+        """Returns which missiles fly, given which shots do."""
+        return self.missiles(live)
+
+    def without(self, live: Tensor, missiles: Tensor) -> Tensor:
+        """Returns which shots fly when some missiles no longer do. It may change ``live``."""
+        places = live.unflatten(-2, (self._packs, SHOTS))[..., :2, :]
+        places.masked_fill_(missiles.unflatten(-2, (self._packs, 2)), False)
+        return live
 
     def of_worlds(self, values: Tensor) -> Tensor:
         """Maps ``[W]``."""
@@ -122,7 +139,7 @@ class Everywhere:
 
     def by_missile(self, values: Tensor) -> Tensor:
         """Sums missiles ``[P, ...]`` to ``[P, 2, 2P, W]``."""
-        return values.unflatten(-2, (self._packs, SHOTS))[..., :2, :].flatten(-3, -2)
+        return values
 
     def by_owner(self, values: Tensor) -> Tensor:
         """Sums for each shooter, ``[..., 2, n, W]``."""
@@ -148,6 +165,7 @@ class Listed:
         team, self._slot = row // shots, row % shots
         self._owner = self._at(team * tables.mechs + tables.shot_owner.index_select(0, self._slot))
         self._missile = self._at(team * 2 * tables.packs + tables.shot_missile.index_select(0, self._slot))
+        self._homes = tables.shot_homes.index_select(0, self._slot)
         self._pack = self._at(row // SHOTS)
         self._team = self._at(team)
 
@@ -171,6 +189,15 @@ class Listed:
 
     def of_missiles(self, values: Tensor) -> Tensor:
         return values.flatten(-3).index_select(-1, self._missile)
+
+    def missiles(self, values: Tensor) -> Tensor:
+        return values
+
+    def flying_missiles(self, live: Tensor) -> Tensor:
+        return live & self._homes
+
+    def without(self, live: Tensor, missiles: Tensor) -> Tensor:
+        return live > missiles
 
     def of_worlds(self, values: Tensor) -> Tensor:
         return values.index_select(0, self._world)
@@ -206,10 +233,7 @@ class Shots(NamedTuple):
     velocity: Tensor  # [3, ...]
     step: Tensor  # [3, ...]
     live: Tensor  # bool
-    missile: Tensor  # bool
-    damage: Tensor
-    shock: Tensor
-    suppression: Tensor
+    blow: Tensor  # [3, ...] damage, shock and suppression of a direct hit
     splash: Tensor  # at the centre
     fading: Tensor  # of the splash per voxel, negative
 
@@ -223,13 +247,14 @@ class Foes(NamedTuple):
 
 
 def fly(
-    state: State, tables: Tables, pairs: Pairs, working: Tensor, luck: Tensor, places: Tensor | None
+    state: State, tables: Tables, pairs: Pairs, ready: Tensor, lucky: Tensor, bonus: Tensor, places: Tensor | None
 ) -> tuple[State, Hits, Tensor]:
     """Moves shots and finds their hits; also counts the interceptions of each mech's AMS, ``[2, n, W]``.
 
     Args:
-        working: ``[2, n, W]`` bool: the mech lives and is not shut down.
-        luck: ``[2, 2P, P, W]`` uniform; a missile is intercepted below 0.6.
+        ready: ``[2, n, W]`` bool: the mech lives, is not shut down, and its AMS may fire.
+        lucky: ``[2, 2P, P, W]`` bool: a missile is intercepted by the enemy's heavy of a pack if it can be.
+        bonus: result of :func:`rlstack.envs.echelon.weapons.pack_bonus`.
         places: result of :func:`airborne`.
     """
     at = Everywhere(tables) if places is None else Listed(tables, places, state.hp.shape[-1])
@@ -238,56 +263,58 @@ def fly(
     rel = foes.place - old[:3, None]
     shots = _moving(old, rel, foes, tables, at)
     rel2 = rel.square().sum(0)
-    state, live, intercepts = _intercept(state, shots, rel2, working, tables, at, luck)
+    state, live, intercepts = _intercept(state, shots.live, rel2, ready, tables, at, lucky)
     shots = shots._replace(live=live)
-    blocked = _blocked(shots, at.of_worlds(state.base), tables, at)
+    blocked, goal = _blocked(shots, at.of_worlds(state.base), tables, at)
     direct, when = _direct(shots, rel, rel2, foes, blocked, tables, at)
     found = when < _NO_HIT / 2
     struck = live & (found | (blocked <= 1))
     # A shot that meets the ground bursts at its last free place.
     moment = torch.where(found, when, blocked - 0.5).clamp(0.0, 1.0)
-    hits = _hits(state, shots, foes, pairs, direct, moment, struck, tables, at)
+    hits = _hits(state, shots, foes, pairs, direct, moment, struck, bonus, tables, at)
     left = (old[6] - 1) * (live > struck)
-    new = torch.cat((shots.place + shots.step, shots.velocity, left[None], old[7:]))
+    new = torch.cat((goal, shots.velocity, left[None], old[7:]))
     return state.replace(shots=at.put(state.shots, torch.where(old[6] > 0, new, old))), hits, intercepts
 
 
 def _moving(old: Tensor, rel: Tensor, foes: Foes, tables: Tables, at: Everywhere | Listed) -> Shots:
     """Returns the shots; missiles turn towards living targets."""
-    missile = at.of_places(tables.shot_homes)
-    mine = (old[7] == at.of_slots(tables.slots)) & foes.alive & missile
+    mine = (old[7] == at.of_places(tables.shot_target)) & foes.alive
     to = (rel * mine).sum(1)
     course = torch.lerp(old[3:6], to * (rules.MISSILE_SPEED / length(to)), rules.HOMING * DT)
     course = course * (rules.MISSILE_SPEED / length(course))
     velocity = torch.where(mine.any(0), course, old[3:6]) - at.of_places(tables.shot_falls)
-    return Shots(old[:3], velocity, velocity * DT, old[6] > 0, missile, *at.of_places(tables.shot_numbers))
+    numbers = at.of_places(tables.shot_numbers)
+    return Shots(old[:3], velocity, velocity * DT, old[6] > 0, numbers[:3], numbers[3], numbers[4])
 
 
 def _intercept(
-    state: State, shots: Shots, rel2: Tensor, working: Tensor, tables: Tables, at: Everywhere | Listed, luck: Tensor
+    state: State, live: Tensor, rel2: Tensor, ready: Tensor, tables: Tables, at: Everywhere | Listed, lucky: Tensor
 ) -> tuple[State, Tensor, Tensor]:
-    """Lets every ready heavy try once to intercept each missile that comes near."""
-    ams = state.clocks[:, rules.AMS, ::SLOTS]
-    ready = (working[:, ::SLOTS] & (ams == 0)).flip(0).transpose(0, 1)
+    """Lets every ready heavy try once to intercept each missile that comes near; ``live`` may change."""
+    may = at.of_teams(ready[:, ::SLOTS].flip(0).transpose(0, 1)) & at.flying_missiles(live)
     screened = state.screened.movedim(2, 0)
-    fresh, lucky = at.of_missiles(screened == 0), at.of_missiles((luck < rules.AMS_CHANCE).movedim(2, 0))
-    tries = (rel2[::SLOTS] <= rules.AMS_RANGE**2) & at.of_teams(ready) & fresh & (shots.live & shots.missile)
-    caught = tries & lucky
+    near = at.missiles(rel2[::SLOTS]) <= rules.AMS_RANGE**2
+    tries = (near & may) > at.of_missiles(screened)
+    caught = tries & at.of_missiles(lucky.movedim(2, 0))
     screened = (screened + at.by_missile(tries)).movedim(0, 2)
     counted = at.by_team(caught).flip(1).transpose(0, 1)
-    ams.add_(counted > 0, alpha=rules.AMS_TICKS)
+    state.clocks[:, rules.AMS, ::SLOTS].add_(counted > 0, alpha=rules.AMS_TICKS)
     spread = (counted[:, :, None] * tables.heavy[:SLOTS]).flatten(1, 2)
-    return state.replace(screened=screened), shots.live > caught.any(0), spread
+    return state.replace(screened=screened), at.without(live, caught.any(0)), spread
 
 
-def _blocked(shots: Shots, base: Tensor, tables: Tables, at: Everywhere | Listed) -> Tensor:
-    """Returns the share of the step after which a shot meets the ground, a half or 1, or 2 if it does not."""
+def _blocked(shots: Shots, base: Tensor, tables: Tables, at: Everywhere | Listed) -> tuple[Tensor, Tensor]:
+    """Returns the share of the step after which a shot meets the ground, a half or 1, or 2 if it does not.
+
+    Also returns the place after the whole step.
+    """
     halves = at.of_slots(tables.halves)
     path = torch.addcmul(shots.place[:, None], halves, shots.step[:, None])
     inside = within(path[:2], tables.side)
     ground = look_up(tables.maps.height, cell(inside.int(), base, tables.side))
     met = (ground > path[2]) | (inside != path[:2]).any(0)
-    return torch.where(met, halves, tables.never).amin(0)
+    return torch.where(met, halves, tables.never).amin(0), path[:, 1]
 
 
 def _direct(
@@ -312,26 +339,27 @@ def _hits(
     direct: Tensor,
     moment: Tensor,
     struck: Tensor,
+    bonus: Tensor,
     tables: Tables,
     at: Everywhere | Listed,
 ) -> Hits:
     """Sums the hits of all shots by shooter and by target."""
     speed = torch.hypot(shots.velocity[0], shots.velocity[1])
     turned = (shots.velocity[:2, None] * foes.heading).sum(0)
-    blow = direct * rear_bonus(turned > rules.REAR_COSINE * speed, tables)
-    raw = blow * shots.damage * at.of_packs(pack_bonus(pairs, tables).permute(2, 0, 1, 3))
+    # Suppression is limited, so that the factor has no effect on it.
+    blow = direct * rear_bonus(turned > rules.REAR_COSINE * speed, tables) * shots.blow[:, None]
+    raw = blow[0] * at.of_packs(bonus.permute(2, 0, 1, 3))
     near = torch.addcmul(shots.place, moment, shots.step)
     legs = raw * (near[2] - foes.place[2] < at.of_slots(tables.low))
-    splash, own = _splash(shots, foes, near, struck, pairs, at.of_worlds(state.base), tables, at)
-    body = torch.addcmul(torch.sub(raw, legs, alpha=0.5), splash, ~direct)
+    own, splash = _splash(shots, near, struck, pairs, at.of_worlds(state.base), tables, at)
+    body = torch.where(direct, torch.sub(raw, legs, alpha=0.5), splash)
     hurt, mates_hurt = at.by_owner(torch.stack((body, own))).permute(0, 2, 3, 1, 4)
-    effects = at.by_team(torch.stack((legs, blow * shots.shock, direct * shots.suppression))).transpose(1, 2)
+    effects = at.by_team(torch.cat((legs[None], blow[1:]))).transpose(1, 2)
     return Hits(hurt, mates_hurt, effects)
 
 
 def _splash(
     shots: Shots,
-    foes: Foes,
     near: Tensor,
     struck: Tensor,
     pairs: Pairs,
@@ -339,44 +367,69 @@ def _splash(
     tables: Tables,
     at: Everywhere | Listed,
 ) -> Tensor:
-    """Returns damage ``[2 (enemies, own team), n, ...]`` around missiles and slugs that burst in the open."""
-    places = torch.stack((foes.place, at.of_teams(pairs.mechs[:3].transpose(1, 2))), 1)
-    alive = torch.stack((foes.alive, at.of_teams(pairs.alive.transpose(0, 1))))
-    away = places - near[:, None, None]
-    middle = torch.sub(places, away, alpha=0.5)
+    """Returns damage ``[2 (own team, enemies), n, ...]`` around missiles and slugs that burst in the open."""
+    places, alive = at.of_teams(pairs.sides[:3].transpose(2, 3)), at.of_teams(pairs.living.transpose(1, 2))
+    way = near[:, None, None] - places
+    middle = torch.add(places, way, alpha=0.5)
     ground = look_up(tables.maps.height, cell(within(middle[:2], tables.side).int(), base, tables.side))
-    amount = torch.addcmul(shots.splash, length(away), shots.fading).clamp_min(0.0)
+    amount = torch.addcmul(shots.splash, length(way), shots.fading).clamp_min(0.0)
     return amount * ((ground <= middle[2]) & alive & struck)
 
 
 # -- smoke ---------------------------------------------------------------------------------------------------------
 
 
-def drift(state: State, base: Tensor, tables: Tables) -> State:
-    """Moves smoke shells; one that meets the ground or reaches its range starts a cloud."""
-    place = torch.add(state.shells[:3], state.shells[3:6], alpha=DT)
-    left = state.shells[6:]
-    inside = within(place[:2], tables.side)
-    ground = look_up(tables.maps.height, cell(inside.int(), base, tables.side))
-    stopped = (ground > place[2]) | (inside != place[:2]).any(0) | (left <= 1)
-    flying = left > 0
-    bursts = flying & stopped
-    clouds = (state.clouds - tables.cloud_fading).clamp_min(0.0)
-    fresh = torch.cat((state.shells[:3], tables.cloud_life.expand_as(left)))
-    clouds = torch.where(bursts, torch.stack((fresh, clouds[:, 0]), 1), clouds)
-    left = (left - 1) * (flying > stopped)
-    return state.replace(shells=torch.cat((place, state.shells[3:6], left)), clouds=clouds)
+class Launch(NamedTuple):
+    """Smoke shells that are fired in a sub-step."""
+
+    fires: Tensor  # [2, n, W] bool
+    rows: Tensor  # [6, 2, n, W] centre and direction of the mechs
 
 
-def launch_smoke(state: State, ordered: Tensor, tables: Tables, pairs: Pairs) -> State:
-    """Fires smoke shells straight ahead; smoke and missiles share a clock.
+def launch_smoke(state: State, ordered: Tensor, tables: Tables, pairs: Pairs) -> tuple[State, Launch]:
+    """Fires smoke shells, which share a clock with missiles; :func:`drift` moves them.
 
     Args:
         ordered: ``[2, n, W]`` bool: the mech may fire, and is to.
     """
     clock = state.clocks[:, rules.MISSILE]
-    fires = ordered & (clock == 0)
+    fires = ordered > clock  # which is a whole number
     clock.add_(fires, alpha=rules.SMOKE_TICKS)
-    fresh = torch.cat((pairs.mechs[:3], pairs.mechs[3:6] * rules.SMOKE_SPEED, tables.shell_life.expand_as(clock)[None]))
-    heat = torch.add(state.heat, fires, alpha=rules.SMOKE_HEAT)
-    return state.replace(shells=torch.where(fires, fresh, state.shells), heat=heat)
+    return state.replace(heat=torch.add(state.heat, fires, alpha=rules.SMOKE_HEAT)), Launch(fires, pairs.mechs[:6])
+
+
+def drift(state: State, launches: Sequence[Launch], base: Tensor, tables: Tables) -> State:
+    """Moves smoke shells in some sub-steps; one that meets the ground or reaches its range starts a cloud.
+
+    In each sub-step all shells move, then new ones start straight ahead. Nothing else in a decision depends on smoke,
+    so that its sub-steps are computed together. They are fewer than those between two shells of a mech, and between a
+    shell's start and its end, so that each mech starts one cloud at most.
+
+    Args:
+        launches: those of each sub-step.
+    """
+    fires = [launch.fires for launch in launches]
+    fresh = torch.stack([launch.rows for launch in launches]) * tables.shell_start
+    place, velocity, left = state.shells[:3], state.shells[3:6], state.shells[6]
+    before, after = [], []
+    for fired, new in zip(fires, fresh):
+        before.append(place)
+        after.append(torch.add(place, velocity, alpha=DT))
+        place, velocity = torch.where(fired, new[:3], after[-1]), torch.where(fired, new[3:], velocity)
+    path = torch.stack(after, 1)
+    z = path[2]
+    inside = within(path[:2], tables.side)
+    ground = look_up(tables.maps.height, cell(inside.int(), base, tables.side))
+    buried = (ground > z) | (inside != path[:2]).any(0)
+    flying, left_after = [], []
+    for fired, stopped in zip(fires, buried):
+        flying.append(left)
+        left_after.append(functional.softshrink(left, 1.0).masked_fill(stopped, 0.0))  # one less, at least 0
+        left = torch.where(fired, tables.shell_life, left_after[-1])
+    bursts = (torch.stack(flying) > 0) > (torch.stack(left_after) > 0)
+    count = len(launches)
+    life = tables.cloud_life[-count:].expand_as(z)
+    started = (torch.cat((torch.stack(before, 1), life[None])) * bursts).sum(1)
+    clouds = torch.sub(state.clouds, tables.cloud_fading, alpha=count).clamp_min(0.0)
+    clouds = torch.where(bursts.any(0), torch.stack((started, clouds[:, 0]), 1), clouds)
+    return state.replace(shells=torch.cat((place, velocity, left[None])), clouds=clouds)

@@ -35,11 +35,11 @@ def hold(state: State, tables: Tables) -> Hold:
     inside = state.alive & (distance <= state.zone[2]) & (state.position[2] <= rules.ZONE_HEIGHT)
     weight = (inside * tables.tonnage).sum(1)
     other = weight.flip(0)
-    contested = (weight > 0) & (other > 0)
+    inhabited = weight > 0
+    contested = inhabited[0] & inhabited[1]
     control = (weight - other) / (weight + other).clamp_min(1.0)
     shared = 0.25 + 0.75 * control.clamp_min(0.0)
-    tick = torch.where(contested, shared, (weight > 0).to(weight.dtype))
-    return Hold(away, distance, inside, contested[0], tick, control)
+    return Hold(away, distance, inside, contested, torch.where(contested, shared, inhabited), control)
 
 
 # -- the terms -----------------------------------------------------------------------------------------------------
@@ -86,12 +86,13 @@ def judge(tally: Tally, before: Tensor, now: Hold, winner: Tensor, was_alive: Te
     events = dict(zip(EVENTS, tally.counted))
     inside = now.inside.to(kind)
     stands = now.inside & now.contested
-    double, half = torch.where(stands, 2.0, 1.0), torch.where(stands, 0.5, 1.0)
+    double = inside.new_ones(()) + stands
+    half = double.reciprocal()
     mates = inside.sum(1, keepdim=True) - inside
     nearer = (before - now.distance) / MAP * torch.pow(0.5, mates)
     side = torch.stack((winner, -winner))[:, None].expand_as(inside)
     value = {
-        "approach": torch.where(now.inside, 0.0, nearer),
+        "approach": nearer.masked_fill(now.inside, 0.0),
         "zone": inside * now.tick[:, None],
         "damage": tally.credited.sum(2) * double,
         "kill": events["kills"] * double,

@@ -51,8 +51,10 @@ HOT = 0.8
 class Pairs(NamedTuple):
     """Every mech against every enemy, ``[2, n, n, W]``: its team and slot, the enemy's slot."""
 
-    mechs: Tensor  # [8, 2, n, W] centre, direction of the facing, painter, clock of its mark
-    foes: Tensor  # [8, 2, n, W] the same of the other team
+    sides: Tensor  # [9, 2, 2, n, W] of its own team, of the other: rows of ``mechs``
+    living: Tensor  # [2, 2, n, W] bool: the same: alive
+    mechs: Tensor  # [9, 2, n, W] centre, direction of the facing, painter, clock of its mark, hp
+    foes: Tensor  # [9, 2, n, W] the same of the other team
     alive: Tensor  # [2, n, W] bool
     there: Tensor  # [2, n, W] bool: living mechs of the other team
     away: Tensor  # [3, 2, n, n, W] from centre to centre
@@ -74,19 +76,23 @@ def of_enemies(values: Tensor) -> Tensor:
 def measure(state: State, tables: Tables) -> Pairs:
     """Computes the relative positions of all enemies."""
     yaw = state.yaw
-    rows = yaw.cos(), yaw.sin(), tables.none.expand_as(yaw), state.painter, state.clocks[:, rules.PAINTED]
+    rows = yaw.cos(), yaw.sin(), tables.none.expand_as(yaw), state.painter, state.clocks[:, rules.PAINTED], state.hp
     mechs = torch.cat((centres(state, tables), *(row[None] for row in rows)))
-    alive = state.alive
-    foes, there = mechs.flip(1), alive.flip(0)
+    # Of blue, red, blue, the first two teams and the last two.
+    sides = torch.cat((mechs, mechs[:, :1]), 1).unfold(1, 2, 1).movedim(-1, 2)
+    living = sides[8] > 0
+    (mechs, foes), (alive, there) = sides.unbind(1), living
     away = foes[:3, :, None] - mechs[:3, :, :, None]
     planar = torch.hypot(away[0], away[1])
     distance = torch.where(there[:, None], torch.hypot(planar, away[2]), tables.never)
-    return Pairs(mechs, foes, alive, there, away, distance, planar.clamp_min(1.0e-6), _marked(foes[6], foes[7], tables))
+    marked = _marked(foes[6], foes[7], tables)
+    return Pairs(sides, living, mechs, foes, alive, there, away, distance, planar.clamp_min(1.0e-6), marked)
 
 
-def painted_by_own(state: State, tables: Tables) -> Tensor:
-    """Returns ``[2, P, n, W]`` bool: the pack has painted the enemy."""
-    return _marked(state.painter.flip(0), state.clocks[:, rules.PAINTED].flip(0), tables)
+def painted_by_own(state: State, tables: Tables, team: int) -> Tensor:
+    """Returns ``[1, P, n, W]`` bool: the team's pack has painted the enemy."""
+    foes = slice(1 - team, 2 - team)
+    return _marked(state.painter[foes], state.clocks[foes, rules.PAINTED], tables)
 
 
 def _marked(painter: Tensor, clock: Tensor, tables: Tables) -> Tensor:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from . import rules
 from .maps import cell, look_up
-from .projectiles import Which, airborne, drift, fly, launch, launch_smoke
+from .projectiles import Launch, Which, airborne, drift, fly, launch, launch_smoke
 from .rules import DT, FORWARD, JET, STRAFE, YAW
 from .sensors import Pairs, measure
 from .state import State
 from .tables import Tables
-from .weapons import Triggers, aim, beams, choose, paint, pay, strike
+from .weapons import Triggers, aim, beams, choose, pack_bonus, paint, pay, strike
 
 # -- orders --------------------------------------------------------------------------------------------------------
 
@@ -31,6 +32,7 @@ class Commands(NamedTuple):
     jam_heat: Tensor  # [2, n, W]
     triggers: Triggers
     base: Tensor  # [W] int32, see State
+    floor: Tensor  # [n, W] int32, first cell of its map in the floors of a mech's size
 
 
 def command(state: State, orders: Tensor, tables: Tables) -> Commands:
@@ -44,7 +46,7 @@ def command(state: State, orders: Tensor, tables: Tables) -> Commands:
     lift = orders[:, JET].clamp_min(0.0) * (tables.jet * DT)
     jams = orders[:, rules.SECONDARY] * tables.scout
     heat = (jams == 1) * (rules.ECM_HEAT * DT) + (jams == 2) * (rules.ECCM_HEAT * DT)
-    pressed = orders > 0
+    pressed, base = orders > 0, state.base.int()
     return Commands(
         orders[:, YAW] * (tables.yaw_rate * DT),
         torch.cat((steps, lift[None])),
@@ -53,7 +55,8 @@ def command(state: State, orders: Tensor, tables: Tables) -> Commands:
         jams,
         heat.to(jams.dtype),
         aim(state, pressed, tables),
-        state.base.int(),
+        base,
+        base + tables.floor_base,
     )
 
 
@@ -61,24 +64,34 @@ def command(state: State, orders: Tensor, tables: Tables) -> Commands:
 
 
 def move(
-    state: State, commands: Commands, tables: Tables, pairs: Pairs, wet: Tensor, alive: Tensor, stands: Tensor
+    state: State,
+    commands: Commands,
+    tables: Tables,
+    pairs: Pairs,
+    here: Tensor,
+    wet: Tensor,
+    sound: Tensor,
+    alive: Tensor,
+    hot: Tensor,
+    stands: Tensor,
 ) -> State:
     """Moves mechs by a sub-step. Positive strafe goes to the left, along (-sin, cos) of the yaw.
 
     Args:
-        wet, alive, stands: ``[2, n, W]`` bool: the mech is in water, lives, has not fallen.
+        here: cells ``[2 (x, y), 2, n, W]`` of the mechs, int32.
+        wet, sound, alive, hot, stands: ``[2, n, W]`` bool: the mech is in water, has its legs, lives, is overheated,
+            has not fallen.
     """
     awake = alive & stands
-    able = awake & (state.heat <= tables.heat_cap)
-    coasts = awake > able
+    able, coasts = awake > hot, awake & hot
     yaw = torch.addcmul(state.yaw, commands.turn, able)
     slow_wet = torch.addcmul(tables.one, tables.slow_wet, wet, value=-1)
-    slow_legged = torch.addcmul(tables.one, tables.slow_legged, state.legs <= 0, value=-1)
-    pushed = _turned(commands.wish, yaw) * slow_wet * slow_legged * able - tables.gravity
+    slow_legged = torch.where(sound, tables.one, tables.legged_speed)
+    pushed = torch.addcmul(tables.gravity, _turned(commands.wish, yaw) * slow_wet * slow_legged, able)
     kept = torch.stack((coasts, coasts, alive))
     velocity = torch.addcmul(pushed, state.velocity, kept) * (alive * rules.DAMPING)
     shift = torch.add(_push(pairs, tables, alive), velocity[:2], alpha=DT)
-    return _walk(state.replace(yaw=yaw), commands.base, tables, shift, velocity)
+    return _walk(state.replace(yaw=yaw), commands.floor, tables, here, shift, velocity)
 
 
 def _turned(wish: Tensor, yaw: Tensor) -> Tensor:
@@ -99,23 +112,24 @@ def _push(pairs: Pairs, tables: Tables, alive: Tensor) -> Tensor:
     return (way[:2] * amount).sum(2).unflatten(1, (2, tables.mechs))
 
 
-def _walk(state: State, base: Tensor, tables: Tables, shift: Tensor, velocity: Tensor) -> State:
+def _walk(state: State, floor: Tensor, tables: Tables, here: Tensor, shift: Tensor, velocity: Tensor) -> State:
     """Moves along x, then y, then z, each if the ground allows."""
-    old, floors = state.position, tables.maps.floors
-    base = base + tables.floor_base
+    old = state.position
     limit = torch.add(old[2], state.velocity[2].abs() < rules.STEP_CALM, alpha=rules.STEP_UP)
     goal = (old[:2] + shift).clamp(tables.margin, tables.far_margin)
-    there, here = goal.int(), old[:2].int()
-    high = look_up(floors, cell((there[0], here[1]), base, tables.side))
-    free_x = high <= limit
-    x, ground = torch.where(free_x, goal[0], old[0]), torch.where(free_x, high, state.ground)
-    high = look_up(floors, cell((x, there[1]), base, tables.side))
-    free_y = high <= limit
-    y, ground = torch.where(free_y, goal[1], old[1]), torch.where(free_y, high, ground)
+    x, y = torch.stack((here, goal.int()), 1)
+    # Heights by x and y, each old or new.
+    high = look_up(tables.maps.floors, cell((x[:, None], y), floor, tables.side)).to(old.dtype)
+    high[0, 0].copy_(state.ground)
+    free_x = high[1, 0] <= limit
+    before, after = torch.where(free_x, high[1], high[0])
+    free_y = after <= limit
+    ground = torch.where(free_y, after, before)
     up = torch.add(old[2], velocity[2], alpha=DT)
     z = up.maximum(ground).clamp_max(rules.CEILING)
-    velocity = velocity * torch.stack((free_x, free_y, z == up))
-    return state.replace(position=torch.stack((x, y, z)), velocity=velocity, ground=ground)
+    free = torch.stack((free_x, free_y, z == up))
+    planar = torch.where(free[:2], goal, old[:2])
+    return state.replace(position=torch.cat((planar, z[None])), velocity=velocity * free, ground=ground)
 
 
 # -- a sub-step ----------------------------------------------------------------------------------------------------
@@ -136,9 +150,10 @@ class Tally(NamedTuple):
     counted: Tensor  # [8, 2, n, W] the events before "lasers"
     fired: Tensor  # [2, P, 13, W] how often each weapon of a pack fired
 
-    def plus(self, other: Tally) -> Tally:
-        """Returns the sum of both."""
-        return Tally(*(one + two for one, two in zip(self, other)))
+    @classmethod
+    def summed(cls, tallies: Sequence[Tally]) -> Tally:
+        """Returns the sums of some."""
+        return cls(*(torch.stack(rows).sum(0) for rows in zip(*tallies)))
 
     @property
     def events(self) -> Tensor:
@@ -169,7 +184,7 @@ class SubStepOptions(NamedTuple):
         which: shots to process; see :func:`rlstack.envs.echelon.projectiles.airborne`.
     """
 
-    step: Callable[..., tuple[State, Tally]]
+    step: Callable[..., tuple[State, Tally, Launch | None]]
     vent_blocks_fire: bool
     smoke: bool
     which: Which
@@ -183,85 +198,90 @@ def advance(
     Args:
         luck: ``[lucky_numbers, W]`` uniform.
     """
-    sub = sub or PLAIN
+    state, tally, fired = without_smoke(state, commands, tables, luck, sub or PLAIN)
+    return (state if fired is None else drift(state, [fired], commands.base, tables)), tally
+
+
+def without_smoke(
+    state: State, commands: Commands, tables: Tables, luck: Tensor, sub: SubStepOptions
+) -> tuple[State, Tally, Launch | None]:
+    """Makes one sub-step, in which smoke does not move; also returns which smoke shells are fired, if any may be."""
     places = airborne(state.shots, sub.which)
-    return sub.step(state, commands, tables, luck, places, sub.vent_blocks_fire, sub.smoke)
+    return sub.step(state, commands, tables, luck < tables.chances, places, sub.vent_blocks_fire, sub.smoke)
 
 
 def step(
     state: State,
     commands: Commands,
     tables: Tables,
-    luck: Tensor,
+    lucky: Tensor,
     places: Tensor | None,
     vent_blocks_fire: bool,
     smoke: bool,
-) -> tuple[State, Tally]:
-    """Makes a sub-step for given ``places`` of shots, without branching on data; see :func:`advance`."""
+) -> tuple[State, Tally, Launch | None]:
+    """Makes a sub-step for given ``places`` of shots, without branching on data; see :func:`without_smoke`."""
     packs = tables.packs
-    beam_luck = luck[: 2 * packs * LUCK].view(2, packs, LUCK, -1)
-    missile_luck = luck[2 * packs * LUCK :].view(2, 2 * packs, packs, -1)
-    was_alive, was_hot = state.alive, state.heat > tables.heat_cap
-    wet, burning = _hazards(state, commands.base, tables, was_alive)
-    state = _in_hazards(state, wet, burning)
-    alive = state.alive
-    lame = state.legs <= 0
-    state, falls, stands = _balanced(state, tables, alive, lame)
-    state, venting = _cooled(state, commands, tables, alive)
+    lucky_beams = lucky[: 2 * packs * LUCK].view(2, packs, LUCK, -1)
+    lucky_ams = lucky[2 * packs * LUCK :].view(2, 2 * packs, packs, -1)
+    body = torch.stack((state.hp, state.legs, state.heat, state.position[2]))
+    was_alive, was_sound, was_hot, high = body > tables.limits
+    here = state.position[:2].int()
+    ground = look_up(tables.maps.kind, cell(here, commands.base, tables.side))
+    wet, burning = (ground == tables.hazards) & (was_alive > high)
+    body = torch.addcmul(torch.addcmul(body[:3], wet, tables.water), burning, tables.lava)
+    alive, _, hot = body > tables.limits[:3]
+    state = state.replace(hp=body[0], heat=body[2].clamp_min(0.0))
+    state, falls, on = _balanced(state, tables, alive, was_sound)
+    stands = alive > on[:, rules.FALLEN]
+    state, venting = _cooled(state, commands, tables, alive > hot)
     working = alive & (state.heat <= tables.heat_cap)
-    able = working > venting if vent_blocks_fire else working
+    unable = working <= venting if vent_blocks_fire else ~working
     pairs = measure(state, tables)
-    state, hits, intercepts = fly(state, tables, pairs, working, missile_luck, places)
-    volley = choose(state, commands.triggers, tables, pairs, able)
-    state, harm = strike(state, hits, beams(volley, tables, pairs, beam_luck), tables, pairs, stands)
+    bonus = pack_bonus(pairs, tables)
+    state, hits, intercepts = fly(state, tables, pairs, working > on[:, rules.AMS], lucky_ams, bonus, places)
+    volley = choose(state, commands.triggers, tables, pairs, unable)
+    state, harm = strike(state, hits, beams(volley, tables, pairs, lucky_beams, bonus), tables, pairs, stands)
     state = paint(launch(pay(state, volley, tables), volley, tables, pairs), volley, tables)
+    fired = None
     if smoke:
-        state = launch_smoke(drift(state, commands.base, tables), commands.smokes & able, tables, pairs)
-    alive = state.alive
-    state = move(state, commands, tables, pairs, wet, alive, stands)
-    overheats = (alive & (state.heat > tables.heat_cap)) > was_hot
+        state, fired = launch_smoke(state, commands.smokes > unable, tables, pairs)
+    sound, hot = state.legs > 0, state.heat > tables.heat_cap
+    legged, alive = (alive & was_sound) > sound, state.alive
+    state = move(state, commands, tables, pairs, here, wet, sound, alive, hot, stands)
+    overheats = (alive & hot) > was_hot
     deaths = was_alive > alive
-    counted = (harm.kills, harm.assists, deaths, harm.legged, harm.friendly, falls, overheats, intercepts)
-    return state, Tally(harm.credited, torch.stack(counted), volley.fired)
+    kills, assists, friendly = harm.counted
+    counted = (kills, assists, deaths, legged, friendly, falls, overheats, intercepts)
+    return state, Tally(harm.credited, torch.stack(counted), volley.fired), fired
 
 
 PLAIN = SubStepOptions(step, True, True, "flying")
 """Sub-steps without a compiler, for worlds that may have smoke."""
 
 
-def _hazards(state: State, base: Tensor, tables: Tables, alive: Tensor) -> Tensor:
-    """Returns ``[2, 2, n, W]`` bool: living mechs in water, in lava."""
-    ground = look_up(tables.maps.kind, cell(state.position[:2].int(), base, tables.side))
-    return (ground == tables.hazards) & (alive & (state.position[2] <= rules.HAZARD_HEIGHT))
+def _balanced(state: State, tables: Tables, alive: Tensor, sound: Tensor) -> tuple[State, Tensor, Tensor]:
+    """Advances the clocks, and restores balance or makes mechs fall.
 
-
-def _in_hazards(state: State, wet: Tensor, burning: Tensor) -> State:
-    """Cools mechs in water, and burns those in lava."""
-    heat = torch.add(state.heat, wet, alpha=rules.WATER_HEAT * DT)
-    heat = torch.add(heat, burning, alpha=rules.LAVA_HEAT * DT).clamp_min(0.0)
-    return state.replace(heat=heat, hp=torch.add(state.hp, burning, alpha=-rules.LAVA_DAMAGE * DT))
-
-
-def _balanced(state: State, tables: Tables, alive: Tensor, lame: Tensor) -> tuple[State, Tensor, Tensor]:
-    """Advances the clocks, and restores balance or makes mechs fall; also returns which fall and which stand, bool."""
-    full = torch.add(tables.balance, lame, alpha=rules.STABILITY * (rules.LEGGED_STABILITY - 1))
+    Returns:
+        The state, which mechs fall (bool), and which clocks run, ``[2, CLOCKS, n, W]`` bool.
+    """
+    full, half, gain = torch.where(sound, tables.balance, tables.legged_balance)
     # A mech that has just stood up has half of its balance.
     rises = (state.clocks[:, rules.FALLEN] == 1) & alive
-    stability = torch.where(rises, full / 2, state.stability)
-    clocks = (state.clocks - 1).clamp_min(0.0)
-    falls = (alive & (stability <= 0)) > (clocks[:, rules.FALLEN] > 0)
+    stability = torch.where(rises, half, state.stability)
+    clocks = functional.softshrink(state.clocks, 1.0)  # one less, at least 0
+    falls = alive & (stability.maximum(clocks[:, rules.FALLEN]) <= 0)
     clocks[:, rules.FALLEN].add_(falls, alpha=rules.FALL_TICKS)
+    on = clocks > 0
     most = rules.REGENERATION * DT
-    gain = torch.add(full * (most / rules.STABILITY), state.velocity.square().sum(0) > 1.0, alpha=-0.5 * most)
-    gain = torch.add(gain, clocks[:, rules.SUPPRESSED] > 0, alpha=-0.75 * most).clamp_min(0.1 * most)
-    stands = alive > (clocks[:, rules.FALLEN] > 0)
-    stability = torch.addcmul(stability, gain, stands).minimum(full)
-    return state.replace(clocks=clocks, stability=stability), falls, stands
+    gain = torch.add(gain, state.velocity.square().sum(0) > 1.0, alpha=-0.5 * most)
+    gain = torch.add(gain, on[:, rules.SUPPRESSED], alpha=-0.75 * most).clamp_min(0.1 * most)
+    stability = torch.addcmul(stability, gain, alive > on[:, rules.FALLEN]).minimum(full)
+    return state.replace(clocks=clocks, stability=stability), falls, on
 
 
-def _cooled(state: State, commands: Commands, tables: Tables, alive: Tensor) -> tuple[State, Tensor]:
-    """Dissipates heat, three times as fast while venting; jammers add heat. Also returns which vent, bool."""
-    on = alive & (state.heat <= tables.heat_cap)
+def _cooled(state: State, commands: Commands, tables: Tables, on: Tensor) -> tuple[State, Tensor]:
+    """Dissipates heat of working mechs, threefold while venting; jammers add heat. Also returns which vent."""
     vents = commands.vents & on
     heat = (state.heat - torch.addcmul(tables.cooling, vents, tables.cooling, value=2)).clamp_min(0.0)
     return state.replace(heat=torch.addcmul(heat, commands.jam_heat, on), ewar=commands.jams * on), vents

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..foundation.tensors import made_once
 from ..record import Record
 from . import rules
 from .rules import SHOTS, SLOTS, SPAWN_SQUARE
@@ -85,12 +86,15 @@ def draws(key: Tensor, time: Tensor, count: int, salt: int) -> Tensor:
         time: ``[W]`` integers.
         salt: distinguishes uses at the same time.
     """
-    place = torch.arange(count, device=key.device)[:, None] + salt * 4096
-    x = key + time.to(torch.int64) * _GOLDEN + place * _THIRD
+    x = key + time.to(torch.int64) * _GOLDEN + made_once(_places, count, salt, key.device)
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _FIRST
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _SECOND
     x = x ^ ((x >> 31) & 0x1FFFFFFFF)
     return ((x >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+
+
+def _places(count: int, salt: int, device: torch.device) -> Tensor:
+    return (torch.arange(count, device=device)[:, None] + salt * 4096) * _THIRD
 
 
 # -- beginnings ----------------------------------------------------------------------------------------------------

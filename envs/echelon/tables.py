@@ -34,8 +34,11 @@ class Tables:
     far_margin: Tensor  # greatest place of a mech
     wide: Tensor  # [2n, 1] of both teams: half of the margin, less the map's side
     slow_wet: Tensor  # [3, 1, 1, 1] share of speed lost in water, ahead, to the left, and up
-    slow_legged: Tensor  # the same without a leg
-    gravity: Tensor  # [3, 1, 1, 1] velocity lost in a sub-step
+    legged_speed: Tensor  # [3, 1, 1, 1] factor of the speed without a leg
+    gravity: Tensor  # [3, 1, 1, 1] change of the velocity in a sub-step
+    limits: Tensor  # [4, 1, n, 1] hp of the dead, of lost legs, heat cap, height of hazards
+    water: Tensor  # [3, 1, 1, 1] change of hp, legs and heat by water in a sub-step
+    lava: Tensor  # the same of lava
     stacked: Tensor  # [2n, 2n, 1] distance of centres above which two mechs are above each other
     speed: Tensor
     yaw_rate: Tensor
@@ -53,6 +56,7 @@ class Tables:
     pack: Tensor  # 0, 1
     classes: Tensor  # [4, n, 1] one-hot in the order of rules.CLASSES
     slots: Tensor  # 0 to n - 1
+    chances: Tensor  # [lucky_numbers, 1] numbers below which something happens; see simulation.step
     lower: Tensor  # a little for each slot, so that of equal values the lower slot's is smaller
     higher: Tensor  # factors by which of equal values the higher slot's is greater
     floor_base: Tensor  # where in ``maps.floors`` its layer begins, int32
@@ -71,7 +75,7 @@ class Tables:
     beam_slot: Tensor
     beam_damage: Tensor  # [5, 1, 1] of lasers and flamer
     beam_burn: Tensor
-    painter_rank: Tensor  # [4P, 1, 1] slots of painters plus 1
+    painter_slot: Tensor  # [4P, 1, 1]
     # by launcher of a pack: missile, gauss, two autocannons
     launcher_slot: Tensor
     launcher_speed: Tensor
@@ -79,10 +83,10 @@ class Tables:
     launcher_drop: Tensor  # [3, 1, 1, 4, 1] times distance squared: how far to aim higher
     # by shot
     shot_launcher: Tensor  # of a pack
-    shot_source: Tensor  # [9] among new shots of a pack's launchers and its old ones, after a launch
     shot_owner: Tensor
     shot_missile: Tensor  # which of the team's missiles it is, some for other shots
     shot_homes: Tensor  # bool: it is a missile
+    shot_target: Tensor  # [n, S] slot of an enemy where it is a missile, otherwise -1
     shot_falls: Tensor  # [3, S] lost velocity
     shot_numbers: Tensor  # [5, S] damage, shock, suppression, splash at its centre, and per voxel from there
     # by weapon of the bots: laser, flamer, painter, missile, gauss, autocannon, [6, 1, 1]
@@ -90,6 +94,7 @@ class Tables:
     bot_arc: Tensor  # half of it, rad
     bot_blind: Tensor  # bool: it needs no line of sight
     bot_guided: Tensor  # bool: it also flies to marked enemies
+    bot_free: Tensor  # [10, n, 1] bool: orders that are no fire
     bot_weapons: Tensor  # [3 (primary, secondary, tertiary), 6, n, 1] bool
     # of the ground
     directions: Tensor  # [2, 9]
@@ -105,12 +110,16 @@ class Tables:
     contact_scale: Tensor  # [24, 1, 1, 1, 1]
     clock_scale: Tensor  # [CLOCKS, 1, 1] of observed clocks
     cloud_fading: Tensor  # [4, 1, 1, 1, 1] change of a cloud in a sub-step
-    cloud_life: Tensor  # 0-dim
+    cloud_life: Tensor  # [5, 1, 1, 1] at the end of a decision, of one that starts in each sub-step
+    shell_start: Tensor  # [6, 1, 1, 1] factors of a mech's centre and direction
     results: Tensor  # [3, 1] winner of matches that blue won, lost, nobody won
     shell_life: Tensor  # 0-dim
     none: Tensor  # 0-dim
     one: Tensor  # 0-dim
-    balance: Tensor  # 0-dim, stability of a mech with both legs
+    nobody: Tensor  # 0-dim, -1
+    suppressed: Tensor  # 0-dim, sub-steps
+    balance: Tensor  # [3, 1, 1, 1] of a mech with both legs: stability, after a fall, gain in a sub-step
+    legged_balance: Tensor  # the same without a leg
     never: Tensor  # 0-dim, a number above all times and distances
 
     @property
@@ -150,6 +159,8 @@ def make_tables(maps: Maps, sizes: tuple[int, int], dtype: torch.dtype, device: 
     floor = [[cells * (chassis is rules.HEAVY)] for chassis in PACK * packs]
     margin, lift = (real([getattr(c, name) / 2 for c in PACK * packs]) for name in ("width", "height"))
     slots = real(list(range(packs * SLOTS)))
+    caps = real([chassis.heat_cap for chassis in PACK * packs])
+    beams = HITSCAN.stop - HITSCAN.start
     ways = [(0.0, 0.0), *((x / (x * x + y * y) ** 0.5, y / (x * x + y * y) ** 0.5) for x, y in DIRECTIONS)]
     samples = max(_SAMPLES, -(-_SAMPLES * maps.side // MAP))
     middles = [(2 * place + 1) / samples - 1 for place in range(samples)]
@@ -166,8 +177,12 @@ def make_tables(maps: Maps, sizes: tuple[int, int], dtype: torch.dtype, device: 
         far_margin=maps.side - margin,
         wide=(margin / 2 - maps.side).tile(2, 1),
         slow_wet=real([1 - rules.WATER_SPEED] * 2 + [0.0], 3, 1, 1, 1),
-        slow_legged=real([1 - rules.LEGGED_SPEED] * 2 + [1 - rules.LEGGED_JET], 3, 1, 1, 1),
-        gravity=real([0.0, 0.0, rules.GRAVITY * rules.DT], 3, 1, 1, 1),
+        legged_speed=1 - real([1 - rules.LEGGED_SPEED] * 2 + [1 - rules.LEGGED_JET], 3, 1, 1, 1),
+        gravity=real([0.0, 0.0, -rules.GRAVITY * rules.DT], 3, 1, 1, 1),
+        limits=torch.stack((0 * caps, 0 * caps, caps, 0 * caps + rules.HAZARD_HEIGHT))[:, None],
+        water=real([0.0, 0.0, rules.WATER_HEAT * rules.DT], 3, 1, 1, 1),
+        lava=real([-rules.LAVA_DAMAGE * rules.DT, 0.0, rules.LAVA_HEAT * rules.DT], 3, 1, 1, 1),
+        chances=real([rules.LEG_CHANCE] * (2 * packs * beams) + [rules.AMS_CHANCE] * (4 * packs * packs)),
         stacked=(lift[:, None] + lift).tile(2, 2, 1),
         cooling=real([chassis.dissipation * rules.DT for chassis in PACK * packs]),
         pack=real([float(slot // SLOTS) for slot in range(packs * SLOTS)]),
@@ -199,16 +214,24 @@ def make_tables(maps: Maps, sizes: tuple[int, int], dtype: torch.dtype, device: 
         ),
         cloud_fading=real([0.0, 0.0, 0.0, 1.0], 4, 1, 1, 1, 1),
         results=real([1.0, -1.0, 0.0]),
-        cloud_life=real([rules.CLOUD_TICKS]).squeeze(),
+        cloud_life=real([rules.CLOUD_TICKS + 1 - left for left in range(rules.SUB_STEPS, 0, -1)], -1, 1, 1, 1),
+        shell_start=real([1.0] * 3 + [rules.SMOKE_SPEED] * 3, 6, 1, 1, 1),
         shell_life=real([rules.SHELL_TICKS]).squeeze(),
         none=real([0.0]).squeeze(),
         one=real([1.0]).squeeze(),
-        balance=real([rules.STABILITY]).squeeze(),
+        nobody=real([-1.0]).squeeze(),
+        suppressed=real([rules.SUPPRESSED_TICKS]).squeeze(),
+        balance=_balance(real([rules.STABILITY])),
+        legged_balance=_balance(real([rules.STABILITY * rules.LEGGED_STABILITY])),
         **{name: real([getattr(c, name) for c in PACK * packs]) for name in _BY_SLOT},
         **_mount_tables(packs, real, index),
         **_launcher_tables(real, index),
         **_shot_tables(packs, real, index),
     )
+
+
+def _balance(full: Tensor) -> Tensor:
+    return torch.stack((full, full / 2, full * (rules.REGENERATION * rules.DT / rules.STABILITY)))[..., None]
 
 
 _BY_SLOT = ("height", "speed", "yaw_rate", "jet", "hp", "leg_hp", "heat_cap", "tonnage", "noise")
@@ -251,12 +274,18 @@ def _bot_tables(packs: int, real: Callable[..., Tensor]) -> dict[str, Tensor]:
     secondary = ((), (laser,), (), (missile,))
     tertiary = ((), (painter,), (autocannon, painter), (gauss,))
     buttons = (primary, secondary, tertiary)
+    fire = (rules.PRIMARY, rules.SECONDARY, rules.TERTIARY, rules.SPECIAL)
+    free = [
+        [float(row not in fire or (row == rules.SECONDARY and c == 0)) for c in PACK_CLASSES * packs]
+        for row in range(rules.ORDERS)
+    ]
     weapons = [[[float(k in button[c]) for c in PACK_CLASSES * packs] for k in range(6)] for button in buttons]
     return {
         "bot_reach": real(reach, 6, 1, 1),
         "bot_arc": real(arc, 6, 1, 1),
         "bot_blind": real([float(k in (flamer, gauss, autocannon)) for k in range(6)], 6, 1, 1) > 0,
         "bot_guided": real([float(k == missile) for k in range(6)], 6, 1, 1) > 0,
+        "bot_free": real(free, rules.ORDERS, -1, 1) > 0,
         "bot_weapons": real(weapons, 3, 6, -1, 1) > 0,
     }
 
@@ -274,7 +303,7 @@ def _mount_tables(packs: int, real: Callable[..., Tensor], index: Callable[[list
         "mount_slot": index(slots),
         "mount_button": index([mount.button * mechs + slot for mount, slot in zip(mounts, slots)]),
         "mount_clock": index([mount.clock * mechs + slot for mount, slot in zip(mounts, slots)]),
-        "painter_rank": real([slot + 1.0 for slot in range(mechs) if slot % SLOTS], -1, 1, 1),
+        "painter_slot": real([float(slot) for slot in range(mechs) if slot % SLOTS], -1, 1, 1),
         "mount_price": real(price, 5 * mechs, -1),
         "upright": real(upright, 4, -1, 1),
         "mount_reach": real([mount.reach for mount in mounts], -1, 1, 1),
@@ -310,8 +339,12 @@ def _shot_tables(packs: int, real: Callable[..., Tensor], index: Callable[[list[
         "shot_launcher": index([0, 0, 1, 2, 2, 2, 3, 3, 3]),
         "shot_owner": index([slot + SLOTS * pack for pack in range(packs) for slot in SHOT_OWNERS]),
         "shot_missile": index([place + 2 * pack for pack in range(packs) for place in (0, 1, *[0] * (SHOTS - 2))]),
-        "shot_source": index([0, 4, 1, 2, 7, 8, 3, 10, 11]),
         "shot_homes": real([float(place < 2) for place in range(SHOTS)] * packs)[:, 0] > 0,
+        "shot_target": real(
+            [[float(slot) if place < 2 else -1.0 for place in range(SHOTS)] * packs for slot in range(packs * SLOTS)],
+            packs * SLOTS,
+            -1,
+        ),
         "shot_falls": real([row * packs for row in falls], 3, -1),
         "shot_numbers": real([missile, missile, gauss, *[shell] * 6] * packs, SHOTS * packs, -1).T.contiguous(),
     }

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import rules
 from .rules import HITSCAN, MOUNTS, PAINTERS, SLOTS
-from .sensors import Pairs, by_mech, of_enemies
+from .sensors import Pairs, by_mech
 from .state import State
 from .tables import Tables
 
@@ -21,7 +21,8 @@ class Hits(NamedTuple):
 
     body: Tensor  # [2, n, n, W] hp of enemies
     own: Tensor  # [2, n, n, W] hp of the shooter's own team
-    effects: Tensor  # [3, 2, n, W] on the mechs of the other team: hp of legs, stability, and sub-steps of suppression
+    effects: Tensor  # [3, 2, n, W] on the mechs of the other team: hp of legs, stability, and at least the sub-steps of
+    # suppression
 
 
 class Beams(NamedTuple):
@@ -32,13 +33,10 @@ class Beams(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """Consequences of hits, by shooter ``[2, n, W]`` except the first."""
+    """Consequences of hits, by shooter."""
 
     credited: Tensor  # [2, n, n, W] hp really taken from enemies
-    friendly: Tensor  # hp taken from the own team
-    kills: Tensor
-    assists: Tensor
-    legged: Tensor  # bool, of the mech itself
+    counted: Tensor  # [3, 2, n, W] kills, assists, hp taken from the own team
 
 
 _TINY = 1.0e-6
@@ -50,29 +48,21 @@ def strike(state: State, hits: Hits, beams: Beams, tables: Tables, pairs: Pairs,
     Damage beyond the remaining hp is reduced in proportion. The mech with the most damage gets the kill; another mech
     that painted the target gets an assist.
     """
-    kind = state.hp.dtype
     body = hits.body + beams.body
-    effects = torch.cat((hits.effects, beams.effects)).flip(1)
-    total = body.sum(1).flip(0) + hits.own.sum(1)
-    hp = state.hp - total
-    dies = of_enemies(pairs.alive & (hp <= 0))
-    share = (state.hp / total.clamp_min(_TINY)).clamp(0.0, 1.0)
+    total = body.sum(1) + hits.own.sum(1).flip(0)  # of the enemies, as long as nothing else is said
+    left = pairs.foes[8] - total
+    share = (pairs.foes[8] / total.clamp_min(_TINY)).clamp(0.0, 1.0)
+    dies = (pairs.there > (left > 0))[:, None]
+    own = torch.cat((hits.effects, beams.effects, left[None], share[None])).flip(1)
     weighed = body * tables.higher
     kill = (weighed == weighed.amax(1, keepdim=True).clamp_min(_TINY)) & dies
     painted = by_mech(pairs.marked) & (pairs.foes[6, :, None] == tables.slots[:, None])
     assists = painted & (kill.any(1, keepdim=True) > kill)
-    legs = (state.legs - (effects[0] + effects[3])).clamp_min(0.0)
-    legged = pairs.alive & ((state.legs > 0) & (legs <= 0))
-    stability = torch.addcmul(state.stability, effects[1], stands, value=-1).clamp_min(0.0)
-    state.clocks[:, rules.SUPPRESSED].clamp_(effects[2].clamp_max(rules.SUPPRESSED_TICKS))
-    harm = Harm(
-        body * of_enemies(share),
-        (hits.own * share[:, None]).sum(2),
-        kill.sum(2, dtype=kind),
-        assists.sum(2, dtype=kind),
-        legged,
-    )
-    return state.replace(hp=hp, legs=legs, stability=stability, heat=state.heat + effects[4]), harm
+    legs = (state.legs - (own[0] + own[3])).clamp_min(0.0)
+    stability = torch.addcmul(state.stability, own[1], stands, value=-1).clamp_min(0.0)
+    state.clocks[:, rules.SUPPRESSED].clamp_(own[2], tables.suppressed)
+    harm = Harm(body * share[:, None], torch.stack((kill, assists, hits.own * own[6, :, None])).sum(3))
+    return state.replace(hp=own[5], legs=legs, stability=stability, heat=state.heat + own[4]), harm
 
 
 # -- fire ----------------------------------------------------------------------------------------------------------
@@ -97,12 +87,12 @@ def aim(state: State, pressed: Tensor, tables: Tables) -> Triggers:
     slots = tables.mount_slot
     focused = (state.focus[:, :, None] == tables.slots).index_select(1, slots)
     seen = (state.sight > 0).index_select(1, slots) | tables.mount_blind
-    reach = torch.where(seen, tables.mount_reach, -1.0)
+    reach = torch.where(seen, tables.mount_reach, tables.nobody)
     steered = tables.mount_guided & (state.quality >= rules.GUIDED_QUALITY).index_select(1, slots)[:, :, None]
     return Triggers(
         pressed.flatten(1, 2).index_select(1, tables.mount_button),
         reach,
-        torch.where(steered, rules.GUIDED_RANGE, reach),
+        reach.masked_fill(steered, rules.GUIDED_RANGE),
         torch.where(focused, tables.mount_focus_cone, tables.mount_cone),
         torch.add(tables.lower, focused, alpha=-_FOCUS_FIRST),
     )
@@ -113,13 +103,15 @@ class Volley(NamedTuple):
 
     fired: Tensor  # [2, P, 13, W] flag
     chosen: Tensor  # [2, P, 13, n, W] bool: the target that it was fired at
+    fires: Tensor  # [2, P, 13, W] bool: it was fired
+    aimed: Tensor  # [2, P, 13, W] bool: at a target
 
 
-def choose(state: State, triggers: Triggers, tables: Tables, pairs: Pairs, able: Tensor) -> Volley:
+def choose(state: State, triggers: Triggers, tables: Tables, pairs: Pairs, unable: Tensor) -> Volley:
     """Returns the weapons that fire, at the chosen target if possible, otherwise at the nearest enemy.
 
     Args:
-        able: ``[2, n, W]`` bool: the mech may fire.
+        unable: ``[2, n, W]`` bool: the mech must not fire.
     """
     packs = (tables.packs, len(MOUNTS))
     ahead = (pairs.away[:2] * pairs.mechs[3:5, :, :, None]).sum(0) / pairs.planar
@@ -132,10 +124,11 @@ def choose(state: State, triggers: Triggers, tables: Tables, pairs: Pairs, able:
     found = best < _NOBODY
     # The clocks, which a fallen mech's heavy weapons share, reach 0 before a weapon can fire again.
     waits = torch.addcmul(state.clocks[:, :4], state.clocks[:, rules.FALLEN :], tables.upright)
-    ready = torch.add(waits, able[:, None], alpha=-1).flatten(1, 2).index_select(1, tables.mount_clock) < 0
-    fired = triggers.pressed & ready & (found | tables.mount_free)
-    chosen = (score == best[:, :, None]) & (fired & found)[:, :, None]
-    return Volley(fired.to(state.hp.dtype).unflatten(1, packs), chosen.unflatten(1, packs))
+    waits = torch.add(waits, unable[:, None]).flatten(1, 2).index_select(1, tables.mount_clock)
+    fires = (triggers.pressed > waits) & (found | tables.mount_free)  # since True is 1
+    aimed = fires & found
+    chosen = (score == best[:, :, None]) & aimed[:, :, None]
+    return Volley(*(rows.unflatten(1, packs) for rows in (fires.to(state.hp.dtype), chosen, fires, aimed)))
 
 
 def pay(state: State, volley: Volley, tables: Tables) -> State:
@@ -145,18 +138,19 @@ def pay(state: State, volley: Volley, tables: Tables) -> State:
     return state.replace(heat=state.heat + price[:, 0])
 
 
-def beams(volley: Volley, tables: Tables, pairs: Pairs, luck: Tensor) -> Beams:
+def beams(volley: Volley, tables: Tables, pairs: Pairs, lucky: Tensor, bonus: Tensor) -> Beams:
     """Computes the hits of lasers and flamers.
 
     Args:
-        luck: ``[2, P, 5, W]`` uniform; a leg is hit below 0.1.
+        lucky: ``[2, P, 5, W]`` bool: a leg is hit.
+        bonus: result of :func:`pack_bonus`.
     """
     hit = volley.chosen[:, :, HITSCAN]
     turned = (pairs.away[:2] * pairs.foes[3:5, :, None]).sum(0)
-    bonus = rear_bonus(turned > rules.REAR_COSINE * pairs.planar, tables).unflatten(1, (tables.packs, SLOTS))
-    bonus = bonus * pack_bonus(pairs, tables)[:, :, None]
+    rear = (turned > rules.REAR_COSINE * pairs.planar).unflatten(1, (tables.packs, SLOTS))
+    bonus = torch.addcmul(bonus[:, :, None], bonus[:, :, None], rear, value=rules.REAR_FACTOR - 1)
     raw = hit * tables.beam_damage * bonus.index_select(2, tables.beam_slot)
-    legs = raw * (luck < rules.LEG_CHANCE)[:, :, :, None]
+    legs = raw * lucky[:, :, :, None]
     body = torch.sub(raw, legs, alpha=0.5)
     light = body[:, :, 3:].sum(2, keepdim=True)
     body = torch.cat((body[:, :, :3], light, tables.none.expand_as(light)), 2).flatten(1, 2)
@@ -176,7 +170,7 @@ def pack_bonus(pairs: Pairs, tables: Tables) -> Tensor:
 def paint(state: State, volley: Volley, tables: Tables) -> State:
     """Marks the targets of painters; of several painters, the one in the highest slot counts."""
     hit = volley.chosen[:, :, PAINTERS].flatten(1, 2)
-    last = (hit * tables.painter_rank).amax(1).flip(0)
-    marks = last > 0
+    last = torch.where(hit, tables.painter_slot, tables.nobody).amax(1).flip(0)
+    marks = last >= 0
     state.clocks[:, rules.PAINTED].masked_fill_(marks, rules.PAINTED_TICKS)
-    return state.replace(painter=torch.where(marks, last - 1, state.painter))
+    return state.replace(painter=torch.where(marks, last, state.painter))

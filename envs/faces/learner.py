@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
 from .. import registry
-from ..foundation.keys import ACTION_MASK, GROUP
+from ..foundation.tensors import ACTION_MASK, GROUP
 from ..world import Scripted, Told, hooks_of
 
 Others = str | Callable[[TensorDictBase], TensorDictBase]

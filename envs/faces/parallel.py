@@ -11,7 +11,7 @@ from pettingzoo import ParallelEnv
 from tensordict import TensorDict, TensorDictBase
 
 from .. import registry
-from ..foundation.keys import ACTION_MASK, GROUP
+from ..foundation.tensors import ACTION_MASK, GROUP
 from .learner import arrays, space_of, statistics
 
 
@@ -90,9 +90,9 @@ class ParallelWorld(ParallelEnv):
         for agent in self.agents:  # the end of the world ends every agent
             if over and not (terminated[agent] or truncated[agent]):
                 terminated[agent], truncated[agent] = not late, late
-        told = self._observations(following), of("reward"), terminated, truncated, self._infos(following)
+        results = self._observations(following), of("reward"), terminated, truncated, self._infos(following)
         self.agents = [agent for agent in self.agents if not (terminated[agent] or truncated[agent])]
-        return told
+        return results
 
     def _indices(self) -> list[int]:
         return [self.possible_agents.index(agent) for agent in self.agents]

@@ -64,13 +64,13 @@ class SB3World(VecEnv):
         observation, reward, terminated, truncated, info = self.vector.step(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for index in np.flatnonzero(terminated | truncated).tolist():
-            told = {name: float(values[index]) for name, values in info["statistics"].items()}
+            ended = {name: float(values[index]) for name, values in info["statistics"].items()}
             own = infos[index]
-            own["episode"] = {"r": told["r"], "l": int(told["l"]), "t": 0.0}
+            own["episode"] = {"r": ended["r"], "l": int(ended["l"]), "t": 0.0}
             own["TimeLimit.truncated"] = bool(truncated[index])
             own["terminal_observation"] = _row(info["final_obs"], index)
-            if "success" in told:
-                own["is_success"] = told["success"] > 0
+            if "success" in ended:
+                own["is_success"] = ended["success"] > 0
         return observation, reward.astype(np.float32), terminated | truncated, infos
 
     def seed(self, seed: int | None = None) -> list[int | None]:

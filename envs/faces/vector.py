@@ -96,9 +96,9 @@ class VectorWorld(VectorEnv[Any, Any, Any]):
         self._returns, self._lengths = self._returns + reward, self._lengths + (~waiting).long()
         info: dict[str, Any] = {}
         if bool(ended.any()):
-            told = {"r": self._returns, "l": self._lengths, **statistics(following)}
+            columns = {"r": self._returns, "l": self._lengths, **statistics(following)}
             mask = self._out(ended)
-            info = {"statistics": {name: self._out(value) for name, value in told.items()}, "_statistics": mask}
+            info = {"statistics": {name: self._out(value) for name, value in columns.items()}, "_statistics": mask}
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 info |= {"final_obs": self._shown(following), "_final_obs": mask}
         root: TensorDictBase = following

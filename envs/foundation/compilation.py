@@ -58,7 +58,13 @@ class Compiled:
         # Compiled code is stored with the code object; if several share it, every call searches through all of them.
         compute.__code__ = compute.__code__.replace(co_name=getattr(function, "__name__", "compute"))
         if constants:
-            options["options"] = {"guard_filter_fn": _all_but(constants), **options.get("options", {})}
+            known = ("G[", *(f"arguments[{position}]" for position in constants))
+
+            def checked(guards: Sequence[Any]) -> list[bool]:
+                """Drops those checks before every call that are of constants and of module globals."""
+                return [not any(name in guard.name for name in known) for guard in guards]
+
+            options["options"] = {"guard_filter_fn": checked, **options.get("options", {})}
         if backend == "inductor":
             options["options"] = {"fallback_random": True, **options.get("options", {})}
         self.function, self.what = function, what
@@ -159,12 +165,6 @@ def _mapped(function: Callable[..., torch.Tensor], *values: Any) -> Any:
     return type(first)(*items) if hasattr(first, "_fields") else tuple(items)
 
 
-def _all_but(constants: Sequence[int]) -> Callable[[Sequence[Any]], list[bool]]:
-    """Returns a filter of the checks before every call that drops those of constants and of module globals."""
-    known = ("G[", *(f"arguments[{position}]" for position in constants))
-    return lambda guards: [not any(name in guard.name for name in known) for guard in guards]
-
-
 def _tell(line: str) -> bool:
     for listener in _listeners:
         listener(line)
@@ -182,5 +182,5 @@ def _failures() -> tuple[type[BaseException], ...]:
 def _reason(error: BaseException) -> str:
     """Returns the first informative line of an error, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith("backend=")]
-    return f"{type(error).__name__}: {(told or lines or [''])[0][:160]}"
+    reasons = [line for line in lines if not line.startswith("backend=")]
+    return f"{type(error).__name__}: {(reasons or lines or [''])[0][:160]}"

@@ -257,8 +257,8 @@ def serve(
     except (Exception, SystemExit) as error:
         trace = "".join(traceback.format_exception(error))
         hopeless = isinstance(error, EnvironmentFailed | SystemExit)
-        told = f"{type(error).__name__}: {error} ({place_of(error)})"
-        reason = str(error) if isinstance(error, EnvironmentFailed | EnvironmentRaised) else told
+        failure = f"{type(error).__name__}: {error} ({place_of(error)})"
+        reason = str(error) if isinstance(error, EnvironmentFailed | EnvironmentRaised) else failure
         connection.send_bytes((_HOPELESS if hopeless else _FAILED) + f"{reason}\0{trace}".encode())
 
 

@@ -99,8 +99,8 @@ class Recipe:
             forms = "a registered name, package.module:Name-v0 where the module registers it, or package.module:Class"
             raise ValueError(f"id: unknown environment {self.id!r}{hint} (allowed: {forms})") from error
         except Exception as error:  # of a constructor, which may be the user's
-            told = f"{_line(error)}{place_in_users_code(error)}"
-            raise ValueError(f"{self.id} cannot be made with kwargs {self.kwargs}: {told}") from error
+            failure = f"{_line(error)}{place_in_users_code(error)}"
+            raise ValueError(f"{self.id} cannot be made with kwargs {self.kwargs}: {failure}") from error
 
     def _registered(self) -> Environment:
         if str(self.id).startswith("ALE/"):

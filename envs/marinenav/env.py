@@ -10,24 +10,34 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec
+from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
-from ..foundation.keys import GROUP
-from ..foundation.tensors import chosen_together, counting, put_where
+from ..foundation.tensors import GROUP, STATE, chosen_together, counting, put_where
 from ..pool import StartPool
 from ..recording import EpisodeRecorder
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
 from .episodes import load_episodes, load_worlds, validate_episode
-from .features import CONTINUOUS, DISCRETE, EncounterFeatures, nearest_obstacle
 from .generator import episode_options, evaluation_set
 from .noise import SampledNoise
-from .perception import NoiseDraws, candidate_pairs
+from .perception import CONTINUOUS, DISCRETE, EncounterFeatures, NoiseDraws, candidate_pairs, nearest_obstacle
 from .players import PLAYERS, sail
 from .reset import LevelSchedule, random_worlds
 from .rules import OBSERVED_OBJECTS, MarineNavRules
-from .safety import SAFETY_STATISTICS, begun, measured, safety_statistics
-from .simulation import ABSENT, AFTER_GOAL, Report, StepOptions, advance, compiled_for_speed, conclude, look_around
-from .state import MEASURED, WorldState
+from .simulation import (
+    ABSENT,
+    AFTER_GOAL,
+    SAFETY_STATISTICS,
+    Report,
+    StepOptions,
+    advance,
+    begun,
+    compiled_for_speed,
+    conclude,
+    look_around,
+    measured,
+    safety_statistics,
+)
+from .state import MEASURED, OBSTACLE, OWN, ROBOT, WorldState, true_state
 
 _SMALLEST_POOL = 64
 _STATISTICS = ("return", "discounted_return", "length", "time", "energy", "success", "collision", "level")
@@ -100,8 +110,9 @@ class MarineNav(World):
         end_on_collision: whether a world ends at the first collision, the published evaluation's rule.
         timestep_penalty, colregs_penalty, collision_penalty, goal_reward: terms of the reward.
         discount: discount of the reported ``discounted_return``.
-        measure_safety: whether to report :data:`~rlstack.envs.marinenav.safety.SAFETY_STATISTICS` of every episode,
-        too.
+        measure_safety: whether episodes also report :data:`~rlstack.envs.marinenav.simulation.SAFETY_STATISTICS`.
+        state: whether to show critics, beside the observation, the world without noise and limits of perception:
+            ``("agents", "state") [W, A, S]``, see :func:`~rlstack.envs.marinenav.state.true_state`.
         compiled: whether to compile the simulation with ``torch.compile`` (half a minute; same results to rounding).
     """
 
@@ -154,6 +165,7 @@ class MarineNav(World):
         goal_reward: float = 10.0,
         discount: float = 0.99,
         measure_safety: bool = False,
+        state: bool = False,
         compiled: bool = False,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -167,6 +179,8 @@ class MarineNav(World):
         self.num_stages = self.curriculum.num_stages
         self.perception_noise = perception_noise
         self.measure_safety = measure_safety
+        self._shows_state = state
+        self._obstacles = max(level.num_obstacles for level in self.curriculum.levels)
         self.options = StepOptions(continuous_actions, max_steps, discount, timeout_is_terminal, end_on_collision)
         self._total_steps = 0
         check_within("max_steps", max_steps, 0, MOST_STEPS, "steps")
@@ -209,6 +223,9 @@ class MarineNav(World):
             "phi": Bounded(0.0, 3.2, shape=lead, **real),
             "energy": Bounded(0.0, 1.0e6, shape=lead, **real),
         }
+        if self._shows_state:
+            size = OWN + ROBOT * (self.num_robots - 1) + OBSTACLE * self._obstacles
+            shown[STATE] = Unbounded((*lead, size), **real)
         action: TensorSpec = Categorical(25, shape=lead, dtype=torch.int64, **here)
         if self.options.continuous:
             action = Bounded(-1.0, 1.0, shape=(*lead, 2), **real)
@@ -238,9 +255,9 @@ class MarineNav(World):
             raise ValueError(f"{len(configs)} episodes for num_worlds={self.num_worlds}: give one per world")
         for config in configs:
             validate_episode(config)
-        self._state, rules = load_worlds(configs, self.num_robots, self.float_dtype, self.device)
+        state, rules = load_worlds(configs, self.num_robots, self.float_dtype, self.device)
         self._use_rules(rules)
-        self._state, self._observation = self._observe(self._state)
+        self._state, self._observation = self._observe(state.map(torch.Tensor.contiguous))  # restarts write into views
         self._episodes = (self._state.map(torch.clone), self._observation)
         self._begun = True
         return self._current().update(self.full_done_spec.zero())
@@ -286,8 +303,9 @@ class MarineNav(World):
         return True
 
     def make_ready(self, steps: int) -> None:
-        self._prepared()
-        super().make_ready(steps)
+        if self._episodes is None:  # worlds that began given episodes begin these again
+            self._prepared()
+            super().make_ready(steps)
 
     def _prepared(self) -> StartPool[MarineNavStart]:
         """Returns the pool of random worlds of the curriculum's current phase."""
@@ -310,7 +328,13 @@ class MarineNav(World):
         if self.measure_safety:
             state = begun(state, self._rules)
             report["episode"] |= safety_statistics(state)
+        self._show_state(state, report)
         return state, self._as_tensordict(report)
+
+    def _show_state(self, state: WorldState, report: Report) -> None:
+        """Adds what only critics see to a report, if it is shown."""
+        if self._shows_state:
+            report[GROUP][STATE] = true_state(state, self._obstacles, self.options.max_steps)
 
     def _draw_noise(self, state: WorldState) -> NoiseDraws | None:
         if self._noise_source is not None:
@@ -332,6 +356,7 @@ class MarineNav(World):
         if self.measure_safety:
             self._state = measured(self._state, position, asked, active, self._rules)
             root["episode"] |= safety_statistics(self._state)
+        self._show_state(self._state, root)
         self._total_steps += self.all_worlds
         self._observation = self._as_tensordict(root)
         return self._as_tensordict({**root, **ends, GROUP: root[GROUP] | ends[GROUP]})

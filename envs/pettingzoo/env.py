@@ -20,9 +20,9 @@ from torch import Tensor
 from torchrl.data import TensorSpec
 
 from ..foreign import check_instances, close_all, completed, factory_at, fault, raised
-from ..foundation.keys import ACTION_MASK
 from ..foundation.packages import imported, needs, place_in_users_code
 from ..foundation.processes import EnvironmentFailed
+from ..foundation.tensors import ACTION_MASK
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
 from ..world import GROUP, World, flag_spec
 
@@ -119,10 +119,6 @@ class PettingZoo(World):
         super().close(raise_if_closed=raise_if_closed)
         close_all(self._envs)
 
-    def _mask_in_infos(self) -> bool:
-        _, infos = self._reset_one(self._envs[0], 0)
-        return any(_mask_of(info) is not None for info in infos.values())
-
     # -- specs ---------------------------------------------------------------------------------------------------
 
     def _set_specs(self, id: str) -> None:
@@ -140,7 +136,10 @@ class PettingZoo(World):
             for leaf in self._observations.leaves
         )
         self._actions = Actions(common_space(self._envs[0], self.agents, "action_space", id), self._real)
-        self._masked = self._actions.discrete and (self._mask_path is not None or self._mask_in_infos())
+        self._masked = self._actions.discrete and self._mask_path is not None
+        if self._actions.discrete and not self._masked:
+            _, infos = self._reset_one(self._envs[0], 0)
+            self._masked = any(_mask_of(info) is not None for info in infos.values())
         lead = (self.num_worlds, len(self.agents))
         shown: dict[str, TensorSpec] = {"observation": self._observations.spec(lead, self.device)}
         shown["active"] = flag_spec(*lead, device=self.device)
@@ -219,10 +218,10 @@ class PettingZoo(World):
             with self._answering(call, agent):
                 seen = observations.get(agent)
                 self._enter(batch, place, _there(seen) if stays else seen, infos.get(agent), checked)
-                told = [rewards.get(agent, 0.0), *(kind.get(agent, False) for kind in ends)]
-                if wrong := fault(None, None, *told):
+                outcome = [rewards.get(agent, 0.0), *(kind.get(agent, False) for kind in ends)]
+                if wrong := fault(None, None, *outcome):
                     raise ValueError(wrong)
-                batch.reward[place], over, cut = told
+                batch.reward[place], over, cut = outcome
                 over = bool(over)
                 cut = not over and (bool(cut) or late or not stays)
             batch.terminated[place], batch.truncated[place] = over, cut
@@ -267,8 +266,8 @@ class PettingZoo(World):
         except Exception as error:  # a user's code may raise anything
             if agent is None:
                 raise raised(f"{self._id}: {call}", error) from error
-            told = f"{self._id}: {call}: agent {agent!r}: {error}{place_in_users_code(error)}"
-            raise EnvironmentFailed(" ".join(told.split())) from error
+            failure = f"{self._id}: {call}: agent {agent!r}: {error}{place_in_users_code(error)}"
+            raise EnvironmentFailed(" ".join(failure.split())) from error
 
     # -- arrays --------------------------------------------------------------------------------------------------
 

@@ -2,22 +2,179 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.utils import unravel_key
 from torch import Tensor
-from torchrl.data import Binary, Composite, NonTensor, TensorSpec
+from torch.nn.functional import one_hot
+from torchrl.data import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    TensorSpec,
+    Unbounded,
+)
 from torchrl.envs import EnvBase
 
-from ..foreign import check_instances, close_all, completed
-from ..foundation.keys import ACTION_MASK
+from ..foreign import check_instances, close_all, completed, factory_at
+from ..foundation.tensors import ACTION_MASK
 from ..spaces import nest
 from ..world import GROUP, World
-from .encodings import Form, action_form, maker, observation_form
+
+_INFINITE = 1e30
+"""Bounds beyond this are no bounds."""
+
+
+class Form(NamedTuple):
+    """The outer form of a value of an environment.
+
+    Attributes:
+        spec: of a batch of it.
+        convert: observations: from the environment's value ``[*lead, ...]``; actions: to it.
+        choices: of the parts of an action; empty for numbers.
+    """
+
+    spec: TensorSpec
+    convert: Callable[[Tensor], Tensor]
+    choices: tuple[int, ...] = ()
+
+
+def observation_form(spec: TensorSpec, lead: Sequence[int], dtype: torch.dtype, device: torch.device) -> Form:
+    """Numbers as ``dtype`` (a single one ``[1]``), images of bytes as they are, choices as one-hot vectors.
+
+    Args:
+        spec: of a single value.
+        lead: dimensions of a batch.
+    """
+    dims, here = len(lead), {"device": device}
+    if isinstance(spec, Categorical) and not isinstance(spec, Binary):
+        counts = _counts(spec)
+
+        def hot(value: Tensor) -> Tensor:
+            return _one_hot(value.reshape(*value.shape[:dims], len(counts)), counts).to(dtype)
+
+        return Form(Bounded(0.0, 1.0, shape=(*lead, sum(counts)), dtype=dtype, **here), hot)
+    image = spec.dtype == torch.uint8 and len(spec.shape) >= 2
+    kind = torch.uint8 if image else dtype
+    shape = tuple(spec.shape) or (1,)
+
+    def numbers(value: Tensor) -> Tensor:
+        return value.to(kind).reshape(*value.shape[:dims], *shape)
+
+    whole: dict[str, Any] = {"shape": (*lead, *shape), "dtype": kind, **here}
+    if isinstance(spec, OneHot | Binary) or spec.dtype == torch.bool:
+        return Form(Bounded(0.0, 1.0, **whole), numbers)
+    if isinstance(spec, Bounded):
+        low, high = (end.to(device, kind).reshape(shape) for end in (spec.space.low, spec.space.high))
+        if image or bool((_finite(low) & _finite(high)).all()):
+            return Form(Bounded(*(end.expand(whole["shape"]).clone() for end in (low, high)), **whole), numbers)
+    return Form(Unbounded(**whole), numbers)
+
+
+def action_form(spec: TensorSpec, lead: Sequence[int], dtype: torch.dtype, device: torch.device) -> Form:
+    """Choices as indices, numbers as one vector within its bounds, beyond which they are clipped.
+
+    One-hot vectors, several in one, and bits are choices. Numbers without bounds are within [-1, 1].
+
+    Raises:
+        ValueError: an action of another kind, or with one bound only.
+    """
+    dims = len(lead)
+    counts = _counts(spec)
+    if counts:
+        several = len(counts) > 1
+        shape: tuple[int, ...] = (*lead, len(counts)) if several else tuple(lead)
+        kind: dict[str, Any] = {"shape": shape, "dtype": torch.int64, "device": device}
+        indices = MultiCategorical(counts, **kind) if several else Categorical(counts[0], **kind)
+
+        def choose(value: Tensor) -> Tensor:
+            parts = value.reshape(*value.shape[:dims], len(counts))
+            parts = _one_hot(parts, counts) if isinstance(spec, OneHot) else parts
+            return parts.to(spec.dtype).reshape(*value.shape[:dims], *spec.shape)
+
+        return Form(indices, choose, counts)
+    if not isinstance(spec, Bounded | Unbounded) or not spec.dtype.is_floating_point:
+        allowed = "Categorical, OneHot, their Multi kinds, Binary, or floating-point numbers"
+        raise ValueError(f"actions of kind {type(spec).__name__} ({spec.dtype}) are not supported, allowed: {allowed}")
+    low, high = (end.to(device, dtype).reshape(-1) for end in (spec.space.low, spec.space.high))
+    if bool((_finite(low) != _finite(high)).any()):
+        raise ValueError("actions with one bound only are not supported: give both, or none for [-1, 1]")
+    low, high = torch.where(_finite(low), low, -1.0), torch.where(_finite(high), high, 1.0)
+
+    def clip(value: Tensor) -> Tensor:
+        return value.clamp(low, high).to(spec.dtype).reshape(*value.shape[:dims], *spec.shape)
+
+    shape = (*lead, len(low))
+    ends = (end.expand(shape).clone() for end in (low, high))
+    return Form(Bounded(*ends, shape=shape, dtype=dtype, device=device), clip)
+
+
+def _counts(spec: TensorSpec) -> tuple[int, ...]:
+    """Numbers of choices of the parts of a discrete value; none for others."""
+    if isinstance(spec, MultiOneHot):
+        return tuple(int(box.n) for box in spec.space)
+    if isinstance(spec, OneHot):
+        return (int(spec.space.n),)
+    if isinstance(spec, MultiCategorical):
+        return tuple(int(count) for count in spec.nvec.reshape(-1))
+    if isinstance(spec, Categorical):
+        return (2 if isinstance(spec, Binary) else int(spec.space.n),) * spec.shape.numel()
+    return ()
+
+
+def _one_hot(parts: Tensor, counts: Sequence[int]) -> Tensor:
+    """``[..., k]`` whole numbers, one vector ``[..., sum(counts)]``."""
+    return torch.cat([one_hot(part.long(), count) for part, count in zip(parts.unbind(-1), counts)], -1)
+
+
+def _finite(bound: Tensor) -> Tensor:
+    return bound.abs() < _INFINITE
+
+
+# -- environments by name --------------------------------------------------------------------------------------------
+
+
+_FORMS = "package.module:Class, or package.module:function with the annotation '-> EnvBase'"
+
+
+def maker(id: str | None, kwargs: Mapping[str, Any], device: torch.device) -> Callable[[], EnvBase]:
+    """The maker of one environment. One that takes ``device`` gets the world's, unless ``kwargs`` names another.
+
+    Raises:
+        ValueError: neither a class of ``EnvBase`` nor a function annotated to return one.
+    """
+    module, _, attribute = (id or "").partition(":")
+    if not module or not attribute:
+        hint = f", {id!r} may be one of env=gymnasium" if id else ""
+        raise ValueError(f"id: give {_FORMS}{hint}")
+    factory = factory_at(str(id), "torchrl", "torchrl.envs.EnvBase", lambda made: issubclass(made, EnvBase))
+    # TorchRL's metaclass hides the signature of a class.
+    accepted = inspect.signature(factory.__init__ if inspect.isclass(factory) else factory).parameters
+    arguments = {"device": device, **kwargs} if "device" in accepted else dict(kwargs)
+
+    def make() -> EnvBase:
+        try:
+            env = factory(**arguments)
+        except (ImportError, TypeError, ValueError) as error:
+            line = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"{id} cannot be made with kwargs {dict(kwargs)}: {line}") from error
+        if not isinstance(env, EnvBase):
+            raise ValueError(f"id: {id} has made a {type(env).__name__}, not a torchrl.envs.EnvBase")
+        return env
+
+    return make
+
 
 _COPIES = 8
 _RETURN = "episode_reward"
@@ -30,10 +187,12 @@ class TorchRL(World):
 
     ``observation`` is the environment's entry of that name or, without one, a dict of all its entries except masks and
     counters; ``action`` is an index ``[W]``, several ``[W, k]`` or numbers ``[W, D]``, see
-    :mod:`~rlstack.envs.torchrl.encodings`. An environment with its action in a group with an axis of agents, such as
+    :mod:`~rlstack.envs.torchrl.env`. An environment with its action in a group with an axis of agents, such as
     ``("agents", "action") [A, ...]``, becomes a world with the group ``agents``. ``("episode", "return")`` is the
     environment's ``episode_reward`` (``RewardSum``) if it has one, or the sum of its rewards (mean over agents);
-    ``("episode", "length")`` counts steps. The environment's transforms stay in place, including time limits.
+    ``("episode", "length")`` counts steps. If an environment has a method ``episode_terms``, which returns sums ``[N]``
+    by term, ``("episode", "reward_<term>")`` shows them. The environment's transforms stay in place, including time
+    limits.
 
     A copy that has ended waits for its reset; the rows of a batch are stepped until all have ended. An episode's end,
     and an agent's, lasts until the reset, and rewards after it do not count. If only agents have ends, the world ends
@@ -59,6 +218,7 @@ class TorchRL(World):
     """
 
     saves_episodes = False
+    _terms: dict[str, Tensor]
     observing: ClassVar[tuple[str, ...]] = ("rlstack.envs.torchrl.env:TorchRL._show",)
     _first_number = 0
     _envs: list[EnvBase]
@@ -101,6 +261,7 @@ class TorchRL(World):
         self._agents_ends = torch.zeros(2, total, *self._agents, dtype=torch.bool, device=self.device)
         self._returns = torch.zeros(total, dtype=torch.float64, device=self.device)
         self._lengths = torch.zeros_like(self._returns)
+        self._terms = {name: torch.zeros_like(self._returns) for name in self._terms}
         self._shown = TensorDict({}, self.batch_size, self.device)
         self._set_seed(0 if seed is None else seed)
 
@@ -147,7 +308,13 @@ class TorchRL(World):
         there = [self._beside(self._action_key, name, env.observation_spec) for name in ("active", "mask")]
         self._active_key = next((key for key in there if key is not None), None) if agents else None
         self._return_key = self._beside(self._reward_key, _RETURN, env.observation_spec)
-        self.declare_specs(shown, self._action.spec, agents=agents[0] if agents else None)
+        self._terms = {}
+        if hasattr(env, "episode_terms"):
+            env.set_seed(0)
+            env.reset()
+            self._terms = dict(env.episode_terms())
+        statistics = ("return", "length", *(f"reward_{name}" for name in self._terms))
+        self.declare_specs(shown, self._action.spec, statistics, agents[0] if agents else None)
 
     def _of_one(self, spec: TensorSpec, further: int) -> TensorSpec:
         """Returns the spec of an entry for one row or one agent."""
@@ -214,6 +381,7 @@ class TorchRL(World):
         if self._return_key is not None:
             own_sum = self._read(self._following, self._return_key).reshape(len(over), -1)
             self._returns = torch.where(over, self._returns, own_sum.double().mean(-1))
+        self._read_terms(over)
         flags = self._new_ends()
         if self._max_steps is not None:
             flags[1] |= self._lengths >= self._max_steps
@@ -234,6 +402,13 @@ class TorchRL(World):
         agents.set("active", agents.get("active") & ~ends["done"][shown])
         self._shown = following.select(*self.observation_spec.keys(include_nested=True, leaves_only=True))
         return following
+
+    def _read_terms(self, over: Tensor) -> None:
+        """Reads the sums of the terms of rewards; those of rows ``over`` stay as they were at the end."""
+        found: list[Any] = [env.episode_terms() for env in self._envs] if self._terms else []
+        for name, total in self._terms.items():
+            now = torch.cat([terms[name] for terms in found]).to(total)
+            self._terms[name] = torch.where(over, total, now)
 
     def _step_one(self, index: int, action: Tensor) -> None:
         env, root = self._envs[index], self._roots[index]
@@ -301,6 +476,7 @@ class TorchRL(World):
         self._agents_ends = self._agents_ends & ~(begin[:, None] if self._agents else begin)
         self._returns = self._returns.masked_fill(begin, 0.0)
         self._lengths = self._lengths.masked_fill(begin, 0.0)
+        self._terms = {name: total.masked_fill(begin, 0.0) for name, total in self._terms.items()}
         self._show(self._roots)
 
     def _restart_each(self, seeds: list[int]) -> None:
@@ -337,6 +513,7 @@ class TorchRL(World):
                 there = self._read(parts, self._active_key)[shown].reshape(lead).bool()
             entries = {GROUP: TensorDict({**entries, "active": there}, lead, self.device)}
         statistics = {"return": self._returns, "length": self._lengths}
+        statistics |= {f"reward_{name}": total for name, total in self._terms.items()}
         entries["episode"] = {name: value[shown, None].to(self.float_dtype) for name, value in statistics.items()}
         self._shown = TensorDict(entries, self.batch_size, self.device)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rlstack import envs
 from rlstack.agents import Agent, agent_class, build_agent
-from rlstack.agents.choosing import Choosing
+from rlstack.agents.base import Choosing
 from rlstack.agents.optimizer import CannotCompile, Compiler
 from rlstack.config import load_group, to_plain
 from rlstack.config.groups import compose_config

@@ -128,9 +128,10 @@ def both_solve(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] |
 
 
 def table(content: dict[str, Any]) -> str:
-    """Returns a row for each player; for the public episodes with a comparison to the first player."""
+    """Returns a row for each player; for the public episodes compared with the first player, without gaps and rules."""
     compared = ("time", "energy") if content["episodes"] == "public" else ()
     forms = dict(zip(COLUMNS, (".1f", ",.0f", ".1f", ".2f", ".1%", ".2f", ".2f"), strict=True))
+    forms = {name: form for name, form in forms.items() if not compared or name in compared}
     rows = []
     for player, row in content["players"].items():
         overall, levels = row["levels"][-1], row["levels"][:-1]
@@ -141,8 +142,8 @@ def table(content: dict[str, Any]) -> str:
         pair = row.get("both_solve")
         cells += [interval(pair[name]["ratio"], pair[name]["interval"], ".3f") if pair else "" for name in compared]
         rows.append(cells)
-    heads = "player | success (95 %) | by level 0-5 | time, s | energy, J | path, m | closest, m"
-    heads += " | near misses | rule asks, s | of it ignored, s"
+    heads = "player | success (95 %) | by level 0-5 | time, s | energy, J"
+    heads += "" if compared else " | path, m | closest, m | near misses | rule asks, s | of it ignored, s"
     return markdown(heads + "".join(f" | {name}, both solve" for name in compared), rows)
 
 

@@ -6,8 +6,8 @@
 ``symmetry`` compares ``agent.symmetry=augment`` with the same agent without it, both with ``env.colregs_penalty=0``,
 since the rules of the road are not symmetric; ``critics`` compares ``agent.actor_every``, ``agent.critic_norm`` and
 ``agent.weight_norm`` with the recipe. Each run is that of ``experiments.marinenav.algorithms`` with 20 evaluations of
-120 episodes, in which a robot that has not arrived after 200 steps fails. Results beside this file: ``options.json``
-and ``options.md``. Complete runs are not repeated.
+120 episodes, in which a robot that has not arrived after 200 steps fails. Results go into ``options.json`` beside this
+file. Complete runs are not repeated.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def table(results: dict[str, Any]) -> str:
             "-" if None in one.values() and "{frames" in form else form.format(**one) for one in row.values()
         )
 
-    forms = ("{frames:,.0f} ({cpu_seconds:.0f})", "{success:.3f}", "{last:,.0f}", "{all_cpu_seconds:.0f}")
+    forms = ("{frames:,.0f} ({cpu_seconds:.0f})", "{success:.3f}", "{all_cpu_seconds:.0f}")
     rows = [[*name.split(" ", 1), *(listed(row, form) for form in forms)] for name, row in results.items()]
     reached = f"env steps to {GOAL:.2f}, by seed (CPU-s)"
-    return markdown(f"agent | option | {reached} | success at the end | env steps | CPU-s", rows)
+    return markdown(f"agent | option | {reached} | success at the end | CPU-s", rows)
 
 
 def main() -> None:
@@ -108,8 +108,7 @@ def main() -> None:
         results = json.loads(file.read_text()) if file.is_file() else {}
         results.setdefault(name, {})[str(seed)] = judged(folder / f"seed{seed}")
         file.write_text(json.dumps(results, indent=2) + "\n")
-        (arguments.out / "options.md").write_text(table(results))
-    print((arguments.out / "options.md").read_text())
+    print(table(json.loads(file.read_text())))
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ def train(frames: int = 30_000, start: int = 1000, seed: int = 0) -> list[float]
         lambda seen: loss.network(seen, torch.rand(32)).mean(-2).argmax(-1), ["observation"], ["action"]
     )
     greedy = EGreedyModule(env.action_spec, eps_init=1.0, eps_end=0.05, annealing_num_steps=frames // 5)
-    returns: list[float] = []
-    for batch in Collector(env, TensorDictSequential(best, greedy), frames_per_batch=4, total_frames=frames):
+    quiet, returns = {"auto_register_policy_transforms": False}, []
+    for batch in Collector(env, TensorDictSequential(best, greedy), frames_per_batch=4, total_frames=frames, **quiet):
         greedy.step(batch.numel())
         returns += batch["next", "episode_reward"][batch["next", "done"]].tolist()
         replay.extend(batch)

@@ -35,7 +35,8 @@ def train(frames: int = 15_000, start: int = 500, seed: int = 0) -> list[float]:
     greedy = TensorDictModule(loss.actor_network, ["observation"], ["action"])
     noise = AdditiveGaussianModule(env.action_spec, sigma_init=LIMIT, sigma_end=0.2, annealing_num_steps=5000)
     exploring, returns = TensorDictSequential(greedy, noise), []
-    for batch in Collector(env, exploring, frames_per_batch=1, total_frames=frames):
+    quiet = {"auto_register_policy_transforms": False}
+    for batch in Collector(env, exploring, frames_per_batch=1, total_frames=frames, **quiet):
         noise.step()
         returns += batch["next", "episode_reward"][batch["next", "done"]].tolist()
         replay.extend(batch)

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from experiments.results import markdown, picture, read_csv, write_csv
+from experiments.results import interval, markdown, picture, read_csv, write_csv
 from experiments.runs import Job, check, complete, logged, train, trained_on
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
@@ -191,22 +191,17 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Returns a row for each study."""
-    rows = [
-        [
-            result["environment"],
-            result["algorithm"],
-            f"{result['frames']:,}",
-            len(result["scores"]),
-            f"{result['mean']:.1f}",
-            f"{result['iqm']:.1f}",
-            "{:.1f} to {:.1f}".format(*result["interval"]),
-            f"{result['lowest']:.1f}",
-            f"{result['bar']:g} ({result['of']}): {'yes' if result['passed'] else 'NO'}",
-            f"{np.mean(list(result['cpu_seconds'].values())):.0f}",
-        ]
-        for result in results.values()
-    ]
-    heads = "env | algorithm | frames | seeds | mean | IQM | 95 % interval | lowest seed | at least | CPU-s per seed"
+    limits = {"every seed": "each ≥", "mean": "mean ≥", "none above": "each ≤"}
+    rows = []
+    for result in results.values():
+        one = len(result["scores"]) == 1
+        middle = "" if one else interval(result["iqm"], result["interval"], ".1f")
+        lowest = "" if one else f"{result['lowest']:.1f}"
+        wanted = f"{limits[result['of']]} {result['bar']:g}{'' if result['passed'] else ': MISSED'}"
+        seconds = f"{np.mean(list(result['cpu_seconds'].values())):.0f}"
+        row = [result["environment"], result["algorithm"], f"{result['frames']:,}", len(result["scores"])]
+        rows.append([*row, f"{result['mean']:.1f}", middle, lowest, wanted, seconds])
+    heads = "env | algorithm | frames | seeds | mean | IQM, 95 % | lowest seed | wanted | CPU-s a seed"
     return markdown(heads, rows)
 
 

@@ -20,9 +20,10 @@ from rlstack.envs.rendering.films import save_animation
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import best_and_worst
 from rlstack.runs.checkpoint import write_checkpoint
+from rlstack.runs.hub import acting_parts
 from rlstack.runs.loading import checkpoint_file, load, read_agent
+from rlstack.runs.run_directory import AGENT, CARD, FILM
 from rlstack.runs.worlds import world_options
-from rlstack.runs.zoo import AGENT, CARD, FILM
 from rlstack.training.environment import ENVIRONMENT, machine
 
 HERE = Path(__file__).parent
@@ -36,10 +37,9 @@ def strip(run: Path, which: str, file: Path) -> dict[str, Any]:
         ValueError: the file exceeds the zoo's limit.
     """
     state = read_agent(checkpoint_file(run, which))
-    agent = {key: state["agent"][key] for key in ("networks", "targets", "updates", "frames")} | {"optimizers": {}}
     config = {**state["config"], "run_dir": None, "resume": None, "init": None, "notify": None}
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(file, {"frames": state["frames"], "agent": agent, "config": config}, state["frames"])
+    write_checkpoint(file, {**acting_parts(state), "config": config}, state["frames"])
     _check_size(file)
     return config
 

@@ -1,4 +1,6 @@
-"""Exports an agent's greedy policy as a stand-alone program, TorchScript or ONNX, that runs without rlstack."""
+"""Exports an agent's greedy policy as a stand-alone program that runs without rlstack: torch.export, AOTInductor, ONNX
+or TorchScript, which torch 2.14 deprecates.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import importlib
 import io
 import json
 import math
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -67,7 +70,8 @@ def export_policy(
         agent: agent of rlstack; if its greedy policy samples, the program takes the mean or mode, and ``note`` in the
             JSON file says so.
         path: path of the file to write.
-        format: ``torchscript`` or ``onnx``.
+        format: ``torchscript``; ``export`` (``torch.export.load``); ``aoti``, compiled for this kind of processor
+            (``torch._inductor.aoti_load_package``), which needs a C++ compiler here; or ``onnx``.
         frames: number of frames it was trained for, for the JSON file; default: the agent's own count.
 
     Raises:
@@ -77,7 +81,7 @@ def export_policy(
     path = Path(path)
     if agent.device.type != "cpu":
         raise ConfigError(f"export: the agent is on {agent.device}, load it on the cpu")
-    writers = {"torchscript": _torchscript, "onnx": _onnx}
+    writers = {"torchscript": _torchscript, "export": _exported, "aoti": _compiled, "onnx": _onnx}
     if format not in writers:
         raise ConfigError(f"format: {format!r} is unknown, allowed: {', '.join(writers)}")
     if agent.interface.hybrid is not None:
@@ -183,7 +187,8 @@ class ExportablePolicy(nn.Module):
         mask = inputs[-1] if self.interface.masked else None
         if not self._keys:
             return inputs[0], mask
-        return TensorDict(dict(zip(self._keys, inputs)), [inputs[0].shape[0]]), mask
+        # Without a batch size: torch.export would fix it to that of the example.
+        return TensorDict(dict(zip(self._keys, inputs)), []), mask
 
     def split(self, observation: Any, mask: Tensor | None) -> tuple[Tensor, ...]:
         """Returns all inputs for an observation, with a random recurrent state that is always the same."""
@@ -208,6 +213,46 @@ def _torchscript(module: ExportablePolicy) -> tuple[bytes, Program]:
         buffer.seek(0)
         program = torch.jit.load(buffer)
     return buffer.getvalue(), lambda inputs: program(*inputs)
+
+
+def _traced(module: ExportablePolicy) -> torch.export.ExportedProgram:
+    """Traces a policy for any number of rows.
+
+    Raises:
+        ConfigError: torch cannot trace it.
+    """
+    examples = module.split(*random_inputs(module.interface, _EXAMPLES))
+    rows = torch.export.Dim("batch", min=1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(module, examples, dynamic_shapes=(({0: rows},) * len(examples),), strict=False)
+    except Exception as error:  # of many kinds
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise ConfigError(f"format: torch.export cannot express this agent, torchscript may ({why})") from error
+
+
+def _exported(module: ExportablePolicy) -> tuple[bytes, Program]:
+    buffer = io.BytesIO()
+    torch.export.save(_traced(module), buffer)
+    buffer.seek(0)
+    program = torch.export.load(buffer).module()
+    return buffer.getvalue(), lambda inputs: program(*inputs)
+
+
+def _compiled(module: ExportablePolicy) -> tuple[bytes, Program]:
+    from torch._inductor import aoti_compile_and_package, aoti_load_package
+
+    traced = _traced(module)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            path = aoti_compile_and_package(traced, package_path=str(Path(folder) / "policy.pt2"))
+        except Exception as error:  # of many kinds, that of a missing compiler among them
+            why = f"{type(error).__name__}: {first_line(error)}"
+            raise ConfigError(f"format=aoti: cannot be compiled here, it needs a C++ compiler ({why})") from error
+        program = aoti_load_package(path)
+        return Path(path).read_bytes(), lambda inputs: program(*inputs)
 
 
 def _onnx(module: ExportablePolicy) -> tuple[bytes, Program]:

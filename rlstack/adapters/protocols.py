@@ -25,7 +25,7 @@ from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError
 from rlstack.envs.foundation.packages import found
-from rlstack.networks.calls import by_name
+from rlstack.envs.foundation.tensors import by_name
 
 ProtocolName: TypeAlias = Literal["auto", "callable", "act", "predict"]
 Arrays: TypeAlias = Literal["auto", "numpy", "torch"]

@@ -25,8 +25,8 @@ from rlstack.agents.compatibility import as_actions, batch_of, choices, leaves, 
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.envs.foundation.packages import needs
+from rlstack.envs.foundation.tensors import by_name
 from rlstack.files.safe_load import first_line, forward_arguments
-from rlstack.networks.calls import by_name
 
 Graph = Callable[[list[Tensor]], Any]
 """Maps the leaves of an observation ``[N, *shape]`` in order (followed by the action mask, if any) to the output."""

@@ -115,6 +115,8 @@ def build_agent(
     typed: Any = build(cls.Config, config, "agent")
     if getattr(typed, "precision", None) == "auto":
         typed.precision = decided(config, torch.device(device))
+    if getattr(typed, "critic_inputs", None):
+        interface = interface.with_critic_inputs(typed.critic_inputs)
     cls = cls.of(typed)
     cls.check(interface)
 

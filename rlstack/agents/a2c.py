@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config.options import Count, Fraction, LearningRate
-from rlstack.losses.a2c import A2CLoss
+from rlstack.losses.ppo import A2CLoss
 
 from .on_policy import OnPolicy, OnPolicyConfig
 

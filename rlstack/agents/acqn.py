@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rlstack.config.options import (
     Count,
+    CriticInputs,
     Fraction,
     Gain,
     LearningRate,
@@ -35,10 +36,10 @@ from rlstack.config.options import (
     linear,
 )
 from rlstack.config.typed import Interval
-from rlstack.losses.aciqn import ACIQNLoss
+from rlstack.losses.quantile import ACIQNLoss
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
-from .base import Target
+from .base import Target, check_critic_inputs
 from .iqn import CVaR, check_level, levels
 from .off_policy import ActorCritic, OffPolicyConfig
 
@@ -52,6 +53,10 @@ class ACQNConfig(OffPolicyConfig):
     critic: Literal["gated", "late"] = "late"  # late: quantile level enters at the end (cheap); gated: as published
     #   (layer_norm: false)
     layer_norm: bool = True  # in the late critic: bounds the values of untried actions
+    critic_inputs: CriticInputs = None
+    #   what the critic sees, such as [state] or [observation, state]: a state that the world shows beside the
+    #   observation, or keys of a dict observation, which the actor does not see then; null: what the actor sees;
+    #   needs candidates=1: elsewhere the critic compares actions when acting
     squash: Squash = "tanh"  # tanh | arctan
     output_scale: Gain = 0.1  # shrinks the actor's first actions towards zero
 
@@ -95,11 +100,16 @@ class ACQNConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_critic_inputs(self)
+        if self.critic_inputs is not None and self.candidates != 1:
+            raise ValueError(
+                "critic_inputs needs candidates=1 and cvar=1.0: the policy cannot ask a critic that sees more"
+            )
         if self.noise_low > self.noise_high:
             raise ValueError(f"noise_low {self.noise_low} is above noise_high {self.noise_high}")
         if self.candidates == 1 and self.cvar != 1.0:
-            told = "cvar has no effect with candidates=1, where nothing is compared"
-            raise ValueError(f"{told}; give candidates=16, or cvar=1.0")
+            fault = "cvar has no effect with candidates=1, where nothing is compared"
+            raise ValueError(f"{fault}; give candidates=16, or cvar=1.0")
         if self.critic == "gated" and (len(self.hidden) != 2 or self.hidden[0] != self.hidden[1]):
             raise ValueError("critic=gated has two hidden layers of one width, give hidden as [n, n]")
         if self.critic == "gated" and self.layer_norm:
@@ -184,6 +194,12 @@ class ACQN(ActorCritic):
         return self.scheduled_value("noise_scale") * sizes.view(-1, *[1] * (like.dim() - 1))
 
     # -- learning ------------------------------------------------------------------------------------------------
+
+    def predicted_values(self, observation: Any, action: Tensor) -> Tensor:
+        n = self.config.num_quantiles
+        tau = (torch.arange(n, dtype=action.dtype, device=action.device) + 0.5) / n
+        values: Tensor = self.critic(observation, action, tau.expand(1, n))
+        return values.mean(-1)
 
     def move_targets(self) -> None:
         for target in self._followers:

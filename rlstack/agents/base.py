@@ -14,26 +14,26 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
 from rlstack.config import ConfigError
+from rlstack.config.errors import unknown_key
 from rlstack.config.options import Activation, Count, EncoderConfig, Fraction, Precision, Steps, layers
-from rlstack.config.schedules import make_schedules
+from rlstack.config.schedules import ScheduleConfig, make_schedules
 from rlstack.config.typed import Interval
 from rlstack.data.flatten import kept
 from rlstack.data.graphs import Recorded
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
-from rlstack.envs.foundation.tensors import looks_are_free
+from rlstack.envs.foundation.tensors import STATE, by_name, looks_are_free, unchecked
 from rlstack.losses.base import Loss
-from rlstack.networks.calls import by_name
-from rlstack.networks.encoders import build_encoder
+from rlstack.networks.distributions import masked_logits
+from rlstack.networks.encoders import SEEN_BY_ACTOR, ActorEncoder, CriticEncoder, build_encoder, seen_by_actor
 from rlstack.networks.own import OwnNetwork
 
-from .interface import MASK, Interface
+from .interface import MASK, Interface, Mirroring
 from .optimizer import CannotCompile, Compiler, Optimizer, trace_gradients
-from .own_networks import OwnNetworks
-from .symmetry import Mirroring
 
 
 @dataclass
@@ -61,7 +61,7 @@ class AgentConfig:
     steps_per_batch: Count = 1  # env steps per world between two calls of the learner
     gamma: Fraction = 0.99  # discount per decision
     symmetry: Literal["none", "augment"] = "none"
-    #   augment: also learn from mirror images, in a world that has a mirror, see rlstack/agents/symmetry.py
+    #   augment: also learn from mirror images, in a world that has a mirror, see interface.py
 
     # optimisation
     precision: Precision = "auto"  # of forward passes: float32 | bfloat16 | float16 (with loss scaling) |
@@ -81,6 +81,19 @@ class AgentConfig:
         part = "batch_size" if hasattr(self, "batch_size") else "minibatch_size"
         if (size := getattr(self, part, 0)) % self.accumulate:
             raise ValueError(f"accumulate {self.accumulate} does not divide {part} {size}")
+
+
+def check_critic_inputs(config: Any) -> None:
+    """Raises a ``ValueError`` if ``critic_inputs`` has no effect, or does not go with another option."""
+    names, network = config.critic_inputs, config.network
+    if names is None:
+        return
+    if names in ([], ["observation"]) or len(set(names)) < len(names):
+        raise ValueError(f"critic_inputs {names} names nothing new, or something twice; give null, or such as [state]")
+    if isinstance(network, str) or "critic" in (network or ()):
+        raise ValueError("critic_inputs is for critics of ours, network may name no critic")
+    if config.symmetry == "augment":
+        raise ValueError("symmetry=augment mirrors what actors see, critic_inputs must be null")
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,7 @@ _KINDS = {
     "choices": "several discrete actions",
     "hybrid": "hybrid actions",
 }
-_LEARNING = ("reward_scaler", "curiosity")
+_LEARNING = ("reward_scaler", "curiosity", "critic_normalizer")
 """Networks that only learning needs, not policies."""
 
 
@@ -313,6 +326,7 @@ class Agent(ABC):
         self.schedules = make_schedules(config, total_frames, "agent")
         self.scheduled = {name: schedule(0) for name, schedule in self.schedules.items()}
         self.normalizer: ObservationNormalizer | None = None
+        self.critic_normalizer: ObservationNormalizer | None = None
         if config.normalize_observations:
             if interface.features is not None and config.inputs == "features":
                 raise ConfigError(
@@ -320,6 +334,9 @@ class Agent(ABC):
                 )
             self.normalizer = ObservationNormalizer(interface.observation).to(device)
             self.networks["normalizer"] = self.normalizer
+            if interface.privileged is not None:
+                self.critic_normalizer = ObservationNormalizer(interface.privileged).to(device)
+                self.networks["critic_normalizer"] = self.critic_normalizer
         self.reward_scaler: RewardScaler | None = None
         if config.normalize_rewards:
             self.reward_scaler = RewardScaler(config.gamma).to(device)
@@ -332,7 +349,15 @@ class Agent(ABC):
         c, features = self.config, self.own.features
         if own := self.own.make(role, OwnNetwork, c.hidden[:1]):
             return own
-        return build_encoder(self.interface.observation, features, c.self_features, c.object_features, c.encoders)
+        widths, privileged = (c.self_features, c.object_features), self.interface.privileged
+        encoder = build_encoder(self.interface.observation, features, *widths, c.encoders)
+        if privileged is None:
+            return encoder
+        if role != "critic":
+            return ActorEncoder(encoder)
+        parts = {} if "observation" not in c.critic_inputs else {SEEN_BY_ACTOR: encoder}
+        inputs = {str(name): build_encoder(spec, None, *widths) for name, spec in privileged.items()}
+        return CriticEncoder({**parts, **inputs})
 
     def own_network(
         self, role: str, *shape: int, kind: type[OwnNetwork] = OwnNetwork, actions: int = 0, **options: Any
@@ -364,12 +389,15 @@ class Agent(ABC):
     ) -> Optimizer:
         """Adds an optimiser of these networks, each clipped separately, with the schedule ``name`` as learning rate."""
         parameters = [network if isinstance(network, list) else network.parameters() for network in networks]
+        rate = getattr(self.config, name, None)
+        adaptive = rate if isinstance(rate, ScheduleConfig) and rate.kind == "adaptive" else None
         optimizer = Optimizer(
             [[parameter for parameter in group if parameter.requires_grad] for group in parameters],
             self.scheduled[name],
             max_grad_norm,
             precision=self.config.precision,
             accumulate=self.config.accumulate,
+            adaptive=adaptive,
             **options,
         )
         self.optimizers[name] = optimizer
@@ -377,7 +405,46 @@ class Agent(ABC):
 
     def normalized(self, observation: Any) -> Any:
         """Returns the observation as the networks see it."""
-        return observation if self.normalizer is None else self.normalizer(observation)
+        if self.normalizer is None:
+            return observation
+        own = seen_by_actor(observation)
+        if self.critic_normalizer is None or own is observation:
+            return self.normalizer(observation)
+        return self.critic_normalizer(observation).set(SEEN_BY_ACTOR, self.normalizer(own))
+
+    def normalize_by(self, observations: Any) -> None:
+        """Updates the statistics of observations, if there are any, with a flat batch ``[N]``."""
+        if self.normalizer is not None:
+            self.normalizer.update(seen_by_actor(observations))
+        if self.critic_normalizer is not None:
+            self.critic_normalizer.update(observations)
+
+    def with_critic_inputs(self, sequences: TensorDictBase) -> TensorDictBase:
+        """Returns sequences ``[B, T]`` whose observations hold what critics see beside what the actor sees.
+
+        Without ``agent.critic_inputs``, a ``state`` that the world shows is left out.
+
+        Raises:
+            ConfigError: the data lack what critics see.
+        """
+        interface = self.interface
+        if interface.privileged is None:
+            return sequences.exclude(STATE, ("next", STATE)) if STATE in sequences.keys() else sequences  # noqa: SIM118
+        names = [str(name) for name in interface.privileged.keys()]  # noqa: SIM118
+
+        def joined(part: TensorDictBase) -> TensorDictBase:
+            seen: Any = part.get("observation")
+            if seen_by_actor(seen) is not seen:
+                return part
+            whole: Any = seen
+            entries = {name: (whole if name in interface.hidden else part).get(name, None) for name in names}
+            if missing := [name for name, entry in entries.items() if entry is None]:
+                raise ConfigError(f"agent.critic_inputs: these data have no {missing[0]!r}")
+            entries[SEEN_BY_ACTOR] = whole.exclude(*interface.hidden) if interface.hidden else whole
+            both = unchecked(entries, batch_size=part.batch_size, device=part.device)
+            return part.exclude(STATE).set("observation", both)
+
+        return joined(sequences).set("next", joined(sequences.get("next")))
 
     def epsilon_greedy(self, best: Callable[[], Tensor], observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns the best actions ``[...]``, replaced by uniformly random (legal) ones with probability ``epsilon``.
@@ -445,7 +512,7 @@ class Agent(ABC):
 
     @classmethod
     def of(cls, config: Any) -> type[Agent]:
-        """Returns the class that a configuration asks for: this one, or another one of the same algorithm."""
+        """Returns the concrete class of this algorithm for a configuration, such as the recurrent one."""
         return cls
 
     ACTIONS: tuple[str, ...]
@@ -458,7 +525,7 @@ class Agent(ABC):
             return
         from . import fitting
 
-        takes, name = [_KINDS[kind] for kind in cls.ACTIONS], cls.__name__.lower()
+        takes, name = [_KINDS[kind] for kind in cls.ACTIONS], cls.__name__.lower().removeprefix("recurrent")
         agents = ", ".join(fitting(interface.kind))
         remedies = [f"choose an agent for such actions ({agents})"] if agents else []
         if interface.either_action:
@@ -496,6 +563,21 @@ class Agent(ABC):
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one update on this data alone, outside the run's schedule, as self-checks do."""
 
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        """Returns the discounted return ``[B, T]`` that the agent predicts for each decision, in the reward's scale.
+
+        None, the default, if it predicts none. Diagnostics compare it with what followed. Where rewards are normalised,
+        it predicts the normalised ones.
+        """
+        return None
+
+    def log_ratios(self, sequences: TensorDictBase) -> Tensor | None:
+        """Returns the log probability ratio ``[B, T]`` of the present policy to the one that took the actions.
+
+        None, the default, if the probability of the actions is not known.
+        """
+        return None
+
     def imitation_batch(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
         """Returns the arguments of :meth:`imitation_loss` for a batch of decisions to imitate."""
         return self.normalized(batch.get("observation")), batch.get("action"), batch.get(MASK, None)
@@ -522,7 +604,7 @@ class Agent(ABC):
         return self._live[name]
 
     def unused(self, name: str) -> bool:
-        """Returns True if a schedule is zero, so that what it scales can be skipped; compiled code never skips it."""
+        """Returns whether a schedule's value is zero now, so that its term can be skipped; False in compiled code."""
         return not self._follows(name) and not self.scheduled[name]
 
     def _follows(self, name: str) -> bool:
@@ -553,8 +635,8 @@ class Agent(ABC):
         if self.compiler is None or not self.compiler.graphs:
             return function
         if what not in self._recorded:
-            told = f"{what} of {self.config.name}"
-            self._recorded[what] = Recorded(function, told, (self,), self.device, lent=True)
+            described = f"{what} of {self.config.name}"
+            self._recorded[what] = Recorded(function, described, (self,), self.device, lent=True)
         return self._recorded[what]
 
     def compiled(self, choose: Callable[..., Any]) -> Callable[..., Any]:
@@ -583,7 +665,8 @@ class Agent(ABC):
 
     def schedule_metrics(self) -> dict[str, float]:
         """Returns the present values of all options that may be schedules, as ``schedule/<name of the option>``."""
-        return {f"schedule/{name}": float(value) for name, value in self.scheduled.items()}
+        adaptive = {name: optimizer.lr for name, optimizer in self.optimizers.items() if optimizer.adapts}
+        return {f"schedule/{name}": float(value) for name, value in {**self.scheduled, **adaptive}.items()}
 
     def expected_updates(self) -> float:
         """Returns the approximate number of gradient steps in a whole run; 0 for agents with few, large steps."""
@@ -636,3 +719,117 @@ class Agent(ABC):
     def load_replay_state(self, state: dict[str, Any]) -> None:
         """Restores :meth:`replay_state`."""
         raise ConfigError(f"{type(self).__name__} has no replay buffer to restore")
+
+
+class OwnNetworks:
+    """Makes and keeps the user's networks that an agent asks for.
+
+    Args:
+        config: the agent's configuration, with ``network``, ``network_options`` and ``inputs``.
+        interface: the env as the agent sees it.
+        device: device of the networks.
+
+    Attributes:
+        by_role: the networks made for each role that a user's network may have; the acting role comes first.
+        features: the world's input scaling if the agent uses it, see :class:`Interface`.
+    """
+
+    def __init__(self, config: Any, interface: Interface, device: torch.device) -> None:
+        self._given = getattr(config, "network", None)
+        self._config, self._interface, self._device = config, interface, device
+        self.features = interface.features if getattr(config, "inputs", None) == "features" else None
+        self.by_role: dict[str, list[OwnNetwork]] = {}
+
+    def make(self, role: str, kind: type[OwnNetwork], shape: Sequence[int], **options: Any) -> OwnNetwork | None:
+        """Makes a new network for a role; returns None if none is named for it.
+
+        Args:
+            kind: class that says how its outputs are used.
+            shape: shape of an output.
+            options: further options of ``kind``.
+
+        Raises:
+            ConfigError: see :class:`OwnNetwork`.
+        """
+        made, given, interface = self.by_role.setdefault(role, []), self._given, self._interface
+        name = given.get(role) if isinstance(given, Mapping) else given
+        if name is None:
+            return None
+        where = f"agent.network.{role}" if isinstance(given, Mapping) else "agent.network"
+        options |= {"features": self.features, "dtype": interface.dtype, "device": self._device}
+        made.append(
+            kind(where, name, interface.observation, tuple(shape), options=self._config.network_options, **options)
+        )
+        return made[-1]
+
+    def check(self) -> None:
+        """Raises a one-line :class:`ConfigError` if a network is named that the agent has not asked for."""
+        if self._given is not None and not self.by_role:
+            raise ConfigError(f"agent.network: agent={self._config.name} makes its own networks")
+        for role in self._given if isinstance(self._given, Mapping) else ():
+            if role not in self.by_role:
+                raise ConfigError(unknown_key(f"agent.network.{role}", self.by_role))
+
+    @property
+    def roles(self) -> list[str]:
+        """The roles that have networks of the user's."""
+        return [role for role, networks in self.by_role.items() if networks]
+
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Loads weights that were trained elsewhere.
+
+        Args:
+            weights: state dict of the acting network, or several state dicts by role.
+
+        Raises:
+            ConfigError: a role without a network of the user's.
+            RuntimeError: the weights are those of another network.
+        """
+        alone = not all(isinstance(part, Mapping) for part in weights.values())
+        for role, state in ({next(iter(self.by_role)): weights} if alone else weights).items():
+            if role not in self.roles:
+                raise ConfigError(f"init: weights of {role}, agent.network names one of yours for {self.roles}")
+            for own in self.by_role[role]:
+                own.network.load_state_dict(state)
+
+
+class Choosing(Agent):
+    """An agent that chooses by the value of each choice, and explores with random choices.
+
+    A subclass has a ``network`` and implements :meth:`action_values`.
+    """
+
+    network: Any
+    ACTIONS: tuple[str, ...] = ("choice",)
+
+    @abstractmethod
+    def action_values(self, observation: Any) -> Tensor:
+        """Returns the values ``[..., n]`` by which the agent chooses, given an observation ``[...]``."""
+
+    def values_as_logits(self, observation: Any) -> Tensor:
+        """Returns the values ``[N, n]`` of a normalised batch ``[N]``, used as logits in imitation."""
+        values: Tensor = self.network(observation)
+        return values
+
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        observation = self.normalized(sequences.get("observation"))
+        flat = observation.flatten(0, 1) if isinstance(observation, Tensor) else observation.reshape(-1)
+        action = self.interface.from_env(sequences.get("action")).reshape(-1, 1)
+        return self.values_as_logits(flat).gather(-1, action).view(sequences.batch_size)
+
+    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """Returns the best (legal) choices for an observation ``[...]``."""
+        return greedy(self.action_values(observation), mask)
+
+    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """Returns the best choices, replaced by random ones with probability ``epsilon``."""
+        return self.epsilon_greedy(lambda: greedy(self.action_values(observation), mask), observation, mask)
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Cross entropy of the choices, with values taken as logits."""
+        return cross_entropy(masked_logits(self.values_as_logits(observation), mask), action)
+
+
+def greedy(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Returns the best (legal) actions ``[...]`` by their values ``[..., n]``."""
+    return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(-1)

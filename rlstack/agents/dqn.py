@@ -52,13 +52,13 @@ class DQN(ValueBased):
 
     def build(self) -> None:
         super().build()
-        if self.corrects and not isinstance(self.loss, RetraceLoss):
+        if self.uses_retrace and not isinstance(self.loss, RetraceLoss):
             raise ConfigError(f"agent.correction: {type(self.loss).__name__} has no retrace, set it to none")
 
     def make_loss(self) -> DQNLoss:
-        """Returns the loss, which is almost all that variants of DQN differ in."""
+        """Returns the loss module; variants of DQN override this."""
         c = self.config
-        if self.corrects:
+        if self.uses_retrace:
             return RetraceLoss(self.network, c.gamma, c.double, c.retrace_lambda, c.retrace_epsilon)
         return DQNLoss(self.network, c.gamma, c.double)
 
@@ -67,20 +67,20 @@ class DQN(ValueBased):
         return batch
 
     def extend(self, sequences: TensorDictBase) -> None:
-        if self.corrects and "log_prob" not in sequences.keys():  # noqa: SIM118
+        if self.uses_retrace and "log_prob" not in sequences.keys():  # noqa: SIM118
             raise ConfigError("agent.correction=retrace needs the probability of each action, these data have none")
         super().extend(sequences)
 
     def policy(self, explore: bool | None = None) -> Policy:
-        """With :attr:`corrects`, an exploring policy also writes the ``log_prob`` of each action."""
-        if explore is False or not self.corrects:
+        """With :attr:`uses_retrace`, an exploring policy also writes the ``log_prob`` of each action."""
+        if explore is False or not self.uses_retrace:
             return super().policy(explore)
 
         def choose(observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
             best = self.exploit(observation, mask)
             return self.epsilon_greedy(lambda: best, observation, mask), best
 
-        quick, (actions,) = self.compiled(choose), self.interface.choices or (0,)
+        compiled, (actions,) = self.compiled(choose), self.interface.choices or (0,)
 
         def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
             epsilon: Any = 0.0
@@ -91,7 +91,7 @@ class DQN(ValueBased):
                 action = best = self.interface.random_action(self.interface.lead(observation), self.device, mask)
             else:
                 epsilon = self.scheduled_value("epsilon")
-                action, best = quick(observation, mask)
+                action, best = compiled(observation, mask)
             dtype = self.interface.dtype
             allowed = actions if mask is None else legal(mask).sum(-1).to(dtype)
             probability = (1 - epsilon) * (action == best).to(dtype) + epsilon / allowed

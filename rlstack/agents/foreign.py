@@ -19,6 +19,7 @@ from .interface import check_world
 KINDS: dict[str, Kind] = {
     "rlstack": Kind("rlstack.runs.loading:run_policy", ("which", "explore")),
     "zoo": Kind("rlstack.runs.loading:zoo_policy", ("explore",)),
+    "hf": Kind("rlstack.runs.loading:hub_policy", ("explore",)),
     **registered("KINDS"),
 }
 """The kinds of agents that :func:`load_policy` loads, with the options of each."""
@@ -30,8 +31,9 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     """Loads an agent from any source as a policy of an env.
 
     Without a kind, and of kind ``rlstack``, the path is a run directory or a checkpoint, with the options ``which``
-    (latest, best) and ``explore`` (False); of kind ``zoo`` it is the name of an agent of rlstack's own. The other
-    kinds and their options are those that rooms register: see :data:`KINDS` and ``rlstack/adapters/README.md``.
+    (latest, best) and ``explore`` (False); of kind ``zoo`` it is the name of an agent of rlstack's own, of kind ``hf``
+    ``<user>/<name>`` on the Hugging Face Hub. The other kinds and their options are those that rooms register: see
+    :data:`KINDS` and ``rlstack/adapters/README.md``.
 
     Args:
         source: ``kind:path``.

@@ -25,7 +25,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.config import ConfigError
 from rlstack.envs.foundation.tensors import unchecked
-from rlstack.envs.world import GROUP, Mirror, WorldHooks, hooks_of
+from rlstack.envs.world import GROUP, STATE, Mirror, WorldHooks, hooks_of
 from rlstack.networks.distributions import legal
 
 MASK = "action_mask"
@@ -47,6 +47,9 @@ class Interface:
         agents: the number of agents in the group of each world, absent ones included.
         mirror: the mirror of the world, or the reason why it has none.
         either_action: whether the world has the option ``continuous_actions``.
+        state: spec of what the world shows beside an observation under ``state``, for critics alone; None if nothing.
+        privileged: specs of what only critics see, by name (``agent.critic_inputs``).
+        hidden: those of them that are keys of the world's observation, which :attr:`observation` lacks.
     """
 
     group: str | None
@@ -60,6 +63,9 @@ class Interface:
     agents: int = 1
     mirror: Mirror | str = "it declares no mirror"
     either_action: bool = field(default=False, compare=False)  # only for messages
+    state: TensorSpec | None = None
+    privileged: Composite | None = None
+    hidden: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, env: EnvBase) -> Interface:
@@ -89,7 +95,33 @@ class Interface:
             1 if group is None else int(lead[-1]),
             (hooks if hooks is env else WorldHooks()).mirror(),  # transforms may show it differently
             "continuous_actions" in inspect.signature(type(hooks.innermost).__init__).parameters,
+            _strip(seen[STATE], len(lead)) if STATE in seen.keys() else None,  # noqa: SIM118
         )
+
+    def with_critic_inputs(self, names: Sequence[str]) -> Interface:
+        """Returns the interface of an agent whose critics see what is named, and whose actor sees nothing of it.
+
+        Args:
+            names: ``state``, or keys of an observation that is a dict; ``observation``, which stands for what the actor
+                sees, changes nothing here.
+
+        Raises:
+            ConfigError: the world has no such entry, or nothing would be left for the actor.
+        """
+        whole = self.observation
+        keys = [str(key) for key in whole.keys()] if isinstance(whole, Composite) else []  # noqa: SIM118
+        beside = {} if self.state is None else {STATE: self.state}
+        for name in names:
+            if name not in ("observation", *beside, *keys):
+                shows = ", ".join(("observation", *beside, *keys))
+                hint = "; env.state=true adds it in marinenav and echelon" if name == STATE else ""
+                raise ConfigError(f"agent.critic_inputs: the world shows no {name!r}, it shows {shows}{hint}")
+        hidden = tuple(name for name in names if name not in beside and name in keys)
+        if keys and len(hidden) == len(keys):
+            raise ConfigError("agent.critic_inputs: the actor sees what it does not name, and it names all keys")
+        shown = {name: whole[name] if name in hidden else beside[name] for name in names if name in (*hidden, *beside)}
+        left = Composite({key: whole[key] for key in keys if key not in hidden}) if hidden else whole
+        return replace(self, observation=left, privileged=Composite(shown), hidden=hidden)
 
     def key(self, name: str) -> str | tuple[str, str]:
         """Returns ``name`` or ``(group, name)``."""
@@ -111,7 +143,7 @@ class Interface:
             (key, leaf), *_ = self.observation.items(include_nested=True, leaves_only=True)
             shape = observation.get(key).shape
             observation.batch_size = shape[: len(shape) - len(leaf.shape)]
-        return observation
+        return observation.exclude(*self.hidden) if self.hidden else observation
 
     def lead(self, observation: Any) -> torch.Size:
         """Returns the batch dimensions of an observation."""
@@ -167,7 +199,7 @@ class Interface:
 
     @cached_property
     def as_is(self) -> bool:
-        """Whether an agent's action is the env's as it is, so that :meth:`to_env` changes nothing."""
+        """Whether :meth:`to_env` is the identity: agent and env represent actions in the same way."""
         if self.hybrid is not None:
             return False
         return not self._single if self._whole else self._scaling(torch.empty(0)) is None
@@ -287,7 +319,7 @@ def check_world(env: Any) -> None:
 
 
 def chosen_by(weights: Tensor) -> Tensor:
-    """Draws options ``[...]`` in proportion to ``weights [..., n]``, which are at least 0, and one of them above 0.
+    """Draws options ``[...]`` in proportion to ``weights [..., n]`` >= 0, at least one of which is positive.
 
     It does what ``torch.multinomial`` does, without its check of the weights, which waits for the GPU.
     """
@@ -297,6 +329,8 @@ def chosen_by(weights: Tensor) -> Tensor:
 def difference(known: Interface, offered: Interface) -> str | None:
     """Describes the first difference between the env that an agent knows and another; None if they agree."""
     ours, theirs = _described(known), _described(offered)
+    for name in known.hidden:
+        theirs = {key: told for key, told in theirs.items() if key != name and not key.startswith(f"{name}.")}
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):
             return f"{key} is {theirs.get(key, 'nothing')}, it knows {ours.get(key, 'nothing')}"
@@ -322,3 +356,61 @@ def _strip(spec: TensorSpec, dims: int) -> TensorSpec:
 
 def _leaves(spec: TensorSpec) -> list[TensorSpec]:
     return list(spec.values(include_nested=True, leaves_only=True)) if isinstance(spec, Composite) else [spec]
+
+
+class Mirroring:
+    """Mirror images of a world's data in the agent's form, for ``agent.symmetry=augment``.
+
+    Agents with a replay buffer mirror a random half of what they draw from it. Agents that learn from fresh data learn
+    from each minibatch and from its mirror image; the probability with which the acting policy would have taken a
+    mirrored action is assumed to be that of the action itself, as in Mittal et al. 2024 (arXiv 2403.04359).
+
+    Args:
+        interface: interface of the world.
+
+    Raises:
+        ConfigError: a world without a mirror, or with hybrid actions.
+    """
+
+    def __init__(self, interface: Interface) -> None:
+        if isinstance(interface.mirror, str):
+            raise ConfigError(f"agent.symmetry=augment needs a world that has a mirror: {interface.mirror}")
+        if interface.hybrid is not None:
+            raise ConfigError(f"agent.symmetry=augment: of {interface.describe_action()} it knows no mirror image")
+        self.interface, self.mirror = interface, interface.mirror
+
+    def image(self, entries: TensorDictBase) -> dict[str, Any]:
+        """Returns the mirror images of raw observations ``[...]``, and of actions and action masks if present."""
+        found = {"observation": self.mirror.observation(entries.get("observation"))}
+        action, mask = entries.get("action", None), entries.get(MASK, None)
+        if action is not None:
+            to_env, from_env = self.interface.to_env, self.interface.from_env
+            found["action"] = from_env(self.mirror.action(to_env(action)))
+        if mask is not None:
+            found[MASK] = mask if self.mirror.mask is None else self.mirror.mask(mask)
+        return found
+
+    def at_random(self, batch: TensorDictBase) -> TensorDictBase:
+        """Returns transitions ``[N]``, each mirrored with probability 1/2."""
+        flips = torch.rand(len(batch), device=batch.get(("next", "reward")).device) < 0.5
+        return self._drawn(batch, flips).set("next", self._drawn(batch.get("next"), flips))
+
+    def _drawn(self, entries: TensorDictBase, flips: Tensor) -> TensorDictBase:
+        result = entries.copy()
+        for name, image in self.image(entries).items():
+            result.set(name, _where(flips, image, entries.get(name)))
+        return result
+
+
+def _where(flips: Tensor, image: Any, plain: Any) -> Any:
+    if isinstance(plain, Tensor):
+        return torch.where(flips.view(-1, *[1] * (plain.dim() - 1)), image, plain)
+    entries = {key: _where(flips, image.get(key), value) for key, value in plain.items()}
+    return TensorDict(entries, plain.batch_size, plain.device)
+
+
+def with_images(batch: TensorDictBase) -> TensorDictBase:
+    """Appends to a minibatch ``[N]`` a copy updated with its entry ``image``, which gives ``[2 N]``."""
+    plain = batch.exclude("image")
+    image = batch.get("image").select(*plain.keys(), strict=False)
+    return torch.cat((plain, plain.copy().update(image)))

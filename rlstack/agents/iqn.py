@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlstack.config import ConfigError
 from rlstack.config.options import Level, Levels, Positive
-from rlstack.losses.iqn import IQNLoss
+from rlstack.losses.quantile import IQNLoss
 from rlstack.networks.quantile import QuantileNetwork
 
 from .interface import Interface

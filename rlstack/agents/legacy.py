@@ -14,8 +14,8 @@ from torchrl.data import Binary, Composite, TensorSpec
 
 from rlstack.config import ConfigError
 from rlstack.config.options import Count, Probability
+from rlstack.envs.foundation.tensors import by_name
 from rlstack.envs.world import Mirror, WorldHooks
-from rlstack.networks.calls import by_name
 
 from .base import Agent, exploring
 from .foreign import KINDS, check_kind, load_policy

@@ -17,6 +17,7 @@ from torch.nn.functional import mse_loss
 
 from rlstack.config.options import (
     Count,
+    CriticInputs,
     LearningRate,
     PerUpdate,
     Positive,
@@ -40,8 +41,16 @@ from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.values import ActionValue, renormalized, running_statistics
 
-from .base import Agent, AgentConfig, Policy, RecurrentConfig, critic_metrics, exploring
-from .choosing import Choosing
+from .base import (
+    Agent,
+    AgentConfig,
+    Choosing,
+    Policy,
+    RecurrentConfig,
+    check_critic_inputs,
+    critic_metrics,
+    exploring,
+)
 from .interface import Interface
 from .optimizer import Info, Optimizer
 
@@ -128,16 +137,22 @@ class CriticsConfig(OffPolicyConfig):
     """The options of agents whose critics evaluate continuous actions."""
 
     # networks
+    critic_inputs: CriticInputs = None
+    #   what the critic sees, such as [state] or [observation, state]: a state that the world shows beside the
+    #   observation, or keys of a dict observation, which the actor does not see then; null: what the actor sees
     layer_norm: bool = False  # in the critics
     join: Literal["concat", "gated"] = "concat"
     #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
     critic_norm: Literal["none", "batch"] = "none"
     #   batch: batch renormalisation in the critics in the place of target networks (CrossQ, Bhatt et al. 2024)
     weight_norm: bool = False  # keeps the weights of each hidden unit of the critics at norm 1
+    recurrent: ReplayedConfig | None = None
+    #   recurrent cores: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
     squash: Squash = "tanh"  # tanh | arctan
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_critic_inputs(self)
         named = isinstance(self.network, str) or "critic" in (self.network or ())
         if self.weight_norm and self.critic_norm == "none" and not self.layer_norm:
             raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
@@ -145,6 +160,8 @@ class CriticsConfig(OffPolicyConfig):
             raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
         if self.critic_norm == "none":
             return
+        if self.recurrent is not None:
+            raise ValueError("critic_norm=batch is for critics without a recurrent core, recurrent must be null")
         if self.layer_norm:
             raise ValueError("critic_norm=batch is in the place of layer_norm, give layer_norm=false")
         if self.join == "gated":
@@ -223,7 +240,7 @@ class OffPolicy(Agent):
         """Makes one gradient step of every network on a batch ``[N]`` of :meth:`prepared` transitions."""
 
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
-        c = self.config
+        c, sequences = self.config, self.with_critic_inputs(sequences)
         self._observe(sequences)
         self.extend(sequences)
         self._frames_due += frames - self.frames
@@ -247,7 +264,7 @@ class OffPolicy(Agent):
 
     @property
     def cycle(self) -> int:
-        """The number of updates after which the parts that are left out in some of them come round again."""
+        """The number of updates per step of the actor, where the actor is not updated each time."""
         return getattr(self.config, "actor_every", 1)
 
     def _sample_and_update(self, _turn: int, moves: bool) -> dict[str, Tensor | float]:
@@ -283,8 +300,9 @@ class OffPolicy(Agent):
         following = data.get("next")
         ended = following.get("terminated") | following.get("truncated")
         data.set("next", following.exclude("truncated").set("done", ended))
-        if self.normalizer is not None and not seen:
-            self.normalizer.update(data.get("observation"))
+        data = self.with_critic_inputs(data)
+        if not seen:
+            self.normalize_by(data.get("observation"))
         if self.reward_scaler is not None and not seen:
             self.reward_scaler.update(in_rows(data))
             self.reward_scaler.returns = self.reward_scaler.returns.new_zeros(0)
@@ -342,7 +360,7 @@ class OffPolicy(Agent):
     def _observe(self, sequences: TensorDictBase) -> None:
         """Updates the running statistics with every new entry once."""
         if self.normalizer is not None:
-            self.normalizer.update(self._kept(sequences.get("observation"), sequences))
+            self.normalize_by(self._kept(sequences.get("observation"), sequences))
         if self.reward_scaler is not None:
             self.reward_scaler.update(sequences, everyone=self.interface.group is None)
 
@@ -351,6 +369,7 @@ class OffPolicy(Agent):
 
     def _own(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns the sequences with actions in the agent's form, without entries that it does not learn from."""
+        sequences = self.with_critic_inputs(sequences)
         if self.interface.group is not None:
             sequences = sequences.exclude(STAYS)
         if self.interface.as_is:
@@ -443,9 +462,19 @@ class ActorCritic(OffPolicy):
                 target.copy()
         self._running = [value for critic in critics for value in running_statistics(critic)]
 
+    @property
+    def critic_objective(self) -> Any:
+        """The loss of the critics: maps a batch ``[N]`` to a scalar that is a mean over it, and metrics."""
+        return self.loss.critic_loss
+
+    @property
+    def actor_objective(self) -> Any:
+        """The same for the actor."""
+        return self.loss.actor_loss
+
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one critic step, then one actor step against the new critic."""
-        loss, norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
+        loss, norm, info = self.critic_optimizer.minimize(self.critic_objective, batch)
         if self._running and self.critic_optimizer.mean is not None:  # like gradients, the same in all processes
             torch._foreach_copy_(self._running, self.critic_optimizer.mean(self._running))
         self.reprioritize(batch, info)
@@ -455,8 +484,24 @@ class ActorCritic(OffPolicy):
         """Makes one step of the actor if due; returns its metrics, with what the loss reports as ``policy/...``."""
         if self.updates % self.cycle:
             return {}
-        loss, norm, info = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
+        loss, norm, info = self.actor_optimizer.minimize(self.actor_objective, batch)
         return {"loss/actor": loss, "grad/actor": norm, **{f"policy/{name}": value for name, value in info.items()}}
+
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        sequences = self.with_critic_inputs(sequences)
+        observation = self.normalized(sequences.get("observation"))
+        flat = observation.flatten(0, 1) if isinstance(observation, Tensor) else observation.reshape(-1)
+        action = self.interface.from_env(sequences.get("action")).flatten(0, 1)
+        return self.predicted_values(flat, action).view(sequences.batch_size)
+
+    def predicted_values(self, observation: Any, action: Tensor) -> Tensor:
+        """Returns the mean value ``[N]`` of the critics for normalised observations and actions in the agent's form."""
+        critics = [self.networks[name] for name in self.CRITICS]
+        if self.interface.choices:
+            values = [critic(observation).gather(-1, action.view(-1, 1))[:, 0] for critic in critics]
+        else:
+            values = [critic(observation, action).mean(-1) for critic in critics]
+        return torch.stack(values).mean(0)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Mean squared difference of the actions."""
@@ -494,12 +539,12 @@ class ValueBased(Choosing, OffPolicy):
         return self.loss.critic_loss
 
     @property
-    def corrects(self) -> bool:
-        """Whether n-step returns are corrected for the acting policy, so that the replay buffer holds all n steps."""
+    def uses_retrace(self) -> bool:
+        """Whether Retrace corrects n-step returns for the acting policy; the replay buffer then holds all n steps."""
         return self.config.correction == "retrace"
 
     def make_n_step(self, carry: bool = True) -> NStep:
-        kind = NStepWindows if self.corrects else NStep
+        kind = NStepWindows if self.uses_retrace else NStep
         return kind(self.config.n_step, self.config.gamma, carry)
 
     def corrected(self, batch: TensorDictBase) -> TensorDictBase:
@@ -511,7 +556,7 @@ class ValueBased(Choosing, OffPolicy):
         return greedy_returns(batch, follows, self.config.gamma)
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        if self.corrects:
+        if self.uses_retrace:
             with torch.no_grad():
                 batch = self.corrected(batch)
         loss, norm, info = self.optimizer.minimize(self.objective, batch)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from rlstack.config.options import (
     Activation,
     Coefficient,
     Count,
+    CriticInputs,
     Fraction,
     Gain,
     LearningRate,
@@ -29,19 +30,17 @@ from rlstack.config.options import (
 )
 from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval
-from rlstack.envs.foundation.tensors import looks_are_free, unchecked
-from rlstack.losses.advantage import estimate, normalized, vtrace
-from rlstack.losses.ppo import PolicyGradientLoss
+from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
+from rlstack.envs.foundation.tensors import looks_are_free, shuffled, unchecked
+from rlstack.losses.ppo import PolicyGradientLoss, estimate, normalized, vtrace
+from rlstack.losses.rnd import RNDLoss
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
-from rlstack.networks.encoders import Trunk
-from rlstack.networks.values import StateNetwork, orthogonal_
+from rlstack.networks.encoders import Trunk, build_encoder, seen_by_actor
+from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthogonal_
 
-from .base import Agent, AgentConfig, Policy, RecurrentConfig, exploring, named
-from .central import CentralNetwork, Others
-from .curiosity import Curiosity, RNDConfig
-from .interface import MASK, Interface
+from .base import Agent, AgentConfig, Policy, RecurrentConfig, check_critic_inputs, exploring, named
+from .interface import MASK, Interface, with_images
 from .optimizer import CannotCompile, Compiler, Info, Optimizer
-from .symmetry import with_images
 
 
 @dataclass
@@ -55,6 +54,9 @@ class OnPolicyConfig(AgentConfig):
     critic_hidden: list[Count] | None = None  # hidden widths of the value function, if they differ from the policy's
     critic: Literal["own", "central"] = "own"
     #   own: sees its agent's observation; central: also sees, in training, those of the others in its world
+    critic_inputs: CriticInputs = None
+    #   what the critic sees, such as [state] or [observation, state]: a state that the world shows beside the
+    #   observation, or keys of a dict observation, which the actor does not see then; null: what the actor sees
     recurrent: RecurrentConfig | None = None
     #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32}, or kind: gru
     orthogonal: bool = True  # orthogonal initial weights with gain sqrt 2, except for the outputs:
@@ -93,6 +95,11 @@ class OnPolicyConfig(AgentConfig):
             raise ValueError("network: networks of yours share no layers with others, give shared_layers=0")
         if self.shared_layers and self.critic_hidden is not None:
             raise ValueError("critic_hidden must be null where layers are shared")
+        check_critic_inputs(self)
+        if self.critic_inputs is not None and self.shared_layers:
+            raise ValueError("critic_inputs: a critic with inputs of its own shares no layers, give shared_layers=0")
+        if self.critic_inputs is not None and self.critic == "central" and self.recurrent is not None:
+            raise ValueError("critic_inputs goes with critic=central or with recurrent, not with both")
         if self.c_clip > self.rho_clip:
             raise ValueError(f"c_clip {self.c_clip} is above rho_clip {self.rho_clip}, give at most that")
         if self.critic_hidden == []:
@@ -154,8 +161,8 @@ class FromRollouts(Agent):
         """
         if not self.augments:
             return {}
-        told = sequences.select("observation", MASK, strict=False).set("action", action)
-        image = self.mirroring.image(told)
+        decisions = sequences.select("observation", MASK, strict=False).set("action", action)
+        image = self.mirroring.image(decisions)
         image["observation"] = self.normalized(image["observation"])
         return {"image": TensorDict(image, sequences.batch_size)}
 
@@ -170,10 +177,11 @@ class FromRollouts(Agent):
 
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         self.set_frames(frames)
-        study = self.recorded(self._study, "learning from a batch") if self.learns_in_one else self._study
-        return study(sequences)
+        sequences = self.with_critic_inputs(sequences)
+        learn = self._learn_from
+        return (self.recorded(learn, "learning from a batch") if self.learns_in_one else learn)(sequences)
 
-    def _study(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
+    def _learn_from(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         metrics = self.update(self.rollout(sequences)) if self.can_learn(sequences) else {}
         if self.curiosity is not None:
             seen = self._kept(sequences.get(("next", "observation")), sequences)
@@ -184,10 +192,10 @@ class FromRollouts(Agent):
     def finish(self, sequences: TensorDictBase) -> None:
         """Updates the normaliser, only after the updates: the data's log probabilities belong to the old statistics."""
         if self.normalizer is not None:
-            self.normalizer.update(self._kept(sequences.get("observation"), sequences))
+            self.normalize_by(self._kept(sequences.get("observation"), sequences))
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
-        return self.update(self.rollout(sequences))
+        return self.update(self.rollout(self.with_critic_inputs(sequences)))
 
     def scaled_reward(self, sequences: TensorDictBase) -> Tensor:
         """Returns the rewards ``[B, T, 1]`` of new data, divided by the std of returns and with a bonus if enabled."""
@@ -316,6 +324,24 @@ class OnPolicy(FromRollouts):
         extras = () if explore is False else ("log_prob", *(("raw_action",) if self.numbers else ()))
         return Policy(self.interface, act, extras, self, explore)
 
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        if self.others is not None:  # what a central critic sees of others is gone after an update
+            return None
+        seen = self.with_critic_inputs(sequences).get("observation")
+        value: Tensor = self.critic(self.normalized(seen))
+        return value[..., 0]
+
+    def log_ratios(self, sequences: TensorDictBase) -> Tensor | None:
+        if self.others is not None or "log_prob" not in sequences.keys():  # noqa: SIM118
+            return None
+        taken = sequences.get("raw_action", None)
+        action = self.interface.from_env(sequences.get("action")) if taken is None else taken
+        entries = {"observation": self.normalized(sequences.get("observation")), "action": action}
+        if (mask := sequences.get("action_mask", None)) is not None:
+            entries["action_mask"] = mask
+        batch = TensorDict(entries, sequences.batch_size)
+        return self._log_prob(batch, sequences) - sequences.get("log_prob")
+
     # -- data ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -348,17 +374,17 @@ class OnPolicy(FromRollouts):
         advantage, target = self._advantages(batch, sequences, value, next_value, reward, *ends)
         return self._batch(batch.set("advantage", advantage[..., 0]).set("return", target[..., 0]), sequences)
 
-    def _advantages(self, batch: TensorDict, sequences: TensorDictBase, *told: Tensor) -> tuple[Tensor, Tensor]:
+    def _advantages(self, batch: TensorDict, sequences: TensorDictBase, *estimated: Tensor) -> tuple[Tensor, Tensor]:
         """Returns advantages and returns ``[B, T, 1]`` of entries ``[B, T]``, given the tensors for :func:`estimate`.
 
         V-trace weights each advantage by the probability ratio of its action, unless the loss does (:attr:`WEIGHS`).
         """
         c = self.config
         if c.advantage == "gae":
-            return estimate(c.gamma, c.gae_lambda, *told)
+            return estimate(c.gamma, c.gae_lambda, *estimated)
         ratio = self._log_prob(batch, sequences) - batch.get("log_prob")
         ratio = torch.where(sequences.get("active"), ratio, 0.0).unsqueeze(-1)
-        return vtrace(c.gamma, c.gae_lambda, c.rho_clip, c.c_clip, ratio, *told, weighted=not self.WEIGHS)
+        return vtrace(c.gamma, c.gae_lambda, c.rho_clip, c.c_clip, ratio, *estimated, weighted=not self.WEIGHS)
 
     def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:
         """Returns the log probabilities ``[B, T]`` of the actions of entries under the present policy."""
@@ -470,3 +496,93 @@ def nearly_equal(count: int, size: int, recorded: bool = False) -> list[int]:
     parts = max(1, min(round(count / size), count // 2))
     least, more = divmod(count, parts)
     return [least + 1] * more + [least] * (parts - more)
+
+
+@dataclass(frozen=True)
+class RNDConfig:
+    """Exploration by random network distillation (Burda et al. 2018).
+
+    Attributes:
+        coefficient: weight of the bonus, which is added to the reward; its discounted sum is scaled to a standard
+            deviation of 1.
+        gamma: discount of that sum.
+        features: number of features of an observation that are predicted.
+        hidden: widths of the hidden layers of both networks.
+        lr: learning rate of the predictor.
+    """
+
+    coefficient: NonNegative = 1.0
+    gamma: Fraction = 0.99
+    features: Count = 32
+    hidden: list[Count] = field(default_factory=lambda: [64, 64])
+    lr: LearningRate = 3.0e-4
+
+    def __post_init__(self) -> None:
+        if not self.hidden:
+            raise ValueError("hidden [] has no layers, give one width at least")
+
+
+BATCH = 256
+"""The number of observations in one step of the predictor."""
+
+
+class Curiosity(nn.Module):
+    """Exploration by random network distillation (Burda et al. 2018): novel observations earn a bonus reward.
+
+    Two things are simpler than published: the bonus is added to the reward, so that one value function learns their sum
+    (theirs has two, and the bonus's continues past the ends of episodes), and the predictor makes one pass over new
+    data.
+
+    Args:
+        config: options of the bonus.
+        interface: the env as the agent sees it.
+        widths: width of the encoding of the agent itself, or of an image; widths of the layers applied to each object.
+    """
+
+    def __init__(self, config: RNDConfig, interface: Interface, widths: tuple[int, list[int]]) -> None:
+        super().__init__()
+        self.config, self.everyone = config, interface.group is None
+
+        def network() -> StateNetwork:
+            encoder = build_encoder(interface.observation, None, *widths)
+            return StateNetwork(encoder, config.features, config.hidden).to(interface.dtype)
+
+        self.loss = RNDLoss(network(), network())
+        self.predictor, self.target = self.loss.predictor, self.loss.target_features
+        self.statistics = ObservationNormalizer(interface.observation)
+        self.scaler, self.mean_bonus = RewardScaler(config.gamma), torch.zeros(())
+
+    @torch.no_grad()
+    def bonus(self, sequences: TensorDictBase, active: Any) -> Tensor:
+        """Returns the bonus ``[B, T, 1]`` for the observations that the decisions of new data ``[B, T]`` led to.
+
+        Args:
+            active: the next observations of the active agents, ``[N]``, with which the statistics are updated.
+        """
+        self.statistics.update(seen_by_actor(active))
+        following = sequences.get("next")
+        shown = self.statistics(seen_by_actor(following.get("observation")))
+        seen = TensorDict({"observation": shown}, sequences.batch_size)
+        novelty = self.loss.distance(seen).unsqueeze(-1).to(following.get("reward").dtype)
+        never = torch.zeros_like(following.get("done"))
+        flow = TensorDict({"reward": novelty, "done": never}, sequences.batch_size)
+        bonuses = TensorDict({"next": flow, "active": sequences.get("active")}, sequences.batch_size)
+        self.scaler.update(bonuses, everyone=self.everyone)
+        bonus, there = self.config.coefficient * self.scaler(novelty), sequences.get("active").unsqueeze(-1)
+        self.mean_bonus = (bonus * there).sum() / there.sum().clamp(min=1)
+        return bonus
+
+    def learn(self, active: Any, rows: int, minimize: Any) -> dict[str, Tensor | float]:
+        """Trains the predictor in one pass over new observations ``[N]``.
+
+        Args:
+            rows: number of them to learn from, drawn at random; equal in all processes that learn together.
+            minimize: makes one step on a loss and a batch, see ``Optimizer.minimize``.
+        """
+        if not rows:
+            return {}
+        metrics: dict[str, Tensor | float] = {"reward/bonus": self.mean_bonus}
+        batch = TensorDict({"observation": self.statistics(seen_by_actor(active))}, [len(active)])
+        for part in batch[shuffled(len(batch), active.device)[:rows]].split(BATCH):
+            metrics["loss/predictor"] = minimize(self.loss.predictor_loss, part)[0]
+        return metrics

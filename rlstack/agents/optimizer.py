@@ -22,6 +22,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config.options import Precision
+from rlstack.config.schedules import ScheduleConfig
 from rlstack.data.graphs import Recorded
 from rlstack.envs.foundation.compilation import Compiled
 from rlstack.envs.foundation.tensors import looks_are_free
@@ -107,6 +108,11 @@ class Optimizer:
             skips steps whose gradients overflow (Micikevicius et al. 2018); the dtype of parameters does not change.
         accumulate: number of parts into which a batch is split, whose gradients are summed before the step; a smaller
             last part counts proportionally less.
+        adaptive: options of a learning rate that follows the KL divergence ``kl`` that a loss reports, the policy's
+            distance from that which gathered the data (rule of rsl_rl, Schwarke et al. 2025). Before a step, the rate
+            is divided by ``factor`` if the divergence is above twice the target, and multiplied by it if it is above 0
+            and below half the target. The first step after :meth:`begin_update` does not multiply: there the divergence
+            is 0 but for rounding. The rate is a tensor on the device, and part of the state.
 
     Attributes:
         refused: the number of steps not taken, 0-d on the device; those that float16 skips are not counted.
@@ -126,6 +132,7 @@ class Optimizer:
         eps: float = 1e-8,
         precision: Precision = "float32",
         accumulate: int = 1,
+        adaptive: ScheduleConfig | None = None,
     ) -> None:
         self.groups = [list(group) for group in groups]
         self.parameters = [parameter for group in self.groups for parameter in group]
@@ -137,6 +144,12 @@ class Optimizer:
         self._optimizer: Adam | RMSprop = (Adam if kind == "adam" else RMSprop)(self.parameters, lr=lr, eps=eps)
         # Where steps are recorded, the learning rate is read from the GPU.
         self._live_lr = None if looks_are_free(device) else torch.tensor(lr, dtype=torch.float32, device=device)
+        self._rule = adaptive
+        self._moved = torch.zeros((), dtype=torch.bool, device=device)
+        if adaptive is not None:
+            dtype = torch.float64 if looks_are_free(device) else torch.float32
+            self._live_lr = torch.tensor(lr, dtype=dtype, device=device)
+            self._optimizer.param_groups[0]["lr"] = self._live_lr
         self._dtype = _DTYPES.get(precision)
         self._scaler = torch.amp.GradScaler(self._device, enabled=precision == "float16")
         self._compiler: Compiler | None = None
@@ -166,11 +179,13 @@ class Optimizer:
 
     @property
     def lr(self) -> float:
-        """The learning rate."""
+        """The learning rate; setting it changes nothing while it is adaptive."""
         return self._optimizer.param_groups[0]["lr"]
 
     @lr.setter
     def lr(self, value: float) -> None:
+        if self.adapts:
+            return
         for group in self._optimizer.param_groups:
             group["lr"] = value
         if self._live_lr is not None:
@@ -221,9 +236,29 @@ class Optimizer:
                 gradient.copy_(averaged)
             value, *reported = means[len(gradients) :]
             info = {**info, **dict(zip(scalars, reported))}
+        if self.adapts:
+            self._adapt(info)
         norm = self._step(value, info, batch)
         self._constrain()
         return value, norm, info
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the learning rate is adaptive."""
+        return self._rule is not None
+
+    def begin_update(self) -> None:
+        """Tells an adaptive learning rate that the policy is still the one that gathered the data."""
+        if self.adapts:
+            self._moved.fill_(False)
+
+    def _adapt(self, info: Info) -> None:
+        rule, lr, kl = self._rule, self._live_lr, info["kl"]
+        assert rule is not None and rule.kl is not None and lr is not None
+        (low, high, _), factor = rule.rates, rule.factor or 1.5
+        rises = (kl > 0) & (kl < rule.kl / 2) & self._moved
+        lr.copy_(torch.where(kl > 2 * rule.kl, lr / factor, torch.where(rises, lr * factor, lr)).clamp(low, high))
+        self._moved.fill_(True)
 
     def _step(self, loss: Tensor, info: Info, batch: TensorDictBase) -> Tensor:
         """Clips the gradients and takes the step, unless a number is not finite; returns the largest norm."""
@@ -286,7 +321,7 @@ class Optimizer:
             raise CannotCompile("some of its parameters have been trained for longer than others")
         self._steps.clear()
         self._compiler, self._what = compiler, what
-        if not compiler.graphs:
+        if not compiler.graphs and not self.adapts:
             self._live_lr = torch.tensor(self.lr, dtype=torch.float64, device=self.parameters[0].device)
 
     def run_plainly(self) -> None:
@@ -315,6 +350,8 @@ class Optimizer:
                     norms.append(norm_of(part))
                     if limit is not None:
                         clip(part, norms[-1], limit)
+                if self.adapts:
+                    self._adapt(info)
                 sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
                 refused.add_((~sound).to(refused.dtype))
                 descend(parameters, gradients, moments, lr, constants, sound)
@@ -352,6 +389,10 @@ class Optimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores :meth:`state_dict`."""
         self._optimizer.load_state_dict(deepcopy(state["optimizer"]))  # without the copy it would share the moments
+        if self._rule is not None and self._live_lr is not None:
+            low, high, _ = self._rule.rates
+            self._live_lr.copy_(torch.as_tensor(self.lr).clamp(low, high))
+            self._optimizer.param_groups[0]["lr"] = self._live_lr
         if state["scaler"]:  # empty in a run of another precision
             self._scaler.load_state_dict(state["scaler"])
         self._steps.clear()  # they hold the old moments
@@ -567,7 +608,7 @@ def decided(agent: Mapping[str, Any], device: torch.device) -> str | None:
 
 
 def explained(agent: Mapping[str, Any], device: torch.device, resumed: bool = False) -> str | None:
-    """Returns the same with the reason, in one line.
+    """Returns the precision that :func:`decided` chooses, with the reason, in one line.
 
     Args:
         agent: the group as it was given, with ``auto`` not yet resolved.

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.config.options import Count, Positive, Scheduled, Whole
+from rlstack.config.options import AdaptiveLearningRate, Count, Positive, Scheduled, Whole
+from rlstack.config.schedules import ScheduleConfig
 from rlstack.config.typed import Interval
 from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.ppo import PPOLoss
@@ -30,6 +31,8 @@ class PPOConfig(OnPolicyConfig):
     #   advantages are normalised over each minibatch, or the whole rollout
 
     # optimisation
+    lr: AdaptiveLearningRate = 3.0e-4  # or {kind: adaptive, kl: 0.01, start: 1e-3, low: 1e-5, high: 1e-2, factor: 1.5}:
+    #   divided by the factor while an update moves the policy by a KL divergence above 2 kl, multiplied below kl / 2
     epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 10  # passes over the data
     minibatch_size: Annotated[int, Interval(low=2, high=2**53)] = 256  # about: the data are split into equal parts
     clip: Annotated[Scheduled, Interval(low=0, high=100, open_low=True, why="probability ratios begin at 1")] = 0.2
@@ -42,6 +45,8 @@ class PPOConfig(OnPolicyConfig):
         super().__post_init__()
         if self.value_first and self.shared_layers:
             raise ValueError("value_first needs a value function of its own, shared_layers=0")
+        if self.value_first and isinstance(self.lr, ScheduleConfig) and self.lr.kind == "adaptive":
+            raise ValueError("value_first: an adaptive lr follows the policy, which does not move at first; give 0")
 
 
 class PPO(OnPolicy):
@@ -78,11 +83,12 @@ class PPO(OnPolicy):
             batch = self.with_normalized_advantages(batch)
         sizes = self.minibatch_sizes(rows, max(c.minibatch_size // self.row_size, 1))
         metrics: dict[str, Any] = {}
+        self.optimizer.begin_update()
         for _ in range(c.epochs):
             minibatches = batch[shuffled(len(batch), self.device)[: sum(sizes)]].split(sizes)
             for left, minibatch in zip(reversed(range(len(minibatches))), minibatches):
                 reports = left == 0 or self.reports_all
-                objective = self.objective if reports else self.plain_objective
+                objective = self.objective if reports or self.optimizer.adapts else self.plain_objective
                 loss, norm, info = self.optimizer.minimize(objective, self.for_step(minibatch))
                 self.updates += 1
                 if reports:

@@ -17,14 +17,12 @@ from torch import Tensor
 from rlstack.config.options import Count, Fraction, LearningRate, Positive, Probability, layers, linear
 from rlstack.config.typed import Interval
 from rlstack.envs.foundation.tensors import shuffled
-from rlstack.losses.pqn import PQNLoss
+from rlstack.losses.dqn import PQNLoss
 from rlstack.networks.values import StateNetwork
 
-from .base import AgentConfig, Policy, critic_metrics, exploring
-from .choosing import Choosing
-from .curiosity import RNDConfig
+from .base import AgentConfig, Choosing, Policy, critic_metrics, exploring
 from .interface import Interface
-from .on_policy import FromRollouts
+from .on_policy import FromRollouts, RNDConfig
 
 
 @dataclass

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlstack.config.options import Levels, Positive
-from rlstack.losses.qrdqn import QRDQNLoss
+from rlstack.losses.quantile import QRDQNLoss
 from rlstack.networks.quantile import FixedQuantileNetwork
 
 from .iqn import CVaR, check_level, levels

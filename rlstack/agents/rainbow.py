@@ -20,7 +20,7 @@ from torchrl.modules import NoisyLinear
 
 from rlstack.config.options import Finite, Noise, Positive, Probability, ReplayConfig, Steps, linear
 from rlstack.config.typed import Interval
-from rlstack.losses.c51 import C51Loss
+from rlstack.losses.dqn import C51Loss
 from rlstack.networks.values import DuelingNetwork
 
 from .off_policy import ValueBased, ValueBasedConfig

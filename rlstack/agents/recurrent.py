@@ -1,6 +1,6 @@
-"""Recurrent agents: PPO, A2C, DQN and IQN with a recurrent core (``agent.recurrent`` in their yaml).
+"""Agents with recurrent cores (``agent.recurrent`` in their yaml): PPO, A2C, DQN, IQN, DDPG, TD3, SAC and TQC.
 
-PPO and A2C learn from whole sequences, each starting from the recurrent state in which it began. DQN and IQN replay
+PPO and A2C learn from whole sequences, each starting from the recurrent state in which it began. The others replay
 sequences (R2D2, Kapturowski et al. 2019): a sequence begins in the recurrent state that the policy had when it was
 gathered; as that state belongs to old parameters, the first ``burn_in`` steps only bring it up to date. n-step returns
 stay within the sequence, which is n - 1 steps longer for them.
@@ -9,7 +9,7 @@ stay within the sequence, which is n - 1 steps longer for them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from rlstack.config import ConfigError
 from rlstack.data.flatten import n_step_returns
 from rlstack.data.sequences import Windows, cut, episode_starts
-from rlstack.envs.foundation.tensors import unchecked
+from rlstack.envs.foundation.tensors import by_name, unchecked
 from rlstack.envs.world import MEMORY
-from rlstack.networks.calls import by_name
 from rlstack.networks.recurrent import (
     REMEMBERED,
     Core,
@@ -33,17 +32,21 @@ from rlstack.networks.recurrent import (
     lasts,
     remembered,
 )
+from rlstack.networks.values import Others
 
 from .a2c import A2C
 from .base import Agent, Policy, exploring
-from .central import Others
+from .ddpg import DDPG
 from .dqn import DQN
 from .interface import MASK, Interface
 from .iqn import IQN
-from .off_policy import OffPolicy
+from .off_policy import ActorCritic, OffPolicy
 from .on_policy import OnPolicy
 from .optimizer import CannotCompile, Compiler, Info
 from .ppo import PPO
+from .sac import SAC
+from .td3 import TD3
+from .tqc import TQC
 
 SEEN = "seen"
 _LARGEST = 0.9
@@ -238,6 +241,8 @@ class Recurrent(Agent):
 
     def encoder(self, role: str = "network") -> nn.Module:
         encoder: Any = super().encoder(role)
+        if role == "critic" and self.interface.privileged is not None:
+            return encoder  # what is seen in training alone cannot be followed while acting
         c = self.config.recurrent
         return Remembering(encoder, Core(c.kind, encoder.out_features, c.size, c.layers))
 
@@ -298,8 +303,16 @@ class Recurrent(Agent):
     def objective(self, batch: TensorDictBase, *args: Any, **options: Any) -> tuple[Tensor, Info]:
         """Returns the algorithm's objective on a batch of sequences ``[N]``: a mean over its active decisions."""
         value, info = super().objective(self.unrolled(batch), *args, **options)  # type: ignore[misc]
+        return self.of_sequences(value, info, batch)
+
+    def of_sequences(self, value: Tensor, info: Info, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Returns the loss of :meth:`unrolled` sequences ``[N]``, weighted by their share of the whole batch."""
         share = batch.get("share", None)
         return value if share is None else value * share.mean(), info
+
+    def beside(self, observation: Any) -> dict[str, Any]:
+        """Returns what critics without a core see of normalised observations, to be put beside :func:`remembered`."""
+        return {} if self.interface.privileged is None else dict(observation.items())
 
     def shared_out(self, batch: TensorDictBase, active: Tensor) -> TensorDictBase:
         """Adds the weight of each row in the mean over the batch, if the batch is going to be split.
@@ -362,6 +375,8 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         return self.least(int(sequences.get("active").sum())) > 0  # a recurrent core takes at least one step
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
+        if self.interface.privileged is not None:
+            return super()._values(observation, sequences)
         rows, time = sequences.batch_size
         following = sequences.get(("next", "observation"))
         entries = self._cut(TensorDict({"here": observation, "next": following}, [rows, time]), sequences)
@@ -381,6 +396,12 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         self.others.pieces = entries.exclude("next")
         value = self.others.values(here)
         return value, self._next_values(value, sequences, lambda index: then[index])
+
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        if self.others is not None:
+            return None
+        sequences = self.with_critic_inputs(sequences)
+        return self._values(self.normalized(sequences.get("observation")), sequences)[0][..., 0]
 
     def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:
         rows, time = sequences.batch_size
@@ -422,7 +443,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         entries = {key: value[active] for key, value in batch.items() if key not in apart}
         if self.others is not None:
             entries["others"] = self._unrolled_others(self.others, batch.get("place")[:, 0])[active]
-        flat = remembered(features)
+        flat = remembered(features, **self.beside(observation[active]))
         return unchecked({"observation": flat, **entries}, batch_size=flat.batch_size)
 
     def _unrolled_others(self, others: Others, first: Tensor) -> Tensor:
@@ -459,7 +480,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
 
 
 class RecurrentOffPolicy(Recurrent, OffPolicy):
-    """A value-based :class:`OffPolicy` agent with a recurrent core, whose only network is called ``network``.
+    """An :class:`OffPolicy` agent with a recurrent core in each of its networks.
 
     The sizes of batch and replay buffer, in transitions, count the steps that are learned from.
     """
@@ -468,10 +489,11 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
-        target: Any = self.targets[self.ACTING].network
-        self._target: Remembering = target.encoder
-        self._target.name = "target"
-        self._target.core.cells.flatten_parameters()  # cuDNN wants them in one piece, which a copy does not keep
+        self._targets: dict[str, Remembering] = {}
+        for name, target in self.targets.items():
+            for core in (module for module in target.network.modules() if isinstance(module, Remembering)):
+                core.name, self._targets[name] = f"target_{name}", core
+                core.core.cells.flatten_parameters()  # cuDNN wants them in one piece, which a copy does not keep
         c = config.recurrent
         self.n_step: Any = Windows(c.burn_in, c.sequence_length, config.n_step - 1)
 
@@ -493,15 +515,20 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
 
     def _followed(self, sequences: TensorDictBase) -> TensorDict:
         """Adds the recurrent state that this agent would have had, for data in which another one acted."""
-        core, windows, active = self.memories[self.ACTING], self.n_step, sequences.get("active")
-        begun = windows.following
+        windows, active = self.n_step, sequences.get("active")
+        begun, size = windows.following, sum(core.core.memory_size for core in self.memories.values())
         if begun is None or len(begun) != len(active):
-            begun = torch.zeros(len(active), core.core.memory_size, dtype=self.interface.dtype, device=self.device)
-        observation = self.normalized(sequences.get("observation"))
-        before, memory = core.follow(observation, begun, episode_starts(sequences), active)
-        over = sequences.get(("next", "done"))[:, -1]
+            begun = torch.zeros(len(active), size, dtype=self.interface.dtype, device=self.device)
+        observation, starts = self.normalized(sequences.get("observation")), episode_starts(sequences)
+        followed = [
+            core.follow(observation, self.part(begun, name), starts, active) for name, core in self.memories.items()
+        ]
+        over, memory = sequences.get(("next", "done"))[:, -1], torch.cat([last for _, last in followed], -1)
         windows.following = memory * (~over).to(memory.dtype)
-        return sequences.copy().set(MEMORY, torch.stack(before, 1))
+        return sequences.copy().set(MEMORY, torch.cat([torch.stack(before, 1) for before, _ in followed], -1))
+
+    def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
+        return None  # the values depend on recurrent states of whole episodes
 
     def _transitions(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns the windows as they are."""
@@ -523,46 +550,80 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def objective(self, batch: TensorDictBase, *args: Any, **options: Any) -> tuple[Tensor, Info]:
-        """Returns the loss of windows ``[N]``; a window's error mixes the largest and the mean of its steps (R2D2)."""
-        value, info = super().objective(batch, *args, **options)
+    def of_sequences(self, value: Tensor, info: Info, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Adds the errors of windows ``[N]``: each mixes the largest and the mean of its steps (R2D2)."""
         if "td_error" in info:
             active, burn_in = batch.get("active"), self._burn_in(batch)
             learned = active[:, burn_in : burn_in + self.config.recurrent.sequence_length]
             errors = info["td_error"].new_zeros(learned.shape).masked_scatter(learned, info["td_error"])
             mean = errors.sum(1) / learned.sum(1).clamp(min=1)
             info["td_error"] = _LARGEST * errors.amax(1) + (1 - _LARGEST) * mean
-        return value, info
+        return super().of_sequences(value, info, batch)
 
-    def unrolled(self, batch: TensorDictBase) -> TensorDict:
-        burn_in = self._burn_in(batch)
+    def unrolled(
+        self, batch: TensorDictBase, learning: Sequence[str] | None = None, ahead: bool = True
+    ) -> TensorDictBase:
+        """See :meth:`Recurrent.unrolled`.
+
+        Args:
+            learning: names of the networks whose cores gradients reach; None: all but targets.
+            ahead: whether to return transitions; False leaves out what follows the observations.
+        """
+        length, burn_in, memory = self.config.recurrent.sequence_length, self._burn_in(batch), batch.get(MEMORY)
         before, rest = _parts(batch, burn_in)
-        segments = Segments(rest.get("starts"), rest.get("active"), extended=True)
-        after = rest.get(("next", "observation"))[segments.ends]
+        rest = rest if ahead else rest[:, :length]
+        segments = Segments(rest.get("starts"), rest.get("active"), extended=ahead)
+        after = rest.get(("next", "observation"))[segments.ends] if ahead else None
 
-        def unroll(core: Remembering) -> tuple[Tensor, Tensor]:
-            memory = batch.get(MEMORY)
-            if burn_in:
-                _, memory = core.follow(before.get("observation"), memory, before.get("starts"), before.get("active"))
-            here, following = core.unroll(rest.get("observation"), memory, segments, after)
-            assert following is not None
-            return here, following
+        def unroll(name: str, core: Remembering, learns: bool) -> tuple[Tensor, Any]:
+            begun = self.part(memory, name)
+            with torch.set_grad_enabled(learns and torch.is_grad_enabled()):
+                if burn_in:
+                    begun = core.follow(before.get("observation"), begun, before.get("starts"), before.get("active"))[1]
+                return core.unroll(rest.get("observation"), begun, segments, after)
 
-        own = self.memories[self.ACTING]
-        features, following = unroll(own)
-        with torch.no_grad():
-            _, target = unroll(self._target)
+        features, following = {}, {}
+        for name, core in self.memories.items():
+            features[name], next_features = unroll(name, core, learning is None or name in learning)
+            if ahead:
+                following[name] = next_features.detach()
         entries = {key: rest.get(key) for key in ("action", "active", MASK) if key in rest.keys()}  # noqa: SIM118
         if (weight := batch.get("priority_weight", None)) is not None:
             entries["priority_weight"] = weight[:, None].expand(rest.shape)
-        then = rest.get("next").copy()
-        then.set("observation", remembered({own.name: following.detach(), self._target.name: target}))
-        sequences = TensorDict(
-            {**entries, "observation": remembered({own.name: features}), "next": then}, rest.get("active").shape
-        )
-        returns = n_step_returns(sequences, self.config.n_step, self.config.gamma)
-        returns = returns[:, : self.config.recurrent.sequence_length]
-        return returns.exclude("active")[returns.get("active")]
+        entries["observation"] = remembered(features, **self.beside(rest.get("observation")))
+        if ahead:
+            following |= {core.name: unroll(name, core, False)[1] for name, core in self._targets.items()}
+            then = rest.get("next").copy()
+            entries["next"] = then.set("observation", remembered(following, **self.beside(then.get("observation"))))
+        sequences = TensorDict(entries, rest.get("active").shape)
+        if ahead:
+            sequences = n_step_returns(sequences, self.config.n_step, self.config.gamma)[:, :length]
+        return sequences.exclude("active")[sequences.get("active")]
+
+
+class RecurrentActorCritic(RecurrentOffPolicy, ActorCritic):
+    """An :class:`ActorCritic` whose actor and critics have recurrent cores of their own.
+
+    As the cores see no actions, an actor's step takes the critics' features as they are.
+    """
+
+    ACTING = "actor"
+
+    @property
+    def critic_objective(self) -> Any:
+        return self._critic_objective
+
+    @property
+    def actor_objective(self) -> Any:
+        return self._actor_objective
+
+    def _critic_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        value, info = self.loss.critic_loss(self.unrolled(batch, self.CRITICS))
+        return self.of_sequences(value, info, batch)
+
+    def _actor_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        value, info = self.loss.actor_loss(self.unrolled(batch, (self.ACTING,), ahead=False))
+        return self.of_sequences(value, info, batch)
 
 
 def _parts(batch: TensorDictBase, burn_in: int) -> tuple[TensorDictBase, TensorDictBase]:
@@ -588,7 +649,26 @@ class RecurrentIQN(RecurrentOffPolicy, IQN):
     """IQN with a recurrent core."""
 
 
-RECURRENT: dict[type[Agent], type[Agent]] = {PPO: RecurrentPPO, A2C: RecurrentA2C, DQN: RecurrentDQN, IQN: RecurrentIQN}
+class RecurrentDDPG(RecurrentActorCritic, DDPG):
+    """DDPG with recurrent cores."""
+
+
+class RecurrentTD3(RecurrentActorCritic, TD3):
+    """TD3 with recurrent cores."""
+
+
+class RecurrentSAC(RecurrentActorCritic, SAC):
+    """SAC with recurrent cores."""
+
+
+class RecurrentTQC(RecurrentActorCritic, TQC):
+    """TQC with recurrent cores."""
+
+
+RECURRENT: dict[type[Agent], type[Agent]] = {
+    **{PPO: RecurrentPPO, A2C: RecurrentA2C, DQN: RecurrentDQN, IQN: RecurrentIQN},
+    **{DDPG: RecurrentDDPG, TD3: RecurrentTD3, SAC: RecurrentSAC, TQC: RecurrentTQC},
+}
 """The classes of algorithms with a recurrent core; those of a user's algorithms can be added."""
 
 

@@ -24,7 +24,7 @@ from rlstack.networks.distributions import masked_logits
 from rlstack.networks.own import OwnGaussianActor
 from rlstack.networks.values import StateNetwork
 
-from .choosing import greedy
+from .base import greedy
 from .interface import chosen_by
 from .off_policy import ActorCritic, CriticsConfig
 from .optimizer import Info

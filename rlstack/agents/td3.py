@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlstack.config.options import Count, Noise, NonNegative
-from rlstack.losses.td3 import TD3Loss
+from rlstack.losses.ddpg import TD3Loss
 
 from .ddpg import DDPG, DDPGConfig
 

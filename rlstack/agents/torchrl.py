@@ -32,12 +32,11 @@ from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval, to_plain
 from rlstack.envs.foundation.packages import imported
 from rlstack.envs.foundation.tensors import shuffled
-from rlstack.losses.advantage import normalized
+from rlstack.losses.ppo import normalized
 from rlstack.networks.distributions import full_precision
 from rlstack.networks.values import ActionValue, StateNetwork, renormalized
 
-from .base import Agent, Policy, exploring
-from .choosing import greedy
+from .base import Agent, Policy, exploring, greedy
 from .interface import MASK, Interface
 from .off_policy import OffPolicy, OffPolicyConfig
 from .on_policy import FromRollouts, nearly_equal
@@ -118,8 +117,8 @@ class TorchRLConfig(OffPolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data == "replay" and self.value_estimator != "td0":
-            told = "needs sequences, data=rollout; with replay give td0"
-            raise ValueError(f"value_estimator={self.value_estimator} {told}")
+            advice = "needs sequences, data=rollout; with replay give td0"
+            raise ValueError(f"value_estimator={self.value_estimator} {advice}")
         if self.optimizers and self.lr != TorchRLConfig.lr:
             raise ValueError("lr is for agents without optimizers, whose rates are optimizers.<name>.lr")
         if self.data == "rollout":
@@ -127,8 +126,8 @@ class TorchRLConfig(OffPolicyConfig):
                 if name in WITHOUT_ROLLOUTS and to_plain(getattr(self, name)) != value:
                     raise ValueError(f"{name} is for data=replay, leave it out")
         if self.symmetry == "augment" and self.data == "rollout":
-            told = "of own losses, ppo and a2c take it with rollouts"
-            raise ValueError(f"symmetry=augment is for data=replay here; {told}")
+            advice = "of own losses, ppo and a2c take it with rollouts"
+            raise ValueError(f"symmetry=augment is for data=replay here; {advice}")
 
 
 WITHOUT_ROLLOUTS = ("n_step", "target_every", "replay", "random_frames", "epsilon")
@@ -233,8 +232,8 @@ class AroundLoss(Agent):
         outputs = choices[0] if choices else self.interface.action.shape[-1]
         options: dict[str, Any] = {"activation": self.config.activation, "layer_norm": c.layer_norm}
         if c.kind in ("action_value", "action_values") and (c.kind == "action_values") is not bool(choices):
-            told = "kind action_value is for continuous actions, action_values for choices"
-            raise ConfigError(f"agent.networks.{name}: {told}")
+            fault = "kind action_value is for continuous actions, action_values for choices"
+            raise ConfigError(f"agent.networks.{name}: {fault}")
         if c.kind == "action_value":
             critic = self.own_network(name, 1, actions=outputs) or renormalized(
                 ActionValue(self.encoder(name), outputs, hidden, **options), c.batch_norm
@@ -298,8 +297,8 @@ class AroundLoss(Agent):
                 estimator.set_keys(steps_to_next_obs=_STEPS)  # some losses keep only what is below "next"
         except NotImplementedError as error:  # a loss that bootstraps by itself, or does not bootstrap
             if c.value_estimator != "td0":
-                told = "a loss of yours for rollouts needs a method make_value_estimator"
-                raise ConfigError(f"agent.value_estimator: {c.loss} makes no {c.value_estimator}; {told}") from error
+                fault = "a loss of yours for rollouts needs a method make_value_estimator"
+                raise ConfigError(f"agent.value_estimator: {c.loss} makes no {c.value_estimator}; {fault}") from error
         except _FAULTS as error:
             raise ConfigError(f"agent.loss: {c.loss} refuses its options: {_brief(error)}") from error
         return loss
@@ -346,12 +345,12 @@ class AroundLoss(Agent):
                 batch = (self.with_advantage(batch) if c.data == "rollout" else batch).reshape(-1)
                 value, _ = self.objective(batch)
             except _FAULTS as error:
-                told = f"{c.loss} does not take such data: {_brief(error)}"
+                fault = f"{c.loss} does not take such data: {_brief(error)}"
                 if c.data == "replay" and any(f'"{name}"' in str(error) for name in ("advantage", "value_target")):
-                    told += "; fresh rollouts bring it: agent.data=rollout"
+                    fault += "; fresh rollouts bring it: agent.data=rollout"
                 if c.data == "rollout" and isinstance(error, NotImplementedError):
-                    told += "; a loss of yours for rollouts needs a method make_value_estimator"
-                raise ConfigError(f"agent.loss: {told}") from error
+                    fault += "; a loss of yours for rollouts needs a method make_value_estimator"
+                raise ConfigError(f"agent.loss: {fault}") from error
             if c.data == "replay":
                 self._check_used(batch)
             for name, buffer in self.loss.named_buffers():
@@ -369,8 +368,8 @@ class AroundLoss(Agent):
         if c.replay.sampler == "prioritized" and c.importance_exponent != 0:
             even = torch.ones_like(reward[:, 0])
             if self._ignores(batch, "priority_weight", even, (even.cumsum(0) - 1) / len(even)):
-                told = f"{c.loss} ignores the weights that correct for the priorities"
-                raise ConfigError(f"agent.replay.sampler: {told}; give uniform, or agent.importance_exponent=0")
+                fault = f"{c.loss} ignores the weights that correct for the priorities"
+                raise ConfigError(f"agent.replay.sampler: {fault}; give uniform, or agent.importance_exponent=0")
 
     def _ignores(self, batch: TensorDictBase, name: str, *values: Tensor) -> bool:
         """Returns whether the loss is the same for both values of an entry."""

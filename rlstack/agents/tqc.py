@@ -12,7 +12,7 @@ from torch import nn
 
 from rlstack.config.options import Levels, Positive, Whole
 from rlstack.config.typed import Interval
-from rlstack.losses.tqc import TQCLoss
+from rlstack.losses.quantile import TQCLoss
 
 from .sac import SAC, SACConfig
 

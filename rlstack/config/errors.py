@@ -19,6 +19,47 @@ USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells count
 UNREAD_STATUS = 141  # 128 + SIGPIPE
 
+OF_OTHERS = {
+    "lr": "learning_rate step_size actor_lr policy_lr critic_lr",
+    "lr_actor": "learning_rate actor_lr policy_lr pi_lr",
+    "lr_critic": "learning_rate critic_lr q_lr vf_lr",
+    "entropy_coefficient": "ent_coef entropy_coef entropy_coeff",
+    "alpha": "ent_coef entropy_coef entropy_coeff",
+    "value_coefficient": "vf_coef value_loss_coef vf_loss_coeff critic_coef",
+    "clip": "clip_range clip_coef clip_param clip_epsilon",
+    "clip_value": "clip_range_vf clip_vloss vf_clip_param",
+    "epochs": "n_epochs num_epochs update_epochs num_learning_epochs num_sgd_iter",
+    "minibatch_size": "batch_size sgd_minibatch_size mini_batch_size num_minibatches num_mini_batches",
+    "steps_per_batch": "n_steps num_steps num_steps_per_env rollout_fragment_length rollout_length horizon",
+    "n_step": "n_steps",
+    "gae_lambda": "lam lambda lambda_ gae_lam",
+    "gamma": "discount discount_factor",
+    "target_kl": "desired_kl kl_target",
+    "normalize_advantage": "norm_adv",
+    "normalize_observations": "norm_obs normalize_obs",
+    "normalize_rewards": "norm_reward normalize_reward",
+    "max_grad_norm": "grad_clip max_gradient_norm clip_grad_norm",
+    "initial_std": "log_std_init init_noise_std",
+    "buffer_size": "replay_size memory_size capacity replay_buffer_capacity",
+    "learning_starts": "warmup_steps start_steps",
+    "random_frames": "start_steps init_random_frames",
+    "frames_per_update": "train_freq gradient_steps utd_ratio replay_ratio",
+    "target_tau": "tau polyak",
+    "target_every": "target_update_interval target_network_frequency target_update_freq",
+    "epsilon": "exploration_final_eps exploration_fraction final_epsilon end_e",
+    "actor_every": "policy_delay policy_frequency",
+    "noise": "action_noise exploration_noise",
+    "target_noise": "target_policy_noise policy_noise",
+    "target_noise_clip": "noise_clip",
+    "hidden": "net_arch hidden_sizes fcnet_hiddens actor_hidden_dims policy_kwargs",
+    "activation": "activation_fn fcnet_activation",
+    "num_worlds": "n_envs num_env num_actors",
+    "num_envs": "n_envs num_env num_actors",
+    "total_frames": "total_timesteps num_timesteps max_iterations",
+    "id": "env_id task",
+}
+"""Options, and what Stable-Baselines3, CleanRL, RLlib, rsl_rl and Spinning Up call them."""
+
 
 class ConfigError(ValueError):
     """A mistake in the configuration, reported in one line: which key, what is wrong, what is allowed."""
@@ -58,7 +99,8 @@ def unknown_key(key: str, allowed: Iterable[Any], below: Sequence[str] = ()) -> 
     if not siblings:
         return f"{key}: unknown key, nothing is allowed here"
     places = {entry.rpartition(".")[2]: entry for entry in (*reversed(below), *siblings)}
-    guess = _question([places[close] for close in nearest(name, places)])
+    ours = [ours for ours, theirs in OF_OTHERS.items() if name in theirs.split() and ours in places]
+    guess = _question([places[close] for close in ours or nearest(name, places)])
     return f"{key}: unknown key, {guess}allowed: {', '.join(siblings)}"
 
 
@@ -147,8 +189,8 @@ def exit_in_one_line(explain: Callable[[Exception], str | None] = _own_message) 
     except SystemExit:
         _flush()
         raise
-    except KeyboardInterrupt:
-        _exit("interrupted", INTERRUPTED_STATUS)
+    except KeyboardInterrupt as interrupt:
+        _exit(": ".join(filter(None, ("interrupted", str(interrupt)))), INTERRUPTED_STATUS)
     except RunError as error:
         if error.details:
             print(error.details, file=sys.stderr)

@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from rlstack.config.errors import ConfigError
-from rlstack.config.schedules import ScheduleConfig
+from rlstack.config.errors import ConfigError, did_you_mean
+from rlstack.config.schedules import ADAPTS, ScheduleConfig
 from rlstack.config.typed import Interval, to_plain
 
 Activation: TypeAlias = Literal["relu", "tanh", "silu", "gelu", "elu"]
@@ -41,11 +41,13 @@ Steps = Annotated[int, Interval(low=1, high=10_000, why="steps of an episode")]
 Scheduled = float | ScheduleConfig
 RATE = Interval(low=0, high=100, why="a step moves a parameter by about so much")
 LearningRate = Annotated[Scheduled, RATE]
+AdaptiveLearningRate = Annotated[Scheduled, RATE, ADAPTS]
 Probability = Annotated[Scheduled, Interval(low=0, high=1)]
 Coefficient = Annotated[Scheduled, Interval(low=0, high=_LARGEST, why=_PRECISE)]
 NoiseScale = Annotated[Scheduled, Interval(low=0, high=10, why="actions lie in [-1, 1]")]
 Tau = Annotated[float, Interval(low=0, high=1, open_low=True)]
 PerUpdate = Annotated[float, Interval(low=1e-4, high=_WHOLE, why="10,000 updates per frame at most")]
+CriticInputs: TypeAlias = list[str] | None
 Levels = Annotated[int, Interval(low=1, high=10_000)]
 Level: TypeAlias = Annotated[float, Interval(low=0, high=1, open_low=True)]
 
@@ -80,7 +82,10 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         if self.sampler not in ("uniform", "prioritized") and ":" not in self.sampler:
-            raise ValueError(f"sampler {self.sampler!r} is not uniform, prioritized or package:Class")
+            guess = did_you_mean(self.sampler, ("uniform", "prioritized"))
+            raise ValueError(
+                f"sampler {self.sampler!r} is unknown, {guess}allowed: uniform, prioritized, package:Class"
+            )
 
 
 _ENCODERS = {
@@ -142,7 +147,7 @@ def linear(start: float, end: float, duration: float | None = None) -> Any:
 
 
 def cosine(start: float, end: float) -> Any:
-    """Returns the same with the shape of half a cosine, over the whole run."""
+    """Returns a default schedule with the shape of half a cosine, over the whole run."""
     return field(default_factory=lambda: ScheduleConfig("cosine", start, end, 1.0))
 
 
@@ -170,7 +175,7 @@ def declared(config: str) -> dict[str, Any]:
 
 
 def defaults_of(config: type[Any]) -> dict[str, Any]:
-    """Returns the defaults of an agent's options, for those that have one, as plain values for yaml."""
+    """Returns the defaults of an agent's options as plain values for yaml; options without a default are left out."""
     made = {entry.name: entry.default_factory() for entry in fields(config) if entry.default_factory is not MISSING}
     values = {entry.name: made.get(entry.name, entry.default) for entry in fields(config)}
     return {name: _as_yaml(value) for name, value in values.items() if value is not MISSING}

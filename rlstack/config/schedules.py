@@ -15,6 +15,9 @@ Schedule = Callable[[int], float]
 Finite = Annotated[float, Interval()]
 FractionOrFrames = Annotated[int | float, Interval(low=0)]
 
+ADAPTS = "may be adaptive"
+"""Stands beside the bounds of a field whose schedule may be of kind adaptive."""
+
 
 @dataclass(frozen=True)
 class ScheduleConfig:
@@ -22,28 +25,42 @@ class ScheduleConfig:
 
     Attributes:
         kind: the shape of the curve.
-        start: the value after the warm-up.
+        start: the value after the warm-up; required unless the kind is adaptive.
         end: the value after ``duration``; required unless the kind is constant, which has none.
         duration: time at which ``end`` is reached, including the warm-up: a fraction of the run if at most 1, otherwise
             a number of frames. None is the whole run.
         warmup: time in which the value first moves from ``warmup_start`` to ``start``: a fraction of the run if at
             most 1, otherwise a number of frames.
         warmup_start: the value at the beginning of the warm-up.
-        factor: only for exponential: the factor by which the value changes over ``duration``, or until it reaches
-            ``end``. None is ``end / start``, which reaches ``end`` after ``duration``.
+        factor: for exponential: the factor by which the value changes over ``duration``, or until it reaches ``end``.
+            None is ``end / start``, which reaches ``end`` after ``duration``. For adaptive: the factor of a change;
+            None is 1.5.
+        kl: only for adaptive, a learning rate that begins at ``start`` (None: 1e-3) and then follows the policy's
+            updates: the KL divergence that they aim at; see :class:`rlstack.agents.optimizer.Optimizer`.
+        low, high: only for adaptive: bounds of the value; None are 1e-5 and 1e-2.
     """
 
     in_words: ClassVar[str] = "a schedule such as {kind: linear, start: 1.0e-3, end: 0}"
 
-    kind: Literal["constant", "linear", "cosine", "exponential"]
-    start: Finite
+    kind: Literal["constant", "linear", "cosine", "exponential", "adaptive"]
+    start: Finite | None = None
     end: Finite | None = None
     duration: Annotated[int | float | None, Interval(low=0, open_low=True)] = None
     warmup: FractionOrFrames = 0
     warmup_start: Finite = 0.0
     factor: Annotated[float | None, Interval(low=0, open_low=True)] = None
+    kl: Annotated[float | None, Interval(low=0, open_low=True)] = None
+    low: Annotated[float | None, Interval(low=0, open_low=True)] = None
+    high: Annotated[float | None, Interval(low=0, open_low=True)] = None
 
     def __post_init__(self) -> None:
+        if self.kind == "adaptive":
+            self._check_adaptive()
+            return
+        if self.start is None:
+            raise ValueError(f"kind {self.kind!r} needs a start")
+        if (self.kl, self.low, self.high) != (None, None, None):
+            raise ValueError(f"kind {self.kind!r} takes no kl, low and high, only 'adaptive' does")
         if self.kind == "constant" and (self.end, self.duration) != (None, None):
             raise ValueError("kind 'constant' takes only start and warmup, no end and no duration")
         if self.kind != "constant" and self.end is None:
@@ -58,12 +75,30 @@ class ScheduleConfig:
             factor, start, end = self.factor, self.start, self.end
             raise ValueError(f"factor {factor:g} does not lead from {start:g} towards the end, {end:g}")
 
+    def _check_adaptive(self) -> None:
+        if self.kl is None:
+            raise ValueError("kind 'adaptive' needs the KL divergence that updates aim at, such as kl: 0.01")
+        if (self.end, self.duration, self.warmup) != (None, None, 0):
+            raise ValueError("kind 'adaptive' takes kl, start, low, high and factor, no end, duration and warmup")
+        if self.factor is not None and self.factor <= 1:
+            raise ValueError(f"factor {self.factor:g} of kind 'adaptive' is not above 1")
+        low, high, start = self.rates
+        if not low <= start <= high:
+            raise ValueError(f"kind 'adaptive' starts at {start:g}, outside [{low:g}, {high:g}]; give low and high")
+
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """The least, the greatest and the first value of kind adaptive."""
+        low, high, start = self.low, self.high, self.start
+        return 1e-5 if low is None else low, 1e-2 if high is None else high, 1e-3 if start is None else start
+
 
 def make_schedule(
     config: float | Mapping[str, Any] | DictConfig | ScheduleConfig,
     total_frames: int,
     where: str = "schedule",
     bounds: Interval | None = None,
+    adapts: bool = False,
 ) -> Schedule:
     """Return ``value(frames)`` for a number (constant) or a mapping with the keys of :class:`ScheduleConfig`.
 
@@ -81,6 +116,7 @@ def make_schedule(
         total_frames: length of the run in frames, for times given as a fraction of it.
         where: key of the schedule, for messages (``"agent.lr"``).
         bounds: bounds of ``start``, ``end`` and, if there is a warm-up, ``warmup_start``; None for no bounds.
+        adapts: whether kind adaptive is possible; its function of the frames is constant.
 
     Raises:
         ConfigError: in one line, for a mapping that is not a valid schedule.
@@ -93,6 +129,11 @@ def make_schedule(
         if not isinstance(config, Mapping):
             raise ConfigError(f"{where}: expected a number or a schedule, got {config!r}")
         config = build(ScheduleConfig, config, where)
+    if config.kind == "adaptive":
+        if not adapts:
+            told = "follows the KL divergence of a policy's updates, which only the learning rate of ppo can"
+            raise ConfigError(f"{where}: kind 'adaptive' {told}; give a number or another schedule")
+        return _Curve(config, config.rates[-1], 0.0, math.inf)
     for value in (config.start, config.end, config.warmup_start if config.warmup else None):
         if value is not None and bounds is not None and value not in bounds:
             raise ConfigError(bounds.refusal(where, value))
@@ -101,13 +142,16 @@ def make_schedule(
     duration = math.inf if config.kind == "constant" else duration
     if warmup >= duration:
         raise ConfigError(f"{where}.warmup: {warmup:g} frames leave nothing of the duration, {duration:g} frames")
-    return _Curve(config, warmup, duration)
+    assert config.start is not None
+    return _Curve(config, config.start, warmup, duration)
 
 
 def in_words(config: float | Mapping[str, Any]) -> str:
     """Describes a configured schedule in readable form: ``0.0003``, or ``0.001 to 1e-05 (linear)``."""
     if not isinstance(config, Mapping):
         return f"{config:g}"
+    if config["kind"] == "adaptive":
+        return f"{config.get('start') or 1e-3:g} at first (adaptive, KL {config['kl']:g})"
     end = config.get("end")
     moves = f"{config['start']:g}" if end is None else f"{config['start']:g} to {end:g}"
     more = f", warm-up {config['warmup']:g}" if config.get("warmup") else ""
@@ -118,7 +162,8 @@ def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, Sche
     """Returns the schedules of all fields of a dataclass that may be a :class:`ScheduleConfig`, by name.
 
     Args:
-        config: the dataclass; a field's ``Annotated`` :class:`Interval` bounds its schedule's values.
+        config: the dataclass; a field's ``Annotated`` :class:`Interval` bounds its schedule's values, and
+            :data:`ADAPTS` beside it permits kind adaptive.
         total_frames, where: see :func:`make_schedule`; ``where`` is the key of the dataclass.
 
     Raises:
@@ -127,9 +172,11 @@ def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, Sche
     schedules = {}
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         annotated = get_origin(hint) is Annotated
-        kind, *bounds = get_args(hint) if annotated else (hint,)
+        kind, *told = get_args(hint) if annotated else (hint,)
         if ScheduleConfig in get_args(kind):
-            schedules[name] = make_schedule(getattr(config, name), total_frames, f"{where}.{name}", *bounds)
+            bounds = next((part for part in told if isinstance(part, Interval)), None)
+            value, key = getattr(config, name), f"{where}.{name}"
+            schedules[name] = make_schedule(value, total_frames, key, bounds, adapts=ADAPTS in told)
     return schedules
 
 
@@ -138,23 +185,24 @@ class _Curve:
     """A schedule with its times in frames; an object rather than a closure so that it can be pickled."""
 
     config: ScheduleConfig
+    start: float
     warmup: float
     duration: float
 
     def __call__(self, frames: int) -> float:
-        c = self.config
+        c, start = self.config, self.start
         if frames < self.warmup:
-            return c.warmup_start + (c.start - c.warmup_start) * max(frames, 0) / self.warmup
+            return c.warmup_start + (start - c.warmup_start) * max(frames, 0) / self.warmup
         progress = min((frames - self.warmup) / (self.duration - self.warmup), 1.0)
         if c.end is None or progress <= 0:
-            return c.start
+            return start
         if c.factor is not None:
-            value = c.start * c.factor**progress
+            value = start * c.factor**progress
             return max(value, c.end) if c.factor < 1 else min(value, c.end)
         if progress == 1.0:  # exactly, whatever the rounding of the formulas
             return c.end
         if c.kind == "linear":
-            return c.start + (c.end - c.start) * progress
+            return start + (c.end - start) * progress
         if c.kind == "cosine":
-            return c.end + (c.start - c.end) * (1 + math.cos(math.pi * progress)) / 2
-        return c.start * (c.end / c.start) ** progress
+            return c.end + (start - c.end) * (1 + math.cos(math.pi * progress)) / 2
+        return start * (c.end / start) ** progress

@@ -37,8 +37,8 @@ class LeanCollector(Collector):
     recorded, all of a batch as one CUDA graph, unless it is a simulator outside torch (``saves_episodes`` is False).
 
     Attributes:
-        records: whether to record steps; None if the policy names all that it depends on beside tensors (``phase``, as
-            those of agents do), or draws random actions.
+        records: whether to record steps. None records them if the policy is random, or if its method ``phase`` returns
+            everything besides tensors that its actions depend on, as the policies of agents do.
         lends: whether a recorded batch is lent: the next one is written into the same tensors.
     """
 
@@ -150,8 +150,8 @@ def make_collector(
     if "frames_per_batch" in options:
         raise TypeError("frames_per_batch: give steps_per_batch, the steps of each world in a batch")
     if type(policy).__module__.startswith("torch.nn.modules."):  # a layer, or a sequence of layers
-        told = f"{type(policy).__name__} takes tensors"
-        raise TypeError(f"policy: {told}; wrap it in a tensordict.nn.TensorDictModule, which names its keys")
+        fault = f"{type(policy).__name__} takes tensors"
+        raise TypeError(f"policy: {fault}; wrap it in a tensordict.nn.TensorDictModule, which names its keys")
     if (
         policy_device is not None and policy_device.type == "cuda"
     ):  # with its number: elsewhere TorchRL copies the policy

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.tensors import GROUP
 
 LEARNED_FROM = frozenset({"observation", "action", "reward", "raw_action", "log_prob", "memory"})
 """The entries of a batch that agents learn from; others matter only to the world."""

@@ -8,11 +8,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rlstack.envs.foundation.keys import GROUP
-from rlstack.envs.foundation.tensors import unchecked
+from rlstack.envs.foundation.tensors import GROUP, STATE, unchecked
 
-_ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memory")
-_NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory")
+_ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memory", STATE)
+_NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory", STATE)
 STAYS = ("next", "active")
 """Key of the flags that say which agents of a group are present after a step."""
 
@@ -29,8 +28,8 @@ def flatten_agents(batch: TensorDictBase, group: str | None = GROUP) -> TensorDi
 
     Returns ``[W*A, T]`` (or ``[W, T]``) with ``observation``, ``action``, ``next`` (``observation``, ``reward``,
     ``terminated``, ``done``, the last two ``[..., 1]``) and ``active [.., T]`` bool: entries to learn from (for agents
-    in a group also in ``next``: those present after the step); and, if present, ``action_mask`` (here and next) and a
-    policy's further entries: ``raw_action``, ``log_prob`` and ``memory`` (here and next).
+    in a group also in ``next``: those present after the step); and, if present, ``action_mask`` and ``state`` (here and
+    next) and a policy's further entries: ``raw_action``, ``log_prob`` and ``memory`` (here and next).
     """
     if batch.ndim != 2:
         batch = batch.reshape(-1, batch.shape[-1])
@@ -162,7 +161,7 @@ class NStep(WaitingSteps):
 
 
 class NStepWindows(NStep):
-    """The same with :func:`n_step_windows` instead of returns."""
+    """Makes windows of n steps (:func:`n_step_windows`) of a stream, as :class:`NStep` makes transitions."""
 
     def ahead(self, sequences: TensorDictBase) -> TensorDict:
         return n_step_windows(sequences, self.n)

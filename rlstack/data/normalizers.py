@@ -195,7 +195,7 @@ def _make_room(scaler: RewardScaler, state_dict: dict[str, Any], prefix: str, *_
 
 
 def statistics_to_json(observations: ObservationNormalizer | None, rewards: RewardScaler | None) -> dict[str, Any]:
-    """Returns both as numbers and lists: ``obs_mean [F]``, ``obs_var [F]``, ``obs_count``, ``ret_mean [1]``,
+    """Returns the statistics as numbers and lists: ``obs_mean [F]``, ``obs_var [F]``, ``obs_count``, ``ret_mean [1]``,
     ``ret_var [1]``, ``ret_count``; the entries of an argument that is None are left out.
 
     F is the size of an observation; the leaves of a structured one are concatenated in the order of its keys.
@@ -258,10 +258,10 @@ def _numbers(entries: Mapping[str, Any], key: str, size: int | None) -> Tensor:
     values = [value] if size is None else value
     wanted = 1 if size is None else size
     kind = "a number" if size is None else f"a list of {size} numbers"
-    if not isinstance(values, list) or len(values) != wanted or not all(map(_is_finite, values)):
+    if (
+        not isinstance(values, list)
+        or len(values) != wanted
+        or not all(type(number) in (int, float) and math.isfinite(number) for number in values)
+    ):
         raise ConfigError(f"statistics: {key} must be {kind}, all finite")
     return torch.tensor(values[0] if size is None else values, dtype=torch.float64)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf

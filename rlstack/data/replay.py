@@ -227,8 +227,8 @@ class Replay(TensorDictReplayBuffer):
         options.setdefault("writer", RangeWriter())
         sampler = options.get("sampler")
         if isinstance(sampler, SumTreeSampler) and sampler.tree.capacity != storage.max_size:
-            told = f"one for {sampler.tree.capacity:,} does not fit a storage of {storage.max_size:,}"
-            raise ConfigError(f"sampler: a SumTreeSampler has the capacity of its storage, {told}")
+            fault = f"one for {sampler.tree.capacity:,} does not fit a storage of {storage.max_size:,}"
+            raise ConfigError(f"sampler: a SumTreeSampler has the capacity of its storage, {fault}")
         super().__init__(storage=storage, batch_size=batch_size, **options)
         self.steps = steps
         self._plain = not len(self.transform) and not any(options.get(name) for name in _INVOLVED)
@@ -240,13 +240,6 @@ class Replay(TensorDictReplayBuffer):
     def direct(self) -> bool:
         """Whether the parts need nothing else from TorchRL's buffer, so that they can be called directly."""
         return self._plain and isinstance(self.storage, Rows)
-
-    @property
-    def _draws_rows(self) -> bool:
-        """Whether the sampler draws positions ``[N]``: others, such as TorchRL's of slices, may not."""
-        return type(self.sampler) in (RandomSampler, UniformSampler, SamplerWithoutReplacement) or isinstance(
-            self.sampler, SumTreeSampler
-        )
 
     def add(self, data: TensorDictBase) -> int:
         """Adds one entry, without a batch dimension, as :meth:`extend` does, and returns its position."""
@@ -295,7 +288,9 @@ class Replay(TensorDictReplayBuffer):
         size = self.batch_size if batch_size is None else batch_size
         if size is None:
             raise ConfigError("give batch_size to Replay or to sample")
-        if return_info or not self.direct or not self._draws_rows:
+        by_position = type(self.sampler) in (RandomSampler, UniformSampler, SamplerWithoutReplacement)
+        by_position |= isinstance(self.sampler, SumTreeSampler)  # others, such as TorchRL's of slices, may draw no [N]
+        if return_info or not self.direct or not by_position:
             return super().sample(batch_size, return_info, include_info)
         index, info = self.sampler.sample(self.storage, size)
         return self.storage.rows(index, besides={"index": index, **info})

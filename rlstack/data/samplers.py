@@ -86,7 +86,7 @@ class SumTreeSampler(Sampler):
         self.tree.set(index, self._stored(self._max).expand(len(index)))
 
     def renew(self, start: int, count: int) -> None:
-        """Does the same for ``count`` entries from ``start``, wrapping round; a range costs less than indices."""
+        """Gives ``count`` new entries from ``start`` on the largest priority so far; the range wraps round."""
         stop, value = start + count, self._stored(self._max)
         self.tree.set_range(start, min(stop, self.tree.capacity), value)
         self.tree.set_range(0, stop - self.tree.capacity, value)

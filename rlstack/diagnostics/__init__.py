@@ -1,1 +1,1 @@
-"""Measures why a training is slow: each part by itself, then a verdict in words."""
+"""Finds out why an agent does not learn, and why a training is slow: measurements, then findings in words."""

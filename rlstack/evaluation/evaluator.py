@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,15 +22,17 @@ from torchrl.envs import EnvBase
 from rlstack import envs
 from rlstack.agents import Agent
 from rlstack.agents.interface import Interface, difference
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, load_group, to_plain
+from rlstack.data.collector import stack_steps
 from rlstack.data.finite import LEARNED_FROM, Sum, find, leaves
+from rlstack.data.graphs import GRAPHS, Recorded
 from rlstack.data.recordings import TransitionRecorder
-from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.tensors import GROUP
 from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.recording import EpisodeRecorder
 from rlstack.envs.registry import evaluation_options
 from rlstack.envs.rendering.rendered import RenderedRecorder, rendered
-from rlstack.envs.world import hooks_of
+from rlstack.envs.world import World, hooks_of
 from rlstack.runs.seeding import own_randomness
 from rlstack.runs.worlds import world_options
 
@@ -37,6 +43,12 @@ __all__ = ["EpisodeSet", "Evaluation", "evaluate", "evaluation_world"]
 MAX_WORLDS = 128
 """The number of worlds stepped at once; more episodes are played in turns. A batch runs until its last world has ended,
 so small batches spend less time on the last few worlds than one large batch, and their data stay in the cache."""
+
+MAX_WORLDS_ON_GPU = 1024
+"""The same on a GPU, where a step of a small batch takes as long as one of a large batch."""
+
+AHEAD = 16
+"""Steps that are recorded, and replayed, at once on a GPU."""
 
 MOST_STEPS = 100_000
 """The number of steps after which an episode is cut in a world without ``evaluation_steps``."""
@@ -139,7 +151,10 @@ def evaluate(
             recorder = hooks_of(env).recorder(rows, titles) if watched else None
             if recorder is None and first == 0 and 0 in recorded:
                 watched, rows, recorder = [0], [0], rendered(env)
-            scores = _play(env, policy, start, limit, recorder, rows, work, first, transitions)
+            ahead: Iterator[TensorDictBase] | None = None
+            if recorder is None and transitions is None and noise_source is None and _can_record(env, policy):
+                ahead = iter(_StepsAhead(env, policy, start))
+            scores = _play(env, policy, start, limit, recorder, rows, work, first, transitions, ahead)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
             found |= {first + row: what for row, what in scores.found.items() if row < len(indices)}
             cut += int(scores.running[: len(indices)].sum())
@@ -243,7 +258,8 @@ def _worlds(
     others are built and at the end.
     """
     first, env = 0, given
-    most = min(options.get("max_instances") or MAX_WORLDS, MAX_WORLDS)
+    most = MAX_WORLDS if torch.device(device).type == "cpu" else MAX_WORLDS_ON_GPU
+    most = min(options.get("max_instances") or most, most)
     try:
         while first < episodes:
             wanted = min(most, episodes - first)
@@ -272,18 +288,23 @@ def _play(
     work: Work,
     before: int,
     transitions: TransitionRecorder | None,
+    ahead: Iterator[TensorDictBase] | None,
 ) -> EpisodeStatistics:
     """Steps until every world has ended once, at most ``max_steps`` steps.
 
     The recorder records the ``recorded`` worlds until the last of them has ended; ``before`` episodes of ``work`` are
-    already done.
+    already done. The results of steps come from ``ahead`` if it is given.
     """
     scores = EpisodeStatistics(env, tensordict)
     if recorder is not None:
         recorder.add()
     for step in range(max_steps):
-        root, going_on = scores.checked(tensordict, step), scores.running
-        tensordict = env.step(policy(root))
+        going_on = scores.running
+        if ahead is None:
+            tensordict = env.step(policy(scores.checked(tensordict, step)))
+        else:
+            tensordict = next(ahead)
+            scores.checked(tensordict, step)
         if recorder is not None and scores.running[recorded].any():
             recorder.add()
         left = scores.take(tensordict, step)
@@ -297,10 +318,41 @@ def _play(
         work.reach(done, f"step {step + 1:,}{most}", min(part, 1.0))
         if not left:
             break
-        tensordict = env.maybe_reset(env.step_mdp(tensordict))
+        if ahead is None:
+            tensordict = env.maybe_reset(env.step_mdp(tensordict))
     if transitions is not None:
         transitions.end()
     return scores
+
+
+def _can_record(env: EnvBase, policy: TensorDictModuleBase) -> bool:
+    """Returns whether a GPU can record steps: of worlds in torch, under a policy that names what it depends on."""
+    return isinstance(env, World) and env.saves_episodes and env.device.type in GRAPHS and hasattr(policy, "phase")
+
+
+class _StepsAhead:
+    """Iterates over the results of steps, which are recorded as a CUDA graph, :data:`AHEAD` of them at once.
+
+    A policy's actions for an observation that is not finite reach the world, whose episode has ended then.
+    """
+
+    def __init__(self, env: Any, policy: Any, first: TensorDictBase) -> None:
+        self.env, self.policy, self.carrier = env, policy, first
+        self._recorded = Recorded(self._steps, "evaluating", (self,), env.device)
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        while True:
+            self.env.make_ready(AHEAD)
+            steps = self._recorded(self.policy.phase, self.env.phase)
+            yield from (steps[:, step] for step in range(AHEAD))
+
+    def _steps(self, *_phases: Any) -> TensorDictBase:
+        steps, carrier = [], self.carrier.copy()
+        for _ in range(AHEAD):
+            done, carrier = self.env.step_and_maybe_reset(self.policy(carrier))
+            steps.append(done)
+        self.carrier = carrier
+        return stack_steps(steps, 1)
 
 
 class EpisodeStatistics:
@@ -376,3 +428,41 @@ class EpisodeStatistics:
 
     def _flat(self, value: Tensor) -> Tensor:
         return value.reshape(self._worlds, -1)
+
+
+_LONGEST = 60  # letters for the opponents in a folder's name
+
+
+def world_names(env: dict[str, Any]) -> list[str]:
+    """Returns a world's name, its ``id`` if it has one, and a hash of options that differ from those of its yaml."""
+    name, which = str(env.get("name")), env.get("id")
+    try:
+        usual = as_evaluated(name, load_group("env", name))
+    except ConfigError:  # a world without a yaml
+        usual = {}
+    ignored = ("name", "id", *OURS)
+    options, usual = ({key: entries[key] for key in entries if key not in ignored} for entries in (env, usual))
+    called = [*as_names(name), *(as_names(str(which)) if which is not None else [])]
+    return [*called, *([] if options == usual else [short_hash(options)])]
+
+
+def opponent_names(opponents: list[Any]) -> list[str]:
+    """Returns the names of the opponents, with a hash of paths, whose names may be equal; if long, the hash alone."""
+    plain = all(isinstance(source, str) for source in opponents)
+    places = [Path(source.partition(":")[2] or source) for source in opponents] if plain else []
+    text = "_".join(Path(source).name for source in opponents) if plain else ""
+    called = as_names(text) if len(text) <= _LONGEST else []
+    if called and not any(place.exists() for place in places):
+        return ["against", *called]
+    resolved = [str(place.resolve()) if place.exists() else source for place, source in zip(places, opponents)]
+    return ["against", *called, short_hash({"opponents": resolved if plain else opponents})]
+
+
+def short_hash(content: dict[str, Any]) -> str:
+    """Returns a hash of six letters."""
+    return hashlib.sha256(json.dumps(to_plain(content), sort_keys=True).encode()).hexdigest()[:6]
+
+
+def as_names(text: str) -> list[str]:
+    """Splits a text into words that can be part of a folder's name."""
+    return re.sub(r"[^\w=.-]", " ", text.replace("agent.", "")).split()

@@ -18,7 +18,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from rlstack.data.recordings import TransitionRecorder
-from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.tensors import GROUP
 from rlstack.envs.recording import EpisodeRecorder, EpisodeRecording
 from rlstack.envs.rendering.canvas import Picture, captioned
 from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_picture
@@ -125,8 +125,8 @@ class LiveEpisode:
     def caption(self) -> str:
         """Returns the line below a picture, such as ``episode 1, step 20: return 3.5, success 0``."""
         values = self._statistics.values
-        told = ", ".join(f"{name} {float(values[name]):.4g}" for name in _SHOWN if name in values)
-        return f"episode {self.number}, step {self.steps}" + (f": {told}" if told else "")
+        scores = ", ".join(f"{name} {float(values[name]):.4g}" for name in _SHOWN if name in values)
+        return f"episode {self.number}, step {self.steps}" + (f": {scores}" if scores else "")
 
 
 class RecordedAnimation:

@@ -15,7 +15,7 @@ from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.objectives.common import LossModule
 
-from rlstack.networks.calls import by_name
+from rlstack.envs.foundation.tensors import by_name
 from rlstack.networks.distributions import legal
 
 Metrics = dict[str, Tensor]
@@ -250,8 +250,8 @@ class Loss(LossModule):
         lead = values.shape[:-1]
         for name, entry in (("reward", reward), ("terminated", end)):
             if entry.shape[-1:] != (1,) or entry.shape[entry.dim() - 1 - len(lead) : -1] != lead:
-                told = f"the shape {[*entry.shape]}, [..., 1] is needed for values {[*values.shape]}"
-                raise ValueError(f"{name} has {told} of the next states")
+                shapes = f"the shape {[*entry.shape]}, [..., 1] is needed for values {[*values.shape]}"
+                raise ValueError(f"{name} has {shapes} of the next states")
         if gamma is None:
             target = torch.add(reward, values, alpha=self.gamma)
         else:

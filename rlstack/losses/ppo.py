@@ -1,4 +1,4 @@
-"""The loss of PPO with a clipped objective (Schulman et al. 2017), on the base of all losses with advantages.
+"""Advantages, and the losses that learn from them: A2C (Mnih et al. 2016) and PPO (Schulman et al. 2017).
 
 Advantages and returns come with the data: from :func:`rlstack.losses.estimate`, or from TorchRL's ``GAE``.
 """
@@ -15,9 +15,75 @@ from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
+from torchrl.objectives.value.functional import (
+    generalized_advantage_estimate,
+    vec_generalized_advantage_estimate,
+    vtrace_advantage_estimate,
+)
 
-from .advantage import normalized
 from .base import Loss, Metrics, misshapen, required
+
+LONG = 64
+"""Sequences up to this length are faster with a plain loop than with TorchRL's vectorised estimate."""
+_LEAST = 0.3
+"""With a smaller trace ``gamma * lambda`` the vectorised estimate leaves out terms, and without one it fails."""
+
+
+def estimate(
+    gamma: float, gae_lambda: float, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns generalised advantages (Schulman et al. 2016) and returns; all tensors are ``[B, T, 1]``."""
+    long = value.shape[1] > LONG and gamma * gae_lambda > _LEAST
+    function = vec_generalized_advantage_estimate if long else generalized_advantage_estimate
+    return function(gamma, gae_lambda, value, next_value, reward, done=done, terminated=terminated)
+
+
+def vtrace(
+    gamma: float,
+    trace_lambda: float,
+    rho_clip: float,
+    c_clip: float,
+    log_ratio: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    terminated: Tensor,
+    *,
+    weighted: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Returns advantages and value targets of data that an older policy gathered; all tensors are ``[B, T, 1]``.
+
+    V-trace (Espeholt et al. 2018, eq. 1 and section 4.2) with ``rho = min(rho_clip, pi / mu)`` and
+    ``c = lambda min(c_clip, pi / mu)`` (remark 2 there). The advantage is ``rho (r + gamma v' - V)``. With ``pi = mu``
+    and ``lambda = 1`` both are those of :func:`estimate`.
+
+    Args:
+        gamma: discount.
+        trace_lambda: decay of the traces.
+        rho_clip, c_clip: bounds of the ratio as the weight of an error and as the weight of later errors.
+        log_ratio: ``log pi(a | s) - log mu(a | s)``, with the present policy pi and the acting policy mu.
+        value, next_value: values of each state and of the true next state.
+        reward, done, terminated: those of each step; steps after ``done`` do not count.
+        weighted: False leaves ``rho`` out of the advantage, for a loss that contains the ratio itself, as PPO's does.
+    """
+    # TorchRL's function has no lambda, so it goes into the bound of c, which may differ from step to step.
+    bound = trace_lambda * log_ratio.exp().clamp_max(c_clip)
+    still = torch.zeros_like(log_ratio)
+    ends = {"done": done, "terminated": terminated, "rho_thresh": still.new_full((), rho_clip), "c_thresh": bound}
+    advantage, target = vtrace_advantage_estimate(gamma, log_ratio, still, value, next_value, reward, **ends)
+    if not weighted:
+        later = torch.where(done, next_value, torch.cat((target[:, 1:], next_value[:, -1:]), 1))
+        advantage = torch.where(terminated, reward, reward + gamma * later) - value
+    return advantage, target
+
+
+def normalized(advantage: Tensor) -> Tensor:
+    """Returns advantages with zero mean and unit standard deviation over the batch; a single one is unchanged."""
+    if advantage.numel() < 2:
+        return advantage
+    std, mean = torch.std_mean(advantage)
+    return (advantage - mean) / (std + 1e-8)
 
 
 class PolicyGradientLoss(Loss):
@@ -100,9 +166,9 @@ class PolicyGradientLoss(Loss):
         """
         log_prob: Tensor = distribution.log_prob(required(tensordict, self.tensor_keys.action))
         if log_prob.shape != tensordict.batch_size:
-            told = f"log probabilities have the shape {[*log_prob.shape]}, the batch {[*tensordict.batch_size]}"
+            shapes = f"log probabilities have the shape {[*log_prob.shape]}, the batch {[*tensordict.batch_size]}"
             hint = "store a choice without a last dimension, and wrap a distribution of vectors in Independent(., 1)"
-            raise ValueError(f"{told}: {hint}")
+            raise ValueError(f"{shapes}: {hint}")
         return log_prob
 
     def advantage(self, tensordict: TensorDictBase) -> Tensor:
@@ -217,3 +283,24 @@ def entropy_of(distribution: Any) -> Tensor:
     except NotImplementedError:
         entropy = -distribution.log_prob(distribution.rsample())
     return entropy
+
+
+class A2CLoss(PolicyGradientLoss):
+    """``-A log pi(a | s)``, squared error of the value function, and an entropy bonus.
+
+    Args:
+        actor: observation (and action mask, if there is one) -> a distribution with ``log_prob`` and ``entropy``, or a
+            ``ProbabilisticActor``.
+        critic: observation -> value ``[..., 1]``, or a ``ValueOperator``.
+        value_coefficient: weight of the value function's error.
+        entropy_coefficient: weight of the entropy bonus.
+        normalize_advantage: normalise advantages over each batch.
+        evaluate: replaces the calls of both networks, for networks that share layers: batch -> distribution, values
+            ``[...]``.
+
+    ``forward`` returns ``loss_objective``, ``loss_critic``, ``loss_entropy`` unless its coefficient is 0, and the
+    metrics ``policy``, ``value`` and ``entropy``.
+    """
+
+    def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
+        return -(self.advantage(tensordict) * self.log_prob(tensordict, distribution)).mean(), {}

@@ -28,7 +28,7 @@ class DeterministicActor(nn.Module):
 
     Args:
         encoder: observation encoder.
-        action_size: D.
+        action_size: D, the number of components of an action.
         hidden: widths of the hidden layers.
         squash: see :func:`squashed`.
     """
@@ -67,7 +67,7 @@ class GaussianActor(nn.Module):
 
     Args:
         encoder: observation encoder.
-        action_size: D.
+        action_size: D, the number of components of an action.
         hidden: widths of the hidden layers.
     """
 

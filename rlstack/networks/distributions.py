@@ -60,14 +60,14 @@ class Choices:
         return best[0] if len(best) == 1 else torch.stack(best, -1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """``[...]``."""
+        """Returns the log probability ``[...]`` of actions."""
         if len(self.log_probs) == 1:
             return self.log_probs[0].gather(-1, action.unsqueeze(-1)).squeeze(-1)
         picked = [part.gather(-1, action[..., k, None]) for k, part in enumerate(self.log_probs)]
         return torch.cat(picked, -1).sum(-1)
 
     def entropy(self) -> Tensor:
-        """``[...]``."""
+        """Returns the entropy ``[...]``."""
         return -torch.stack([(part.exp() * part).sum(-1) for part in self.log_probs]).sum(0)
 
 
@@ -83,20 +83,20 @@ class Gaussian:
         self.mean, self.log_std = mean, log_std
 
     def sample(self) -> Tensor:
-        """``[..., D]``."""
+        """Draws actions ``[..., D]``."""
         return self.mean + self.log_std.exp() * torch.randn_like(self.mean)
 
     def mode(self) -> Tensor:
-        """``[..., D]``."""
+        """Returns the most probable actions ``[..., D]``."""
         return self.mean
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """``[...]``."""
+        """Returns the log probability ``[...]`` of actions."""
         scaled = (action - self.mean) * (-self.log_std).exp()
         return (-0.5 * scaled.square() - self.log_std - 0.5 * _LOG_2PI).sum(-1)
 
     def entropy(self) -> Tensor:
-        """``[...]``."""
+        """Returns the entropy ``[...]``."""
         return (self.log_std + 0.5 * (1 + _LOG_2PI)).expand_as(self.mean).sum(-1)
 
 
@@ -112,21 +112,21 @@ class Hybrid:
         self.numbers, self.choices = numbers, choices
 
     def sample(self) -> Tensor:
-        """``[..., D + K]``."""
+        """Draws actions ``[..., D + K]``."""
         return self._joined(self.numbers.sample(), self.choices.sample())
 
     def mode(self) -> Tensor:
-        """``[..., D + K]``."""
+        """Returns the most probable actions ``[..., D + K]``."""
         return self._joined(self.numbers.mode(), self.choices.mode())
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """``[...]``."""
+        """Returns the log probability ``[...]`` of actions."""
         numbers, chosen = action.split((self.numbers.mean.shape[-1], self._count), -1)
         chosen = chosen.long() if self._count > 1 else chosen.long().squeeze(-1)
         return self.numbers.log_prob(numbers) + self.choices.log_prob(chosen)
 
     def entropy(self) -> Tensor:
-        """``[...]``."""
+        """Returns the entropy ``[...]``."""
         return self.numbers.entropy() + self.choices.entropy()
 
     @property

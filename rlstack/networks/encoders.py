@@ -194,6 +194,47 @@ class Scaled(nn.Module):
         return self.encoder(self.features(observation))
 
 
+# -- an actor and critics that see different things ---------------------------------------------------------------
+
+SEEN_BY_ACTOR = "seen_by_actor"
+"""Key of the actor's observation in one that has, beside it, the entries that only critics see."""
+
+
+def seen_by_actor(observation: Observation) -> Observation:
+    """Returns the actor's part of an observation; one without further entries is returned as it is."""
+    if isinstance(observation, Tensor) or SEEN_BY_ACTOR not in observation.keys():  # noqa: SIM118
+        return observation
+    return observation.get(SEEN_BY_ACTOR)
+
+
+class ActorEncoder(nn.Module):
+    """Encodes what the actor sees, whether or not there are further entries."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.out_features = encoder, encoder.out_features
+
+    def forward(self, observation: Observation) -> Tensor:
+        return self.encoder(seen_by_actor(observation))
+
+
+class CriticEncoder(nn.Module):
+    """Concatenates the encodings of what a critic sees.
+
+    Args:
+        encoders: encoders of the entries by name; that of what the actor sees is called :data:`SEEN_BY_ACTOR`.
+    """
+
+    def __init__(self, encoders: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.names, self.parts = list(encoders), nn.ModuleList(encoders.values())
+        self.out_features = sum(part.out_features for part in encoders.values())  # type: ignore[misc]
+
+    def forward(self, observation: TensorDictBase) -> Tensor:
+        encoded = [part(observation.get(name)) for name, part in zip(self.names, self.parts)]
+        return encoded[0] if len(encoded) == 1 else torch.cat(encoded, -1)
+
+
 # -- observations of several keys ---------------------------------------------------------------------------------
 
 WHOLE = "observation"

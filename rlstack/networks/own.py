@@ -1,4 +1,4 @@
-"""A user's network in place of one of ours."""
+"""Networks that users supply in place of ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlstack.config.options import Squash
 from rlstack.envs.foundation.packages import found
 
 from .actors import LOG_STD_RANGE, squashed
-from .encoders import Observation
+from .encoders import Observation, seen_by_actor
 
 Inputs: TypeAlias = int | tuple[int, ...] | dict[str, Any]
 """The size of a network's input: the size of a vector, the shape of another tensor, or a dict of these by key."""
@@ -77,6 +77,7 @@ class OwnNetwork(nn.Module):
 
     def forward(self, observation: Observation, action: Tensor | None = None) -> Tensor:
         """Returns the outputs ``[..., *shape]``."""
+        observation = seen_by_actor(observation)
         for layer in self._dropouts:
             layer.training = torch.is_grad_enabled()
         lead = self._lead(observation)

@@ -39,7 +39,7 @@ class QuantileCritic(nn.Module):
 
     Args:
         encoder: observation encoder.
-        action_size: D.
+        action_size: D, the number of components of an action.
         hidden: width of both hidden layers.
     """
 

@@ -129,8 +129,8 @@ class CandidateEvaluation:
 
     def __str__(self) -> str:
         played = f"{self.record} (won-drawn-lost) against a pool of {self.rivals}"
-        told = f"{self.member.name}: {played}, rating {self.before:.0f} -> {self.after:.0f}"
-        return f"{told}; now commander {self.member.commander_name}" if self.promoted else told
+        line = f"{self.member.name}: {played}, rating {self.before:.0f} -> {self.after:.0f}"
+        return f"{line}; now commander {self.member.commander_name}" if self.promoted else line
 
 
 def evaluate(

@@ -23,7 +23,7 @@ from rlstack.play.register import without_opponents
 from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
 from rlstack.runs.loading import checkpoint_file, read_agent
 from rlstack.runs.manifest import check, sealed
-from rlstack.runs.zoo import PREFIX
+from rlstack.runs.run_directory import HUB, PREFIX
 
 from .games import GameResult, Schedule
 from .matches import GameRunner
@@ -296,7 +296,7 @@ def _add_candidate(
         advice = f"pool.players=[{text}] lets candidates meet it"
         raise ConfigError(f"players: {text!r} comes with the world and is not a candidate; {advice}")
     check_source(source, runner.sample)
-    kind, path = ("rlstack", text) if text.startswith(PREFIX) else parse(with_kind(text))
+    kind, path = ("rlstack", text) if text.startswith((PREFIX, HUB)) else parse(with_kind(text))
     file = checkpoint_file(Path(path), options.get("which", "latest")) if kind == "rlstack" else Path(path)
     if not file.is_file():
         what = "a candidate is a run, a checkpoint, or kind:path of a file"

@@ -13,7 +13,7 @@ from torchrl.envs import EnvBase
 
 from rlstack import envs
 from rlstack.config import ConfigError
-from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.tensors import GROUP
 from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.world import Sides, hooks_of
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
@@ -82,8 +82,8 @@ class GameRunner:
         """
         wanted = name or (source.name if isinstance(source, Player) else name_of(source))
         if not isinstance(source, Player) and wanted in self.reserved and wanted != read_source(source)[0]:
-            told = f"{wanted!r} is a player of the world itself, so no other can have this name"
-            raise ConfigError(f"players: {told}; name {source!r} otherwise, as {{<name>: {source}}}")
+            fault = f"{wanted!r} is a player of the world itself, so no other can have this name"
+            raise ConfigError(f"players: {fault}; name {source!r} otherwise, as {{<name>: {source}}}")
         player = source if isinstance(source, Player) else make_player(source, self.sample, name)
         player.name = free_name(wanted, self.players)
         self.players[player.name] = player

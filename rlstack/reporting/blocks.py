@@ -50,17 +50,17 @@ class DataTable:
 
 @dataclass(frozen=True)
 class Panels:
-    """Charts side by side with one legend of ``(label, class of the colour)``.
+    """Charts side by side.
 
     Attributes:
+        items: charts (:mod:`rlstack.reporting.charts`).
         more: further charts, which are folded.
         fold: line that opens these; an empty string shows their number.
     """
 
     kind: ClassVar[str] = "panels"
-    items: Sequence[tuple[str, Markup]]
-    more: Sequence[tuple[str, Markup]] = ()
-    legend: Sequence[tuple[str, str]] = ()
+    items: Sequence[Any]
+    more: Sequence[Any] = ()
     caption: str = ""
     big: bool = False
     fold: str = ""
@@ -84,17 +84,8 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """One wide drawing, which scrolls inside its box."""
-
-    kind: ClassVar[str] = "picture"
-    drawing: Markup
-    caption: str = ""
-
-
-@dataclass(frozen=True)
 class Medium:
-    """A film or picture: its element (``video`` or ``img``) and a ``data:`` address with the whole content."""
+    """A film or picture: its element (``video`` or ``img``) and its address."""
 
     caption: str
     source: str
@@ -109,7 +100,7 @@ class Films:
     media: Sequence[Medium]
 
 
-Block = DataTable | Panels | Paragraphs | Code | Drawing | Films
+Block = DataTable | Panels | Paragraphs | Code | Films
 
 
 @dataclass(frozen=True)

@@ -1,73 +1,190 @@
-"""Charts as SVG, drawn by matplotlib with the page's colours, light and dark."""
+"""Charts as data, which the page draws with plotly: lines of runs and groups, and parallel coordinates."""
 
 from __future__ import annotations
 
-import io
+import json
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, ClassVar
 
-import matplotlib
 import numpy as np
-from markupsafe import Markup, escape
-from matplotlib.figure import Figure
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path as Outline
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
 from .blocks import shorter
-from .differences import written
-from .runs import Curve, Series, StoredRun
+from .differences import GroupComparison, written
+from .runs import CPU_SECONDS, SECONDS, Curve, Series
 
 MOST = 200
 """Greatest number of points of a drawn line; longer curves average neighbours."""
-_DOTS = 15
-"""Lines with at most this many points get a dot at each."""
+_LOGARITHMIC = 50.0
+"""Ratio of the largest to the smallest value from which an axis of options is logarithmic."""
 Limits = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart, for a run or a group of runs.
+    """A line of a chart, for a run, the mean over a group, or anything else.
 
     Attributes:
-        label: label in the legend.
+        label: label in the legend, and under the pointer.
         colour: number of the colour; None is grey, for lines in the background.
-        x, y: coordinates ``[N]``.
+        x, y: coordinates; ``y [N]``, and ``x [N]`` numbers or words.
         low, high: bounds ``[N]`` of the band, or None.
-        faint: the single runs behind the mean.
+        group: number of the group among those of the report; None: the line has an entry of its own in a legend.
+        run: number of the run; None: the mean over its group.
+        dots: whether only points are drawn.
     """
 
     label: str
     colour: int | None
-    x: Series
+    x: Any
     y: Series
     low: Series | None = None
     high: Series | None = None
-    faint: list[Curve] = field(default_factory=list)
+    group: int | None = None
+    run: int | None = None
+    dots: bool = False
 
 
-def line_of(
-    runs: Sequence[StoredRun], metric: str, label: str, colour: int | None, single: bool = False
-) -> Line | None:
-    """Returns the metric of one run, with ``_low`` and ``_high`` if they were logged, or mean and range over several.
+@dataclass(frozen=True)
+class Chart:
+    """A chart of lines.
 
-    Returns None if no run has logged it. ``single`` adds the single runs behind the mean.
+    Attributes:
+        title: name of the metric.
+        up: title of the y axis; empty: :func:`quantity` of the title.
+        along: title of the x axis; empty: frames, or the time that the page's reader chooses.
+        limits: limits of the y axis; None fits them to the lines.
+        log: axes that begin as logarithmic: ``x``, ``y``, ``xy`` or none.
+        step: whether a value holds until the next.
+        names: names of values on the y axis, instead of numbers.
     """
-    having = [run for run in runs if metric in run.curves]
-    if not having:
-        return None
-    curves = [run.curves[metric] for run in having]
-    if len(curves) > 1:
-        grid, values = aligned(curves)
-        faint = [thinned(curve) for curve in curves] if single else []
-        return Line(label, colour, grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), faint)
-    bounds = [having[0].curves.get(metric + end) for end in ("_low", "_high")]
-    low, high = (None if b is None or len(b.values) != len(curves[0].values) else thinned(b).values for b in bounds)
-    return Line(label, colour, *thinned(curves[0]), low, high)
+
+    kind: ClassVar[str] = "lines"
+    title: str
+    lines: Sequence[Line]
+    up: str = ""
+    along: str = ""
+    limits: Limits | None = None
+    log: str = ""
+    step: bool = False
+    names: Mapping[float, str] | None = None
+
+    def data(self, shared: Callable[[list[Any]], int]) -> dict[str, Any]:
+        """Returns what the page's script draws.
+
+        Args:
+            shared: puts x coordinates among those of all lines, and returns their number.
+        """
+        lines = []
+        for line in self.lines:
+            parts = {name: plain(part) for name in ("y", "low", "high") if (part := getattr(line, name)) is not None}
+            lines.append({**vars(line), **parts, "x": shared(plain(line.x))})
+        names = None if self.names is None else [*self.names.items()]
+        return {**vars(self), "kind": self.kind, "up": self.up or quantity(self.title), "names": names, "lines": lines}
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Parallel coordinates: an axis for every key and one for the score, a line for every group of runs.
+
+    Attributes:
+        keys: names of the options that differ.
+        rows: the values of each group, one for every key.
+        title: name of the score.
+        scores: score of each group, which colours its line.
+    """
+
+    kind: ClassVar[str] = "parallel"
+    keys: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    title: str
+    scores: Sequence[float]
+
+    def data(self, shared: Callable[[list[Any]], int]) -> dict[str, Any]:
+        """Returns what the page's script draws."""
+        axes = [axis_of(key, values) for key, values in zip(self.keys, zip(*self.rows))]
+        axes.append({"label": self.title, "values": plain(self.scores)})
+        return {"kind": self.kind, "title": self.title, "axes": axes, "scores": plain(self.scores)}
+
+
+def axis_of(name: str, values: Sequence[Any], most: int = 6) -> dict[str, Any]:
+    """Returns an axis of options as plotly's ``parcoords`` take it.
+
+    Numbers have a linear axis, or that of their decimal logarithms if they are :func:`spread_out`; other values have
+    one place each. Few numbers are marked themselves.
+    """
+    axis: dict[str, Any] = {"label": name if len(name) <= 22 else f"…{name[-21:]}"}
+    if not _numbers(values):
+        names = list(dict.fromkeys(map(written, values)))
+        places = [names.index(written(value)) for value in values]
+        return {**axis, "values": places, "tickvals": [*range(len(names))], "ticktext": [shorter(n, 18) for n in names]}
+    logarithmic, chosen = spread_out(name, values), sorted(set(values))
+    scaled = math.log10 if logarithmic else float
+    axis["values"] = [scaled(value) for value in values]
+    if len(chosen) > most and not logarithmic:
+        return axis
+    if len(chosen) > most:
+        first, last = math.floor(math.log10(chosen[0])), math.ceil(math.log10(chosen[-1]))
+        chosen, axis["range"] = [10.0**power for power in range(first, last + 1)], [first, last]
+    return {**axis, "tickvals": [scaled(value) for value in chosen], "ticktext": [f"{value:.4g}" for value in chosen]}
+
+
+def over_option(comparison: GroupComparison, key: str) -> Chart:
+    """Returns the score of every run over the one option in which groups differ."""
+    metric, values = str(comparison.metric), [group.values[key] for group in comparison.groups]
+    numeric = _numbers(values)
+    lines, means = [], []
+    for number, (label, score) in enumerate(comparison.scores.items()):
+        if score is not None:
+            x, y = values[number] if numeric else written(values[number]), np.array(score.values)
+            lines.append(Line(label, comparison.colours[label], [x] * len(y), y, group=number, run=-1, dots=True))
+            means.append((x, score.mean))
+    if numeric:
+        means.sort()
+    mean = Line("mean", None, [x for x, _ in means], np.array([y for _, y in means]))
+    log = "x" if numeric and spread_out(key, values) else ""
+    return Chart(f"{metric} over {key}", [mean, *lines], quantity(metric), key, log=log)
+
+
+def _numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+
+
+def spread_out(name: str, values: Sequence[float]) -> bool:
+    """Returns whether an axis of these values of an option is better logarithmic, as that of learning rates is."""
+    rate = name.rpartition(".")[2].partition("_")[0] == "lr"
+    return min(values) > 0 and max(values) / min(values) >= (1 + 1e-9 if rate else _LOGARITHMIC)
+
+
+# -- curves ------------------------------------------------------------------------------------------------------
+
+
+def lines_of(comparison: GroupComparison, metric: str) -> Iterator[Line]:
+    """Yields a line for each run that has logged the metric, and before these the mean and range of their group.
+
+    The line of a run has the bounds ``_low`` and ``_high`` if they were logged.
+    """
+    most, places = most_points(len(comparison.runs)), count()
+    for number, group in enumerate(comparison.groups):
+        having = [(run, place) for run, place in zip(group.runs, places) if metric in run.curves]
+        colour, alone = comparison.colours[group.label], len(group.runs) == 1 < len(comparison.groups)
+        if len(having) > 1:
+            yield mean_of([run.curves[metric] for run, _ in having], group.label, colour, number)
+        for run, place in having:
+            curve = run.curves[metric]
+            bounds = [run.curves.get(metric + end) for end in ("_low", "_high")]
+            low, high = (
+                None if b is None or len(b.values) != len(curve.values) else thinned(b, most).values for b in bounds
+            )
+            yield Line(group.label if alone else run.name, colour, *thinned(curve, most), low, high, number, place)
+
+
+def mean_of(curves: Sequence[Curve], label: str, colour: int | None, group: int | None = None) -> Line:
+    """Returns mean and range over curves as a line."""
+    grid, values = aligned(curves)
+    return Line(label, colour, grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), group)
 
 
 def aligned(curves: Sequence[Curve]) -> tuple[Series, Series]:
@@ -88,71 +205,45 @@ def aligned(curves: Sequence[Curve]) -> tuple[Series, Series]:
     return grid, np.stack(values)
 
 
-def thinned(curve: Curve) -> Curve:
-    """Reduces a curve to at most :data:`MOST` points, each the mean of neighbours."""
-    count = len(curve.frames)
-    if count <= MOST:
+def thinned(curve: Curve, most: int = MOST) -> Curve:
+    """Reduces a curve to at most so many points, each the mean of neighbours."""
+    length = len(curve.frames)
+    if length <= most:
         return curve
-    cuts = np.linspace(0, count, MOST + 1).astype(int)[:-1]
-    sizes = np.diff([*cuts, count])
+    cuts = np.linspace(0, length, most + 1).astype(int)[:-1]
+    sizes = np.diff([*cuts, length])
     return Curve(*(np.add.reduceat(part, cuts) / sizes for part in curve))
 
 
-# -- a chart -----------------------------------------------------------------------------------------------------
+def most_points(runs: int) -> int:
+    """Returns the greatest number of points of a run's line, fewer in a page of many runs."""
+    return max(min(5 * MOST, 20 * MOST // max(runs, 1)), MOST // 4)
 
 
-def chart(
-    title: str,
-    lines: Sequence[Line],
-    limits: Limits | None = None,
-    step: bool = False,
-    names: Mapping[float, str] | None = None,
-    axes: tuple[str, str] | None = None,
-) -> Markup:
-    """Draws a chart of lines, bands and single runs over frames.
-
-    Args:
-        title: alternative text.
-        lines: the lines, background first.
-        limits: limits of the y axis; None fits them to the lines.
-        step: whether a value holds until the next.
-        names: names of values on the y axis, instead of numbers.
-        axes: titles of the axes with units; None: frames, and :func:`quantity` of the title.
-    """
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(400 / 72, 240 / 72), layout="constrained")
-        area = figure.subplots()
-        for line in lines:
-            colour = _GREY if line.colour is None else _COLOURS[line.colour]
-            options: dict[str, Any] = {"color": colour, "drawstyle": "steps-post" if step else "default"}
-            if line.low is not None and line.high is not None and not step:
-                area.fill_between(line.x, line.low, line.high, color=colour, alpha=0.16, linewidth=0)
-            for curve in line.faint:
-                marker = "o" if len(curve.frames) == 1 else ""
-                area.plot(*curve, alpha=0.4, linewidth=0.8, marker=marker, markersize=4, **options)
-            background = line.colour is None
-            marker = "o" if len(line.x) <= _DOTS and not background else ""
-            gid = "" if background else f"line:{line.label}"
-            area.plot(line.x, line.y, linewidth=1 if background else 1.8, marker=marker, gid=gid, **options)
-        along, up = axes or ("frames", quantity(title))
-        area.set_title(up, loc="left", style="italic")
-        area.set_xlabel(along, loc="right", style="italic")
-        area.grid(axis="y")
-        low, high = limits or area.get_ylim()
-        positive = all(value >= 0 for value in area.dataLim.intervaly)
-        area.set(xlim=(0, max(area.dataLim.x1, 1e-9)), ylim=(max(low, 0.0) if positive else low, high))
-        for axis in (area.xaxis, area.yaxis):
-            axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-            axis.set_major_formatter(lambda value, _: brief(value))
-        if names:
-            area.set_yticks(list(names), list(names.values()))
-        return _svg(figure, title)
+def plain(values: Iterable[Any]) -> list[Any]:
+    """Returns numbers with six digits, and null for those that are not finite; words stay as they are."""
+    return [
+        value if isinstance(value, str) else float(f"{value:.6g}") if math.isfinite(value) else None for value in values
+    ]
 
 
-def brief(value: float) -> str:
-    """Formats a number briefly: 0.25, 1.5k, 20M."""
-    return EngFormatter(sep="")(value).replace("\N{MINUS SIGN}", "-") if abs(value) >= 1000 else f"{value:.6g}"
+def page_data(comparison: GroupComparison, charts: Sequence[Chart | Parallel]) -> str:
+    """Returns all charts of a page as JSON: groups, times of the runs by frames, x coordinates, and the charts."""
+    pool: dict[str, int] = {}
+    times: list[list[Any] | None] = []
+    for run in comparison.runs:
+        clocks = [thinned(run.curves[name]) for name in (SECONDS, CPU_SECONDS) if name in run.curves]
+        timed = [plain(clocks[0].frames), *(plain(clock.values) for clock in clocks)] if len(clocks) == 2 else None
+        times.append(timed)
+    places, groups = count(), []
+    for group in comparison.groups:
+        runs = [place for _, place in zip(group.runs, places)]
+        groups.append({"label": group.label, "colour": comparison.colours[group.label], "runs": runs})
+    drawn = [chart.data(lambda x: pool.setdefault(json.dumps(x), len(pool))) for chart in charts]
+    return json.dumps({"groups": groups, "times": times, "xs": [json.loads(x) for x in pool], "charts": drawn})
 
+
+# -- titles of axes ----------------------------------------------------------------------------------------------
 
 _QUANTITIES = {
     **dict.fromkeys(("success", "collision", "win_rate"), "share of episodes"),
@@ -192,117 +283,3 @@ def quantity(metric: str) -> str:
     words = name.replace("_", " ")
     usual = {"loss": f"{words} loss", "train": f"{words} per episode", "eval": f"{words} per episode"}.get(group, words)
     return usual if group == "loss" else _QUANTITIES.get(name, usual)
-
-
-# -- parallel coordinates ----------------------------------------------------------------------------------------
-
-
-def parallel(keys: Sequence[str], rows: Sequence[Sequence[Any]], score: str, scores: Sequence[float]) -> Markup:
-    """Draws parallel coordinates: an axis for every key and one for the score, a line for every group of runs.
-
-    Args:
-        keys: names of the options that differ.
-        rows: the values of each group, one for every key.
-        score: name of the last axis.
-        scores: score of each group; it colours the lines, the best in front.
-    """
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=((140 + 150 * len(keys)) / 72, 300 / 72))
-        area = figure.add_axes((0, 0, 1, 1), xlim=(-0.5, len(keys) + 0.5), ylim=(-0.08, 1.15))
-        area.set_axis_off()
-        places = []
-        for x, (name, values) in enumerate(zip([*keys, score], [*zip(*rows), scores])):
-            there, marks = axis_of(values)
-            places.append(there)
-            area.plot([x, x], [0, 1], color=_DIM, linewidth=1)
-            area.text(x, 1.08, name if len(name) <= 22 else f"…{name[-21:]}", ha="center", weight="bold", color=_INK)
-            side = {"ha": "left", "x": x + 0.04} if x == len(keys) else {"ha": "right", "x": x - 0.04}
-            for place, text in marks:
-                area.text(y=place, s=text, va="center", color=_INK, **side)  # type: ignore[arg-type]
-        for row, result, *points in sorted(zip(rows, scores, *places), key=lambda entry: entry[1]):
-            corners: list[tuple[float, float]] = [(0.0, points[0])]
-            for x, (y0, y1) in enumerate(pairwise(points)):
-                corners += [(x + 0.4, y0), (x + 0.6, y1), (x + 1.0, y1)]
-            outline = Outline(corners, [Outline.MOVETO, *[Outline.CURVE4] * (len(corners) - 1)])
-            options = ", ".join(f"{key} {written(value)}" for key, value in zip(keys, row))
-            colour = f"#c001{round(100 * points[-1]):02x}"
-            gid = f"title:{options}: {score} {result:.4g}"
-            area.add_patch(PathPatch(outline, fill=False, edgecolor=colour, linewidth=1.8, gid=gid))
-        width = 72 * figure.get_size_inches()[0]
-        return _svg(figure, "parallel coordinates", f"min-width:{0.62 * width:.0f}px;max-width:{1.15 * width:.0f}px")
-
-
-def axis_of(values: Sequence[Any], most: int = 6) -> tuple[list[float], list[tuple[float, str]]]:
-    """Returns the places of values on a vertical axis, in [0, 1], and its marks.
-
-    Numbers have a linear or, if they span a ratio of 50, a logarithmic scale; other values have one place each.
-    """
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-    chosen = sorted(set(values)) if numbers else []
-    if len(chosen) < 2:
-        names = list(dict.fromkeys(map(written, values)))
-        marks = [((index + 0.5) / len(names), shorter(name, 18)) for index, name in enumerate(names)]
-        return [marks[names.index(written(value))][0] for value in values], marks
-    low, high = chosen[0], chosen[-1]
-    logarithmic = low > 0 and high / low >= 50
-    scaled = np.log if logarithmic else np.asarray
-    if len(chosen) > most:
-        locator = LogLocator() if logarithmic else MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10])
-        chosen = [value for value in locator.tick_values(low, high) if low <= value <= high * (1 + 1e-9)]
-    ends = scaled([low, high])
-    places, marked = ((scaled(part) - ends[0]) / (ends[1] - ends[0]) for part in (values, chosen))
-    legible: list[tuple[float, str]] = []
-    for place, value in zip(marked.tolist(), chosen):
-        if not legible or place - legible[-1][0] > 0.045:
-            legible.append((place, brief(float(f"{value:.4g}"))))
-    return places.tolist(), legible
-
-
-# -- SVG ---------------------------------------------------------------------------------------------------------
-
-_COLOURS = [f"#c0000{index}" for index in range(8)]
-_GREY, _DIM, _RULE, _INK = "#c00010", "#c00011", "#c00012", "#c00013"
-_VARIABLES = {
-    **{colour: f"var(--c{index})" for index, colour in enumerate(_COLOURS)},
-    **{_GREY: "var(--grey)", _DIM: "var(--dim)", _RULE: "var(--rule)", _INK: "var(--ink)"},
-    **{f"#c001{share:02x}": f"color-mix(in oklab, var(--high) {share}%, var(--low))" for share in range(101)},
-}
-"""Colours that no chart has otherwise, and what the page puts in their place: its own colours, light or dark."""
-_REPLACED = {
-    r"<style.*?</style>|<!--.*?-->": "",
-    r'font(-family|-size)?: [^;"]*(;|(?="))': "",
-    r'transform="rotate\(-0 [^"]*"': "",
-    r'<g id="line:([^"]*)">': r'<g data-label="\1">',
-    r'<g id="title:([^"]*)">': r'<g class="sweep"><title>\1</title>',
-    r'<g id="[^"]*"/>': "",
-    r'<g id="[^"]*">': "<g>",
-    r"\s+": " ",
-}
-"""What matplotlib writes into every file, and what stands in its place, as one page holds many."""
-_STYLE: Any = {
-    **{"svg.fonttype": "none", "svg.hashsalt": "rlstack", "text.parse_math": False, "font.size": 11},
-    **{"axes.spines.left": False, "axes.spines.right": False, "axes.spines.top": False, "axes.edgecolor": _DIM},
-    **{"axes.titlesize": 11, "axes.labelsize": 11, "axes.titlecolor": _DIM, "axes.labelcolor": _DIM},
-    **{"xtick.color": _DIM, "ytick.color": _DIM, "xtick.major.size": 0, "ytick.major.size": 0, "grid.color": _RULE},
-    **{"lines.markersize": 4, "lines.solid_joinstyle": "round", "axes.ymargin": 0.04, "axes.unicode_minus": False},
-}
-
-
-def _svg(figure: Figure, title: str, style: str = "") -> Markup:
-    """Returns a figure as an element of the page: colours and fonts are the page's, and lines carry their labels."""
-    text = io.StringIO()
-    figure.savefig(text, format="svg", transparent=True)
-    width, height = 72 * figure.get_size_inches()
-    area = figure.axes[0]
-    left, bottom, right, top = np.asarray(area.get_position().extents) * (width, height, width, height)
-    frame = (left, right, height - bottom, height - top, *area.get_xlim(), *area.get_ylim())
-    body = text.getvalue().partition("</metadata>")[2].removesuffix("</svg>\n")
-    for pattern, replacement in _REPLACED.items():
-        body = re.sub(pattern, replacement, body, flags=re.DOTALL)
-    body = re.sub(r"#c00[01][0-9a-f]{2}", lambda colour: _VARIABLES.get(colour[0], colour[0]), body)
-    body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), body)
-    numbers = " ".join(f"{value:.9g}" for value in frame)  # the page's script reads values under the pointer by these
-    return Markup(
-        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}" '
-        f'style="{style}" data-frame="{numbers}">{body}</svg>'
-    )

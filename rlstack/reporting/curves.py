@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from markupsafe import Markup
-
 from .blocks import Block, DataTable, Panels, Section
-from .charts import Line, chart, line_of
+from .charts import Chart, lines_of, mean_of, quantity
 from .differences import GroupComparison
 from .runs import StoredRun
 
 SHARES = ("success", "collision", "win_rate")
 """Statistics between 0 and 1."""
 _STAGE = "curriculum/stage"
-SINGLE = 3
-"""Greatest number of groups whose single runs are drawn, too."""
 _SHOWN = 6
 FIRST = ("success", "return", "length", "time", "energy", "collision")
 """The statistics of an evaluation that are shown first."""
@@ -24,15 +21,16 @@ _LAST = ("episodes", "updates")
 _APART = ("eval", "train", "curriculum", "play", "time", "system", "imitation", "schedule")
 
 
-def panels(comparison: GroupComparison, metrics: Iterable[str], **options: Any) -> list[tuple[str, Markup]]:
-    """Draws a chart of each metric that a run has logged, with a line for each group."""
-    drawn, single = [], len(comparison.groups) <= SINGLE
+def panels(comparison: GroupComparison, metrics: Iterable[str], **options: Any) -> list[Chart]:
+    """Returns a chart of each metric that a run has logged."""
+    drawn = []
     for metric in metrics:
-        candidates = (line_of(g.runs, metric, g.label, comparison.colours[g.label], single) for g in comparison.groups)
-        lines = sorted((line for line in candidates if line is not None), key=lambda line: line.colour is not None)
+        lines = sorted(lines_of(comparison, metric), key=lambda line: line.colour is not None)
         share = metric.rpartition("/")[2].partition("_level")[0] in SHARES
+        rate = quantity(metric) == "learning rate" and any((line.y > 0).any() for line in lines)
         if lines:
-            drawn.append((metric, chart(metric, lines, (0.0, 1.0) if share else None, **options)))
+            limits = (0.0, 1.0) if share else None
+            drawn.append(Chart(metric, lines, limits=limits, log="y" if rate else "", **options))
     return drawn
 
 
@@ -79,7 +77,7 @@ def sections(comparison: GroupComparison) -> list[Section]:
     for title, wanted in chosen.items():
         drawn = panels(comparison, wanted)
         caption = other_rewards(comparison, wanted)
-        blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], comparison.legend, caption)] if drawn else []
+        blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], caption)] if drawn else []
         if wanted is evaluated and levels:
             blocks.append(_by_level(comparison, levels))
         by_subject += [Section(title, blocks)] if blocks else []
@@ -96,11 +94,11 @@ def _by_level(comparison: GroupComparison, levels: Sequence[str]) -> Panels:
     """Draws success at every level, in one chart for a single group."""
     if len(comparison.groups) > 1:
         return Panels([], panels(comparison, levels), fold="Success by level")
-    names = [f"level {level.rpartition('_level')[2]}" for level in levels]
-    lines = [line_of(comparison.runs, *entry, index % 8) for index, entry in enumerate(zip(levels, names))]
-    drawn = [Line(line.label, line.colour, line.x, line.y) for line in lines if line is not None]
-    legend = [(line.label, f"c{line.colour}") for line in drawn]
-    return Panels([("eval/success by level", chart("eval/success by level", drawn, (0.0, 1.0)))], legend=legend)
+    lines = []
+    for index, level in enumerate(levels):
+        curves = [run.curves[level] for run in comparison.runs if level in run.curves]
+        lines.append(replace(mean_of(curves, f"level {level.rpartition('_level')[2]}", index % 8), low=None, high=None))
+    return Panels([Chart("eval/success by level", lines, limits=(0.0, 1.0))])
 
 
 def _curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> list[Section]:
@@ -111,7 +109,7 @@ def _curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> list[Sec
     names = {float(k): str(stage.get("name", k)) for k, stage in enumerate(stages) if isinstance(stage, dict)}
     drawn = panels(comparison, [_STAGE], step=True, names=names or None)
     drawn += panels(comparison, [name for name in metrics if name != _STAGE])
-    blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], comparison.legend)]
+    blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:])]
     runs = [run for run in comparison.runs if _STAGE in run.curves]
     if runs and len(runs) <= 12:
         reached = range(int(max(run.curves[_STAGE].values.max() for run in runs)) + 1)

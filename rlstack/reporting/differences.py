@@ -260,14 +260,6 @@ class GroupComparison:
             points |= {name: max(lengths)} if name is not None and lengths else {}
         return sorted(points, key=lambda name: points[name] < 2)[:2]  # a single point does not make a curve
 
-    @property
-    def legend(self) -> list[tuple[str, str]]:
-        """Labels and classes of colours; none for a single group."""
-        coloured = [(label, f"c{colour}") for label, colour in self.colours.items() if colour is not None]
-        rest = len(self.groups) - len(coloured)
-        others = [("1 other" if rest == 1 else f"{rest} others", "grey")] if rest else []
-        return [] if len(self.groups) < 2 else coloured + others
-
 
 # -- the shipped defaults ----------------------------------------------------------------------------------------
 

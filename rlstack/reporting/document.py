@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import base64
+import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -15,15 +20,16 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean, writing
 from rlstack.envs.foundation.files import replacing
 
-from . import curves, provenance
+from . import curves, explanations, provenance
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, number, shorter
+from .charts import page_data
 from .differences import GroupComparison, RunGroup, grouped
 from .listing import state_of
 from .results import leagues, results
 from .runs import CPU_SECONDS, SECONDS, StoredRun, check_folder, find
 
 _PARTS = Path(__file__).with_name("page")
-_KINDS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
+KINDS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
 _PICTURES = ("trajectories.png",)
 _PER_RUN = 4
 
@@ -42,6 +48,7 @@ class ReportPage:
     """The data of the template.
 
     Attributes:
+        comparison: the runs that the charts are of.
         notes: missing files, each as ``(run, line)``.
     """
 
@@ -49,10 +56,17 @@ class ReportPage:
     subtitle: str
     tiles: list[Tile]
     sections: list[Section]
+    comparison: GroupComparison
     notes: list[tuple[str, str]] = field(default_factory=list)
 
 
-def report(folder: Path, score: str | None = None, films_mb: float = 20.0, folders: Sequence[Path] = ()) -> ReportPage:
+def report(
+    folder: Path,
+    score: str | None = None,
+    films_mb: float = 20.0,
+    folders: Sequence[Path] = (),
+    films_from: str | None = None,
+) -> ReportPage:
     """Makes a page about the runs in a folder.
 
     Args:
@@ -60,6 +74,7 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0, folde
         score: metric that compares runs; None: success or return, whichever exists.
         films_mb: limit on films and pictures in the page, in 10^6 bytes.
         folders: folders with further yaml files, for the defaults of agents and worlds.
+        films_from: address below which a server has the files of ``folder``; None: films are in the page.
 
     Raises:
         ConfigError: the folder does not exist or holds no runs, or the metric does not exist.
@@ -72,23 +87,26 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0, folde
         raise ConfigError(f"score: no run has logged {score!r}, {did_you_mean(score, names)}logged: {', '.join(names)}")
     groups = grouped(runs)
     comparison = GroupComparison.of(groups, score)
+    explained = explanations.section(runs)  # which may add notes to runs
     notes = []
     for run in runs:
         state, why = state_of(run)
         failure = [f"failed: {why}" if why else "failed"] if state == "failed" else []
-        notes += [(run.name, note) for note in (*run.notes, *failure)]
+        lines = [note.replace("incomplete:", "running:") for note in run.notes] if state == "running" else run.notes
+        notes += [(run.name, note) for note in (*lines, *failure)]
     sections: list[Section] = []
     if runs:
-        shown, missing = films(_filmed(groups, comparison.metric), films_mb)
+        shown, missing = films(_filmed(groups, comparison.metric), films_mb, folder, films_from)
         blocks: list[Block] = [Films(shown)] if shown else []
         sections = [results(comparison), Section("Episodes", blocks + ([Paragraphs(missing)] if missing else []))]
+        sections.append(explained)
         sections += curves.sections(comparison)
     sections += leagues(league_folders, notes)
     if runs:
         sections.append(provenance.time(comparison))
         sections += [provenance.configuration(groups, folders), provenance.environment(runs)]
     sections = [entry for entry in sections if entry.blocks]
-    return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(comparison), sections, notes)
+    return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(comparison), sections, comparison, notes)
 
 
 def _subtitle(groups: Sequence[RunGroup]) -> str:
@@ -131,12 +149,16 @@ def _tiles(comparison: GroupComparison) -> list[Tile]:
 # -- films and pictures ------------------------------------------------------------------------------------------
 
 
-def films(runs: Sequence[tuple[str, StoredRun]], most_megabytes: float) -> tuple[list[Medium], list[str]]:
+def films(
+    runs: Sequence[tuple[str, StoredRun]], most_megabytes: float, folder: Path, address: str | None = None
+) -> tuple[list[Medium], list[str]]:
     """Returns the runs' films and pictures as far as they fit, and a line for each that does not.
 
     Args:
         runs: runs with their captions, in order of priority.
         most_megabytes: limit on the files in 10^6 bytes.
+        folder: folder of the report.
+        address: address of this folder on a server; None: the page holds the files.
     """
     left, shown, missing = most_megabytes * 1e6, list[Medium](), list[str]()
     for words, run in runs:
@@ -149,15 +171,18 @@ def films(runs: Sequence[tuple[str, StoredRun]], most_megabytes: float) -> tuple
                     most = f"{size / 1e6:.1f} MB, above what films_mb={most_megabytes:g} leaves"
                     missing.append(f"{where} was left out: {most}")
                     continue
-                content = base64.b64encode(path.read_bytes()).decode("ascii")
+                kind = KINDS[path.suffix.lower()]
+                if address is None:
+                    source = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+                else:
+                    source = address + quote(path.relative_to(folder).as_posix())
             except OSError as error:
                 missing.append(f"{where} cannot be read ({error.strerror})")
                 continue
             left -= size
-            kind = _KINDS[path.suffix.lower()]
             what = ("Best episode", "Worst episode", "Episode", "Recorded episodes")[_rank(path)]
             tag = "video" if kind.startswith("video") else "img"
-            shown.append(Medium(f"{what}{words} ({where})", f"data:{kind};base64,{content}", tag))
+            shown.append(Medium(f"{what}{words} ({where})", source, tag))
     return shown, missing
 
 
@@ -174,7 +199,7 @@ def _filmed(groups: Sequence[RunGroup], metric: str | None) -> list[tuple[str, S
 
 def _files(run: StoredRun) -> list[Path]:
     """Returns films and known pictures: best, worst, others; among each, those of the newest evaluation first."""
-    paths = [path for path in (run.path / "evaluations").rglob("*") if path.suffix.lower() in _KINDS and path.is_file()]
+    paths = [path for path in (run.path / "evaluations").rglob("*") if path.suffix.lower() in KINDS and path.is_file()]
     whole = (path for path in paths if not path.name.startswith("."))  # hidden files are interrupted evaluations'
     wanted = [path for path in whole if path.suffix.lower() != ".png" or path.name in _PICTURES]
     return sorted(wanted, key=lambda path: (_rank(path), [-ord(c) for c in path.parent.name], path.name))
@@ -188,8 +213,15 @@ def _rank(path: Path) -> int:
 # -- the file ----------------------------------------------------------------------------------------------------
 
 
-def render(page: ReportPage) -> str:
-    """Renders the page as one HTML file that loads nothing; all text is escaped."""
+def render(page: ReportPage, live: bool = False) -> str:
+    """Renders the page as one HTML file that loads nothing; all text is escaped.
+
+    Args:
+        live: whether a server is behind the page: it then loads plotly from there, and keeps itself up to date.
+
+    Raises:
+        ConfigError: plotly is not installed.
+    """
     environment = Environment(
         loader=FileSystemLoader(_PARTS),
         autoescape=True,
@@ -197,9 +229,37 @@ def render(page: ReportPage) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    charts: list[Any] = []
+
+    def numbered(chart: Any) -> int:
+        charts.append(chart)
+        return len(charts) - 1
+
+    def data() -> Markup:  # once all charts have been numbered
+        return Markup(page_data(page.comparison, charts).replace("<", r"\u003c"))
+
     style, script = (Markup((_PARTS / name).read_text(encoding="utf-8")) for name in ("style.css", "page.js"))
-    environment.filters["breakable"] = breakable
-    return environment.get_template("page.html").render(page=page, version=__version__, style=style, script=script)
+    environment.filters |= {"breakable": breakable, "numbered": numbered}
+    more: dict[str, Any] = {"style": style, "script": script, "live": live, "library": "" if live else packed()}
+    return environment.get_template("page.html").render(page=page, version=__version__, data=data, **more)
+
+
+def plotly() -> bytes:
+    """Returns plotly's script, as its Python package brings it.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
+    found = find_spec("plotly")
+    if found is None or found.origin is None:
+        raise ConfigError("a page needs the package plotly: pip install plotly")
+    return (Path(found.origin).parent / "package_data" / "plotly.min.js").read_bytes()
+
+
+@cache
+def packed() -> str:
+    """Returns plotly's script compressed, in base64: 1.9 MB instead of 4.8 MB."""
+    return base64.b64encode(gzip.compress(plotly(), mtime=0)).decode("ascii")
 
 
 def save(page: ReportPage, path: Path) -> None:

@@ -56,7 +56,7 @@ def time(comparison: GroupComparison) -> Section:
         if name.startswith(("time/", "system/")) and not name.endswith(("seconds", "_low", "_high"))
     )
     if drawn := panels(comparison, metrics):
-        blocks.append(Panels(drawn[:3], drawn[3:], comparison.legend))
+        blocks.append(Panels(drawn[:3], drawn[3:]))
     return Section("Time", blocks or [Paragraphs(["No times were logged."])])
 
 

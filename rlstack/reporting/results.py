@@ -12,9 +12,9 @@ from markupsafe import Markup, escape
 from rlstack.config import ConfigError
 from rlstack.evaluation.statistics import LEAST, bootstrap_interval, iqm
 
-from .blocks import Block, DataTable, Drawing, Panels, Paragraphs, Section, duration, interval, number
-from .charts import Line, chart, parallel, thinned
-from .curves import FIRST, SINGLE, other_rewards, panels
+from .blocks import Block, DataTable, Panels, Paragraphs, Section, duration, interval, number
+from .charts import Chart, Line, Parallel, over_option, thinned
+from .curves import FIRST, other_rewards, panels
 from .differences import GroupComparison, RunGroup, returns_of, written
 from .runs import CPU_SECONDS, Curve, StoredEvaluation, StoredRun
 
@@ -29,7 +29,7 @@ def results(comparison: GroupComparison) -> Section:
     blocks: list[Block] = []
     if drawn := panels(comparison, comparison.first):
         caption = " ".join(filter(None, (_told(comparison), other_rewards(comparison, comparison.first))))
-        blocks.append(Panels(drawn, legend=comparison.legend, caption=caption, big=True))
+        blocks.append(Panels(drawn, caption=caption, big=True))
     if comparison.metric is not None:
         blocks += _compared(comparison)
     blocks += _judged(comparison)
@@ -39,8 +39,7 @@ def results(comparison: GroupComparison) -> Section:
 def _told(comparison: GroupComparison) -> str:
     """Returns a line that explains the bands."""
     if any(len(group.runs) > 1 for group in comparison.groups):
-        single = "; thin lines show single runs" if len(comparison.groups) <= SINGLE else ""
-        return f"Mean over seeds; the band shows their range{single}."
+        return "Mean over seeds; the band shows their range."
     bounded = any(f"{name}_low" in run.curves for name in comparison.first for run in comparison.runs)
     return "The band shows the 95 % Wilson interval over the episodes." if bounded else ""
 
@@ -66,10 +65,12 @@ def _compared(comparison: GroupComparison) -> Iterator[Block]:
     yield DataTable(head, rows, text=max(len(keys), 1), caption=" ".join(caption))
     scored = [(group, score.mean) for group in groups if (score := scores[group.label]) is not None]
     if keys and len(scored) > 1 and len(comparison.worlds) == 1:
+        if len(keys) == 1:
+            yield Panels([over_option(comparison, keys[0])], caption=f"A dot for each run, over {keys[0]}.", big=True)
+            return
         values = [[group.values[key] for key in keys] for group, _ in scored]
-        drawing = parallel(keys, values, metric, [score for _, score in scored])
-        about = f"One line for each group of runs; the higher its mean {metric}, the stronger its colour."
-        yield Drawing(drawing, about)
+        about = f"One line for each group of runs, coloured by its mean {metric}; drag along an axis to select some."
+        yield Panels([Parallel(keys, values, metric, [score for _, score in scored])], caption=about, big=True)
 
 
 def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], spread: Sequence[str]) -> list[Any]:
@@ -218,7 +219,6 @@ def _league(folder: Path) -> list[Block]:
         for index, player in enumerate(names[:_CURVES]):
             values = np.array(curves[player])
             lines.append(Line(player, index, *thinned(Curve(np.arange(1.0, len(values) + 1), values))))
-        legend = [(line.label, f"c{line.colour}") for line in lines]
-        drawn = chart("rating over games", lines, axes=("games of the player", "rating"))
-        blocks.append(Panels([("Rating over a player's games", drawn)], legend=legend))
+        drawn = Chart("rating over a player's games", lines, "rating", "games of the player")
+        blocks.append(Panels([drawn]))
     return blocks

@@ -87,7 +87,11 @@ class CheckpointStore:
         if best:
             with replacing(self.directory / BEST) as (partial,):
                 shutil.copyfile(path, partial)  # no hard link: writing into one file would change the other
-        self._rotate(path)
+        others = [other for other in self.newest_first() if other != path]
+        abandoned = [other for other in others if _frames_of(other) > frames]
+        earlier = [other for other in others if other not in abandoned]
+        for other in abandoned + earlier[self.keep - 1 :]:
+            other.unlink(missing_ok=True)
         return path
 
     def latest(self) -> Path | None:
@@ -135,16 +139,12 @@ class CheckpointStore:
             raise UnreadableError(f"{self.directory}: cannot be read ({error.strerror})") from None
         return sorted((self.directory / name for name in names if _NAME.fullmatch(name)), key=_frames_of, reverse=True)
 
-    def _rotate(self, newest: Path) -> None:
-        others = [path for path in self.newest_first() if path != newest]
-        abandoned = [path for path in others if _frames_of(path) > _frames_of(newest)]
-        earlier = [path for path in others if path not in abandoned]
-        for path in abandoned + earlier[self.keep - 1 :]:
-            path.unlink(missing_ok=True)
 
+def write_checkpoint(path: Path, state: dict[str, Any], frames: int, own: bool = True) -> None:
+    """Writes one checkpoint file atomically; it is then on disk.
 
-def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
-    """Writes one checkpoint file atomically, signed by :func:`rlstack.config.allowed.sign`; it is then on disk.
+    Args:
+        own: whether the state is the user's own, and signed by :func:`rlstack.config.allowed.sign`.
 
     Raises:
         CheckpointError: ``state`` has an entry that cannot be saved; nothing is written.
@@ -152,7 +152,8 @@ def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
     """
     state = to_saveable(state)
     head = {"format": FORMAT, "version": VERSION, "frames": frames}
-    sign(path.parent, state)
+    if own:
+        sign(path.parent, state)
     write_tensors(path, {**head, "state": state, "digest": content_digest(state)})
 
 
@@ -200,8 +201,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: format version {payload.get('version')}, this program reads version {VERSION}")
     if not isinstance(payload.get("state"), dict):
         raise CheckpointError(f"{path}: not a checkpoint of rlstack, it holds no state")
-    if "digest" in payload:  # files of earlier versions lack it
-        _verify_content(path, payload["state"], payload["digest"])
+    # No checksum covers the tables of the zip, and a file may hold tensors of kinds that no checkpoint holds.
+    mismatch = "corrupted, its content does not match its digest"
+    with _judged(path, mismatch):
+        if "digest" in payload and content_digest(payload["state"]) != payload["digest"]:  # earlier versions have none
+            raise CheckpointError(f"{path}: {mismatch}")
     return payload["state"]
 
 
@@ -295,22 +299,14 @@ def content_digest(state: Any) -> str:
     return digest.hexdigest()
 
 
-def _verify_content(path: Path, state: dict[str, Any], digest: Any) -> None:
-    """Compares the content with the digest of what was written: no checksum covers the tables of a zip."""
-    told = "corrupted, its content does not match its digest"
-    with _judged(path, told):  # a file may hold tensors of kinds that no checkpoint holds
-        if content_digest(state) != digest:
-            raise CheckpointError(f"{path}: {told}")
-
-
 @contextmanager
-def _judged(path: Path, told: str) -> Iterator[None]:
+def _judged(path: Path, fault: str) -> Iterator[None]:
     """A context that distinguishes a file whose content is wrong from one that the system could not read.
 
     The libraries raise errors of many types for damaged bytes; for some, zipfile seeks to an invalid position.
 
     Raises:
-        CheckpointError: the content is wrong, as ``told``.
+        CheckpointError: the content is wrong, as ``fault`` says.
         UnreadableError: memory or the system failed.
     """
     try:
@@ -321,7 +317,7 @@ def _judged(path: Path, told: str) -> Iterator[None]:
         if out_of_memory(error) or (isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)):
             why = "the memory is full" if out_of_memory(error) else reason(error)
             raise UnreadableError(f"{path}: cannot be read ({why}), but may be intact; nothing was changed") from error
-        raise CheckpointError(f"{path}: {told} ({error})") from error
+        raise CheckpointError(f"{path}: {fault} ({error})") from error
 
 
 def _frames_of(path: Path) -> int:

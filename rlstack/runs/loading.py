@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,8 @@ from rlstack.config.overrides import override
 from rlstack.files.safe_load import load_tensors
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
-from .run_directory import CONFIG, RunDirectory
+from .run_directory import CONFIG, HUB, PREFIX, RunDirectory, published_file, zoo_folder
 from .worlds import build_world, choose_device
-from .zoo import PREFIX, zoo_file, zoo_folder
 
 
 @dataclass
@@ -71,7 +70,8 @@ def load(
     """Loads a run's agent.
 
     Args:
-        path: a run directory, a checkpoint file, ``zoo:<name>``, or the result of :func:`rlstack.train`.
+        path: a run directory, a checkpoint file, ``zoo:<name>``, ``hf:<user>/<name>``, or the result of
+            :func:`rlstack.train`.
         device: device of the networks.
         which: checkpoint of a run directory: ``"latest"`` or ``"best"`` (highest evaluated success, or return).
         agent: options that replace those of the run, such as ``cvar``, with which AC-IQN acts.
@@ -141,14 +141,6 @@ def _shape(key: str, value: Any) -> Any:
     return {name: entry for name, entry in value.items() if name not in _OF_TRAINING}
 
 
-def _filled_up(config: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
-    """Adds the defaults that a stored configuration lacks; one of another version stays unchanged."""
-    try:
-        return to_plain(build(kind, config))
-    except ConfigError:
-        return config
-
-
 def run_policy(path: str, env: EnvBase, which: str = "latest", explore: bool = False) -> TensorDictModuleBase:
     """Loads the policy of a run directory or checkpoint for an env; see :func:`rlstack.agents.foreign.load_policy`."""
     agent = load(path, device=env.device or "cpu", which=which).agent
@@ -161,6 +153,11 @@ def run_policy(path: str, env: EnvBase, which: str = "latest", explore: bool = F
 def zoo_policy(name: str, env: EnvBase, explore: bool = False) -> TensorDictModuleBase:
     """Loads the policy of an agent that comes with rlstack; see :func:`rlstack.agents.foreign.load_policy`."""
     return run_policy(f"{PREFIX}{name}", env, explore=explore)
+
+
+def hub_policy(name: str, env: EnvBase, explore: bool = False) -> TensorDictModuleBase:
+    """Loads the policy of an agent of the Hugging Face Hub; see :func:`rlstack.agents.foreign.load_policy`."""
+    return run_policy(f"{HUB}{name}", env, explore=explore)
 
 
 def initialise(agent: Agent, path: str | Path) -> None:
@@ -189,7 +186,8 @@ def initialise(agent: Agent, path: str | Path) -> None:
     if _family(ours["algorithm"]) != _family(theirs["algorithm"]):
         held, given = _chosen(state["config"]), f"agent={ours['name']}"
         raise ConfigError(f"init: {file} holds the networks of {held}; write these options instead of {given}")
-    theirs = _filled_up(theirs, type(agent.config))
+    with suppress(ConfigError):  # options of another version stay as they are
+        theirs = to_plain(build(type(agent.config), theirs))  # with the defaults of those that it lacks
     both = [key for key in SHAPING if key in ours and key in theirs]
     other = {key: theirs[key] for key in both if _shape(key, ours[key]) != _shape(key, theirs[key])}
     if other:
@@ -246,30 +244,43 @@ def unfinished(run: RunDirectory, total_frames: int, last_frame: int) -> dict[st
         return None
     try:
         state = checkpoints.load()
+        check_content(state, checkpoints.directory / BEST, OF_A_RUN)
     except CheckpointError as error:
         raise ConfigError(f"resume: {error}") from None
-    check_named(state, checkpoints.directory / BEST)
-    for name, kind in (("frames", int), ("config", dict)):
-        if not isinstance(state.get(name), kind):
-            raise ConfigError(f"resume: the checkpoint is not that of a run, it lacks {name}")
     run.refuse_finished(state["frames"], total_frames, last_frame)
     return state
 
 
-_NEEDED: dict[tuple[str, ...], type | tuple[type, ...]] = {
-    ("frames",): int,
-    ("agent",): dict,
-    ("agent", "networks"): dict,
-    ("agent", "targets"): dict,
-    ("config", "agent"): dict,
-    ("config", "agent", "name"): str,
-    ("config", "agent", "algorithm"): str,
-    ("config", "env"): dict,
-    ("config", "env", "name"): str,
-    ("config", "total_frames"): (int, float),  # 1e6 is a float in yaml
+OF_A_RUN: dict[str, Any] = {
+    **{"frames": int, "agent": dict, "config": dict},
+    **{f"config.{group}": dict for group in ("agent", "env", "collector", "logger")},
 }
+"""Entries of a checkpoint from which a run continues, with their types."""
+OF_AN_AGENT: dict[str, Any] = {
+    **{"frames": int, "agent": dict, "agent.networks": dict, "agent.targets": dict},
+    **{"config.agent": dict, "config.agent.name": str, "config.agent.algorithm": str},
+    **{"config.env": dict, "config.env.name": str, "config.total_frames": (int, float)},  # 1e6 is a float in yaml
+}
+"""Entries from which an agent is built."""
 MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 """Errors that loading another agent's state raises."""
+
+
+def check_content(state: dict[str, Any], file: Path, needed: Mapping[str, Any] = OF_AN_AGENT) -> None:
+    """Checks what an intact checkpoint says: what it names beyond data, and that it has the entries that are needed.
+
+    Raises:
+        CheckpointError: an entry is missing or of another type.
+        ConfigError: it names something that the user has not allowed.
+    """
+    check_named(state, file)
+    for entry, kind in needed.items():
+        value: Any = state
+        for key in entry.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(value, kind) or isinstance(value, bool):
+            what = "a trained agent" if needed is OF_AN_AGENT else "a run"
+            raise CheckpointError(f"{file}: not a checkpoint of {what}, it lacks {entry}")
 
 
 def read_agent(file: Path) -> dict[str, Any]:
@@ -280,13 +291,7 @@ def read_agent(file: Path) -> dict[str, Any]:
         ConfigError: it names something that the user has not allowed, or has options that this version lacks.
     """
     state = read_checkpoint(file)
-    check_named(state, file)
-    for keys, kind in _NEEDED.items():
-        value: Any = state
-        for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise CheckpointError(f"{file}: not a checkpoint of a trained agent, it lacks {'.'.join(keys)}")
+    check_content(state, file)
     return {**state, "config": renewed(state["config"])}
 
 
@@ -309,7 +314,7 @@ def checkpoint_file(path: Path, which: str) -> Path:
     """
     if which not in ("latest", "best"):
         raise ConfigError(f"which: {which!r} is unknown, allowed: latest, best")
-    file = zoo_file(str(path)) if str(path).startswith(PREFIX) else path
+    file = published_file(str(path)) if str(path).startswith((PREFIX, HUB)) else path
     if file.is_file():
         if which == "best" and file.name != BEST:
             raise ConfigError(f"which: best is for the folder of a run, {path} is one checkpoint")

@@ -77,8 +77,8 @@ def changed(folder: Path, *names: str) -> list[str]:
 def check(path: Path) -> None:
     """Raises a :class:`ConfigError` if a file is not as its manifest says."""
     if changed(path.parent, path.name):
-        told = f"changed or damaged since it was written, its digest is not that of {path.with_name(MANIFEST)}"
-        raise ConfigError(f"{path}: {told}; restore the file, or delete {MANIFEST} to use it as it is")
+        fault = f"changed or damaged since it was written, its digest is not that of {path.with_name(MANIFEST)}"
+        raise ConfigError(f"{path}: {fault}; restore the file, or delete {MANIFEST} to use it as it is")
 
 
 def _content(folder: Path) -> bytes | None:

@@ -1,9 +1,15 @@
-"""The run directory, with all files of a run and everything needed to resume it."""
+"""The run directory, with all files of a run and everything needed to resume it; and agents that come with rlstack.
+
+``zoo:<name>`` works wherever a checkpoint can be named. Each is a folder ``experiments/zoo/<name>``
+(``rlstack/zoo/<name>`` in the wheel) with ``agent.pt``, a checkpoint without optimisers and replay buffer,
+``card.json`` with its training and scores, and a film. ``python -m experiments.zoo.build`` makes them from runs.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import time
 import zipfile
@@ -18,11 +24,65 @@ from omegaconf import OmegaConf
 from rlstack.config import ConfigError
 from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.config.bounded_yaml import read_text
-from rlstack.config.errors import nearest_path
+from rlstack.config.errors import missing_option, nearest_path
 from rlstack.config.options import renewed
 from rlstack.envs.foundation.files import write_text
 
-from .zoo import PREFIX, zoo_file
+PREFIX, HUB = "zoo:", "hf:"
+AGENT, CARD, FILM = "agent.pt", "card.json", "film.mp4"
+
+
+def zoo_folder() -> Path:
+    """Returns the folder of the agents."""
+    return Path(__file__).resolve().parents[1] / "zoo"
+
+
+def zoo_names() -> list[str]:
+    """Returns the names of the agents."""
+    return sorted(card.parent.name for card in zoo_folder().glob(f"*/{CARD}"))
+
+
+def card(name: str) -> dict[str, Any]:
+    """Reads an agent's card: world, command, commit, frames, configuration, scores, SHA-256, film.
+
+    Raises:
+        ConfigError: there is no such agent, or its card is damaged.
+    """
+    from rlstack.files.safe_load import read_json_object  # imports torch, which takes seconds
+
+    if name not in zoo_names():
+        raise ConfigError(missing_option("zoo", name, zoo_names()))
+    try:
+        return read_json_object(zoo_folder() / name / CARD)
+    except ValueError as error:
+        raise ConfigError(f"zoo: {error}") from None
+
+
+def published_file(source: str) -> Path:
+    """Returns the checkpoint file of ``zoo:<name>`` or ``hf:<user>/<name>``.
+
+    Raises:
+        ConfigError: there is no such agent, or it is damaged.
+    """
+    if source.startswith(PREFIX):
+        return zoo_file(source)
+    from .hub import hub_file
+
+    return hub_file(source)
+
+
+def zoo_file(source: str) -> Path:
+    """Returns the checkpoint file of ``zoo:<name>``.
+
+    Raises:
+        ConfigError: there is no such agent, or the file differs from its card's SHA-256.
+    """
+    name = source.removeprefix(PREFIX)
+    known, file = card(name), zoo_folder() / name / AGENT
+    if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != known.get("sha256"):
+        raise ConfigError(f"{source}: {file} is missing or not the file of its card")
+    return file
+
 
 if TYPE_CHECKING:
     from .checkpoint import CheckpointStore
@@ -232,9 +292,9 @@ def make_first_free(path: Path, key: str) -> Path:
 
 
 def named(path: str, key: str) -> str:
-    """Resolves a run directory or checkpoint: ``zoo:<name>`` is its file, ``latest`` a run, which is also printed.
+    """Resolves a run directory or checkpoint: ``zoo:<name>`` and ``hf:<user>/<name>`` are files, ``latest`` a run.
 
-    ``latest`` is the run below ``runs/`` whose last checkpoint is the newest.
+    ``latest`` is the run below ``runs/`` whose last checkpoint is the newest; it is also printed.
 
     Args:
         path: the name that the user gave.
@@ -243,8 +303,8 @@ def named(path: str, key: str) -> str:
     Raises:
         ConfigError: there is no such run.
     """
-    if path.startswith(PREFIX):
-        return str(zoo_file(path))
+    if path.startswith((PREFIX, HUB)):
+        return str(published_file(path))
     if path != LATEST:
         return path
     files = (file for file in Path("runs").rglob("checkpoints/[!.]*.pt") if (file.parents[1] / CONFIG).is_file())

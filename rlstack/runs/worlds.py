@@ -39,9 +39,13 @@ def world_options(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"env.name: missing, one of {', '.join(envs.names())} or 'package.module:Class'")
     try:
         allowed = envs.options_of(name)
-        hints = _annotations(envs.constructor(name))
+        constructor = envs.constructor(name)
     except ValueError as error:
         raise ConfigError(f"env.name: {error}") from None
+    try:
+        hints = get_type_hints(constructor)
+    except (NameError, TypeError):  # a user's class with other annotations: not checked
+        hints = {}
     options = {}
     for key, value in config.items():
         if key == "name":
@@ -90,13 +94,6 @@ def _plain(default: Any) -> Any:
         return inspect.Parameter.empty if callable(default) else to_plain(default)
     except ConfigError:
         return inspect.Parameter.empty
-
-
-def _annotations(constructor: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(constructor)
-    except (NameError, TypeError):  # a user's class with other annotations: not checked
-        return {}
 
 
 def _checked(hint: Any, value: Any, key: str) -> Any:

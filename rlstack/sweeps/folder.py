@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -16,15 +17,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ValueType
 
 from rlstack.config import ConfigError
 from rlstack.config.groups import folder_flags
 from rlstack.envs.foundation.files import write_json
 from rlstack.runs.run_directory import make_first_free, make_folder, removed_if_empty
+from rlstack.training.hooks import Hook
 from rlstack.training.notices import concealed
+
+if TYPE_CHECKING:
+    from rlstack.training.loop import Training
 
 KEY = "hydra.sweep.dir"
 JOBS = ".jobs"
@@ -89,6 +96,61 @@ def _name(arguments: Sequence[str], defaults: Mapping[str, str | None]) -> str:
     return re.sub(r"[^\w.-]+", "-", "_".join(map(str, words))).strip("-")[:_LONGEST]
 
 
+# -- the place of a run in its sweep -----------------------------------------------------------------------------
+
+_ANNOUNCED = "RLSTACK_SWEEP"
+_COUNTABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
+
+
+@contextmanager
+def announced(overrides: Sequence[str]) -> Iterator[None]:
+    """A context in which the environment tells the jobs of a sweep how many there are, and which options differ.
+
+    Only Hydra's own sweeper decides that beforehand, and only without ``glob``.
+
+    Args:
+        overrides: the command line without flags.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    varied = [entry for entry in parsed if entry.is_sweep_override()]
+    if _WITH_FOLDERS.intersection(overrides) or not all(entry.value_type in _COUNTABLE for entry in varied):
+        yield
+        return
+    runs = math.prod(len(list(entry.sweep_string_iterator())) for entry in varied)
+    told = {"runs": runs, "keys": [entry.key_or_group for entry in varied], "began": time.time()}
+    os.environ[_ANNOUNCED] = json.dumps(told)
+    try:
+        yield
+    finally:
+        del os.environ[_ANNOUNCED]
+
+
+class SweepPlace(Hook):
+    """Tells which run of a sweep this is and, if one follows another, when all will have ended."""
+
+    def on_start(self, training: Training) -> None:
+        if (told := json.loads(os.environ.get(_ANNOUNCED, "null"))) is None:
+            return
+        from rlstack.training.progress import duration  # rich takes a while to import
+
+        job = HydraConfig.get()
+        given = dict(entry.lstrip("+~").partition("=")[::2] for entry in job.overrides.task)
+        number, keys = int(job.job.num), told["keys"]
+        lasts = [key.rpartition(".")[2] for key in keys]
+        names = [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts)]
+        values = ", ".join(f"{name}={given.get(key)}" for key, name in zip(keys, names))
+        place = f"run {number + 1} of {told['runs']}{f', {values}' * bool(values)}"
+        training.progress.latest("sweep", place)
+
+        def row() -> str:
+            done = number + training.frames / training.last_frame
+            left = (time.time() - told["began"]) * (told["runs"] / max(done, 1e-9) - 1)
+            return f"{place}, {duration(left)} left of all" if done else place
+
+        if str(job.launcher.get("_target_")).endswith(".BasicLauncher"):
+            training.progress.rows["sweep"] = row
+
+
 # -- the results of its jobs -------------------------------------------------------------------------------------
 
 
@@ -130,7 +192,9 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
     _show_configurations(results, [{key: given.get(key) for key in varied if key != "seed"} for given in options])
     rows: list[Mapping[str, Any]] = []
     for given, result in zip(options, results):
-        run = result.get("run") or f"failed: {result.get('error', 'no reason known')}"
+        path = Path(result.get("run", ""))
+        run = str(path.relative_to(folder) if folder in path.parents else path)
+        run = run if "run" in result else f"failed: {result.get('error', 'no reason known')}"
         rows.append({**{key: given.get(key) for key in varied}, "score": result.get("score"), "run": run})
     print("\nthe runs of this sweep")
     print_rows(rows, sys.stdout)

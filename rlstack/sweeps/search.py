@@ -112,7 +112,13 @@ class Search:
         ours = {key: value for key, value in asdict(config).items() if key not in _MAY_CHANGE}
         described = {key: str(dimension) for key, dimension in space.items()}
         settings = {**settings, **ours, "space": described}
-        self._cut_torn_line()
+        path = self.folder / FILE
+        if path.is_file():
+            content = path.read_bytes()
+            if not content.endswith(b"\n") and not changed(self.folder, FILE):
+                # A part of a line, which a killed process or a full disk has left; Optuna would append to it.
+                with writing(path):
+                    os.truncate(path, content.rfind(b"\n") + 1)
         self.study = open_study(config)
         if (theirs := self.study.user_attrs.get("settings")) is None:
             with sealed(self.folder, FILE):
@@ -123,15 +129,6 @@ class Search:
             check_values(self.folder / FILE, KIND, space, trial.params)
             if type(known := trial.user_attrs.get("known")) is not int or not 0 <= known <= trial.number:
                 raise ConfigError(f"{self.folder / FILE}: not a search (trial {trial.number} was drawn from {known!r})")
-
-    def _cut_torn_line(self) -> None:
-        """Removes the part of a line that a killed process or a full disk has left, to which Optuna would append."""
-        path = self.folder / FILE
-        if path.is_file():
-            content = path.read_bytes()
-            if not content.endswith(b"\n") and not changed(self.folder, FILE):
-                with writing(path):
-                    os.truncate(path, content.rfind(b"\n") + 1)
 
     def run(self, number: int) -> Path:
         """Returns the folder of a trial's run."""

@@ -82,9 +82,9 @@ class Acceleration:
         if compiler is not None and compiler.compiles:
             what = "losses of updates" if compiler.graphs else "updates"
             parts.append(f"policy and {what}{f' ({updates:,.0f} of them)' if updates else ''}")
-        told = [f"{', '.join(parts)}: about a minute at the beginning, less if they have been compiled before"]
-        told = (told if parts else []) + (["CUDA graphs"] if compiler is not None and compiler.graphs else [])
-        return "; ".join(told) or None
+        compiled = [f"{', '.join(parts)}: about a minute at the beginning, less if they have been compiled before"]
+        graphs = ["CUDA graphs"] if compiler is not None and compiler.graphs else []
+        return "; ".join((compiled if parts else []) + graphs) or None
 
     def apply(self, agent: Agent) -> None:
         """Compiles and records the agent if the options ask for it; adds a note if that is impossible."""

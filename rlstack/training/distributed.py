@@ -27,9 +27,9 @@ from torchrl.envs import EnvBase
 from rlstack.agents import Agent
 from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
-from rlstack.data.messages import from_file, to_file
 from rlstack.data.normalizers import RunningMoments
 from rlstack.envs.world import World
+from rlstack.files.safe_load import from_file, to_file
 from rlstack.runs.checkpoint import state_digest
 from rlstack.runs.seeding import seed_everything
 from rlstack.runs.worlds import choose_device, size_key
@@ -170,7 +170,11 @@ class Ranks:
         for other in others:
             for kind in _EQUAL:
                 first, found = state["agent"][kind], other["agent"][kind]
-                other["agent"][kind] = {name: found[name] for name in found if _differ(found[name], first[name])}
+                other["agent"][kind] = {
+                    name: theirs
+                    for name, theirs in found.items()
+                    if state_digest({"agent": theirs}) != state_digest({"agent": first[name]})
+                }
         if self.first:
             state["other_ranks"] = others
         return self.first
@@ -194,10 +198,6 @@ class Ranks:
         other, first = others[self.index - 1], state["agent"]
         agent = {**other["agent"], **{kind: {**first[kind], **other["agent"][kind]} for kind in _EQUAL}}
         return {**state, **other, "agent": agent}
-
-
-def _differ(one: Any, other: Any) -> bool:
-    return state_digest({"agent": one}) != state_digest({"agent": other})
 
 
 def join() -> Ranks:

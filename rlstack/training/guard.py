@@ -76,12 +76,12 @@ class Guard(Hook):
             self._look_back(wait=False)
             return
         found = None if total.is_finite() else find(batch)
-        told = "" if found is None else self._told(found, batch, training.previous)
+        fault = "" if found is None else self._describe(found, batch, training.previous)
         if self._config.non_finite != "error":  # all ranks drop a batch, or none does
-            told = next(filter(None, training.ranks.everyone(told)), "")
-        if told:
+            fault = next(filter(None, training.ranks.everyone(fault)), "")
+        if fault:
             self._dropped += 1
-            self._act(told, None if found is None else batch, training.frames)
+            self._act(fault, None if found is None else batch, training.frames)
             raise DropBatch
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
@@ -116,8 +116,8 @@ class Guard(Hook):
         self._settle()
         self._keep()
         refused = self._refused_earlier + self._refused_before
-        told = {"dropped_batches": self._dropped, "refused_steps": refused, "rollbacks": self._rollbacks}
-        return {f"guard/{name}": float(count) for name, count in told.items() if count}
+        counts = {"dropped_batches": self._dropped, "refused_steps": refused, "rollbacks": self._rollbacks}
+        return {f"guard/{name}": float(count) for name, count in counts.items() if count}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the counts so far."""
@@ -149,7 +149,7 @@ class Guard(Hook):
             if total.is_finite():
                 continue
             if (found := find(batch)) is not None:
-                self._act(self._told(found, batch, before), batch, before)
+                self._act(self._describe(found, batch, before), batch, before)
             else:  # a later batch has been written into the same tensors
                 self._act(f"something in the batch after frame {before:,}", None, before)
 
@@ -214,7 +214,7 @@ class Guard(Hook):
             self._written = True
         return f"; see {self._file}" if self._written else ""
 
-    def _told(self, found: Finding, batch: TensorDictBase, before: int) -> str:
+    def _describe(self, found: Finding, batch: TensorDictBase, before: int) -> str:
         """Describes the finding, with its frame in the run, in a batch that begins after ``before`` frames."""
         if found.step:
             earlier = batch[..., : found.step]

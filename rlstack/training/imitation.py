@@ -50,7 +50,7 @@ Source: TypeAlias = EnvBase | TensorDictBase | str | Path
 
 UNORDERED = "imitation: a recurrent agent needs decisions in their order: an expert, or sequences, not a file"
 HELD_OUT = 10
-"""One of this many stretches of the data is held out: measured, never trained on."""
+"""One stretch of the data in this many is the validation set, on which the agent is never trained."""
 _STRETCHES = 100
 _CHUNK = 4096  # decisions measured at once: greedy acting may evaluate many actions for each
 
@@ -205,7 +205,10 @@ def _held_out(agent: Agent, recorded: RecordedDecisions) -> float:
 def _fit(agent: Agent, recorded: RecordedDecisions, epochs: int, batch_size: int, lr: float) -> float:
     """Trains for ``epochs`` passes; returns the mean loss of the last one."""
     recorded.refresh()
-    optimizer = Optimizer([_acting_parameters(agent, recorded.train()[:2])], lr, precision=agent.config.precision)
+    parameters = agent.parameters()
+    gradients = torch.autograd.grad(_loss(agent, recorded.train()[:2])[0], parameters, allow_unused=True)
+    acting = [parameter for parameter, gradient in zip(parameters, gradients) if gradient is not None]
+    optimizer = Optimizer([acting], lr, precision=agent.config.precision)
     size, mean, note = recorded.size(recorded.train()), 0.0, ""
     with working("imitating", "epochs", epochs) as work:
         for epoch in range(epochs):
@@ -226,13 +229,6 @@ def _fit(agent: Agent, recorded: RecordedDecisions, epochs: int, batch_size: int
 
 def _loss(agent: Agent, batch: TensorDictBase) -> tuple[Tensor, Info]:
     return agent.imitation_loss(*agent.imitation_batch(batch)), {}
-
-
-def _acting_parameters(agent: Agent, batch: TensorDictBase) -> list[Tensor]:
-    """Returns the parameters that the actions depend on: those with a gradient of the imitation loss."""
-    parameters = agent.parameters()
-    gradients = torch.autograd.grad(_loss(agent, batch)[0], parameters, allow_unused=True)
-    return [parameter for parameter, gradient in zip(parameters, gradients) if gradient is not None]
 
 
 @contextmanager
@@ -518,8 +514,8 @@ class Imitation(Hook):
         if c.expert is not None:
             env = self._config.env
             if (most := env.get("max_instances")) is not None and 2 * (env.get("num_envs") or most) > most:
-                told = "acts in environments of its own, more than env.max_instances allows beside those of the run"
-                raise ConfigError(f"imitation.expert: {told}; imitation.episodes takes recorded ones")
+                fault = "acts in environments of its own, more than env.max_instances allows beside those of the run"
+                raise ConfigError(f"imitation.expert: {fault}; imitation.episodes takes recorded ones")
             self._env = build_world(self._config.env, agent.device, self._config.seed)
             self._expert = expert_policy(c.expert, self._env, agent.interface, c.expert_options)
             return

@@ -18,6 +18,7 @@ from rlstack.agents.optimizer import decided
 from rlstack.config import ConfigError
 from rlstack.config.options import renewed
 from rlstack.config.overrides import given_overrides
+from rlstack.config.rooms import registered, target
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs import world_hooks
 from rlstack.envs.foundation.compilation import telling, under_way
@@ -32,16 +33,54 @@ from rlstack.runs.worlds import choose_device
 
 from .acceleration import Acceleration, set_determinism
 from .config import TrainConfig, differing, is_resumable
+from .curriculum import Curriculum
 from .distributed import Ranks
-from .evaluations import EvaluationLeftOut
+from .evaluations import EvaluationLeftOut, Evaluations
+from .guard import Guard
 from .hooks import AnyHook, DropBatch, Hook
-from .interrupt import Interrupted
+from .imitation import Imitation
+from .interrupt import Interrupted, Interrupts
 from .loggers import MetricLogger
-from .monitor import Clock, count_frames, is_due
-from .parts import hooks_of_run
+from .monitor import COLLECTING, EVALUATING, LEARNING, Clock, Hardware, Monitor, count_frames, is_due
+from .preflight import BatchChecks
 from .progress import Progress
 from .summary import league_command, resume_command
 from .workers import build_worlds, remote, start_collector, worlds_here
+
+OWN_STATE = (
+    *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
+    *(hook.name for hook in (Monitor, Curriculum, Imitation, Guard)),
+)
+"""Entries of a checkpoint that a user's hook must not take as its name."""
+
+
+def hooks_of_run(training: Training, own: Sequence[Hook]) -> list[Hook]:
+    """Returns all hooks of a run, in the order in which they are called.
+
+    Args:
+        own: the user's hooks.
+
+    Raises:
+        ValueError: two hooks have the same name.
+    """
+    names = [*OWN_STATE, *(hook.name for hook in own if hook.name)]
+    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
+        raise ValueError(f"hooks: the name {twice[0]!r} is taken")
+    c = training.config
+    curriculum = None if c.curriculum is None else Curriculum(c.curriculum, training.env)
+    hooks = [
+        Interrupts(training.ranks),
+        Hardware(training.device),
+        Imitation(c),
+        BatchChecks() if c.debug else None,
+        Guard(c.guard, training.agent, training.run.path, training.ranks.seed(c.seed), c.collector.count),
+        Monitor(c.cudagraphs is not False),
+        curriculum,
+        *(target(name)(training) for name in registered("HOOKS").values()),
+        *own,
+        Evaluations(),
+    ]
+    return [hook for hook in hooks if hook is not None]
 
 
 class Training:
@@ -94,10 +133,11 @@ class Training:
         self.last_frame = min(config.total_frames, config.until or config.total_frames)
         self.frames = self.previous = 0
         self._evaluated = -1  # frames at the latest evaluation
+        self._best_at: int | None = None  # frames of the best checkpoint of this process
         self.evaluation: Evaluation | None = None  # the latest
         self.best_rank: list[float] = []  # rank of the best evaluation, see Evaluation.rank
         self.digest = ""
-        self.clock = Clock()
+        self.clock = Clock(self.device.type == "cuda")
         self._pending_rng: dict[str, Any] | None = None
         self._worlds: list[dict[str, Any]] | None = None  # states that workers resume from
         self._prepared = False
@@ -150,7 +190,8 @@ class Training:
                 self.frames += int(count)
                 try:
                     self._call("on_collected", batch, sequences)
-                    metrics = self.agent.learn(sequences, self.frames)
+                    with self.clock.spending(LEARNING):
+                        metrics = self.agent.learn(sequences, self.frames)
                     self._call("on_batch", batch, metrics)
                 except DropBatch:
                     self.agent.begin_episodes()
@@ -164,13 +205,14 @@ class Training:
         """Logs, evaluates and saves after a batch, as far as they are due."""
         self.clock.read()
         if self.progress.due:
-            self.progress.update(self.frames, {**self.metrics(), **self._updates()})
+            seen = {} if self.device.type == "cuda" else self.metrics()  # to read them would wait for the GPU
+            self.progress.update(self.frames, {**seen, **self._updates(), **self.clock.total})
         if self.due(self.config.log_every):
             row = self._updates() | self.agent.schedule_metrics()
             for hook in self.hooks:
                 row |= hook.on_log(self)
             self.log(row | {"time/frames_per_second": self.clock.rate(self.frames)})
-            self.progress.update(self.frames, row)
+            self.progress.update(self.frames, row | self.clock.total)
         try:
             self._judge()
             ended = self.frames >= self.last_frame
@@ -186,7 +228,10 @@ class Training:
         """Evaluates and saves, as far as they are due and not done at these frames."""
         is_best = self.evaluation_due() and self._evaluated != self.frames and self.evaluate_and_log()
         if is_best or self.due(self.config.checkpoint.every):
-            self.event(f"checkpoint {self.save(is_best).name}{' (best so far)' if is_best else ''}")
+            name = self.save(is_best).name
+            self._best_at = self.frames if is_best else self._best_at
+            best = "" if self._best_at is None else f"; the best is of {self._best_at:,} frames"
+            self.progress.latest("checkpoint", f"{name}{' (best so far)' if is_best else best}")
 
     @contextmanager
     def _started(self) -> Iterator[None]:
@@ -201,9 +246,11 @@ class Training:
             self.logger = stack.enter_context(MetricLogger(self.run.path, c.logger, self.raw_config))
             self.logger.truncate_after(self.frames)  # drops rows beyond the checkpoint of a resumed run
             self.run.drop_evaluations_after(self.frames)
+            title = f"{c.agent.get('name')}, {c.env.get('id') or c.env.get('name')}, seed {c.seed}"
             self.progress = Progress(
-                self.last_frame, start_frames=self.frames, start_updates=self.agent.updates, compiling=under_way
+                self.last_frame, title=title, start_frames=self.frames, start_updates=self.agent.updates
             )
+            self.progress.rows["compiling"] = under_way
             stack.callback(self.progress.close)
             for note in self.acceleration.notes:
                 self.event(note)
@@ -218,7 +265,9 @@ class Training:
         """Yields batches until the last frame."""
         batches = iter(collector)
         while self.frames < self.last_frame:
-            yield next(batches)
+            with self.clock.spending(COLLECTING):
+                batch = next(batches)
+            yield batch
 
     def _count(self, batch: TensorDictBase, sequences: TensorDictBase) -> int:
         """Returns this process's number of frames in a batch; in an offline run the number of transitions drawn."""
@@ -250,7 +299,7 @@ class Training:
 
     def resume_command(self) -> str:
         """Returns the command line that continues this run."""
-        return league_command() or resume_command(self.run, self.config, self.ranks.count)
+        return league_command() or resume_command(self.run, self.ranks.count)
 
     def finish(self) -> None:
         """Makes the current batch the last one, which is evaluated and saved; the run can be resumed."""
@@ -308,7 +357,7 @@ class Training:
 
     def _evaluate_and_log(self) -> bool:
         try:
-            with self.following_work(), self.clock.evaluating():
+            with self.following_work(), self.clock.spending(EVALUATING):
                 evaluation = self.evaluation = self.evaluate()
         except EvaluationLeftOut as why:
             self.event(str(why))
@@ -320,7 +369,7 @@ class Training:
         self.best_rank = max(rank, self.best_rank)
         self.log(summary)
         self.progress.update(self.frames, summary)
-        self.event(f"evaluation at {self.frames:,} frames: {evaluation.in_words()}")
+        self.progress.latest("evaluation", f"at {self.frames:,} frames: {evaluation.in_words()}")
         self._call("on_evaluation", evaluation, is_best)
         return is_best
 

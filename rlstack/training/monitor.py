@@ -7,6 +7,7 @@ import resource
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from .loop import Training
 
 EPISODE = ("next", "episode")
-_SECONDS, EVALUATING = "time/seconds", "time/evaluating_seconds"
+_SECONDS = "time/seconds"
+COLLECTING, LEARNING, EVALUATING = (f"time/{use}_seconds" for use in ("collecting", "learning", "evaluating"))
 _BY_THEMSELVES = ("success", "level")
 """Statistics that are logged with more than their mean, or under another name."""
 
@@ -139,11 +141,15 @@ class Clock:
 
     Attributes:
         total: seconds of the whole run at the last reading: wall-clock time, CPU time of all threads, and wall-clock
-            time of evaluations.
+            time of collecting, learning and evaluations.
+
+    Args:
+        gpu: whether collecting and learning are measured on the GPU, which the host runs ahead of.
     """
 
-    def __init__(self) -> None:
-        self.total = {_SECONDS: 0.0, "time/cpu_seconds": 0.0, EVALUATING: 0.0}
+    def __init__(self, gpu: bool = False) -> None:
+        self.total = dict.fromkeys((_SECONDS, "time/cpu_seconds", COLLECTING, LEARNING, EVALUATING), 0.0)
+        self._gpu, self._spans = gpu, deque[tuple[str, torch.cuda.Event, torch.cuda.Event]]()
         self.start(0)
 
     def start(self, frames: int) -> None:
@@ -152,13 +158,20 @@ class Clock:
         self._wall, self._cpu = time.monotonic(), time.process_time()
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """A context whose time is that of an evaluation."""
-        began = time.monotonic()
+    def spending(self, use: str) -> Iterator[None]:
+        """A context whose time is added to an entry of :attr:`total`, such as ``time/learning_seconds``."""
+        if self._gpu and use != EVALUATING:  # an evaluation waits for the GPU
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            began.record()
+            yield
+            ended.record()
+            self._spans.append((use, began, ended))
+            return
+        since = time.monotonic()
         try:
             yield
         finally:
-            self.total[EVALUATING] += time.monotonic() - began
+            self.total[use] += time.monotonic() - since
 
     def learning(self) -> float:
         """Returns the wall-clock seconds of the whole run without evaluations."""
@@ -173,6 +186,9 @@ class Clock:
         """Updates and returns :attr:`total`."""
         self.total[_SECONDS] = self._before[_SECONDS] + max(time.monotonic() - self._wall, 1e-9)
         self.total["time/cpu_seconds"] = self._before["time/cpu_seconds"] + time.process_time() - self._cpu
+        while self._spans and self._spans[0][2].query():  # passed by the GPU; this does not wait for it
+            use, began, ended = self._spans.popleft()
+            self.total[use] += began.elapsed_time(ended) / 1000
         return self.total
 
 
@@ -185,7 +201,7 @@ def is_due(every: float, previous: int, now: int, last: int) -> bool:
 
 
 class Hardware(Hook):
-    """Adds the RAM of the process and the utilisation and memory of the GPU to log lines.
+    """Adds use of the CPU, RAM of the process, and utilisation and memory of the GPU to log lines.
 
     A thread samples the GPU twice a second through NVML (package ``nvidia-ml-py``, extra ``gpu``) if it is installed.
 
@@ -196,6 +212,7 @@ class Hardware(Hook):
     def __init__(self, device: torch.device | str) -> None:
         self._gpu = GpuWatch(torch.device(device))
         self._frames, self._since = 0, 0.0
+        self._wall, self._cpu = time.monotonic(), time.process_time()
 
     def on_start(self, training: Training) -> None:
         self._frames, self._since = training.frames, training.clock.learning()
@@ -210,13 +227,16 @@ class Hardware(Hook):
     def read(self, frames: int, now: float, worker_failures: int = 0) -> dict[str, float]:
         """Returns metrics ``system/...`` since the last call, at ``now`` seconds of collecting and learning.
 
-        These are ``frames_per_second``, without the time of evaluations; ``memory_mb`` of the process (10^6 bytes);
-        for a GPU the mean, least and greatest ``gpu_percent`` of time in use, and ``gpu_memory_mb``; and, after the
-        first, ``worker_restarts``, the number of processes with worlds that have been replaced.
+        These are ``frames_per_second``, without the time of evaluations; ``cpu_percent``, the time of all threads of
+        this process in percent of one core's; ``memory_mb`` of the process (10^6 bytes); for a GPU the mean, least and
+        greatest ``gpu_percent`` of time in use, and ``gpu_memory_mb``; and, after the first, ``worker_restarts``, the
+        number of processes with worlds that have been replaced.
         """
         rate = (frames - self._frames) / max(now - self._since, 1e-9)
         self._frames, self._since = frames, now
+        (wall, cpu), (self._wall, self._cpu) = (self._wall, self._cpu), (time.monotonic(), time.process_time())
         metrics = {"system/frames_per_second": rate, "system/memory_mb": resident_bytes() / _MEGABYTE}
+        metrics["system/cpu_percent"] = 100 * (self._cpu - cpu) / max(self._wall - wall, 1e-9)
         if worker_failures:
             metrics["system/worker_restarts"] = float(worker_failures)
         return metrics | {f"system/{name}": value for name, value in self._gpu.read().items()}

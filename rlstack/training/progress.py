@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TextIO
 
@@ -19,6 +19,8 @@ from rich.text import Text
 
 from rlstack.envs.foundation.work import Work
 
+_WIDTH = 92
+"""Columns of the panel, at most; on a narrower terminal, all that it has."""
 _BAR_WIDTH = 30
 _REFRESH_SECONDS = 0.25
 _IDLE_SECONDS = 1.0  # after this long without an update the panel is redrawn
@@ -26,6 +28,9 @@ _EVENTS_SHOWN = 4
 _CURVE = 24
 """Columns of a curve; it keeps twice to four times as many points."""
 _CURVES = ("train/return", "train/success")
+_PHASES = ("collecting", "learning", "evaluating")
+_STYLES = {"return": "bold", "success": "bold", "evaluation": "cyan", "warning": "yellow"}
+"""Colours of rows of the panel."""
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _PATIENCE_SECONDS = 1.0  # shorter work shows no bar
 
@@ -36,44 +41,49 @@ class Progress:
     It shows the metrics ``train/return``, ``train/success`` (a share in [0, 1] with its interval in ``_low`` and
     ``_high``), ``curriculum/level``, everything under ``loss/``, and ``train/updates`` as a rate; it ignores others. A
     metric keeps its last value until a new one arrives. A terminal also shows the curves of return and success, the
-    last evaluation (``eval/return``, ``eval/success``), and what is being compiled. Rates and the time left exclude the
-    time of other work, such as imitation and evaluations.
+    share of ``time/seconds`` that each ``time/<phase>_seconds`` took, the machine (``system/...``), and the rows of
+    :meth:`latest` and :attr:`rows`. Rates and the time left exclude the time of other work, such as imitation and
+    evaluations.
+
+    Attributes:
+        rows: further rows of the panel by name, which are asked for their text at each redraw; an empty text shows no
+            row. A row named ``warning`` is yellow.
 
     Args:
         total_frames: length of the run.
+        title: what is trained, such as ``ppo, cartpole, seed 0``.
         stream: output stream; ``sys.stdout`` by default. It gets only ASCII unless its encoding is UTF-8.
         start_frames: frames done before this process began, from which rates and the time left are counted.
         start_updates: updates done before this process began.
         interval: least number of seconds between two plain lines.
         clock: function that returns seconds, for tests.
-        compiling: function that names what is being compiled at the moment; an empty string means nothing.
     """
 
     def __init__(
         self,
         total_frames: int,
         stream: TextIO | None = None,
+        title: str = "",
         start_frames: int = 0,
         start_updates: float = 0.0,
         interval: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
-        compiling: Callable[[], str] = str,
     ) -> None:
+        self.rows: dict[str, Callable[[], str]] = {}
+        self._title = title
         self._stream = sys.stdout if stream is None else stream
         encoding = (getattr(self._stream, "encoding", None) or "ascii").lower()
         self._unicode = encoding.replace("-", "").replace("_", "") == "utf8"
         self._total, self._start_frames, self._start_updates = total_frames, start_frames, start_updates
         self._frames, self._metrics, self._now = start_frames, dict[str, float](), ""
         self._clock, self._began, self._interval = clock, clock(), interval
-        self._work, self._compiling = _WorkStatus(clock), compiling
-        self._worked = 0.0
+        self._work, self._worked = _WorkStatus(clock), 0.0
         self._curves = {name: RunningCurve() for name in _CURVES}
-        self._evaluated = 0
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._shown_at, self._pending = -math.inf, False
         self._lock, self._closing = threading.RLock(), threading.Event()
         self._live: Live | None = None
-        console = Console(file=stream)
+        console = self._console = Console(file=stream)
         if console.is_terminal and not console.is_dumb_terminal:
             self._interval = _REFRESH_SECONDS
             # Our own thread refreshes the panel: that of rich would read values while update() changes them.
@@ -92,18 +102,26 @@ class Progress:
         with self._lock:
             self._frames, self._pending = frames, True
             self._metrics.update(metrics or {})
-            self._evaluated = frames if "eval/return" in (metrics or {}) else self._evaluated
             for name in _CURVES:
                 if metrics and math.isfinite(metrics.get(name, math.nan)):
                     self._curves[name].add(metrics[name])
             if self.due:
                 self._show()
 
+    def latest(self, name: str, text: str) -> None:
+        """Shows at once the latest of its kind, such as a checkpoint: as a row of the panel, or as a line."""
+        with self._lock:
+            self.rows[name] = lambda: text
+            if self._live is None:
+                self._print(f"{name} {text}")
+            else:
+                self._show()
+
     def event(self, text: str) -> None:
-        """Shows at once something that happened, such as a saved checkpoint."""
+        """Shows at once something that happened."""
         text = self._encodable(" ".join(text.split()))
         with self._lock:
-            self._events.append(f"{_duration(self._clock() - self._began)}  {text}")
+            self._events.append(f"{duration(self._clock() - self._began)}  {text}")
             if self._live is None:
                 self._print(text)
             else:
@@ -149,16 +167,24 @@ class Progress:
         print(self._encodable(line), file=self._stream, flush=True)
 
     def _panel(self) -> Panel:
-        table = Table.grid(padding=(0, 2))
-        for name, text in (self._rows() | self._more_rows()).items():
-            # Text, not str: rich interprets square brackets in a str as markup.
-            table.add_row(Text(name), Text(self._encodable(text)))
-        filled = round(_BAR_WIDTH * self._fraction)
+        width = min(self._console.width, _WIDTH)
+        rows = self._rows()
+        left = f", {rows['left']} left" if "left" in rows else ""
+        told = f"{100 * self._fraction:.1f}%  {rows['elapsed']} elapsed{left}"
+        columns = max(width - len(told) - 6, 4)  # of the bar: without border, padding, and the space before the text
+        filled = round(columns * self._fraction)
         full, empty = ("█", "░") if self._unicode else ("#", "-")
-        bar = Text(full * filled + empty * (_BAR_WIDTH - filled))
-        events = [Text(event, style="dim") for event in self._events]
+        bar = Text.assemble((full * filled, "green"), (empty * (columns - filled), "dim"), f"  {told}")
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(style="dim", no_wrap=True, min_width=max(map(len, _STYLES)))
+        table.add_column(ratio=1, overflow="fold")
+        for name, text in self._panel_rows(rows).items():
+            # Text, not str: rich interprets square brackets in a str as markup.
+            table.add_row(Text(name), Text(self._encodable(text), _STYLES.get(name, "")))
+        events = [Text(event, style="dim", overflow="fold") for event in self._events]
+        title = Text(self._encodable(f"rlstack: {self._title}" if self._title else "rlstack")[: width - 6], "bold")
         # rich draws the border in ASCII if the encoding requires it.
-        return Panel(Group(bar, table, *events), title="rlstack", expand=False)
+        return Panel(Group(bar, table, *events), title=title, border_style="dim", width=width)
 
     @property
     def _fraction(self) -> float:
@@ -185,28 +211,42 @@ class Progress:
         losses = {name.removeprefix("loss/"): metrics[name] for name in metrics if name.startswith("loss/")}
         if losses:
             rows["loss"] = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
-        rows["elapsed"] = _duration(elapsed)
+        rows["elapsed"] = duration(elapsed)
         if rate > 0:
-            rows["left"] = _duration(max(self._total - self._frames, 0) / rate)
+            rows["left"] = duration(max(self._total - self._frames, 0) / rate)
         return {**rows, "now": self._now} if self._now else rows
 
-    def _more_rows(self) -> dict[str, str]:
-        """Returns the rows that only a terminal shows."""
-        metrics, rows = self._metrics, dict[str, str]()
+    def _panel_rows(self, known: Mapping[str, str]) -> dict[str, str]:
+        """Returns the rows of the panel, given those of a plain line."""
+        metrics = self._metrics
+        updates = f", {known['updates/s']} updates/s" if "updates/s" in known else ""
+        rows = {"frames": f"{self._frames:,} of {self._total:,}, {known['frames/s']} frames/s{updates}"}
+        if total := metrics.get("time/seconds"):
+            shares = {phase: metrics.get(f"time/{phase}_seconds", 0.0) / total for phase in _PHASES}
+            rows["time"] = ", ".join(f"{phase} {share:.0%}" for phase, share in shares.items() if share)
+        rows["machine"] = ", ".join(_machine(metrics))
+        rows |= {
+            name: text for name, text in known.items() if name in ("return", "success", "level", "loss", "warning")
+        }
         for name, curve in self._curves.items():
-            if len(curve.points) > 1:
-                rows[f"{name.rpartition('/')[2]} so far"] = sparkline(curve.points, _CURVE, not self._unicode)
-        if "eval/return" in metrics:
-            success = f"success {_success(metrics, 'eval')}, " if "eval/success" in metrics else ""
-            rows["evaluation"] = f"{success}at {self._evaluated:,} frames"
-            rows["eval return"] = f"{metrics['eval/return']:.4g}, from the world's own rewards"
-        if compiling := self._compiling():
-            rows["compiling"] = compiling
-        return rows
+            if (short := name.rpartition("/")[2]) in rows and len(curve.points) > 1:
+                rows[short] += f"  {sparkline(curve.points, _CURVE, not self._unicode)}"
+        rows |= {name: text() for name, text in self.rows.items()} | {"now": self._now}
+        return {name: text for name, text in rows.items() if text}
 
     def _encodable(self, text: str) -> str:
         encoding = "utf-8" if self._unicode else "ascii"
         return text.encode(encoding, "replace").decode(encoding)
+
+
+def _machine(metrics: Mapping[str, float]) -> Iterator[str]:
+    """Yields what is known of the machine: use of processor and GPU, and memory in 10^9 bytes."""
+    for name, part in {"CPU": "cpu_percent", "GPU": "gpu_percent"}.items():
+        if (percent := metrics.get(f"system/{part}")) is not None:
+            yield f"{name} {percent:.0f}%"
+    for name, part in {"memory": "memory_mb", "GPU memory": "gpu_memory_mb"}.items():
+        if (size := metrics.get(f"system/{part}")) is not None:
+            yield f"{name} {size / 1000:.1f} GB"
 
 
 def _success(metrics: Mapping[str, float], group: str) -> str:
@@ -335,14 +375,15 @@ class _WorkStatus:
             seconds = (now - self.began) * max(work.total - work.done, 0) / gained if gained else -math.inf
             # The last episodes often take longer than the pace predicts; then only a bound is known, if any.
             if now - self._gained_at <= seconds:
-                left = f"left {_duration(min(seconds, longest))}"
+                left = f"left {duration(min(seconds, longest))}"
             elif longest < math.inf:
-                left = f"left at most {_duration(longest)}"
+                left = f"left at most {duration(longest)}"
         parts = (f"{work.what}: {work.done:,}{of} {work.unit}", work.note, left)
         return ", ".join(part for part in parts if part)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Formats seconds as ``1:02:03``."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -30,8 +30,9 @@ from rlstack.data.recordings import episode_lengths, save_arrays
 from rlstack.envs.foundation.files import check_archive
 from rlstack.files.safe_load import load_arrays
 from rlstack.runs.checkpoint import CheckpointError, content_digest
+from rlstack.runs.hub import hub_data
 from rlstack.runs.loading import checkpoint_file, read_agent
-from rlstack.runs.run_directory import make_folder
+from rlstack.runs.run_directory import HUB, make_folder
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -70,7 +71,8 @@ def read_recorded(source: str, interface: Interface, n_step: int = 1, gamma: flo
 
     Args:
         source: a file of :mod:`rlstack.data.recordings`; a folder of such files, read in the order of their names; a
-            run, whose latest checkpoint has the replay buffer; or ``minari:<name or path of a dataset>``.
+            run, whose latest checkpoint has the replay buffer; ``minari:<name or path of a dataset>``; or
+            ``hf:<user>/<name>``, such files on the Hugging Face Hub.
         interface: interface of the world that the agent learns for.
         n_step, gamma: the agent's options: a replay buffer holds returns of ``n_step`` steps.
 
@@ -87,13 +89,14 @@ def _read(source: str, interface: Interface, n_step: int, gamma: float) -> tuple
         arrays = minari_arrays(source.removeprefix(MINARI))
         with prefixed(source):
             return _checked(arrays, interface, transitions=True), True
-    path = Path(source)
-    if (path / "checkpoints").is_dir() or path.suffix == ".pt":
+    path, files = Path(source), []
+    if source.startswith(HUB):
+        files = hub_data(source)
+    elif (path / "checkpoints").is_dir() or path.suffix == ".pt":
         return _replay(path, interface, n_step, gamma), False
-    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-    if not files:
+    elif not (files := sorted(path.glob("*.npz")) if path.is_dir() else [path]):
         raise ConfigError(f"{path} is neither a run nor a folder with recorded episodes (*.npz)")
-    if not path.exists():
+    elif not path.exists():
         raise ConfigError(f"{path} does not exist{nearest_path(path)}")
     parts = [read_file(file, interface, transitions=True) for file in files]
     for part in parts:  # the recording of an episode ends with its file
@@ -257,7 +260,18 @@ def _checked(arrays: Arrays, interface: Interface, transitions: bool) -> TensorD
     lengths = sorted({len(value) for value in data.values()})
     if len(lengths) > 1:
         raise ConfigError(f"arrays of different lengths: {', '.join(map(str, lengths))}")
-    _check_actions(data["action"], interface)
+    action = data["action"]
+    if not len(action):
+        raise ConfigError("there is nothing in it")
+    if interface.choices is None:
+        check_bounds(action, interface.action, "action")
+    else:
+        parts = action.reshape(len(action), -1)
+        wrong = ((parts < 0) | (parts >= parts.new_tensor(interface.choices))).any(1)
+        if bool(wrong.any()):
+            row = int(wrong.nonzero()[0])
+            fault = f"action {action[row].tolist()} in row {row}"
+            raise ConfigError(f"{fault}, the world has {interface.describe_action()}")
     batch: TensorDict = TensorDict(data, [lengths[0]]).unflatten_keys("/")
     return batch.auto_batch_size_(1)
 
@@ -274,16 +288,3 @@ def _leaf(arrays: Arrays, name: str, shape: Sequence[int], dtype: torch.dtype) -
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ConfigError(f"{name} is not finite everywhere")
     return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
-
-
-def _check_actions(action: Tensor, interface: Interface) -> None:
-    if not len(action):
-        raise ConfigError("there is nothing in it")
-    if interface.choices is None:
-        check_bounds(action, interface.action, "action")
-        return
-    parts = action.reshape(len(action), -1)
-    wrong = (parts < 0) | (parts >= parts.new_tensor(interface.choices))
-    if bool(wrong.any()):
-        row = int(wrong.any(1).nonzero()[0])
-        raise ConfigError(f"action {action[row].tolist()} in row {row}, the world has {interface.describe_action()}")

@@ -26,6 +26,7 @@ from rlstack.runs.manifest import changed, sealed, unseal
 from rlstack.runs.run_directory import RunDirectory, removed_if_empty, taken
 
 from .config import TrainConfig, check_learns, offline_options, with_length
+from .interrupt import Interrupted
 from .notices import Notices, conceal
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     """A context with the run of :func:`train`, checked, built and restored if it resumes, ready to be executed.
 
     At its end it prints the last evaluation and the names of the files.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; it says what the run has left unless the loop has already said so.
     """
     plain = with_length(plain)
     config = build(TrainConfig, plain)
@@ -89,33 +93,51 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         last_frame = min(config.total_frames, config.until or config.total_frames)
         RunDirectory.open(config.resume).check_unfinished(config.total_frames, last_frame)
 
-    # Imported only after these checks: torch and TorchRL take seconds.
-    from rlstack.agents import check_agent
+    path = None if config.resume is None else Path(config.resume)
+    try:
+        # Imported only after these checks: torch and TorchRL take seconds.
+        from rlstack.agents import check_agent
 
-    from .acceleration import prepare_cublas
-    from .distributed import aside, join, share_of
-    from .environment import end_recorded
-    from .loop import Training
-    from .offline import OfflineData
-    from .summary import full_memory_errors, one_line_errors, where_things_are
+        from .acceleration import prepare_cublas
+        from .distributed import aside, join, share_of
+        from .environment import end_recorded
+        from .loop import Training
+        from .offline import OfflineData
+        from .summary import full_memory_errors, one_line_errors, where_things_are
 
-    check_agent(config.agent, config.total_frames)
-    prepare_cublas(config.deterministic)
-    ranks = join()
-    own = share_of(config, ranks)
-    with aside(ranks) as folder, ExitStack() as stack:
-        with full_memory_errors(Path(config.resume or config.run_dir or "runs")):
-            directory, recorded = _tried(own, config, ranks, folder, stack)
-            notices = Notices(config.notify if folder is None else None, directory.path.name)
-            parts = [notices, *([] if recorded is None else [OfflineData(recorded)]), *hooks]
-            training = stack.enter_context(closing(Training(own, directory, plain, ranks, parts)))
-            _prepare(training)
-        path = directory.path
-        with sealed(path), notices, end_recorded(path), one_line_errors(path, own.env):
-            yield training
-        if training.evaluation is not None:
-            training.evaluation.print_table()
-        print(where_things_are(directory, own, training.frames, training.digest, ranks.count))
+        check_agent(config.agent, config.total_frames)
+        prepare_cublas(config.deterministic)
+        ranks = join()
+        own = share_of(config, ranks)
+        with aside(ranks) as folder, ExitStack() as stack:
+            with full_memory_errors(Path(config.resume or config.run_dir or "runs")):
+                directory, recorded = _tried(own, config, ranks, folder, stack)
+                notices = Notices(config.notify if folder is None else None, directory.path.name)
+                parts = [notices, *([] if recorded is None else [OfflineData(recorded)]), *hooks]
+                path = directory.path
+                training = stack.enter_context(closing(Training(own, directory, plain, ranks, parts)))
+                _prepare(training)
+            with sealed(path), notices, end_recorded(path), one_line_errors(path, own.env):
+                yield training
+            if training.evaluation is not None:
+                training.evaluation.print_table()
+            print(where_things_are(directory, own, training.frames, training.digest, ranks.count))
+    except Interrupted:
+        raise
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_left_in(path)) from None
+
+
+def _left_in(path: Path | None) -> str:
+    """Says what an interrupted run has left in its folder, and how to continue it."""
+    if path is None or not (path / "config.yaml").is_file():
+        return "nothing was written"
+    from .summary import league_command, resume_command
+
+    saved = [int(file.stem[11:]) for file in path.glob("checkpoints/checkpoint_*.pt") if file.stem[11:].isdecimal()]
+    state = f"the newest checkpoint is of {max(saved):,} frames" if saved else "there is no checkpoint yet"
+    again = league_command() or resume_command(RunDirectory(path))
+    return f"{state}; {'continue' if saved else 'begin again'} with: {again}"
 
 
 def _tried(
@@ -129,6 +151,7 @@ def _tried(
     import torch
 
     from rlstack.envs import world_hooks
+    from rlstack.runs.worlds import size_key
 
     from .acceleration import describe_determinism, planned
     from .offline import recorded_for
@@ -155,7 +178,10 @@ def _tried(
         checks = self_check(config, directory, env, agent)
         compiled = planned(config, agent, shared=ranks.count > 1)
         deterministic = describe_determinism(config.deterministic, agent)
-        print(describe(whole, directory, compiled, ranks.count, recorded and str(recorded), deterministic))
+        worlds = whole.env.get(size_key(whole.env)) or env.batch_size.numel()
+        uneven = recorded is not None or (agent.interface.group and config.collector.count == "decisions")
+        batch = None if uneven else worlds * config.collector.steps_per_batch
+        print(describe(whole, directory, compiled, ranks.count, recorded and str(recorded), deterministic, batch))
         print(*checks, sep="\n", flush=True)
     return directory, recorded
 

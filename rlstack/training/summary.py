@@ -34,6 +34,7 @@ def describe(
     processes: int = 1,
     data: str | None = None,
     deterministic: str | None = None,
+    batch: int | None = None,
 ) -> str:
     """Describes a run in a few lines: agent, world, length, machine and folder.
 
@@ -44,18 +45,22 @@ def describe(
         processes: number of processes that learn together and share worlds, batches and replay buffer.
         data: description of the data of an offline run.
         deterministic: whether a GPU computes the same bits every time, in words.
+        batch: frames of a batch, if they are always equally many.
     """
     device = choose_device(config.device)
     threads = config.threads or torch.get_num_threads()
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{threads} of {os.cpu_count()} cores"
     unit = "env steps" if config.collector.count == "env_steps" else "frames (agent decisions)"
     unit = unit if data is None else "frames (transitions drawn)"
+    length, more = f"{config.total_frames:,} {unit}", -config.total_frames % (batch or 1)
+    if more:
+        length += f", rounded up to {config.total_frames + more:,}: whole batches of {batch:,}"
     size = size_key(config.env)
     rows = {
         "agent": config.agent.get("name"),
         "env": str(config.env.get("name")) + ("" if size is None else f", {config.env[size]} worlds"),
         "data": data,
-        "length": f"{config.total_frames:,} {unit}",
+        "length": length,
         "device": f"{device} ({hardware})",
         "precision": explained(config.agent, device, config.resume is not None),
         "deterministic": deterministic,
@@ -91,7 +96,7 @@ def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in rows.items() if value}
 
 
-def resume_command(run: RunDirectory, config: TrainConfig, processes: int = 1, change: str = "") -> str:
+def resume_command(run: RunDirectory, processes: int = 1, change: str = "") -> str:
     """Returns the command line that continues a run.
 
     Args:
@@ -153,7 +158,7 @@ def where_things_are(run: RunDirectory, config: TrainConfig, frames: int, digest
     lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
     lines.append(f"evaluate it:   rlstack evaluate {_named('checkpoint', run)}")
     lines.append(f"report on it:  rlstack report {shlex.quote(str(run.path))}{folder_flags(sys.argv[1:])}")
-    again = f"{league} {change}".rstrip() if league else resume_command(run, config, processes, change)
+    again = f"{league} {change}".rstrip() if league else resume_command(run, processes, change)
     lines.append(f"{label}{again}")
     if digest:
         repeats = "" if config.collector.backend == "multiasync" else " (repeatable on this machine)"
@@ -218,8 +223,8 @@ def environment_errors(env: Mapping[str, Any] | None) -> Iterator[None]:
     except SystemExit as error:
         named = [env[key] for key in ("id", "name") if env and env.get(key)]
         called = f"sys.exit({'' if error.code is None else repr(error.code)}) in {place_of(error)}"
-        told = f"env: {named[0] if named else 'an environment'} called {called}"
-        raise RunError(f"{told}; an environment may end its episodes, but not the program") from error
+        failure = f"env: {named[0] if named else 'an environment'} called {called}"
+        raise RunError(f"{failure}; an environment may end its episodes, but not the program") from error
 
 
 def _how_to_go_on(run: Path) -> str:

@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from rlstack.config import ConfigError
-from rlstack.config.allowed import check_named, granting
+from rlstack.config.allowed import granting
 from rlstack.config.errors import RunError
 from rlstack.config.options import renewed
 from rlstack.envs.foundation.files import check_regular
 from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.world import hooks_of
 from rlstack.runs.checkpoint import BEST, CheckpointError, UnreadableError, deciding, read_checkpoint, to_saveable
+from rlstack.runs.loading import OF_A_RUN, check_content
 from rlstack.runs.manifest import MANIFEST, changed
 from rlstack.runs.run_directory import RunDirectory
 
@@ -37,8 +38,7 @@ from .config import differing, is_resumable
 from .environment import unlike
 from .hooks import Hook
 from .loggers import FRAMES, METRICS_FILE, read_metrics
-from .loop import Training
-from .parts import OWN_STATE
+from .loop import OWN_STATE, Training
 from .run import begun
 
 SEED = 0
@@ -167,17 +167,11 @@ def _read(path: Path) -> dict[str, Any]:
     """
     try:
         state = read_checkpoint(path)
+        check_content(state, path, OF_A_RUN)
     except UnreadableError as error:
         raise ConfigError(str(error)) from None
     except CheckpointError as error:
         raise RunError(str(error)) from None
-    check_named(state, path)
-    config = state.get("config")
-    groups = [
-        config.get(name) if isinstance(config, dict) else None for name in ("agent", "env", "collector", "logger")
-    ]
-    if not isinstance(state.get("frames"), int) or not all(isinstance(group, dict) for group in groups):
-        raise RunError(f"{path}: not a checkpoint of a run, it lacks frames or the configuration")
     return state
 
 

@@ -42,11 +42,11 @@ from rlstack.agents.base import Policy, copy_on
 from rlstack.agents.on_policy import FromRollouts, OnPolicy
 from rlstack.config import ConfigError
 from rlstack.data.collector import LEAN, LeanCollector, make_collector
-from rlstack.data.messages import from_file, to_file
 from rlstack.envs.foundation.files import write_text
 from rlstack.envs.foundation.packages import needs
 from rlstack.envs.foundation.processes import place_of
 from rlstack.envs.world import GROUP, MEMORY, World, hooks_of
+from rlstack.files.safe_load import from_file, to_file
 from rlstack.runs.seeding import restore_rng, rng_state, seed_everything
 from rlstack.runs.worlds import build_world, device_of_worlds, size_key
 
@@ -119,9 +119,9 @@ def check_followed(agent: Agent, seen: TensorDictBase) -> None:
     held, sent = ({*map(id, weights.values(True, True))} for weights in (before, TensorDict.from_module(policy)))
     for tensor in read.tensors:
         if id(tensor) not in sent and (id(tensor) in held or isinstance(tensor, nn.Parameter)):
-            told = f"agent={agent.config.name} acts with a parameter {list(tensor.shape)} that they are not sent"
+            fault = f"agent={agent.config.name} acts with a parameter {list(tensor.shape)} that they are not sent"
             remedy = "give add_network every network that acts, not only a loss that holds it, or set collector=default"
-            raise ConfigError(f"collector.backend: workers would never follow the learner: {told}; {remedy}")
+            raise ConfigError(f"collector.backend: workers would never follow the learner: {fault}; {remedy}")
 
 
 class WorkerCollector(LeanCollector):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,9 @@ from tests.agents.small_agents import CASES, Decisions, Detour, plain, small
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
-FORMATS = ("torchscript", "onnx")
+FORMATS = ("torchscript", "export", "onnx")
+PLAYED = ("torchscript", "onnx")
+"""Formats that are kinds of agents from elsewhere, too."""
 DICT = Composite({"b": Bounded(-2.0, 2.0, shape=(3,)), "a": Unbounded((2, 2)), "n": Categorical(5, shape=())})
 
 
@@ -55,6 +58,10 @@ def answers(path: Path, format: str, inputs: list[torch.Tensor]) -> torch.Tensor
     """Runs the file as a user without rlstack would."""
     if format == "torchscript":
         return torch.jit.load(str(path))(*inputs)
+    if format == "export":
+        return torch.export.load(str(path)).module()(*inputs)
+    if format == "aoti":
+        return torch._inductor.aoti_load_package(str(path))(*inputs)
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path))
@@ -141,7 +148,23 @@ def test_what_is_random_is_left_out_and_told(name: str, options: dict[str, Any],
     assert agent.config == small(plain(discrete=True), name=name, **options).config
 
 
-@exhaustive("format", FORMATS)
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_a_program_is_compiled(tmp_path: Path) -> None:
+    check(small(plain(discrete=False), name="ppo"), tmp_path / "policy.pt2", "aoti")
+
+
+def test_without_a_compiler_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: Any, **options: Any) -> str:
+        raise RuntimeError("No working C++ compiler found")
+
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", missing)
+    agent = small(plain(discrete=False), name="ppo")
+    refused(ConfigError, "format=aoti: .* needs a C.. compiler", export_policy, agent, tmp_path / "policy.pt2", "aoti")
+    assert not list(tmp_path.iterdir())
+
+
+@exhaustive("format", PLAYED)
 def test_it_comes_back_as_an_agent_from_elsewhere(format: str, tmp_path: Path) -> None:
     agent = small(Detour(), name="td3")
     export_policy(agent, tmp_path / "policy", format)
@@ -156,7 +179,7 @@ def test_it_comes_back_as_an_agent_from_elsewhere(format: str, tmp_path: Path) -
     assert found[0][0]["return"] == pytest.approx(found[1][0]["return"], abs=1e-5) and found[1] == found[2]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PLAYED)
 def test_masks_come_back_too(format: str, tmp_path: Path) -> None:
     env: Any = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
     agent = small(env, name="dqn")
@@ -190,7 +213,7 @@ def test_a_program_that_acts_otherwise_is_not_kept(
 
 def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = small(plain(True), name="dqn")
-    with pytest.raises(ConfigError, match="format: 'pickle' is unknown, allowed: torchscript, onnx"):
+    with pytest.raises(ConfigError, match="format: 'pickle' is unknown, allowed: torchscript, export, aoti, onnx"):
         export_policy(agent, tmp_path / "x", "pickle")
     (tmp_path / "file").touch()
     refused(ConfigError, r"out: .* cannot be written", export_policy, agent, tmp_path / "file/x")

@@ -14,7 +14,7 @@ from rlstack import envs
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.data.recordings import save_arrays, trajectories
-from rlstack.envs.foundation.keys import GROUP
+from rlstack.envs.foundation.tensors import GROUP
 from rlstack.training.recorded import RecordedTransitions, read_recorded, write_recorded
 from tests.refusals import refused
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Categorical, Composite, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
 from rlstack.envs.world import World
 
@@ -21,20 +21,35 @@ class Recall(World):
     Args:
         delay: steps between the two.
         truncated: episodes are cut off, not ended, after the last step.
+        continuous: the action is a number in [-1, 1], and the reward grows from 0 at the wrong end to 1 at the right.
+        masked: with an ``action_mask``: there are four choices, and the last two are forbidden at the last step, the
+            first two at all others.
     """
 
     def __init__(
-        self, num_worlds: int = 16, delay: int = 4, truncated: bool = False, seed: int = 0, dtype: Any = torch.float32
+        self,
+        num_worlds: int = 16,
+        delay: int = 4,
+        truncated: bool = False,
+        seed: int = 0,
+        dtype: Any = torch.float32,
+        continuous: bool = False,
+        masked: bool = False,
     ) -> None:
         super().__init__(num_worlds, "cpu", dtype, seed)
         lead = (num_worlds,)
-        self.observation_spec = Composite({"observation": Unbounded((*lead, 2), dtype=dtype)}, shape=lead)
-        self.action_spec = Composite({"action": Categorical(2, shape=lead)}, shape=lead)
+        shown: dict[str, Any] = {"observation": Unbounded((*lead, 2), dtype=dtype)}
+        if masked:
+            shown["action_mask"] = Binary(4, shape=(*lead, 4), dtype=torch.bool)
+        self.observation_spec = Composite(shown, shape=lead)
+        numbers = Bounded(-1.0, 1.0, shape=(*lead, 1), dtype=dtype)
+        action = numbers if continuous else Categorical(4 if masked else 2, shape=lead)
+        self.action_spec = Composite({"action": action}, shape=lead)
         self.reward_spec = Composite({"reward": Unbounded((*lead, 1), dtype=dtype)}, shape=lead)
         flags = {name: Binary(1, shape=(*lead, 1), dtype=torch.bool) for name in ("done", "terminated", "truncated")}
         self.done_spec = Composite(flags, shape=lead)
         self.length = delay + 2 + torch.arange(num_worlds) % 2
-        self.cut_off = truncated
+        self.cut_off, self.continuous, self.masked = truncated, continuous, masked
         self.time, self.cue = torch.zeros(num_worlds, dtype=torch.int64), torch.zeros(num_worlds, dtype=torch.int64)
 
     def _observation(self) -> Tensor:
@@ -48,11 +63,17 @@ class Recall(World):
         self.time[worlds], self.cue[worlds] = 0, drawn[worlds]
 
     def _current(self) -> TensorDict:
-        return TensorDict({"observation": self._observation()}, self.batch_size)
+        shown = {"observation": self._observation()}
+        if self.masked:
+            last = (self.time == self.length - 1)[:, None]
+            shown["action_mask"] = torch.cat((last, last, ~last, ~last), -1)
+        return TensorDict(shown, self.batch_size)
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         last = self.time == self.length - 1
-        reward = (last & (tensordict["action"] == self.cue)).to(self.float_dtype)
+        action = tensordict["action"]
+        right = (1 + action[:, 0] * (2 * self.cue - 1)) / 2 if self.continuous else action == self.cue
+        reward = (last * right).to(self.float_dtype)
         self.time = self.time + 1
         done, never = last[:, None], torch.zeros_like(last)[:, None]
         ends = {"terminated": never if self.cut_off else done, "truncated": done if self.cut_off else never}

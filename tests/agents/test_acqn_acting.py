@@ -15,7 +15,7 @@ from torchrl.envs import EnvBase
 from rlstack import envs
 from rlstack.agents import Agent, make_agent
 from rlstack.config import ConfigError
-from rlstack.data.messages import from_file, to_file
+from rlstack.files.safe_load import from_file, to_file
 from tests.agents.small_agents import Detour, copies, equal, online_parameters, sequences, small, targets
 from tests.exhaustive import exhaustive
 from tests.refusals import refused

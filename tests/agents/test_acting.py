@@ -13,7 +13,7 @@ from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.agents.interface import Interface
 from rlstack.data.flatten import flatten_agents
-from rlstack.losses import c51
+from rlstack.losses import dqn
 from tests.agents.small_agents import (
     CASES,
     CONTINUOUS,
@@ -155,11 +155,11 @@ def test_rainbow_evaluates_allowed_actions(monkeypatch: pytest.MonkeyPatch) -> N
     batch = env.experience(agent, 1, 64)[0]
     seen: list[Tensor] = []
 
-    def spy(values: Tensor, action: Tensor, inner: Any = c51._of_action) -> Tensor:
+    def spy(values: Tensor, action: Tensor, inner: Any = dqn._of_action) -> Tensor:
         seen.append(action)
         return inner(values, action)
 
-    monkeypatch.setattr(c51, "_of_action", spy)
+    monkeypatch.setattr(dqn, "_of_action", spy)
     agent.loss.target_distribution(batch)
     assert (seen[0] != 0).all() and len(seen[0].unique()) > 1
 

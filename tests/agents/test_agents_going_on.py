@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlstack.data.flatten import NStep
-from rlstack.data.messages import from_file, to_file
+from rlstack.files.safe_load import from_file, to_file
 from tests.agents.small_agents import CASES, FRESH, equal, options_of, plain, small
 from tests.exhaustive import exhaustive
 

@@ -13,7 +13,7 @@ from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
-from rlstack.losses.td3 import TD3Loss
+from rlstack.losses.ddpg import TD3Loss
 from rlstack.networks.values import BatchRenorm, running_statistics
 from tests.agents.small_agents import Detour, copies, equal, plain, small
 from tests.agents.test_learning import learner

@@ -142,7 +142,10 @@ def test_the_importance_exponent_is_a_schedule_of_those_who_use_it() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"replay": {"sampler": "best"}}, "agent.replay: sampler 'best' is not uniform, prioritized or package:Class"),
+        (
+            {"replay": {"sampler": "prioritised"}},
+            "agent.replay: sampler 'prioritised' is unknown, did you mean 'prioritized'\\? allowed: uniform",
+        ),
         (
             {"replay": {"storage": "ListStorage"}},
             "agent.replay.storage: .*expected one of 'LazyTensorStorage', 'LazyMemmapStorage'",

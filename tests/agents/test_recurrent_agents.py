@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from torch import Tensor
 
 from rlstack import envs
 from rlstack.agents import make_agent
@@ -21,10 +20,12 @@ from rlstack.data.flatten import flatten_agents, n_step_returns
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.networks.recurrent import REMEMBERED
 from tests.agents.recall import Recall
-from tests.agents.small_agents import ON_POLICY, REMEMBERING, SMALL, Detour, copies, equal
+from tests.agents.small_agents import CONTINUOUS, ON_POLICY, REMEMBERING, SMALL, Detour, copies, equal, options_of
 from tests.exhaustive import exhaustive
 
 OFF_POLICY = [name for name in REMEMBERING if name not in ON_POLICY]
+ACTORS = [name for name in OFF_POLICY if name in CONTINUOUS]
+"""Those with a replay buffer, an actor and critics."""
 KINDS = ("lstm", "gru")
 
 
@@ -33,6 +34,11 @@ def small(env: Any, name: str, kind: str = "lstm", length: int = 4, **overrides:
     own = {"burn_in": overrides.pop("burn_in", 0)} if name in OFF_POLICY else {}
     memory = {"kind": kind, "size": 8, "layers": overrides.pop("layers", 1), "sequence_length": length, **own}
     return make_agent(name, env, 10_000, **{**SMALL[name], "recurrent": memory, **overrides})
+
+
+def recall(name: str, *args: Any, **options: Any) -> Recall:
+    """Makes the world for an agent, with the kind of action that it takes."""
+    return Recall(*args, continuous=name in ACTORS, **options)
 
 
 def batches(env: Any, agent: Any, steps: int) -> Iterator[TensorDict]:
@@ -63,7 +69,7 @@ WORLDS = {"recall": lambda: Recall(6, delay=2, dtype=torch.float64), "marinenav"
 @exhaustive("name", REMEMBERING)
 @exhaustive("kind", KINDS)
 def test_the_memory_goes_on_from_batch_to_batch_and_ends_with_episodes(name: str, kind: str) -> None:
-    env = Recall(3, delay=2)
+    env = recall(name, 3, delay=2)
     agent = small(env, name, kind)
     parts = list(islice(batches(env, agent, 3), 5))
     memory = torch.cat([part["memory"] for part in parts], 1)
@@ -86,7 +92,7 @@ def test_any_collector_hands_it_on(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", REMEMBERING)
 def test_what_is_stored_is_what_the_cores_make_of_the_observations(name: str) -> None:
-    env = WORLDS["recall"]()
+    env = recall(name, 6, delay=2, dtype=torch.float64)
     agent = small(env, name, normalize_observations=True, layers=2)
     for part in islice(batches(env, agent, 6), 3):
         network = agent.memories[agent.ACTING]
@@ -158,10 +164,10 @@ def test_other_envs_have_their_memory_kept_for_them() -> None:
 
 @pytest.mark.parametrize("name", REMEMBERING)
 def test_evaluations_begin_with_an_empty_memory(name: str) -> None:
-    options = {"id": "CartPole-v1", "observation_keep": [0, 2]}
+    options = {"id": "Pendulum-v1" if name in ACTORS else "CartPole-v1", "observation_keep": [0, 2]}
     agent = small(envs.make("gymnasium", num_envs=2, **options), name)
     policy = agent.policy(explore=False)
-    scores = [evaluate(policy, "gymnasium", options, 3, seed=5).episodes["length"].tolist() for _ in range(2)]
+    scores = [evaluate(policy, "gymnasium", options, 3, seed=5).episodes["return"].tolist() for _ in range(2)]
     assert scores[0] == scores[1]
 
 
@@ -176,7 +182,7 @@ def test_all_of_it_learns(name: str, kind: str, world: str) -> None:
     if world == "marinenav" and name in OFF_POLICY:
         env = envs.make("marinenav", num_worlds=3, max_steps=12, continuous_actions=False, seed=1)
     else:
-        env = WORLDS[world]()
+        env = recall(name, 6, delay=2, dtype=torch.float64) if world == "recall" else WORLDS[world]()
     agent = small(env, name, kind, **({"burn_in": 2, "n_step": 3} if name in OFF_POLICY else {}))
     before, metrics = copies(agent.parameters()), {}
     for part in islice(batches(env, agent, 7), 8):
@@ -207,47 +213,69 @@ def test_a_sequence_learns_nothing_of_the_one_before(name: str) -> None:
 @exhaustive("truncated", [False, True])
 @exhaustive("n_step", [1, 3])
 def test_replayed_features_are_those_of_acting(name: str, kind: str, truncated: bool, n_step: int) -> None:
-    env = Recall(4, delay=2, truncated=truncated, dtype=torch.float64)
-    agent = small(env, name, kind, n_step=n_step, epsilon=1.0)
+    env = recall(name, 4, delay=2, truncated=truncated, dtype=torch.float64)
+    agent = small(env, name, kind, n_step=n_step, epsilon=1.0, **options_of(name, target_actor=True))
     parts = list(islice(batches(env, agent, 4), 7))
     stream = torch.cat(parts, 1)
     for part in parts:
         agent.extend(part)
-    replay = agent.replay
-    flat = agent.unrolled(agent.prepared(replay.storage.get(torch.arange(len(replay.storage)))))
+    replayed = agent.prepared(agent.replay.storage.get(torch.arange(len(agent.replay.storage))))
+    flat = agent.unrolled(replayed)
 
-    def features(key: str) -> Tensor:
-        """Returns the state after each observation of the stream, or after each of the next observations."""
-        core, found = agent.memories["network"], []
+    def transitions(core: Any) -> TensorDict:
+        """Returns n-step transitions whose observations are a core's states after them; windows in order of time."""
+        here, following = [], []
         memory = torch.zeros(4, core.core.memory_size, dtype=torch.float64)
         for t in range(stream.shape[1]):
-            here, after = core.step(stream["observation"][:, t], memory)
-            then, _ = core.step(stream["next", "observation"][:, t], after)
-            found.append(here if key == "here" else then)
+            features, after = core.step(stream["observation"][:, t], memory)
+            here.append(features)
+            following.append(core.step(stream["next", "observation"][:, t], after)[0])
             memory = after.masked_fill(stream["next", "done"][:, t], 0.0)
-        return torch.stack(found, 1)
+        then = stream["next"].exclude("memory").set("features", torch.stack(following, 1))
+        known = TensorDict({"here": torch.stack(here, 1), "action": stream["action"], "next": then}, stream.shape)
+        wanted = n_step_returns(known, n_step, agent.config.gamma)[:, : len(flat) // 4]
+        return wanted.unflatten(1, (-1, 4)).transpose(0, 1).flatten(0, 2)
 
-    then = stream["next"].exclude("memory").set("features", features("next"))
-    known = TensorDict({"here": features("here"), "action": stream["action"], "next": then}, stream.shape)
-    wanted = n_step_returns(known, n_step, agent.config.gamma)[:, : len(flat) // 4]
-    wanted = wanted.unflatten(1, (-1, 4)).transpose(0, 1).flatten(0, 2)  # windows come in the order of time
     seen, following = flat["observation", REMEMBERED], flat["next", "observation", REMEMBERED]
     alive = ~flat["next", "terminated"][:, 0]
-    for found, known_as in ((seen["network"], wanted["here"]), (flat["action"], wanted["action"])):
-        torch.testing.assert_close(found, known_as, rtol=0, atol=1e-10)
-    for key in ("reward", "terminated", "done"):
-        torch.testing.assert_close(flat["next", key], wanted["next", key], rtol=0, atol=1e-12)
-    torch.testing.assert_close(flat["gamma"], wanted["gamma"])
-    for key in ("network", "target"):  # the target is a copy still
-        torch.testing.assert_close(following[key][alive], wanted["next", "features"][alive], rtol=0, atol=1e-10)
-    with torch.no_grad():
-        next(agent.loss.target_network.parameters()).mul_(2)
-    changed = agent.unrolled(agent.prepared(replay.storage.get(torch.arange(len(replay.storage)))))[
-        "next", "observation", REMEMBERED
-    ]
-    assert torch.equal(changed["network"], following["network"])
-    assert not torch.allclose(changed["target"], following["target"])
-    assert seen["network"].requires_grad and not following["network"].requires_grad
+    assert set(following.keys()) == {*agent.memories, *(f"target_{target}" for target in agent.targets)}
+    for role, core in agent.memories.items():
+        wanted = transitions(core)
+        torch.testing.assert_close(seen[role], wanted["here"], rtol=0, atol=1e-10)
+        torch.testing.assert_close(flat["action"], wanted["action"], rtol=0, atol=1e-10)
+        for key in ("reward", "terminated", "done"):
+            torch.testing.assert_close(flat["next", key], wanted["next", key], rtol=0, atol=1e-12)
+        torch.testing.assert_close(flat["gamma"], wanted["gamma"])
+        for key in (role, f"target_{role}"):  # the target is a copy still
+            torch.testing.assert_close(following[key][alive], wanted["next", "features"][alive], rtol=0, atol=1e-10)
+        assert seen[role].requires_grad and not following[role].requires_grad
+    for target in agent.targets.values():
+        with torch.no_grad():
+            next(target.network.parameters()).mul_(2)
+    changed = agent.unrolled(replayed)["next", "observation", REMEMBERED]
+    for role in agent.memories:
+        assert torch.equal(changed[role], following[role])
+        assert not torch.allclose(changed[f"target_{role}"], following[f"target_{role}"])
+
+
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_an_actor_learns_from_critics_as_they_are(name: str) -> None:
+    """Its loss is that of its own transitions, and its gradient reaches its own core, not those of the critics."""
+    env = recall(name, 4, delay=2, dtype=torch.float64)
+    agent = small(env, name, n_step=2)
+    for part in islice(batches(env, agent, 4), 5):
+        agent.extend(part)
+    batch = agent.prepared(agent.replay.storage.get(torch.arange(len(agent.replay.storage))))
+    if name == "sac":
+        agent.loss.draw = torch.zeros_like
+    loss, _ = agent.actor_objective(batch)
+    torch.testing.assert_close(loss, agent.loss.actor_loss(agent.unrolled(batch))[0])
+    cores = {role: list(core.core.parameters()) for role, core in agent.memories.items()}
+    gradients = {
+        role: torch.autograd.grad(loss, own, retain_graph=True, allow_unused=True) for role, own in cores.items()
+    }
+    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients["actor"])
+    assert all(gradient is None for role in agent.CRITICS for gradient in gradients[role])
 
 
 def test_burning_in_repairs_a_stale_memory_and_is_not_learned_from() -> None:
@@ -271,13 +299,16 @@ def test_burning_in_repairs_a_stale_memory_and_is_not_learned_from() -> None:
 def test_a_split_batch_gives_the_gradients_of_the_whole(name: str) -> None:
     found = []
     for accumulate in (1, 2):
-        env = WORLDS["marinenav"]() if name in ON_POLICY else Recall(6, delay=2, dtype=torch.float64)
+        env = WORLDS["marinenav"]() if name in ON_POLICY else recall(name, 6, delay=2, dtype=torch.float64)
         agent = (
             small(env, name, accumulate=accumulate, normalize_advantage=True)
             if name in ON_POLICY
-            else small(env, name, accumulate=accumulate, n_step=2)
+            else small(env, name, accumulate=accumulate, n_step=2, **options_of(name, target_noise=0.0))
         )
-        agent.optimizer.lr = 0.0
+        for optimizer in agent.optimizers.values():
+            optimizer.lr = 0.0
+        if name in ("sac", "tqc"):
+            agent.loss.draw = torch.zeros_like
         if name == "iqn":
             agent.loss.draw_levels = lambda like: torch.full((len(like), 8), 0.3, dtype=like.dtype)
         parts = list(islice(batches(env, agent, 12), 2))
@@ -290,13 +321,61 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str) -> None:
     torch.testing.assert_close(*found, rtol=1e-3, atol=tolerance)
 
 
+# -- masks of actions --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "dqn", "iqn", "sac"])
+@pytest.mark.parametrize("explore", [True, False])
+def test_forbidden_choices_are_never_made(name: str, explore: bool) -> None:
+    env = Recall(8, delay=2, masked=True)
+    agent = small(env, name)
+    rollout = env.rollout(24, agent.policy(explore=explore), break_when_any_done=False)
+    allowed = rollout["action_mask"].gather(-1, rollout["action"].unsqueeze(-1))
+    assert allowed.all() and not rollout["action_mask"].all()
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_the_log_probability_of_acting_under_masks_is_that_of_learning(name: str) -> None:
+    env = Recall(6, delay=2, masked=True, dtype=torch.float64)
+    agent = small(env, name, policy_gain=5.0)
+    part = next(islice(batches(env, agent, 12), 1, None))
+    flat = agent.unrolled(agent.rollout(part))
+    logits = agent.actor(flat["observation"]).masked_fill(~flat["action_mask"], -torch.inf)
+    by_hand = logits.log_softmax(-1).gather(-1, flat["action"].unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(flat["log_prob"], by_hand, rtol=1e-10, atol=1e-10)
+    assert torch.isfinite(by_hand).all() and (~flat["action_mask"]).any()
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_replayed_targets_choose_among_what_is_allowed_next(name: str) -> None:
+    env = Recall(4, delay=2, masked=True, dtype=torch.float64)
+    agent = small(env, name, n_step=1)
+    for part in islice(batches(env, agent, 4), 5):
+        agent.extend(part)
+    flat = agent.unrolled(agent.prepared(agent.replay.storage.get(torch.arange(len(agent.replay.storage)))))
+    following, mask = flat["next"], flat["next", "action_mask"]
+    shown = following["reward"].new_zeros(len(flat), 1)
+    with torch.no_grad():
+        if name == "dqn":
+            best = agent.network(following["observation"]).masked_fill(~mask, -torch.inf).argmax(-1, keepdim=True)
+            shown = agent.loss.target_network(following["observation"]).gather(-1, best)
+        else:
+            policy = agent.actor(following["observation"]).masked_fill(~mask, -torch.inf).softmax(-1)
+            values = [critic(following["observation"]) for critic in agent.loss.target_critics]
+            soft = torch.minimum(*values) - agent.temperature() * policy.clamp(min=1e-300).log()
+            shown = (policy * soft).sum(-1, keepdim=True)
+        wanted = following["reward"] + agent.config.gamma * shown * ~following["terminated"]
+        torch.testing.assert_close(agent.loss.target_value(flat), wanted, rtol=1e-9, atol=1e-9)
+    assert (~mask).any(-1).all() and len({tuple(row) for row in mask.tolist()}) == 2
+
+
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "rainbow"])
+@pytest.mark.parametrize("name", ["acqn", "qrdqn", "rainbow"])
 def test_agents_without_a_memory_say_so(name: str) -> None:
-    env = envs.make("marinenav", num_worlds=1, continuous_actions=name != "rainbow")
-    with pytest.raises(ConfigError, match="has no recurrent core; ppo, a2c, dqn, iqn have"):
+    env = envs.make("marinenav", num_worlds=1, continuous_actions=name == "acqn")
+    with pytest.raises(ConfigError, match="has no recurrent core; ppo, a2c, dqn, iqn, ddpg, td3, sac, tqc have"):
         make_agent(name, env, recurrent={"kind": "lstm"})
 
 
@@ -333,7 +412,7 @@ def test_shared_layers_share_one_memory() -> None:
 @exhaustive("name", REMEMBERING)
 @exhaustive("precision", ["bfloat16", "float16"])
 def test_low_precision_learns(name: str, precision: str) -> None:
-    env = Recall(4)
+    env = recall(name, 4)
     agent = small(env, name, precision=precision)
     before = copies(agent.parameters())
     for part in islice(batches(env, agent, 8), 6):

@@ -52,7 +52,19 @@ def test_files_of_ones_own_come_first_and_say_what_they_build_on(conf: Path, tmp
 
 
 @pytest.mark.parametrize(
-    "name", ["arena", "cartpole", "echelon", "gymnasium", "marinenav", "pettingzoo", "rocket", "torchrl"]
+    "name",
+    [
+        "arena",
+        "cartpole",
+        "echelon",
+        "gymnasium",
+        "marinenav",
+        "mjlab",
+        "pettingzoo",
+        "playground",
+        "rocket",
+        "torchrl",
+    ],
 )
 def test_the_yaml_of_a_world_has_every_option_of_its_constructor(name: str) -> None:
     """Each option can then be seen before the world is imported; options that the run sets are excluded."""
@@ -63,7 +75,7 @@ def test_the_yaml_of_a_world_has_every_option_of_its_constructor(name: str) -> N
 def test_a_command_knows_its_groups() -> None:
     choices = {"agent": "acqn", "env": "marinenav", "collector": "default", "logger": "tensorboard"}
     assert groups.default_choices("train") == {**choices, "curriculum": None, "experiment": None}
-    assert groups.default_choices("diagnose") == {}
+    assert groups.default_choices("explain") == {}
 
 
 def test_unknown_option_lists_what_exists(conf: Path) -> None:

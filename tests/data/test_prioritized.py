@@ -9,8 +9,8 @@ import torch
 from scipy.stats import chisquare
 from tensordict import TensorDict
 
-from rlstack.data.messages import from_file, to_file
 from rlstack.data.replay import Replay, make_replay
+from rlstack.files.safe_load import from_file, to_file
 from tests.refusals import refused
 
 CPU = torch.device("cpu")

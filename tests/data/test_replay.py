@@ -14,9 +14,9 @@ from torchrl.data.replay_buffers import RandomSampler, SliceSampler, SliceSample
 from torchrl.envs.transforms import DoubleToFloat, RewardScaling
 
 from rlstack.config import ConfigError
-from rlstack.data.messages import from_file, to_file
 from rlstack.data.replay import MemmapRows, RangeWriter, Replay, TensorRows, make_replay
 from rlstack.data.samplers import SumTreeSampler
+from rlstack.files.safe_load import from_file, to_file
 from rlstack.runs.checkpoint import to_saveable
 from tests.refusals import refused
 

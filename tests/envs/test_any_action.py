@@ -16,7 +16,7 @@ from torchrl.envs import EnvBase
 
 from rlstack import envs
 from rlstack.config import ConfigError
-from rlstack.envs.actions import reader
+from rlstack.envs.world import reader
 from rlstack.training.preflight import check_batch
 from tests.refusals import refused
 
@@ -284,7 +284,7 @@ def test_a_state_holds_the_stage(name: str, options: dict[str, Any]) -> None:
 def test_a_collector_of_torchrl_saves_and_loads() -> None:
     env = envs.make("cartpole", num_worlds=4)
     policy = TensorDictModule(lambda root: (root[:, 0] > 0).long(), in_keys=["observation"], out_keys=["action"])
-    collector = Collector(env, policy, frames_per_batch=32, total_frames=96)
+    collector = Collector(env, policy, frames_per_batch=32, total_frames=96, auto_register_policy_transforms=False)
     next(iter(collector))
     collector.load_state_dict(collector.state_dict())
     assert next(iter(collector)).shape == (4, 8)

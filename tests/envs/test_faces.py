@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlstack import envs
-from rlstack.envs.faces import FACES
+from rlstack.envs import FACES
 from rlstack.envs.faces.single import SingleWorld
 from rlstack.envs.faces.vector import VectorWorld
 from tests.exhaustive import exhaustive

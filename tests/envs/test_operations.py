@@ -27,9 +27,9 @@ _CASES: list[Any] = [
     ("arena", 500, {"timeout_is_terminal": True, "reward_weights": {"quick_kill": 0.0}}),
     ("rocket", 12_350, {"max_seconds": 0.2}),
     pytest.param("rocket", 12_350, {"max_seconds": 0.2, "team_size": 2}, marks=pytest.mark.slow),
-    ("echelon", 3000, {}),
-    ("echelon", 3000, {"opponent": "policy", "visibility": "partial", "actions": "hybrid"}),
-    ("echelon", 3000, {"blue": 7, "red": 6, "opponent_mix": {"rush": 1.0, "random": 1.0}, "actions": "box"}),
+    ("echelon", 2550, {}),
+    ("echelon", 2450, {"opponent": "policy", "visibility": "partial", "actions": "hybrid"}),
+    ("echelon", 2650, {"blue": 7, "red": 6, "opponent_mix": {"rush": 1.0, "random": 1.0}, "actions": "box"}),
 ]
 
 

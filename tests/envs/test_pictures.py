@@ -23,8 +23,7 @@ from rlstack.envs.echelon.drawing import EchelonLayout, background
 from rlstack.envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
 from rlstack.envs.echelon.recording import EchelonAnimation
 from rlstack.envs.echelon.replay import RecordedMap
-from rlstack.envs.marinenav.recording import MarineNavRecording
-from rlstack.envs.marinenav.render import on_map, to_world
+from rlstack.envs.marinenav.recording import MarineNavRecording, on_map, to_world
 from rlstack.envs.recording import EpisodeRecording, Frames
 from rlstack.envs.rendering.canvas import Picture
 from rlstack.envs.rendering.films import save_animation, save_picture

@@ -230,6 +230,16 @@ def test_an_evaluation_plays_as_many_episodes_as_asked_for() -> None:
     assert result.episodes["length"].tolist() == [4.0] * 3 == result.episodes["return"].tolist()
 
 
+@pytest.mark.parametrize("options", [{"batch": (2,)}, {"batch": (1,), "num_envs": 2}])
+def test_terms_of_rewards_are_sums_of_an_episode(options: dict[str, Any]) -> None:
+    env = door("Paying", ends=3, **options)
+    check_env_specs(env)
+    batch = env.rollout(4, break_when_any_done=False)["next", "episode"]
+    second = 4 if options["batch"] == (2,) else 1  # two batches of one row both begin anew after three steps
+    assert columns(batch, "reward_step") == [[1, 2, 3, 1], [1, 2, 3, second]]
+    assert columns(batch, "reward_late") == [[0, -2, -4, 0], [0, -2, -4, -6 if second == 4 else 0]]
+
+
 def test_wrappers_and_configuration() -> None:
     config = {"name": "torchrl", "id": f"{TOYS}:Counter", "kwargs": {"ends": 4}, "frame_stack": 2, "action_repeat": 2}
     env = build_world(config, num_worlds=3)
@@ -255,7 +265,7 @@ def test_every_command_takes_it(rlstack_command: Callable[..., Ended]) -> None:
     assert re.search(r"all +2 +4\.0+ +4\.0", evaluate.out), evaluate.out + evaluate.err
     watch = rlstack_command("watch", "checkpoint=a", allow, "show=numbers", "episodes=1", "device=cpu")
     assert watch.status == 0 and "step 4: return 4, length 4" in watch.out
-    diagnose = rlstack_command("diagnose", *env, "test=env", "seconds=0.01", "clock=cpu", "plots=false")
+    diagnose = rlstack_command("explain", "speed", *env, "test=env", "seconds=0.01", "clock=cpu", "plots=false")
     assert diagnose.status == 0 and "8 worlds" in diagnose.out, diagnose.err
 
 

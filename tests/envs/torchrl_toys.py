@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 from torchrl.envs import Compose, EnvBase, RewardScaling, RewardSum, StepCounter, TransformedEnv
 
@@ -164,3 +165,10 @@ def unannotated():
 def liar() -> EnvBase:
     """A function whose annotation is wrong."""
     return 3  # type: ignore[return-value]
+
+
+class Paying(Counter):
+    """A :class:`Counter` that tells two terms of its reward: 1 for each step, and -2 for each step after the first."""
+
+    def episode_terms(self) -> dict[str, Tensor]:
+        return {"step": self.count.reshape(-1), "late": -2 * (self.count.reshape(-1) - 1).clamp(min=0)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+import rlstack
+from rlstack import envs
 from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.generator import evaluation_set
 from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
@@ -19,7 +22,9 @@ from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from rlstack.evaluation.pictures import save_pictures
 from tests.envs.marinenav.recorded import actor, load_json
 from tests.evaluation.scripted import Scripted, full_ahead, play, straight_run
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
+from tests.rehearsal import rehearsing
 
 EXACT: dict[str, Any] = {"dtype": torch.float64}
 COUNTDOWN = "tests.evaluation.scripted:Countdown"
@@ -155,6 +160,35 @@ def test_published_success_rate(shared_dir: Path, kind: str) -> None:
         assert summary[f"eval/{ours}"] == pytest.approx(overall[theirs], rel=1e-6)
     rates = {level: summary[f"eval/success_level{level}"] for level in facts["levels"]}
     assert rates == {level: row["success_rate"] for level, row in facts["levels"].items()}
+
+
+# --- on a GPU
+
+
+@exhaustive(("agent", "world", "count"), [("ppo", "cartpole", 3), ("acqn", "marinenav", 1)], quick=1)
+def test_recorded_steps_are_those_that_are_computed(
+    agent: str, world: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluator, "AHEAD", 4)
+    steppers: list[Any] = []
+
+    class Listed(evaluator._StepsAhead):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            steppers.append(self)
+
+    monkeypatch.setattr(evaluator, "_StepsAhead", Listed)
+    results = []
+    for records in (False, True):
+        torch.manual_seed(0)
+        policy = rlstack.make_agent(agent, envs.make(world, num_worlds=1)).policy(explore=False)
+        with rehearsing(monkeypatch) if records else nullcontext():
+            results.append(evaluate(policy, world, {}, count, seed=1, max_steps=60))
+    assert [stepper._recorded.replays for stepper in steppers] == [True]
+    computed, recorded = results
+    assert computed.episodes.keys() == recorded.episodes.keys() and computed.cut == recorded.cut
+    for name, values in computed.episodes.items():
+        torch.testing.assert_close(recorded.episodes[name], values, rtol=0, atol=0, equal_nan=True)
 
 
 # --- what a result depends on

@@ -12,7 +12,7 @@ import pytest
 import rlstack
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import evaluate
-from rlstack.runs import zoo
+from rlstack.runs import run_directory as zoo
 from rlstack.runs.worlds import world_options
 from tests.refusals import refused
 

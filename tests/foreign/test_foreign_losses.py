@@ -11,9 +11,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rlstack.losses.a2c import A2CLoss
 from rlstack.losses.base import Loss
-from rlstack.losses.ppo import PPOLoss
+from rlstack.losses.ppo import A2CLoss, PPOLoss
 from tests.losses.test_loss_modules import LOSSES, Net, Policy, S, batch
 
 everyone = pytest.mark.parametrize("name", LOSSES)

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack.adapters.marinenav.weights import ACTOR_NAMES, CRITIC_NAMES, published_state
-from rlstack.losses.aciqn import ACIQNLoss
+from rlstack.losses.quantile import ACIQNLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import FlatEncoder, ObjectSetEncoder
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic

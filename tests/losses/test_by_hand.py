@@ -10,10 +10,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from rlstack.losses.pqn import PQNLoss
+from rlstack.losses.ddpg import TD3Loss
+from rlstack.losses.dqn import PQNLoss
 from rlstack.losses.retrace import RetraceLoss
 from rlstack.losses.sac import DiscreteSACLoss, SACLoss
-from rlstack.losses.td3 import TD3Loss
 from rlstack.networks.actors import squashed
 from tests.losses.test_pqn import Shown, sequence
 from tests.losses.test_retrace import Table

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rlstack.losses.c51 import project_distribution
+from rlstack.losses.dqn import project_distribution
 
 
 def slowly(probabilities: list[float], returns: list[float], low: float, high: float) -> list[float]:

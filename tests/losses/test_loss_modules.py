@@ -18,22 +18,14 @@ from torchrl.modules import ProbabilisticActor, QValueActor, TanhNormal, ValueOp
 from torchrl.objectives import HardUpdate, SoftUpdate
 
 from rlstack import losses
-from rlstack.losses.a2c import A2CLoss
-from rlstack.losses.aciqn import ACIQNLoss
 from rlstack.losses.base import Loss
-from rlstack.losses.c51 import C51Loss
-from rlstack.losses.ddpg import DDPGLoss
-from rlstack.losses.dqn import DQNLoss
-from rlstack.losses.iqn import IQNLoss
-from rlstack.losses.ppo import PolicyGradientLoss, PPOLoss
-from rlstack.losses.pqn import PQNLoss
-from rlstack.losses.qrdqn import QRDQNLoss
-from rlstack.losses.quantile import QuantileLoss
+from rlstack.losses.ddpg import DDPGLoss, TD3Loss
+from rlstack.losses.dqn import C51Loss, DQNLoss, PQNLoss
+from rlstack.losses.ppo import A2CLoss, PolicyGradientLoss, PPOLoss
+from rlstack.losses.quantile import ACIQNLoss, IQNLoss, QRDQNLoss, QuantileLoss, TQCLoss
 from rlstack.losses.retrace import RetraceLoss
 from rlstack.losses.rnd import RNDLoss
 from rlstack.losses.sac import DiscreteSACLoss, SACLoss
-from rlstack.losses.td3 import TD3Loss
-from rlstack.losses.tqc import TQCLoss
 from tests.refusals import refused
 
 S, A, N, K = 3, 4, 6, 5

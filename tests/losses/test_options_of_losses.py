@@ -9,9 +9,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rlstack.losses.aciqn import ACIQNLoss
 from rlstack.losses.ddpg import DDPGLoss
-from rlstack.losses.quantile import QuantileLoss
+from rlstack.losses.quantile import ACIQNLoss, QuantileLoss
 
 
 class Known(QuantileLoss):

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.objectives.value import TDLambdaEstimator
 
-from rlstack.losses.pqn import PQNLoss
+from rlstack.losses.dqn import PQNLoss
 
 
 class Shown(nn.Module):

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack.agents.qrdqn import worst_mean
-from rlstack.losses.tqc import TQCLoss
+from rlstack.losses.quantile import TQCLoss
 
 
 class Still(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlstack.losses.advantage import estimate, vtrace
+from rlstack.losses.ppo import estimate, vtrace
 
 DOUBLE = torch.float64
 REWARD, VALUE, LAST = [2.0, 1.0, -1.0, 4.0], [2.0, 1.0, 3.0, 0.0], 2.0

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlstack.config import ConfigError
 from rlstack.reporting.blocks import Panels
-from rlstack.reporting.charts import axis_of, brief, quantity
+from rlstack.reporting.charts import Chart, axis_of, quantity
 from rlstack.reporting.document import ReportPage, render, report
 from tests.refusals import refused
 from tests.reporting.made_runs import HEADER, config, make_evaluation, make_run, score_rows
@@ -48,6 +51,13 @@ class Elements(HTMLParser):
 
 def words(page: ReportPage) -> str:
     return " ".join(word for word in Elements(render(page)).words if word)
+
+
+def drawn(page: ReportPage) -> dict[str, Any]:
+    """Returns what the page's script draws."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', render(page), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
 
 
 def test_a_run_on_a_page(tmp_path: Path) -> None:
@@ -96,20 +106,23 @@ def test_returns_of_other_rewards_are_told_apart(tmp_path: Path) -> None:
     assert shown not in words(report(make_run(tmp_path / "new", config(), rows, "frames,train/return,loss/actor")))
 
 
-def test_every_axis_has_a_name(tmp_path: Path) -> None:
-    html = render(report(make_run(tmp_path / "run", config())))
-    charts = html.count('<svg class="chart"')
-    assert charts == 3 and html.count(">frames</text>") == charts and html.count("font-style: italic") == 2 * charts
-    assert "share of episodes" in html and quantity("eval/path") == "m per episode"
+def test_every_chart_is_in_the_page_with_names_of_its_axes(tmp_path: Path) -> None:
+    page = drawn(report(make_run(tmp_path / "run", config())))
+    assert [chart["title"] for chart in page["charts"]] == ["eval/success", "eval/return", "train/return"]
+    assert page["charts"][0]["up"] == "share of episodes" and page["charts"][0]["limits"] == [0, 1]
+    (line,) = page["charts"][0]["lines"]
+    assert page["xs"][line["x"]] == [100, 200] and line["y"] == [0.5, 0.75] and line["high"] == [0.8, 0.9]
+    assert page["times"] == [[[100, 100, 200, 200], [10, 12, 20, 26], [9, 11, 18, 23]]]
+    assert quantity("eval/path") == "m per episode"
     assert quantity("train/kills_blue") == "kills blue per episode" and quantity("loss/critic") == "critic loss"
 
 
-def test_schedules_are_curves_of_their_own(tmp_path: Path) -> None:
-    header = "frames,train/return,loss/actor,schedule/lr,time/seconds,time/cpu_seconds"
-    run = make_run(tmp_path / "run", config(), ("100,1,0.5,0.01,5,5", "200,2,0.4,0.005,9,9"), header)
+def test_schedules_are_curves_of_their_own_with_logarithmic_learning_rates(tmp_path: Path) -> None:
+    header = "frames,train/return,loss/actor,schedule/lr,schedule/clip,time/seconds,time/cpu_seconds"
+    run = make_run(tmp_path / "run", config(), ("100,1,0.5,0.01,0.2,5,5", "200,2,0.4,0.005,0.1,9,9"), header)
     section = next(section for section in report(run).sections if section.title == "Schedules")
     panels = next(block for block in section.blocks if isinstance(block, Panels))
-    assert [name for name, _ in panels.items] == ["schedule/lr"]
+    assert [(chart.title, chart.log) for chart in panels.items] == [("schedule/lr", "y"), ("schedule/clip", "")]
 
 
 def test_the_page_loads_nothing_and_escapes_everything(tmp_path: Path) -> None:
@@ -140,10 +153,13 @@ def test_groups_are_compared_by_what_differs(tmp_path: Path) -> None:
         text.index(f"{value} 3 {mean} {mean}") for value, mean in ((0.01, 0.81), (1.0, 0.41), (0.001, 0.21))
     )
     assert first < second < third
-    html = render(page)
-    assert html.count('class="sweep"') == 3 and "Highest mean lr=0.01 3 seeds, not separated" in text
+    assert "Highest mean lr=0.01 3 seeds, not separated" in text
     assert "p = 0.1; 3 against 3 seeds cannot reach p < 0.05; 4 against 4 can" in text and "95 %" not in text
-    assert "fill-opacity: 0.16" in html and "eval/success" in html
+    charts = {chart["title"]: chart for chart in drawn(page)["charts"]}
+    means = [line for line in charts["eval/success"]["lines"] if line["run"] is None]
+    assert sorted(line["y"][-1] for line in means) == pytest.approx([0.21, 0.41, 0.81])
+    over = charts["eval/success over agent.lr"]  # one option needs no parallel coordinates
+    assert over["log"] == "x" and over["lines"][0]["y"] == pytest.approx([0.21, 0.81, 0.41])
     assert "lr=0.01" in render(report(tmp_path, score="eval/return"))
 
 
@@ -157,8 +173,19 @@ def test_no_group_is_the_best_of_several_worlds(tmp_path: Path) -> None:
 def test_many_groups_leave_grey_ones_in_the_background(tmp_path: Path) -> None:
     for index in range(10):
         make_run(tmp_path / str(index), config(lr=float(index)), score_rows(index / 10))
-    html = render(report(tmp_path))
-    assert "2 others" in html and "stroke: var(--grey)" in html
+    groups = drawn(report(tmp_path))["groups"]
+    assert [group["colour"] for group in groups if group["label"] in ("lr=0.0", "lr=1.0")] == [None, None]
+    assert sorted(group["colour"] for group in groups if group["colour"] is not None) == list(range(8))
+
+
+def test_two_options_are_parallel_coordinates(tmp_path: Path) -> None:
+    for index, (lr, clip) in enumerate(((0.001, 0.1), (0.01, 0.1), (0.01, 0.2))):
+        settings = config(lr=lr)
+        settings["agent"]["clip"] = clip
+        make_run(tmp_path / str(index), settings, score_rows(index / 10))
+    (chart,) = (chart for chart in drawn(report(tmp_path))["charts"] if chart["kind"] == "parallel")
+    assert [axis["label"] for axis in chart["axes"]] == ["agent.clip", "agent.lr", "eval/success"]
+    assert chart["axes"][2]["values"] == chart["scores"] == [0.2, 0.1, 0.0]
 
 
 def test_what_is_missing_is_told_first(tmp_path: Path) -> None:
@@ -225,20 +252,32 @@ def test_what_cannot_be_reported_is_one_error(tmp_path: Path) -> None:
         report(tmp_path, score="eval/succes")
 
 
-def test_charts_have_the_colours_of_the_page_and_no_others(tmp_path: Path) -> None:
-    html = render(report(make_run(tmp_path / "run", config())))
-    charts = "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL))
-    assert "var(--c0)" in charts and not re.search(r"(stroke|fill): #", charts) and "font-family" not in charts
+def test_axes_of_options_are_linear_logarithmic_or_of_names() -> None:
+    rates = axis_of("agent.lr_actor", [1e-4, 1e-3])
+    assert rates["values"] == pytest.approx([-4, -3]) and rates["ticktext"] == ["0.0001", "0.001"]
+    assert axis_of("agent.clip", [1, 2, 5])["values"] == [1, 2, 5]
+    assert axis_of("a", ["x", None])["ticktext"] == ["x", "null"] and axis_of("a", [True, False])["values"] == [0, 1]
+    powers = axis_of("a", [10.0 ** (-k / 3) for k in range(20)])
+    assert powers["ticktext"] == ["1e-07", "1e-06", "1e-05", "0.0001", "0.001", "0.01", "0.1", "1"]
+    assert powers["range"] == [-7, 0] and "tickvals" not in axis_of("a", [200 * k for k in range(8)])
 
 
-def test_marks_are_short_and_exact() -> None:
-    assert [brief(value) for value in (-11.225, 0.0, 0.25, 2500, 2e7)] == ["-11.225", "0", "0.25", "2.5k", "20M"]
+def test_long_curves_of_many_runs_stay_small(tmp_path: Path) -> None:
+    rows = tuple(f"{frames},{frames / 7}" for frames in range(1, 2001))
+    for seed in range(20):
+        make_run(tmp_path / str(seed), config(seed), rows, "frames,train/return")
+    page = report(tmp_path)
+    charts = [chart for section in page.sections for block in section.blocks for chart in getattr(block, "items", ())]
+    assert all(isinstance(chart, Chart) for chart in charts)
+    assert {len(line.y) for chart in charts for line in chart.lines} == {200}
+    assert len(json.dumps(drawn(page))) < 100_000
 
 
-def test_axes_of_parameters_are_linear_logarithmic_or_of_names() -> None:
-    assert axis_of([1e-4, 1e-3, 1e-2])[0][1] == pytest.approx(0.5)
-    assert axis_of([1, 2, 5])[0][1] == pytest.approx(0.25)
-    assert axis_of(["a", None])[0] == [0.25, 0.75] and axis_of([True, False])[1][0] == (0.25, "true")
-    powers = axis_of([10.0 ** (-k / 3) for k in range(20)])[1]
-    assert [text for _, text in powers] == ["1e-06", "1e-05", "0.0001", "0.001", "0.01", "0.1", "1"]
-    assert (0.0, "-1.5k") in axis_of([-1500.0 + 200 * k for k in range(8)])[1]
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser")
+def test_a_browser_draws_the_page(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(render(report(make_run(tmp_path / "run", config()))))
+    command = ["chromium", "--headless", "--no-sandbox", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    command += ["--virtual-time-budget=20000", "--window-size=1280,2000", (tmp_path / "page.html").as_uri()]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200).stdout
+    assert shown.count('class="main-svg"') >= 3 and "return per episode, sum of rewards" in shown

@@ -115,7 +115,7 @@ def test_a_search_with_optuna_goes_on_with_more_trials(tmp_path: Path) -> None:
         chosen = (folder / f"trial_{number}" / "config.yaml").read_text()
         assert f"lr: {trial.params['agent.lr']}" in chosen
         assert f"seed: {trial.params['eval.seed']}" in chosen
-    assert {path.name for path in folder.iterdir()} == {"search.jsonl", "trial_0", "trial_1", ".jobs"}
+    assert {path.name for path in folder.iterdir()} == {"search.jsonl", "manifest.json", "trial_0", "trial_1", ".jobs"}
 
 
 def test_submitit_runs_each_in_a_job_of_its_own(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,8 +17,9 @@ import pytest
 
 from rlstack import report, train
 from rlstack.config import ConfigError
-from rlstack.sweeps.folder import sweep_folder
+from rlstack.sweeps.folder import SweepPlace, announced, sweep_folder
 from rlstack.training.distributed import Ranks
+from rlstack.training.progress import Progress
 from tests.reporting.made_runs import config, make_run, score_rows
 
 GROUPS = {"agent": "acqn", "env": "marinenav"}
@@ -97,3 +101,36 @@ def test_a_sweep_without_a_run_leaves_nothing(
         with pytest.raises(SystemExit):
             train.main()
         assert told in capsys.readouterr().err and [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["agent=ppo", "agent.lr=1e-3,1e-4", "seed=range(3)"], (6, ["agent.lr", "seed"])),
+        (["agent=ppo", "agent.hidden=[64,64]"], (1, [])),
+        (["agent=glob(*)"], None),
+        (["hydra/sweeper=search", "agent.lr=interval(0,1)"], None),
+    ],
+)
+def test_jobs_are_told_how_many_there_are(words: list[str], told: tuple[int, list[str]] | None) -> None:
+    with announced(words):
+        content = json.loads(os.environ.get("RLSTACK_SWEEP", "null"))
+    assert "RLSTACK_SWEEP" not in os.environ
+    assert (None if content is None else (content["runs"], content["keys"])) == told
+
+
+def test_the_panel_shows_the_place_of_a_run_in_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = SimpleNamespace(
+        job=SimpleNamespace(num=1),
+        overrides=SimpleNamespace(task=["agent.lr=1e-4", "seed=0"]),
+        launcher={"_target_": "hydra._internal.core_plugins.basic_launcher.BasicLauncher"},
+    )
+    monkeypatch.setattr("rlstack.sweeps.folder.HydraConfig.get", lambda: job)
+    monkeypatch.setattr("rlstack.sweeps.folder.time.time", lambda: 1000.0)
+    progress = Progress(100, io.StringIO())
+    training: Any = SimpleNamespace(frames=0, last_frame=100, progress=progress)
+    with announced(["agent.lr=1e-3,1e-4"]):
+        SweepPlace().on_start(training)
+    monkeypatch.setattr("rlstack.sweeps.folder.time.time", lambda: 1090.0)
+    training.frames = 60  # 1.6 runs of 2 in 90 s
+    assert progress.rows["sweep"]() == "run 2 of 2, lr=1e-4, 0:00:22 left of all"

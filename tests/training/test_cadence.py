@@ -162,9 +162,12 @@ def test_what_is_neither_frames_nor_a_share_is_refused(key: str, wrong: Any) -> 
 def test_the_summary_names_what_decides_the_learning(tmp_path: Path) -> None:
     schedule = "++agent.lr_critic={kind: linear, start: 1e-3, end: 1e-5, warmup: 0.1}"
     c = config(
-        "env=marinenav", "agent=sac", "agent.batch_size=2048", "agent.lr_actor=2e-4", schedule, "curriculum=marinenav"
+        *("env=marinenav", "agent=sac", "agent.batch_size=2048", "agent.lr_actor=2e-4", schedule),
+        *("curriculum=marinenav", "total_frames=1000"),
     )
-    told = {line[:13].strip(): line[15:] for line in describe(c, RunDirectory(tmp_path), "updates").splitlines()}
+    lines = describe(c, RunDirectory(tmp_path), "updates", batch=96).splitlines()
+    told = {line[:13].strip(): line[15:] for line in lines}
+    assert told["length"] == "1,000 frames (agent decisions), rounded up to 1,056: whole batches of 96"
     assert told["batch size"] == "2,048" and told["compiled"] == "updates"
     assert "actor 0.0002" in told["learning rate"]
     assert "critic 0.001 to 1e-05 (linear, warm-up 0.1)" in told["learning rate"]

@@ -227,9 +227,24 @@ def test_ctrl_c_before_the_first_frame_leaves_nothing(tmp_path: Path, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Training, "begin", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=r"^nothing was written$"):
         train(plain(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("frame", "told"),
+    [
+        (32, "there is no checkpoint yet; begin again with: rlstack train resume="),
+        (96, "the newest checkpoint is of 64 frames; continue with: rlstack train resume="),
+    ],
+)
+def test_a_run_that_ctrl_c_ends_at_once_says_how_to_continue(tmp_path: Path, frame: int, told: str) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=f"^{told}"):
+        train(plain(tmp_path / "run"), [AtFrame(frame, interrupt)])
 
 
 def test_workers_are_counted_and_given_up_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

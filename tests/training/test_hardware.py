@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rlstack.training.monitor import GpuWatch, Hardware, resident_bytes
+from rlstack.training.monitor import COLLECTING, LEARNING, Clock, GpuWatch, Hardware, resident_bytes
 
 
 def test_memory_of_the_process() -> None:
@@ -23,8 +23,47 @@ def test_frames_per_second_are_those_since_the_last_reading() -> None:
     hardware = Hardware("cpu")
     hardware.on_start(SimpleNamespace(frames=1000, clock=SimpleNamespace(learning=lambda: 100.0)))  # type: ignore[arg-type]
     first, second = hardware.read(1600, 102.0), hardware.read(1700, 103.0)
-    assert set(first) == {"system/frames_per_second", "system/memory_mb"}
+    assert set(first) == {"system/frames_per_second", "system/memory_mb", "system/cpu_percent"}
     assert (first["system/frames_per_second"], second["system/frames_per_second"]) == (300.0, 100.0)
+
+
+def test_cpu_percent_counts_the_time_of_threads_since_the_last_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, cpu = iter([10.0, 14.0]), iter([1.0, 7.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(wall))
+    monkeypatch.setattr(time, "process_time", lambda: next(cpu))
+    assert Hardware("cpu").read(100, 1.0)["system/cpu_percent"] == 150.0
+
+
+class Event:
+    """A CUDA event that the GPU passes when ``now`` has reached it."""
+
+    recorded, now = 0.0, 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        Event.recorded += 1000.0
+        self.at = Event.recorded
+
+    def query(self) -> bool:
+        return Event.now >= self.at
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at - self.at
+
+
+def test_a_gpu_is_timed_by_its_own_events_without_waiting_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    clock = Clock(gpu=True)
+    for use in (COLLECTING, LEARNING, COLLECTING):
+        with clock.spending(use):
+            pass
+    assert clock.read()[COLLECTING] == 0.0
+    Event.now = 4000.0
+    assert (clock.read()[COLLECTING], clock.read()[LEARNING]) == (1.0, 1.0)
+    Event.now = 6000.0
+    assert (clock.read()[COLLECTING], clock.read()[LEARNING]) == (2.0, 1.0)
 
 
 @pytest.fixture

@@ -48,6 +48,19 @@ def test_rows_are_on_file_at_once_and_columns_grow(tmp_path: Path) -> None:
     ]
 
 
+def test_numbers_of_the_same_frame_share_a_row_unless_they_differ(tmp_path: Path) -> None:
+    with MetricLogger(tmp_path, logger_config()) as logger:
+        logger.log(10, {"train/return": 1.5, "time/seconds": 2.0})
+    with MetricLogger(tmp_path, logger_config()) as logger:  # resumed before the evaluation
+        logger.log(10, {"eval/return": 7.0, "time/seconds": 3.0})
+        logger.log(10, {"train/return": 2.5})
+    assert table(tmp_path) == [
+        ["frames", "train/return", "time/seconds", "eval/return"],
+        ["10", "1.5", "3.0", "7.0"],
+        ["10", "2.5", "", ""],
+    ]
+
+
 def test_a_resumed_run_continues_from_its_checkpoint(tmp_path: Path) -> None:
     with MetricLogger(tmp_path, logger_config()) as logger:
         for frames in (10, 20, 30):

@@ -46,6 +46,11 @@ def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def plain(text: str) -> str:
+    """Removes colours and movements of the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
 METRICS = {
     "train/return": 12.3456,
     "train/success": 0.755,
@@ -54,7 +59,8 @@ METRICS = {
     "curriculum/level": 2,
     "loss/policy": 0.0123,
     "loss/value": 1.0,
-    "time/ignored": 5.0,
+    **{"time/seconds": 10.0, "time/collecting_seconds": 6.0, "time/learning_seconds": 3.1},
+    **{"system/cpu_percent": 98.4, "system/memory_mb": 1230.0},
 }
 
 
@@ -126,19 +132,24 @@ def test_only_ascii_on_a_stream_that_is_not_utf8(encoding: str, terminal: bool) 
 
 def test_the_panel_on_a_terminal() -> None:
     clock, stream = Clock(), Stream("utf-8", terminal=True)
-    progress = Progress(10_000, stream, clock=clock)
+    progress = Progress(10_000, stream, "ppo, cartpole, seed 0", clock=clock)
     clock.now += 20
     progress.update(2_000, {**METRICS, "loss/q[red]": 1.0})
     for index in range(6):
         progress.event(f"event {index} [bold]")
+        progress.latest("checkpoint", f"number {index}")
     progress.close()
     shown = stream.getvalue()
-    last = shown[shown.rindex("╭") :]
-    assert "█" * 6 + "░" * 24 in last
+    last = plain(shown[shown.rindex("╭") :])
+    assert last.count("█") == round((last.count("█") + last.count("░")) / 5) > 3
+    assert last.count("checkpoint") == 1 and "number 5" in last
     for text in (
-        "2,000 / 10,000 (20.0%)",
+        " rlstack: ppo, cartpole, seed 0 ",
+        "20.0%  0:00:20 elapsed, 0:01:20 left",
+        "2,000 of 10,000, 100 frames/s",
+        "collecting 60%, learning 31%",
+        "CPU 98%, memory 1.2 GB",
         "[70.0%, 80.0%]",
-        "0:01:20",
         "q[red] 1",
         "event 5 [bold]",
         "event 2 [bold]",
@@ -148,18 +159,54 @@ def test_the_panel_on_a_terminal() -> None:
     assert shown.rstrip().endswith("\x1b[?25h")  # the cursor is given back
 
 
-def test_the_panel_shows_the_curve_the_last_evaluation_and_what_is_compiled() -> None:
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_the_panel_keeps_one_width(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     clock, stream = Clock(), Stream("utf-8", terminal=True)
-    progress = Progress(10_000, stream, clock=clock, compiling=lambda: "worlds, 12 s")
+    progress = Progress(10_000, stream, "a_long_name_of_an_agent, " * 5, clock=clock)
+    progress.event("word " * 40)
+    for frames in range(300):
+        progress.update(frames, {"train/return": float(frames), "loss/a_very_long_name_of_a_loss_" + "x" * 90: 1.0})
+    progress.close()
+    widths = {len(line) for line in plain(stream.getvalue()).splitlines() if line.startswith(("╭", "│", "╰"))}
+    assert widths == {min(columns, 92)}
+
+
+def test_the_panel_shows_the_curve_and_rows_that_are_asked_at_each_redraw() -> None:
+    clock, stream = Clock(), Stream("utf-8", terminal=True)
+    progress, now = Progress(10_000, stream, clock=clock), ["worlds, 12 s"]
+    progress.rows["compiling"] = lambda: now[0]
     for frames in range(300):
         progress.update(frames, {"train/return": float(frames), "train/success": frames / 300})
-    evaluated = {"eval/return": -3.5, "eval/success": 0.25, "eval/success_low": 0.1, "eval/success_high": 0.5}
-    progress.update(300, evaluated)
-    progress.update(400, {"train/return": 299.0})
+    progress.latest("evaluation", "at 300 frames: return -3.50")
+    last = plain(stream.getvalue()[stream.getvalue().rindex("╭") :])
+    assert re.search(r"return +299  ▁[▁-█]{20,23} ", last) and re.search(r"compiling +worlds, 12 s", last)
+    assert re.search(r"evaluation +at 300 frames: return -3.50", last)
+    now[0] = ""
+    progress.update(301)
     progress.close()
-    last = stream.getvalue()[stream.getvalue().rindex("╭") :]
-    assert re.search(r"return so far +▁[▁-█]{20,23} ", last) and "compiling" in last and "worlds, 12 s" in last
-    assert "success 25.0% [10.0%, 50.0%], at 300 frames" in last and "-3.5, from the world's own rewards" in last
+    assert "compiling" not in stream.getvalue()[stream.getvalue().rindex("╭") :]
+
+
+def test_the_latest_of_a_kind_is_a_line_elsewhere() -> None:
+    stream = Stream("utf-8")
+    progress = Progress(100, stream, clock=Clock())
+    progress.latest("checkpoint", "a.pt")
+    progress.latest("checkpoint", "b.pt")
+    assert stream.lines() == ["checkpoint a.pt", "checkpoint b.pt"]
+
+
+@pytest.mark.parametrize(("setting", "coloured"), [(None, True), ("1", False)])
+def test_colour_is_where_the_terminal_has_it(
+    setting: str | None, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if setting is not None:
+        monkeypatch.setenv("NO_COLOR", setting)
+    stream = Stream("utf-8", terminal=True)
+    progress = Progress(100, stream, clock=Clock())
+    progress.update(50)
+    progress.close()
+    assert ("\x1b[32m█" in stream.getvalue()) == coloured
 
 
 def test_a_running_curve_is_even() -> None:
@@ -230,7 +277,7 @@ def test_the_first_news_are_shown_at_once() -> None:
     progress = Progress(10_000, stream, clock=clock)
     assert progress.due
     progress.update(40)
-    assert "40 / 10,000" in stream.getvalue() and not progress.due
+    assert "40 of 10,000" in stream.getvalue() and not progress.due
     progress.close()
 
 

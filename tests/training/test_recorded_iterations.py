@@ -118,6 +118,8 @@ def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest
 _WORLDS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "cartpole", {"max_steps": 7}),
     ("dqn", "arena", {"max_steps": 7}),
+    ("dqn", "cartpole", {"max_steps": 7, "action_repeat": 2, "frame_stack": 3, "observation_keep": [0, 2]}),
+    ("ppo", "arena", {"max_steps": 9, "action_repeat": 2, "frame_stack": 2}),
     ("ppo", "marinenav", {"max_steps": 7}),
     ("acqn", "marinenav", {"max_steps": 7, "measure_safety": True, "num_robots": 3}),
     ("ppo", "rocket", {"max_seconds": 0.5, "num_worlds": 2}),
@@ -141,6 +143,7 @@ _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
     ("ppo", False, {"rnd": {"coefficient": 1.0}, **_NORMALIZED}),
     ("ppo", False, {"advantage": "vtrace", "symmetry": "augment", "clip_value": 0.2, "shared_layers": 1}),
     ("ppo", True, {"target_kl": 1e-6, "normalize_over": "rollout"}),
+    ("ppo", True, {"lr": {"kind": "adaptive", "kl": 1e-4}}),
     ("ppo", False, {"accumulate": 2, "precision": "bfloat16"}),
     ("ppo_published", True, {}),
     ("a2c", True, {"advantage": "vtrace", **_NORMALIZED}),

@@ -17,7 +17,7 @@ from rlstack.agents.compatibility import batch_of, choices, describe_action, des
 from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError
-from rlstack.networks.calls import by_name
+from rlstack.envs.foundation.tensors import by_name
 
 from .model import SB3Model, load_sb3
 from .networks import Memory

@@ -1,4 +1,4 @@
-"""Loggers of a run, a file each: always ``metrics.csv``; TensorBoard, Weights & Biases, MLflow and Trackio when asked.
+"""Loggers of a run: always ``metrics.csv``; TensorBoard, Weights & Biases, MLflow and Trackio when asked.
 
 TorchRL's loggers write a file for every metric, and begin another run where one is resumed; these keep one table that
 a crash cannot spoil, take back what lies beyond a checkpoint, continue the same run of a service, and end no run
@@ -17,11 +17,8 @@ from typing import Any
 from typing_extensions import Self
 
 from ..config import LoggerConfig
-from .mlflow import MlflowSink
+from .services import MlflowSink, TensorBoardSink, TrackioSink, WandbSink
 from .table import FRAMES, METRICS_FILE, CsvSink, Sink, read_metrics, score, scores
-from .tensorboard import TensorBoardSink
-from .trackio import TrackioSink
-from .wandb import WandbSink
 
 __all__ = ["FRAMES", "METRICS_FILE", "CsvSink", "MetricLogger", "Sink", "read_metrics", "score", "scores"]
 

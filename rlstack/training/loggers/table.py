@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TextIO
 
@@ -43,10 +43,11 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, boo
 
 
 class CsvSink:
-    """``metrics.csv``: one row per call, one column per metric, and empty cells where a metric was not measured.
+    """``metrics.csv``: a row of numbers measured at the same frame, with empty cells where a metric was not measured.
 
-    A metric that appears later widens the table. Each row is flushed at once, so a killed run loses none; a row cut off
-    by a crash is dropped when the file is opened again.
+    A call adds a row, or other metrics to the last row if that is of the same frame; their times replace its own. A
+    metric that appears later widens the table. Each row is flushed at once, so a killed run loses none; a row that a
+    crash has cut off is dropped when the file is opened again.
 
     Raises:
         ConfigError: the file exists and is not such a table.
@@ -56,19 +57,27 @@ class CsvSink:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._last: dict[str, float | str] = {}
         self.columns, rows = self._read()
         self._file = self._rewritten(rows)
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
-        """Appends a row."""
-        if new := [name for name in metrics if name not in self.columns]:
+        """Appends a row, or completes the last one."""
+        joins = self._last.get(FRAMES) == frames and all(
+            name.startswith("time/") or self._last.get(name, "") == "" for name in metrics
+        )
+        row = {**(self._last if joins else {}), FRAMES: frames, **metrics}
+        new = [name for name in metrics if name not in self.columns]
+        self.columns += new
+        cells = [row.get(name, "") for name in self.columns]
+        if new or joins:
             _, rows = self._read()
-            self.columns += new
-            self._file = self._rewritten(rows)
-        row = {FRAMES: frames, **metrics}
-        with naming(self.path):
-            csv.writer(self._file, lineterminator="\n").writerow([row.get(name, "") for name in self.columns])
-            self._file.flush()
+            self._file = self._rewritten([*rows[: len(rows) - joins], cells])
+        else:
+            with naming(self.path):
+                csv.writer(self._file, lineterminator="\n").writerow(cells)
+                self._file.flush()
+        self._last = row
 
     def truncate_after(self, frames: int) -> None:
         """Drops the rows beyond ``frames``."""
@@ -79,14 +88,17 @@ class CsvSink:
         """Closes the file."""
         self._file.close()
 
-    def _rewritten(self, rows: list[list[str]]) -> TextIO:
+    def _rewritten(self, rows: Sequence[Sequence[Any]]) -> TextIO:
         """Replaces the file atomically by the header and ``rows``, padded to the header's width; returns it open."""
         if (file := getattr(self, "_file", None)) is not None:
             file.close()
         with replacing(self.path) as (partial,), partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
-            writer.writerows(row + [""] * (len(self.columns) - len(row)) for row in rows)
+            writer.writerows([*row, *[""] * (len(self.columns) - len(row))] for row in rows)
+        self._last = dict(zip(self.columns, rows[-1])) if rows else {}
+        if rows:
+            self._last[FRAMES] = int(rows[-1][0])
         return open_to_append(self.path)
 
     def _read(self) -> tuple[list[str], list[list[str]]]:
@@ -98,8 +110,8 @@ class CsvSink:
                 raise ValueError(f"its first column is not {FRAMES}")
             for row in rows:
                 if len(row) > len(header):
-                    told = f"the row of {int(row[0]):,} frames has {len(row)} cells for {len(header)} columns"
-                    raise ValueError(told)
+                    fault = f"the row of {int(row[0]):,} frames has {len(row)} cells for {len(header)} columns"
+                    raise ValueError(fault)
                 int(row[0])
                 for cell in filter(None, row):
                     float(cell)

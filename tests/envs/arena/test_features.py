@@ -10,7 +10,7 @@ from torch import Tensor
 
 import rlstack
 from rlstack import envs
-from rlstack.envs.arena.features import TargetFeatures
+from rlstack.envs.arena.observation import TargetFeatures
 
 SPAWNER = 2  # place of the nearest one among the targets
 

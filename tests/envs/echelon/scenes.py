@@ -62,14 +62,13 @@ class Field:
         for (team, slot), values in self.orders.items():
             for row, value in values.items():
                 given[team, row, slot] = value
-        total: Tally | None = None
+        tallies: list[Tally] = []
         for _ in range(count):
             self.state = look(self.state.replace(focus=given[:, rules.TARGET]), self.tables, False)
             commands = command(self.state, given, self.tables)
             self.state, tally = advance(self.state, commands, self.tables, self.luck, self.sub)
-            total = tally if total is None else total.plus(tally)
-        assert total is not None
-        return total
+            tallies.append(tally)
+        return Tally.summed(tallies)
 
     def of(self, name: str, team: int, slot: int) -> float:
         """Returns a number of a mech."""

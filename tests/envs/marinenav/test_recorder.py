@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from rlstack.envs.marinenav.episodes import make_episode
-from rlstack.envs.marinenav.recording import MarineNavRecorder, MarineNavRecording
-from rlstack.envs.marinenav.render import view
+from rlstack.envs.marinenav.recording import MarineNavRecorder, MarineNavRecording, view
 from tests.envs.marinenav.recorded import act, actions_of, assert_close, build, lively_episodes, load, robot, start_of
 from tests.exhaustive import exhaustive
 from tests.refusals import refused

@@ -8,7 +8,7 @@ import torch
 from rlstack import envs
 from rlstack.envs.marinenav.players import potential_field, reciprocal_velocity, sail
 from rlstack.envs.marinenav.rules import HULL_RADIUS, MarineNavRules
-from rlstack.envs.marinenav.safety import begun, measured, safety_statistics
+from rlstack.envs.marinenav.simulation import begun, measured, safety_statistics
 from rlstack.envs.marinenav.state import WorldState, blank_state
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.play.versus import own_policy

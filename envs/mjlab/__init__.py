@@ -1,0 +1,1 @@
+"""mjlab: robots simulated by MuJoCo Warp, through TorchRL's wrapper."""

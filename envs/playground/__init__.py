@@ -1,0 +1,1 @@
+"""MuJoCo Playground: robots simulated by MJX, through TorchRL's wrapper."""

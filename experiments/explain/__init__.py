@@ -1,0 +1,1 @@
+"""Runs that are spoiled on purpose, and what ``rlstack explain`` finds."""

@@ -1,0 +1,260 @@
+"""Publishes an agent or recorded transitions on the Hugging Face Hub: ``rlstack push runs/<run> <user>/<name>``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from omegaconf import DictConfig
+
+from rlstack.command import HydraCommand, as_module, words_as
+from rlstack.config import ConfigError, build
+from rlstack.config.errors import nearest_path, writing
+
+_FILMS = (".mp4", ".gif")
+_PRIVATE = ("run_dir", "resume", "init", "notify", "logger", "hydra.", "data")
+"""Beginnings of options that name places of the user's, which a card leaves out."""
+
+
+@dataclass
+class PushConfig:
+    """See ``conf/push.yaml`` for what each key does."""
+
+    what: str | None
+    to: str | None
+    which: Literal["latest", "best"]
+    film: str | None
+    license: str | None
+    private: bool
+    out: str | None
+    allow: list[str] = field(default_factory=list)
+
+
+@as_module
+def push(*words: str, quiet: bool = False, **keys: Any) -> str:
+    """Publishes an agent or recorded transitions, as the command ``rlstack push`` does.
+
+    Args:
+        words: arguments as on the command line, such as ``"runs/<run>", "<user>/<name>"``.
+        quiet: prints nothing but warnings.
+        keys: keys of ``conf/push.yaml``.
+
+    Returns the address of the repository or, with ``out``, the folder.
+
+    Example:
+        >>> rlstack.push("runs/<run>", "<user>/<name>", film="film.mp4", license="apache-2.0")
+    """
+    return command.call(run, words, keys, quiet)
+
+
+def run(cfg: DictConfig) -> str:
+    """Writes the files of a repository, and uploads them unless ``out`` is given."""
+    from rlstack.runs import hub
+
+    config = build(PushConfig, cfg)
+    if config.what is None or config.to is None:
+        raise ConfigError("what and to: missing, as in: rlstack push runs/<run> <user>/<name>; see rlstack push --help")
+    hub.check_name(config.to, "to")
+    transitions = _transitions(Path(config.what))
+    with _folder(config.out) as folder:
+        if transitions:
+            _refuse_options_of_agents(config)
+            _write_data(folder, transitions, config)
+        else:
+            _write_agent(folder, config)
+        hub.write_sums(folder)
+        for file in sorted(folder.iterdir()):
+            print(f"{file.stat().st_size:>12,} bytes  {file.name}")
+        if config.out is not None:
+            print(f"wrote {config.out}")
+            return config.out
+        address = hub.upload(folder, config.to, "dataset" if transitions else "model", config.private)
+    print(f"pushed to {address}")
+    print(f"use it:  {_use(config.to, bool(transitions))}")
+    return address
+
+
+@contextmanager
+def _folder(out: str | None) -> Iterator[Path]:
+    """A context with the folder of the files: a new one, or a temporary one."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="push_") as name:
+            yield Path(name)
+        return
+    folder = Path(out)
+    if folder.exists():
+        raise ConfigError(f"out: {out} exists already")
+    with writing(f"out: {out}"):
+        folder.mkdir(parents=True)
+    yield folder
+
+
+def _use(name: str, data: bool) -> str:
+    return (
+        f"rlstack train agent=<agent> env=<world> data=hf:{name}" if data else f"rlstack evaluate checkpoint=hf:{name}"
+    )
+
+
+# -- an agent ----------------------------------------------------------------------------------------------------------
+
+
+def _write_agent(folder: Path, config: PushConfig) -> None:
+    from rlstack.runs import hub
+    from rlstack.runs.loading import checkpoint_file, read_agent
+    from rlstack.runs.run_directory import named
+
+    source = named(str(config.what), "what")
+    file = checkpoint_file(Path(source), config.which)
+    state = hub.acting_parts(read_agent(file))
+    hub.write_agent(folder, state)
+    run_folder = file.parent.parent if file.parent.name == "checkpoints" else file.parent
+    film = _film(config.film, run_folder, file.parent)
+    if film is not None:
+        with writing(folder):
+            shutil.copyfile(film, folder / f"film{film.suffix}")
+    scores = _scores(run_folder, state["frames"])
+    agent, env = state["config"]["agent"]["name"], state["config"]["env"]["name"]
+    head: dict[str, Any] = {
+        "library_name": "rlstack",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["reinforcement-learning", "rlstack", "torchrl", agent, env],
+        "model-index": [{"name": config.to, "results": _results(scores, env)}] if scores else None,
+        "license": config.license,
+    }
+    parts = [f"# {agent} in {env}", f"Trained by rlstack for {state['frames']:,} frames."]
+    if film is not None:
+        video = '<video src="film.mp4" controls autoplay loop muted></video>'
+        parts.append(video if film.suffix == ".mp4" else "![film](film.gif)")
+    parts += ["## Scores", _table(scores) if scores else "The agent has not been evaluated in its run."]
+    parts += ["## Use", _code([_use(str(config.to), False), f"rlstack watch checkpoint=hf:{config.to}"])]
+    if trained := _trained(run_folder):
+        parts += ["## Training", _code([trained])]
+    shown = {key: state["config"][key] for key in ("agent", "env")}
+    parts += ["## Configuration", _code([yaml.safe_dump(shown, sort_keys=False).strip()], "yaml")]
+    _write_card(folder, head, parts)
+
+
+def _film(given: str | None, run_folder: Path, beside: Path) -> Path | None:
+    """Returns the film for the card: the user's, or the newest of the run."""
+    if given == "none":
+        return None
+    if given is not None:
+        film = Path(given)
+        if film.suffix not in _FILMS or not film.is_file():
+            raise ConfigError(f"film: {given} is not a file {' or '.join(_FILMS)}{nearest_path(film)}")
+        return film
+    places = run_folder.rglob("*") if run_folder != beside else beside.glob("*")
+    films = [path for path in places if path.suffix in _FILMS and path.is_file()]
+    return max(films, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def _scores(run_folder: Path, frames: int) -> dict[str, float]:
+    """Returns the numbers of a zoo agent's card, or of the run's newest evaluation up to ``frames``."""
+    from rlstack.evaluation.results import Evaluation
+    from rlstack.files.safe_load import read_json_object
+    from rlstack.runs.run_directory import CARD, RunDirectory, zoo_folder
+
+    if run_folder.parent == zoo_folder():
+        known = read_json_object(run_folder / CARD)
+        return {**known["score"], "episodes": known["episodes"]}
+    stored = sorted(RunDirectory(run_folder).evaluations.glob("*.json"), reverse=True)
+    for file in stored:
+        if file.stem.isdigit() and int(file.stem) <= frames:
+            found = Evaluation.from_json(file.read_text(encoding="utf-8"))
+            return {**found.summary(), "episodes": len(found.levels)}
+    return {}
+
+
+def _results(scores: Mapping[str, float], env: str) -> list[dict[str, Any]]:
+    """Returns the scores in the form of the Hub's ``model-index``."""
+    named = {"eval/return": "mean_reward", "eval/success": "success_rate"}
+    metrics = [{"type": kind, "name": kind, "value": scores[key]} for key, kind in named.items() if key in scores]
+    task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+    return [{"task": task, "dataset": {"type": env, "name": env}, "metrics": metrics}]
+
+
+def _trained(run_folder: Path) -> str:
+    """Returns the command of a run's first start, without options that name places of the user's; ``""`` if unknown."""
+    from rlstack.training.environment import ENVIRONMENT
+
+    words: Sequence[str] = []
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        words = json.loads((run_folder / ENVIRONMENT).read_text(encoding="utf-8"))[0]["command"]
+    told = [word for word in words[2:] if "=" in word and not word.lstrip("+~").startswith(_PRIVATE)]
+    told = [word for word in told if not word.partition("=")[2].startswith(("/", "~"))]
+    return f"rlstack train {shlex.join(told)}" if words[:2] == ["-m", "rlstack.train"] else ""
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def _transitions(path: Path) -> list[Path]:
+    """Returns the files of recorded transitions that a path names; none if it is an agent."""
+    if path.suffix == ".npz":
+        if not path.is_file():
+            raise ConfigError(f"what: {path} does not exist{nearest_path(path)}")
+        return [path]
+    return sorted(path.glob("*.npz")) if path.is_dir() else []
+
+
+def _refuse_options_of_agents(config: PushConfig) -> None:
+    for key, usual in (("film", None), ("which", "latest")):
+        if getattr(config, key) != usual:
+            raise ConfigError(f"{key}: is for agents, {config.what} holds recorded transitions")
+
+
+def _write_data(folder: Path, files: Sequence[Path], config: PushConfig) -> None:
+    from rlstack.files.safe_load import load_arrays
+
+    rows = ["| file | transitions | arrays |", "|---|---|---|"]
+    for file in files:
+        try:
+            arrays = load_arrays(file)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"what: {file} cannot be read as recorded transitions ({error})") from None
+        shapes = ", ".join(f"`{name}` {list(array.shape[1:])} {array.dtype}" for name, array in sorted(arrays.items()))
+        rows.append(
+            f"| {file.name} | {max((len(array) for array in arrays.values() if array.ndim), default=0):,} | {shapes} |"
+        )
+        with writing(folder):
+            shutil.copyfile(file, folder / file.name)
+    head = {"tags": ["reinforcement-learning", "rlstack"], "license": config.license}
+    parts = ["# Recorded transitions", "\n".join(rows), "Each row is a decision; the episodes follow one another."]
+    _write_card(folder, head, [*parts, "## Use", _code([_use(str(config.to), True)])])
+
+
+# -- cards -------------------------------------------------------------------------------------------------------------
+
+
+def _write_card(folder: Path, head: Mapping[str, Any], parts: Sequence[str]) -> None:
+    from rlstack.envs.foundation.files import write_text
+    from rlstack.runs.hub import CARD
+
+    known = {key: value for key, value in head.items() if value is not None}
+    text = "\n\n".join([f"---\n{yaml.safe_dump(known, sort_keys=False)}---", *parts])
+    with writing(folder):
+        write_text(folder / CARD, f"{text}\n")
+
+
+def _table(scores: Mapping[str, float]) -> str:
+    rows = [f"| {key.removeprefix('eval/')} | {value:,.4g} |" for key, value in scores.items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _code(lines: Sequence[str], language: str = "") -> str:
+    return "\n".join([f"```{language}", *lines, "```"])
+
+
+command = HydraCommand("push", words_as("what", "to"))
+main = command.line(run)
+
+if __name__ == "__main__":
+    main()
