@@ -125,8 +125,8 @@ def relax(rows: Tensor, wanted: Tensor, deep: Tensor, active: Tensor, friction: 
     tape = aims.repeat(rules.SWEEPS + 1, 1, 1)
     places = tape.unsqueeze(-1).unbind(0)
     windows = tape.unfold(0, size - 1, 1).unbind(0)  # [2, n, R - 1] from each row on
-    rows = torch.cat((matrix, matrix)).unfold(0, size - 1, 1)  # from each row on, [2 R - 1, R, n, R - 1]
-    weights = rows[1 : size + 1].diagonal(dim1=0, dim2=1).movedim(-1, 0)[:, None].unbind(0)  # [1, n, R - 1] each
+    turns = torch.cat((matrix, matrix)).unfold(0, size - 1, 1)[1 : size + 1]  # [R, R, n, R - 1] from row r + 1 on
+    weights = turns.diagonal(dim1=0, dim2=1).movedim(-1, 0)[:, None].unbind(0)  # [1, n, R - 1] for each row
     sweeps = tape.unflatten(0, (-1, size))[:, :count].unbind(0)
     both = constant([sign * value for sign in (-1, 1) for own in friction for value in (own, 0.0)], aims[0, 0])
     both = both.unflatten(0, (2, count, 2))
