@@ -17,7 +17,17 @@ from typing import Any
 
 from experiments import against, tournament
 from experiments.arena import learning as arena
-from experiments.benchmarks import data_parallel, equal_ppo, instruction_sets, peers, recurrent, soak, speed, workers
+from experiments.benchmarks import (
+    data_parallel,
+    equal_ppo,
+    instruction_sets,
+    operations,
+    peers,
+    recurrent,
+    soak,
+    speed,
+    workers,
+)
 from experiments.corrections import curves as corrections
 from experiments.echelon import memory
 from experiments.gpu import results as gpu
@@ -69,6 +79,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "workers": lambda: workers.table(_read("benchmarks/results/workers")),
     "soak": lambda: soak.table(_read("benchmarks/results/soak")),
     "gpu": lambda: gpu.markdown(HERE / "gpu"),
+    "operations": lambda: operations.table(_read("benchmarks/results/operations")),
     "recurrent": lambda: recurrent.table(_read("benchmarks/results/recurrent"), inputs=64),
 }
 
