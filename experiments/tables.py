@@ -17,7 +17,17 @@ from typing import Any
 
 from experiments import against, critic_inputs, tournament
 from experiments.arena import learning as arena
-from experiments.benchmarks import data_parallel, equal_ppo, instruction_sets, peers, recurrent, soak, speed, workers
+from experiments.benchmarks import (
+    data_parallel,
+    equal_ppo,
+    instruction_sets,
+    operations,
+    peers,
+    recurrent,
+    soak,
+    speed,
+    workers,
+)
 from experiments.corrections import curves as corrections
 from experiments.echelon import memory
 from experiments.explain import study as explain
@@ -72,6 +82,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu": lambda: gpu.markdown(HERE / "gpu"),
     "critic_inputs": lambda: critic_inputs.table(_read("critic_inputs")),
     "explain": lambda: explain.table(_read("explain/study")),
+    "operations": lambda: operations.table(_read("benchmarks/results/operations")),
     "recurrent": lambda: recurrent.table(_read("benchmarks/results/recurrent"), inputs=64),
 }
 

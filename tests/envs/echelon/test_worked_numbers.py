@@ -235,7 +235,7 @@ def test_splash_hurts_the_own_team_too_and_spares_who_was_hit() -> None:
     field.order(BLUE, HEAVY, secondary=1, target=MEDIUM)
     tally = field.step()
     field.order(BLUE, HEAVY)
-    tally = tally.plus(field.step(SECOND))
+    tally = Tally.summed([tally, field.step(SECOND)])
     assert field.of("hp", RED, MEDIUM) == 150 - 40
     hurt = 60 - field.of("hp", BLUE, SCOUT)
     assert 0 < hurt < 20 and count(tally, "friendly") == pytest.approx(hurt)
@@ -248,7 +248,7 @@ def test_a_heavy_intercepts_six_of_ten_missiles(draw: float, hit: bool) -> None:
     field.order(BLUE, HEAVY, secondary=1)
     tally = field.step()
     field.order(BLUE, HEAVY)
-    tally = tally.plus(field.step(SECOND))
+    tally = Tally.summed([tally, field.step(SECOND)])
     assert count(tally, "intercepts", RED) == (not hit)
     assert field.of("hp", RED, HEAVY) == 200 - 40 * hit
 

@@ -1,0 +1,116 @@
+"""Counts the operations of a step of each world, and of an update of each agent.
+
+Each is one kernel on a GPU, or a few, unless it is compiled. They are counted on a CPU that computes as a GPU does,
+everything under masks; views of tensors are left out, and an operation on a list of tensors counts once. An update
+includes its share of what an agent does with a batch: storing and sampling experience, advantages, target networks.
+
+    python -m experiments.benchmarks.operations [echelon sac ...]    # names of worlds and agents; all by default
+
+Result in ``results/operations.json``; what stands there as ``earlier`` is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from experiments.gpu.correctness import SMALL, as_on_a_gpu, configured, gathered
+from experiments.gpu.rows import WORLDS, agents
+from rlstack import envs
+from rlstack.agents import build_agent
+from rlstack.data.flatten import flatten_agents
+from rlstack.runs.worlds import build_world
+from rlstack.training.environment import machine
+from rlstack.training.monitor import count_frames
+
+RESULT = Path(__file__).parent / "results" / "operations.json"
+_STEPS = 8
+
+
+class Operations(TorchDispatchMode):
+    """A context that counts operations, except those that only make another view of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += not (func.is_view or "empty" in func._schema.name or "view" in func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def of_step(name: str, num_worlds: int = 4) -> float:
+    """Returns the mean number of operations of a step of a world, with ends and restarts."""
+    with as_on_a_gpu():
+        env = envs.make(name, num_worlds=num_worlds, seed=0, **WORLDS[name])
+        root = env.rand_action(env.reset())
+        _, root = env.step_and_maybe_reset(root)  # makes what is made once
+        env.make_ready(_STEPS)
+        total = 0
+        for _ in range(_STEPS):
+            root = env.rand_action(root)
+            with Operations() as counted:
+                _, root = env.step_and_maybe_reset(root)
+            total += counted.number
+    return total / _STEPS
+
+
+def of_update(overrides: list[str]) -> float:
+    """Returns the number of operations of an update of an agent, the mean over the last of three batches."""
+    plain = configured(*overrides, small=SMALL)
+    plain["env"] |= {"dtype": "float32", "num_worlds": 8}
+    batches = gathered(plain)
+    with as_on_a_gpu():
+        torch.manual_seed(0)
+        env = build_world(plain["env"], "cpu", seed=1)
+        agent = build_agent(plain["agent"], env, 100_000)
+        env.close(raise_if_closed=False)
+        frames, number, updates = 0, 0, 0
+        for batch in batches:
+            sequences = flatten_agents(batch, agent.interface.group)
+            frames += count_frames(batch, sequences, "decisions")
+            before = agent.updates
+            with Operations() as counted:
+                agent.learn(sequences, frames)
+            if agent.updates > before:
+                number, updates = counted.number, agent.updates - before
+    return number / updates
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Returns the rows of the README."""
+    earlier = result["earlier"]
+    lines = [f"| | operations, commit {earlier['commit'][:8]} | operations now |", "|---|---|---|"]
+    for kind, what in (("steps", "a step of"), ("updates", "an update of")):
+        for name, number in result[kind].items():
+            before = earlier[kind].get(name)
+            lines.append(f"| {what} `{name}` | {'' if before is None else f'{before:,.0f}'} | {number:,.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(names: list[str]) -> None:
+    """Counts for the named worlds and agents, and writes the result file."""
+    learners = agents()
+    unknown = [name for name in names if name not in WORLDS and name not in learners]
+    if unknown:
+        raise SystemExit(
+            f"{', '.join(unknown)}: neither a world nor an agent; known: {', '.join([*WORLDS, *learners])}"
+        )
+    torch.set_num_threads(1)
+    result = json.loads(RESULT.read_text()) if RESULT.exists() else {"steps": {}, "updates": {}}
+    for name in names or [*WORLDS, *learners]:
+        kind, number = ("steps", of_step(name)) if name in WORLDS else ("updates", of_update(learners[name]))
+        result[kind] = dict(sorted({**result[kind], name: round(number, 1)}.items()))
+        print(f"{name}: {number:,.0f} operations {'a step' if kind == 'steps' else 'an update'}", flush=True)
+    result["machine"] = machine()
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
