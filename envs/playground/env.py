@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 from torchrl.envs.libs.mujoco_playground import MujocoPlaygroundEnv
 
 from ..foundation.packages import needs
@@ -26,6 +27,8 @@ class Rows(MujocoPlaygroundEnv):
         device: of the tensors; JAX computes on its default device.
         kwargs: further arguments of the wrapper.
     """
+
+    _current_state: Any
 
     def __init__(self, task: str, num_envs: int, device: torch.device, **kwargs: Any) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -63,7 +66,7 @@ class Rows(MujocoPlaygroundEnv):
         """Returns the terms of the rewards of the latest step."""
         metrics = self._current_state.metrics
         found = {key.removeprefix(_TERM): value for key, value in metrics.items() if key.startswith(_TERM)}
-        return {name: torch.from_dlpack(value).to(self.device, torch.float64) for name, value in found.items()}
+        return {name: from_dlpack(value).to(self.device, torch.float64) for name, value in found.items()}
 
     def episode_terms(self) -> dict[str, Tensor]:
         """Returns the sums over the episode so far of each term of the reward, ``[N]``."""
