@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 from torchrl.envs.libs.mujoco_playground import MujocoPlaygroundEnv
 
 from ..foundation.packages import needs
@@ -65,9 +66,7 @@ class Rows(MujocoPlaygroundEnv):
         """Returns the terms of the rewards of the latest step."""
         metrics = self._current_state.metrics
         found = {key.removeprefix(_TERM): value for key, value in metrics.items() if key.startswith(_TERM)}
-        return {
-            name: torch.utils.dlpack.from_dlpack(value).to(self.device, torch.float64) for name, value in found.items()
-        }
+        return {name: from_dlpack(value).to(self.device, torch.float64) for name, value in found.items()}
 
     def episode_terms(self) -> dict[str, Tensor]:
         """Returns the sums over the episode so far of each term of the reward, ``[N]``."""

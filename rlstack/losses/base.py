@@ -101,8 +101,8 @@ class Loss(LossModule):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         for network in self.called().values():
             network._apply(fn, recurse)
-        for key, buffer in self._buffers.items():
-            self._buffers[key] = None if buffer is None else fn(buffer)
+        for key, buffer in list(self.named_buffers(recurse=False)):
+            setattr(self, key, fn(buffer))
         self._view()
         return self
 
