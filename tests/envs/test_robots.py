@@ -28,7 +28,7 @@ def test_a_missing_package_is_named(world: str, package: str, monkeypatch: pytes
 def test_rows_begin_anew_one_by_one(world: str, package: str, task: str, options: dict[str, Any]) -> None:
     pytest.importorskip(package)
     refused(ValueError, "task: 'Nothing' is none of", envs.make, world, task="Nothing")
-    env = envs.make(world, task=task, num_worlds=3, seed=1, **options)
+    env = envs.make(world, task=task, num_envs=3, seed=1, **options)
     env.reset()
     root = env.step_mdp(env.step(env.rand_action(env.reset())))
     seen = root["observation"].clone()
