@@ -23,7 +23,7 @@ from rlstack.training.hooks import Hook
 if TYPE_CHECKING:
     from rlstack.training.loop import Training
 
-MOST_DECISIONS, MOST_STEPS = 512, 64
+MOST_DECISIONS, MOST_STEPS = 256, 64
 """The size of the part of a batch that a log line looks at."""
 MOST_LINES = 50
 """The log lines of a run, about, for which this is done: a few milliseconds each, which short runs would notice."""
