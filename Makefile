@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@touch $@
 
 $(EXTRAS_STAMP): $(STAMP)
-	@$(PIP_INSTALL) --quiet -e '.[dev,atari,box2d,classic,export,mujoco,offline,pettingzoo,rocketsim,sb3,sweep]'
+	@$(PIP_INSTALL) --quiet -e '.[dev,atari,box2d,classic,export,hub,mujoco,offline,pettingzoo,rocketsim,sb3,sweep]'
 	@touch $@
 
 $(DOCS_STAMP): $(STAMP)
