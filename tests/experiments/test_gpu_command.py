@@ -173,7 +173,7 @@ def test_every_agent_and_world_has_its_rows() -> None:
     folder = Path(__file__).parents[2] / "conf"
     agents = {path.stem for path in (folder / "agent").glob("*.yaml")} - {"legacy"}
     assert {f"update {name}" for name in agents} <= set(names)
-    not_worlds = {"gymnasium", "pettingzoo", "torchrl", "own", "marinenav_published"}
+    not_worlds = {"gymnasium", "pettingzoo", "torchrl", "playground", "mjlab", "own", "marinenav_published"}
     worlds = {path.stem for path in (folder / "env").glob("*.yaml")} - not_worlds
     assert {f"world {name}" for name in worlds} <= set(names)
     assert not any("," in name for name in names), "only= separates parts of names by commas"
