@@ -481,7 +481,7 @@ class Agent(ABC):
             return kept(entries, sequences.get("active"))
         return _flat(entries)
 
-    def _seen(self, observations: Any, sequences: TensorDictBase) -> tuple[Any, Tensor | None]:
+    def _observations(self, observations: Any, sequences: TensorDictBase) -> tuple[Any, Tensor | None]:
         """Returns the same and None, or on a GPU all entries, and which are active, so that nothing waits."""
         if self.interface.group is None or looks_are_free(self.device):
             return self._kept(observations, sequences), None
