@@ -25,6 +25,7 @@ from rlstack.data.collector import make_collector
 from rlstack.diagnostics.measuring import DeviceClock
 from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate
 from rlstack.runs.run_directory import RunDirectory
+from rlstack.runs.worlds import world_options
 from rlstack.training.acceleration import missing_compiler, set_determinism
 from rlstack.training.config import TrainConfig
 from rlstack.training.hooks import Hook
@@ -135,12 +136,12 @@ class Uniform(TensorDictModuleBase):
 
     def __init__(self, env: Any) -> None:
         super().__init__()
-        self.in_keys, self.out_keys = [], list(env.action_keys)
+        self.in_keys, self.out_keys, self._device = [], list(env.action_keys), env.device
         self._shapes = {key: env.full_action_spec[key].shape for key in env.action_keys}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         for key, shape in self._shapes.items():
-            tensordict.set(key, 2 * torch.rand(shape, device=tensordict.device) - 1)
+            tensordict.set(key, 2 * torch.rand(shape, device=self._device) - 1)
         return tensordict
 
 
@@ -319,7 +320,8 @@ class StopWatch(Hook):
         self.spent += self.judged - self._began
         if self._episodes is not None and training.frames >= training.last_frame:
             policy, env = training.agent.policy(explore=False), training.config.env
-            played = evaluate(policy, env["name"], env, 1, SEED, training.device, episode_set=self._episodes)
+            options = world_options(env)
+            played = evaluate(policy, env["name"], options, 1, SEED, training.device, episode_set=self._episodes)
             self.frozen = played.summary()["eval/success"]
 
 
