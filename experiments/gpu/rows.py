@@ -35,7 +35,7 @@ _FOUR = [*_MANY, "agent.minibatch_size=65536", "agent.epochs=4", "agent.steps_pe
 
 
 _SOLVED = ["agent=ppo", "env=cartpole", "eval.episodes=100"]
-_CROSSED = ["experiment=marinenav/gpu", "eval.episodes=50"]
+_CROSSED = ["experiment=marinenav/gpu", "eval.episodes=50", "compile=false"]
 
 
 def _crowd(world: str, worlds: int, steps: int) -> list[str]:

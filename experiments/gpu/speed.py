@@ -198,7 +198,7 @@ def solving(setting: Setting, overrides: list[str], metric: str, wanted: float, 
         frozen: whether the last agent also plays MarineNav's frozen episodes, which must reach that value.
     """
     device = torch.device(setting.device)
-    raw = configured(*overrides, f"device={device}", "compile=false")
+    raw = configured(*overrides, f"device={device}")
     if setting.quick:
         raw |= {"total_frames": 40_000}
         raw["eval"]["episodes"] = 2
