@@ -239,8 +239,8 @@ class OffPolicy(Agent):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one gradient step of every network on a batch ``[N]`` of :meth:`prepared` transitions."""
 
-    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
-        c, sequences = self.config, self.with_critic_inputs(sequences)
+    def learn(self, sequences: TensorDictBase, frames: int | Tensor) -> dict[str, Tensor | float]:
+        c, sequences, frames = self.config, self.with_critic_inputs(sequences), int(frames)
         self._observe(sequences)
         self.extend(sequences)
         self._frames_due += frames - self.frames
@@ -360,7 +360,7 @@ class OffPolicy(Agent):
     def _observe(self, sequences: TensorDictBase) -> None:
         """Updates the running statistics with every new entry once."""
         if self.normalizer is not None:
-            self.normalize_by(self._kept(sequences.get("observation"), sequences))
+            self.normalize_by(*self._seen(sequences.get("observation"), sequences))
         if self.reward_scaler is not None:
             self.reward_scaler.update(sequences, everyone=self.interface.group is None)
 

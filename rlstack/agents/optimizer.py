@@ -117,6 +117,8 @@ class Optimizer:
     Attributes:
         refused: the number of steps not taken, 0-d on the device; those that float16 skips are not counted.
         refusal: the first of them on the CPU, until it is set to None.
+        paused: a flag on a GPU (0-d bool): while it is True, steps are computed, but nothing changes. None: they count.
+        left_out: the number of such steps, 0-d on the device.
         mean: where several processes learn together, maps tensors (a step's gradients, and the scalars that it
             reports) to their means over the processes. All processes have equal weight and must take the same steps.
     """
@@ -141,6 +143,8 @@ class Optimizer:
         self._where, self._device = device, device.type
         self.refused = torch.zeros((), device=device)
         self.refusal: Refusal | None = None
+        self.paused: Tensor | None = None
+        self.left_out = torch.zeros((), device=device)
         self._optimizer: Adam | RMSprop = (Adam if kind == "adam" else RMSprop)(self.parameters, lr=lr, eps=eps)
         # Where steps are recorded, the learning rate is read from the GPU.
         self._live_lr = None if looks_are_free(device) else torch.tensor(lr, dtype=torch.float32, device=device)
@@ -183,8 +187,12 @@ class Optimizer:
         return self._optimizer.param_groups[0]["lr"]
 
     @lr.setter
-    def lr(self, value: float) -> None:
+    def lr(self, value: float | Tensor) -> None:
         if self.adapts:
+            return
+        if isinstance(value, Tensor):
+            assert self._live_lr is not None
+            self._live_lr.copy_(value)
             return
         for group in self._optimizer.param_groups:
             group["lr"] = value
@@ -257,7 +265,8 @@ class Optimizer:
         assert rule is not None and rule.kl is not None and lr is not None
         (low, high, _), factor = rule.rates, rule.factor or 1.5
         rises = (kl > 0) & (kl < rule.kl / 2) & self._moved
-        lr.copy_(torch.where(kl > 2 * rule.kl, lr / factor, torch.where(rises, lr * factor, lr)).clamp(low, high))
+        new = torch.where(kl > 2 * rule.kl, lr / factor, torch.where(rises, lr * factor, lr)).clamp(low, high)
+        lr.copy_(new if self.paused is None else torch.where(self.paused, lr, new))
         self._moved.fill_(True)
 
     def _step(self, loss: Tensor, info: Info, batch: TensorDictBase) -> Tensor:
@@ -278,7 +287,12 @@ class Optimizer:
         else:
             # Zero times a number is zero if the number is finite, and NaN if not.
             refused = torch.stack(numbers).mul_(0).sum().ne(0).to(self.refused.dtype)
+            if self.paused is not None:
+                paused = self.paused.to(refused.dtype)
+                self.left_out.add_(paused)
+                refused = refused * (1 - paused)
             self.refused.add_(refused)
+            refused = refused if self.paused is None else refused + paused
         if sound and limit is not None:
             for group, norm in zip(gradients, self.norms):
                 # Where reading is free, gradients within the bound are not multiplied by one: 17 us of a small update.
@@ -353,7 +367,12 @@ class Optimizer:
                 if self.adapts:
                     self._adapt(info)
                 sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
-                refused.add_((~sound).to(refused.dtype))
+                if self.paused is not None:
+                    self.left_out.add_(self.paused.to(refused.dtype))
+                    refused.add_((~sound & ~self.paused).to(refused.dtype))
+                    sound = sound & ~self.paused
+                else:
+                    refused.add_((~sound).to(refused.dtype))
                 descend(parameters, gradients, moments, lr, constants, sound)
             return value.detach(), norms, dict(info)
 

@@ -334,7 +334,7 @@ class Recurrent(Agent):
         seen = remembered({core.name: features[active]})
         return seen, batch.get("action")[active], None if mask is None else mask[active]
 
-    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
+    def learn(self, sequences: TensorDictBase, frames: int | Tensor) -> dict[str, Tensor | float]:
         metrics = super().learn(sequences, frames)  # type: ignore[safe-super]
         self.restored, following = None, sequences.get("next")
         memory, over = following.get(MEMORY, None), following.get("done")[:, -1]

@@ -390,9 +390,7 @@ class Others:
         worlds = (-1, self.agents)
         return self.among(features.unflatten(0, worlds), self._active.unflatten(0, worlds)).flatten(0, 1)
 
-    def values_after(
-        self, sequences: TensorDictBase, ends: Tensor, encoded: Callable[[tuple[Tensor, Tensor]], Tensor]
-    ) -> Tensor:
+    def values_after(self, sequences: TensorDictBase, ends: Tensor | None, encoded: Callable[[Any], Tensor]) -> Tensor:
         """Returns the values of the states that follow some decisions, given what all agents see then.
 
         Other agents count if they go on, or if they are truncated at the same step. Those that terminated at this step
@@ -400,18 +398,28 @@ class Others:
 
         Args:
             sequences: ``[B, T]``.
-            ends: which decisions, ``[B, T]`` bool, E of them.
+            ends: which decisions, ``[B, T]`` bool, E of them; None: all.
             encoded: maps indices (rows and steps) of decisions to the encodings of the observations that followed.
 
-        Returns ``[E, 1]``.
+        Returns ``[E, 1]``, or ``[B, T, 1]`` for all.
         """
         following, active = sequences.get("next"), sequences.get("active")
-        worlds, steps = ends.unflatten(0, (-1, self.agents)).any(1).nonzero(as_tuple=True)
-        rows = worlds[:, None] * self.agents + torch.arange(self.agents, device=ends.device)
+        worlds = (-1, self.agents)
+
+        def after(features: Tensor, there: Tensor, cut: Tensor, before: Tensor) -> Tensor:
+            """Returns the values ``[..., A, 1]`` of the agents of some worlds at some steps."""
+            goes_on = there.unsqueeze(-2) | (cut.unsqueeze(-1) & cut.unsqueeze(-2))
+            return self.critic.joint(features, goes_on & before.unsqueeze(-2))
+
+        cut = (following.get("done") & ~following.get("terminated"))[..., 0]
+        parts = following.get("active"), cut, active
+        if ends is None:
+            of_all = [part.unflatten(0, worlds).transpose(1, 2) for part in (encoded(slice(None)), *parts)]
+            return after(*of_all).transpose(1, 2).flatten(0, 1)
+        groups, steps = ends.unflatten(0, worlds).any(1).nonzero(as_tuple=True)
+        rows = groups[:, None] * self.agents + torch.arange(self.agents, device=ends.device)
         chosen = (rows, steps[:, None].expand_as(rows))
-        cut = (following.get("done") & ~following.get("terminated"))[..., 0][chosen]
-        goes_on = following.get("active")[chosen].unsqueeze(-2) | (cut.unsqueeze(-1) & cut.unsqueeze(-2))
-        values = self.critic.joint(encoded(chosen), goes_on & active[chosen].unsqueeze(-2))
+        values = after(encoded(chosen), *(part[chosen] for part in parts))
         found = values.new_zeros(*ends.shape, 1)
         found[chosen] = values
         return found[ends]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from rlstack.agents import build_agent
 from rlstack.agents.optimizer import decided
@@ -94,7 +95,8 @@ class Training:
         hooks: hooks that take part in the run; see :class:`rlstack.training.hooks.Hook`.
 
     Attributes:
-        frames: frames so far, of which ``previous`` came before the current batch.
+        frames: frames so far, of which ``previous`` or more came before the current batch. On a GPU that counts them,
+            reading this number waits for it.
         last_frame: number of frames at which the run ends.
         clock: time of the run so far.
         hooks: all hooks, in the order in which they are called.
@@ -185,13 +187,11 @@ class Training:
                 self._judge()  # the evaluation at the end was interrupted
             for batch in self._batches(self.collector):
                 sequences = flatten_agents(batch, self.agent.interface.group)
-                self.previous = self.frames
-                (count,) = self.ranks.sum(self._count(batch, sequences))
-                self.frames += int(count)
+                self._count(batch, sequences)
                 try:
                     self._call("on_collected", batch, sequences)
                     with self.clock.spending(LEARNING):
-                        metrics = self.agent.learn(sequences, self.frames)
+                        metrics = self.agent.learn(sequences, self.frames if self._counted is None else self._counted)
                     self._call("on_batch", batch, metrics)
                 except DropBatch:
                     self.agent.begin_episodes()
@@ -215,9 +215,9 @@ class Training:
             self.progress.update(self.frames, row | self.clock.total)
         try:
             self._judge()
-            ended = self.frames >= self.last_frame
+            ended = self.is_over()
             self._call("on_iteration")
-            if self.frames >= self.last_frame and not ended:  # a hook has just made this batch the last one
+            if not ended and self.is_over():  # a hook has just made this batch the last one
                 self._judge()
         except Interrupted:
             self.progress.update(self.frames)
@@ -264,16 +264,42 @@ class Training:
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
         """Yields batches until the last frame."""
         batches = iter(collector)
-        while self.frames < self.last_frame:
+        while not self.is_over():
             with self.clock.spending(COLLECTING):
                 batch = next(batches)
             yield batch
 
-    def _count(self, batch: TensorDictBase, sequences: TensorDictBase) -> int:
-        """Returns this process's number of frames in a batch; in an offline run the number of transitions drawn."""
+    def _count(self, batch: TensorDictBase, sequences: TensorDictBase) -> None:
+        """Adds the frames of a batch of all processes; in an offline run the number of transitions drawn."""
+        self.previous = self._frames
         if self.config.data is not None:
-            return int(self.collector.frames)
-        return count_frames(batch, sequences, self.config.collector.count)
+            count: int | Tensor = int(self.collector.frames)
+        else:
+            count = count_frames(batch, sequences, self.config.collector.count)
+        if isinstance(count, Tensor) and self.ranks.count == 1 and self.agent.follows_tensors:
+            if self._counted is None:
+                self._counted = torch.full_like(count, self._frames)
+            self._counted += count
+            self._most += sequences.get("active").numel()
+            return
+        (total,) = self.ranks.sum(int(count))
+        self.frames += int(total)
+
+    @property
+    def frames(self) -> int:
+        if self._counted is not None and self._most > self._frames:
+            self._frames = self._most = int(self._counted)
+            self.agent.know(self._frames)
+        return self._frames
+
+    @frames.setter
+    def frames(self, frames: int) -> None:
+        self._frames = self._most = frames
+        self._counted: Tensor | None = None  # frames so far, on a GPU that counts them; they are at most _most
+
+    def is_over(self) -> bool:
+        """Returns whether the run has made all its frames."""
+        return self._most >= self.last_frame and self.frames >= self.last_frame
 
     def _call(self, event: str, *arguments: Any) -> None:
         for hook in self.hooks:
@@ -316,7 +342,9 @@ class Training:
 
     def due(self, every: float) -> bool:
         """Returns whether something that happens every ``every`` frames is due; at the end of the run everything is."""
-        return is_due(every, self.previous, self.frames, self.last_frame)
+        # No call before this one found it due: frames that have not been read since are on the same side of it.
+        span = (every, self.previous)
+        return is_due(*span, self._most, self.last_frame) and is_due(*span, self.frames, self.last_frame)
 
     @property
     def worker_failures(self) -> int:
@@ -324,7 +352,7 @@ class Training:
         return self.collector.worker_failures if remote(self.config) else hooks_of(self.env).worker_failures
 
     def _updates(self) -> dict[str, Any]:
-        return {"train/updates": float(self.agent.updates)}
+        return {"train/updates": float(self.agent.updates_made())}
 
     # -- evaluation ----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rlstack.data.flatten import STAYS
 from rlstack.data.graphs import Recorded
+from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.evaluation.statistics import wilson_interval
 
 from .hooks import Hook
@@ -129,11 +130,16 @@ def _means(state: dict[str, Any]) -> dict[str, float]:
     return metrics
 
 
-def count_frames(batch: TensorDictBase, sequences: TensorDictBase, unit: str) -> int:
-    """Returns the frames in a batch: decisions of active agents, or steps of worlds (see ``CollectorConfig.count``)."""
+def count_frames(batch: TensorDictBase, sequences: TensorDictBase, unit: str) -> int | Tensor:
+    """Returns the frames in a batch: decisions of active agents, or steps of worlds (see ``CollectorConfig.count``).
+
+    A number of decisions that a GPU counts stays there, as a tensor (0-d).
+    """
     if unit == "env_steps" or sequences.get(STAYS, None) is None:  # no agent can leave: every entry counts
         return batch.numel()
-    return int(torch.count_nonzero(sequences.get("active")))
+    active = sequences.get("active")
+    count = torch.count_nonzero(active)
+    return int(count) if looks_are_free(active.device) else count
 
 
 class Clock:

@@ -28,7 +28,7 @@ from rlstack.envs.pool import StartPool
 from rlstack.training.monitor import Monitor, count_frames
 from tests.agents.small_agents import CASES, SMALL, YAMLS, options_of
 from tests.exhaustive import exhaustive
-from tests.recorded_worlds import Drift
+from tests.recorded_worlds import Crowd, Drift
 from tests.rehearsal import rehearsing
 
 Change: TypeAlias = Callable[[int, Any, Any, Any], Any]
@@ -99,7 +99,7 @@ class Iterations:
         self.replayed = collector._recorded.replays, any(getattr(part, "replays", False) for part in learned)
 
 
-def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
+def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **how: Any) -> Iterations:
     """Asserts that recorded iterations are those that are computed, to the last bit."""
     found = []
     for records in (False, True):
@@ -113,6 +113,7 @@ def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest
         assert not differing, (number, differing)
     assert computed.metrics == pytest.approx(recorded.metrics, abs=0, nan_ok=True)
     assert any(bool(step["next/done"].any()) for step in computed.seen[4:]), "no episode ended while replaying"
+    return recorded
 
 
 _WORLDS: list[tuple[str, str, dict[str, Any]]] = [
@@ -173,6 +174,25 @@ _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
 @exhaustive(("agent", "choices", "options"), _OPTIONS, quick=8)
 def test_options_of_agents(agent: str, choices: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     compared(agent, lambda: Drift(choices=choices), options, monkeypatch)
+
+
+_GROUPS: list[tuple[str, bool, dict[str, Any]]] = [
+    ("ppo", False, {"rnd": {"coefficient": 1.0}, **_NORMALIZED, "accumulate": 2, "symmetry": "augment"}),
+    ("ppo", True, {"critic": "central", "normalize_over": "rollout", "advantage": "vtrace"}),
+    ("ppo", True, {"lr": _FALLS, "clip": _FALLS, "entropy_coefficient": _FALLS, "clip_value": 0.2}),
+    ("ppo", False, {"lr": {"kind": "adaptive", "kl": 1e-4}, "critic_inputs": ["observation", "state"]}),
+    ("ppo_published", True, {}),
+    ("a2c", True, {"normalize_advantage": True}),
+    ("pqn", True, {"rnd": {"coefficient": 1.0}, "epsilon": _FALLS, **_NORMALIZED}),
+]
+
+
+@exhaustive(("agent", "choices", "options"), _GROUPS, quick=4)
+def test_groups_of_agents(agent: str, choices: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    state = "critic_inputs" in options
+    recorded = compared(agent, lambda: Crowd(choices=choices, state=state), options, monkeypatch)
+    assert recorded.agent._recorded["learning from a batch"].replays
+    assert 0.2 < recorded.seen[-1]["agents/active"].float().mean() < 0.9
 
 
 class Simulator(Drift):
