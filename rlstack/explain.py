@@ -77,8 +77,8 @@ def run(cfg: DictConfig) -> list[Any]:
 
     path = Path(named(config.run, "run"))
     known = evidence.gather(path, config.allow)
-    found = checks.findings(known)
-    print("\n".join(trial.heading(known)))
+    facts, found = known.facts(), checks.findings(known)
+    print("\n".join(trial.heading(known, facts)))
     for number, finding in enumerate(found, 1):
         print(f"\n{number}. {finding}")
     if not found:
@@ -87,7 +87,7 @@ def run(cfg: DictConfig) -> list[Any]:
         "schema": "rlstack.explanation/1",
         "frames": known.frames,
         "findings": [asdict(finding) for finding in found],
-        "facts": trial.facts(known),
+        "facts": facts,
         "trial": None,
     }
     if tries:

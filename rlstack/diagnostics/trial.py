@@ -23,31 +23,9 @@ from rlstack.training.loggers import METRICS_FILE, read_metrics
 from rlstack.training.run import begun
 
 from .checks import Finding
-from .evidence import Evidence, mean_error
+from .evidence import Evidence
 
 _FIRST = 0.1  # share of the time that the run that measures the speed may take
-
-
-def facts(evidence: Evidence) -> dict[str, Any]:
-    """Returns the main figures of the evidence; what the agent lacks is left out."""
-    known: dict[str, Any] = {"better_than_random": evidence.learned, "seconds": evidence.seconds}
-    for name in ("random", "explored", "greedy"):
-        rollout = getattr(evidence, name)
-        known[f"return_{name}"] = float(rollout.returns.mean())
-        if episodes := rollout.episodes:
-            known[f"episodes_{name}"] = len(episodes)
-            known[f"rewarded_{name}"] = sum(episode.rewarded for episode in episodes) / len(episodes)
-            known[f"cut_{name}"] = sum(not episode.terminated for episode in episodes) / len(episodes)
-    known |= mean_error(evidence) or {}
-    if evidence.layers:
-        known["dormant"], known["saturated"] = (max(shares) for shares in zip(*evidence.layers))
-    if evidence.rank is not None:
-        known["rank"], known["features"] = evidence.rank
-    for name in ("policy/kl", "policy/clipped", "policy/entropy", "grad/all", "grad/critic", "grad/actor"):
-        if (value := evidence.late(name)) is not None:
-            known[name] = value
-    known |= {f"replay_{name}": value for name, value in (evidence.replay or {}).items()}
-    return known if evidence.return_std is None else {**known, "return_std": evidence.return_std}
 
 
 _LINES = (
@@ -65,16 +43,15 @@ _LINES = (
 )
 
 
-def heading(evidence: Evidence) -> list[str]:
+def heading(evidence: Evidence, facts: Mapping[str, Any]) -> list[str]:
     """Returns lines about the run, its fresh episodes and its networks."""
     agent, env = evidence.config["agent"], evidence.config["env"]
-    known = facts(evidence)
     better = "better than" if evidence.learned else "not clearly better than"
     world = env.get("id") or env.get("name")
     lines = [f"{agent.get('name')} in {world}, {evidence.frames:,} frames: {better} random actions"]
     for name, text in _LINES:
         with suppress(KeyError):  # what is not known has no line
-            lines.append(f"  {name:<14}{text.format_map(known)}")
+            lines.append(f"  {name:<14}{text.format_map(facts)}")
     return lines
 
 
