@@ -1,13 +1,27 @@
-"""Judges the facts about a run by the table in ``checks.yaml``: what is wrong, what is usual, what to change."""
+"""Judges the facts about a run by the table in ``checks.yaml``, and tries a change in pairs of short runs."""
 
 from __future__ import annotations
 
+import math
+import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import OmegaConf
+from scipy import stats
+
+from rlstack.config import ConfigError, to_plain
+from rlstack.config.allowed import granting
+from rlstack.envs.foundation.work import working
+from rlstack.runs.seeding import surroundings_untouched
+from rlstack.training.loggers import METRICS_FILE, read_metrics
+from rlstack.training.run import begun
 
 from .evidence import Evidence
 
@@ -80,3 +94,118 @@ def _proposed(options: Mapping[str, Any], known: Mapping[str, Any], config: Mapp
         if not ignored and value is not None and name in config[group] and config[group][name] != value:
             proposed[key] = value
     return proposed
+
+
+_FIRST = 0.1  # share of the time that the run that measures the speed may take
+
+
+_LINES = (
+    ("mean return", "{return_random:.4g} at random, {return_explored:.4g} exploring, {return_greedy:.4g} greedy"),
+    ("episodes", "{episodes_explored}, {rewarded_explored:.0%} with a reward, {cut_explored:.0%} cut by a time limit"),
+    ("at random", "{episodes_random}, {rewarded_random:.0%} with a reward, {cut_random:.0%} cut by a time limit"),
+    ("returns", "a standard deviation of {return_std:.3g}, discounted"),
+    ("values", "explained variance {explained:.2f}, {bias:+.2f} standard deviations off"),
+    ("hidden units", "at most {dormant:.0%} of a layer dormant, {saturated:.0%} saturated"),
+    ("features", "an effective rank of {rank} of {features}"),
+    ("KL divergence", "{policy/kl:.3g} a batch"),
+    ("clipped", "{policy/clipped:.0%} of probability ratios"),
+    ("entropy", "{policy/entropy:.3g}"),
+    ("replay buffer", "{replay_size:,.0f}, {replay_terminated:.2%} terminal, {replay_rewarded:.0%} rewarded"),
+)
+
+
+def heading(evidence: Evidence, facts: Mapping[str, Any]) -> list[str]:
+    """Returns lines about the run, its fresh episodes and its networks."""
+    agent, env = evidence.config["agent"], evidence.config["env"]
+    better = "better than" if evidence.learned else "not clearly better than"
+    world = env.get("id") or env.get("name")
+    lines = [f"{agent.get('name')} in {world}, {evidence.frames:,} frames: {better} random actions"]
+    for name, text in _LINES:
+        with suppress(KeyError):  # what is not known has no line
+            lines.append(f"  {name:<14}{text.format_map(facts)}")
+    return lines
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of trying a change.
+
+    Attributes:
+        options: the change.
+        before, after: mean return of each seed at the end of the runs without and with the change.
+        frames: length of each run.
+        gain: mean difference within pairs, and the ends of its 95 % interval (Student's t).
+        helps: True or False where the interval lies above or below zero; None where it contains zero.
+    """
+
+    options: dict[str, Any]
+    before: list[float]
+    after: list[float]
+    frames: int
+    gain: float
+    low: float
+    high: float
+    helps: bool | None
+
+    def __str__(self) -> str:
+        """Describes the result."""
+        change = " ".join(f"{key}={value}" for key, value in self.options.items())
+        verdict = {True: "it helps", False: "it does harm", None: "no difference can be told"}[self.helps]
+        interval = f"{self.gain:+.4g}, 95 % interval {self.low:+.4g} to {self.high:+.4g}"
+        return f"tried {change}: {len(self.before)} pairs of {self.frames:,} frames, return {interval}: {verdict}"
+
+
+def compare(evidence: Evidence, finding: Finding, minutes: float, seeds: int) -> Trial:
+    """Trains with and without the change of a finding, for about ``minutes`` together.
+
+    Raises:
+        ConfigError: the change does not fit the run.
+    """
+    base = to_plain(evidence.config)
+    began = time.perf_counter()
+    tried = min(int(base["total_frames"]), 2000)
+    with working("trying the change", "runs", 2 * seeds) as work:
+        _trained(base, {}, 0, tried)
+        rate = tried / (time.perf_counter() - began)
+        frames = int(min(max(rate * 60 * minutes / (2 * seeds + 1), tried), base["total_frames"]))
+        sides: dict[bool, list[float]] = {False: [], True: []}
+        for number in range(2 * seeds):
+            seed, changed = divmod(number, 2)
+            sides[bool(changed)].append(_trained(base, finding.options if changed else {}, seed, frames))
+            work.reach(number + 1)
+    return paired(finding.options, sides[False], sides[True], frames)
+
+
+def paired(options: Mapping[str, Any], before: list[float], after: list[float], frames: int) -> Trial:
+    """Returns what pairs of results say about a change."""
+    gains = [new - old for old, new in zip(before, after)]
+    mean = math.fsum(gains) / len(gains)
+    spread = math.sqrt(math.fsum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1))
+    half = float(stats.t.ppf(0.975, len(gains) - 1)) * spread / math.sqrt(len(gains))
+    helps = True if mean - half > 0 else False if mean + half < 0 else None
+    return Trial(dict(options), before, after, frames, mean, mean - half, mean + half, helps)
+
+
+def _trained(base: Mapping[str, Any], options: Mapping[str, Any], seed: int, frames: int) -> float:
+    """Trains a short run in a temporary folder; returns the mean return over its last quarter."""
+    nested = OmegaConf.create(dict(base))
+    for key, value in options.items():
+        OmegaConf.update(nested, key, value, force_add=True)
+    with tempfile.TemporaryDirectory(prefix="rlstack-explain-") as folder:
+        own = {
+            **{"seed": seed, "total_frames": frames, "until": None, "resume": None, "init": None, "notify": None},
+            **{"run_dir": str(Path(folder) / "run"), "log_every": max(frames // 40, 1)},
+            "eval": {**dict(base["eval"]), "every": 1e9, "episodes": 10},
+            "checkpoint": {**dict(base["checkpoint"]), "every": 1e9, "replay": False},
+            "logger": {"tensorboard": False, "wandb": "disabled", "mlflow": False, "trackio": False},
+        }
+        plain = to_plain(OmegaConf.merge(nested, own))
+        with surroundings_untouched(), granting([plain]), redirect_stdout(StringIO()), begun(plain) as training:
+            training.execute()
+        rows = read_metrics(Path(folder) / "run" / METRICS_FILE)
+    values = [row["train/return"] for row in rows if "train/return" in row]
+    values = values or [row["eval/return"] for row in rows if "eval/return" in row]
+    if not values:
+        raise ConfigError("try: no episode ended in the runs; give more minutes=")
+    last = values[-max(len(values) // 4, 1) :]
+    return math.fsum(last) / len(last)

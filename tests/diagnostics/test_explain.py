@@ -20,6 +20,7 @@ from rlstack.agents.ppo import PPO
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.diagnostics import checks
+from rlstack.diagnostics.checks import paired
 from rlstack.diagnostics.evidence import (
     Evidence,
     UniformPolicy,
@@ -29,7 +30,6 @@ from rlstack.diagnostics.evidence import (
     returns_that_followed,
 )
 from rlstack.diagnostics.signs import Activity, discounted, dormant_units, effective_rank, one_line, signs
-from rlstack.diagnostics.trial import paired
 from rlstack.reporting import document
 from rlstack.training.hooks import Hook
 from tests.refusals import refused
