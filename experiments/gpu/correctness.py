@@ -23,7 +23,7 @@ from rlstack.config import load_group, to_plain
 from rlstack.config.groups import compose_config
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
-from rlstack.diagnostics.gpu import waits
+from rlstack.diagnostics.training import waits
 from rlstack.envs.foundation import tensors
 from rlstack.runs.checkpoint import deciding, read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
