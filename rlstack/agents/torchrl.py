@@ -446,7 +446,8 @@ class AroundLoss(Agent):
                 _, norm, info = optimizer.minimize(self.objective, batch)
                 norms.append(norm)
                 if optimizer.mean is not None and self._running:  # like gradients, the same in all processes
-                    torch._foreach_copy_(self._running, optimizer.mean(self._running))
+                    for running, mean in zip(self._running, optimizer.mean(self._running)):
+                        running.copy_(mean)
         metrics = {f"loss/{name.removeprefix('loss_')}": value for name, value in info.items() if not value.dim()}
         return {**metrics, "grad/all": torch.stack(norms).max() if norms else 0.0}, info
 
