@@ -476,7 +476,8 @@ class ActorCritic(OffPolicy):
         """Makes one critic step, then one actor step against the new critic."""
         loss, norm, info = self.critic_optimizer.minimize(self.critic_objective, batch)
         if self._running and self.critic_optimizer.mean is not None:  # like gradients, the same in all processes
-            torch._foreach_copy_(self._running, self.critic_optimizer.mean(self._running))
+            for running, mean in zip(self._running, self.critic_optimizer.mean(self._running)):
+                running.copy_(mean)
         self.reprioritize(batch, info)
         return critic_metrics(loss, norm, info) | self.actor_step(batch)
 

@@ -9,7 +9,7 @@ means float32. An LSTM won fewer games of Echelon in bfloat16 (58 % against 74 %
 from __future__ import annotations
 
 import math
-import platform
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
@@ -525,26 +525,21 @@ class RMSprop(torch.optim.RMSprop):
     def quick_step(self, lr: float | Tensor, refused: Tensor | None = None) -> None:
         """Does what ``step`` does; see :meth:`Adam.quick_step`."""
         group = self.param_groups[0]
-        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-        gradients = [parameter.grad for parameter in parameters]
-        if refused is not None:
-            for gradient in gradients:
+        for parameter in group["params"]:
+            if (gradient := parameter.grad) is None:
+                continue
+            if refused is not None:
                 gradient.masked_fill_(refused > 0, 0.0)
-        for parameter in parameters:
             state = self.state[parameter]
             if not state:
                 # Torch counts steps, but uses them for nothing.
                 state["step"], state["square_avg"] = torch.zeros(()), torch.zeros_like(parameter)
-        squares = [self.state[parameter]["square_avg"] for parameter in parameters]
-        torch._foreach_mul_(squares, group["alpha"])
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - group["alpha"])
-        sizes = torch._foreach_sqrt(squares)
-        torch._foreach_add_(sizes, group["eps"])
-        if isinstance(lr, Tensor):
-            torch._foreach_div_(sizes, -lr)
-            torch._foreach_addcdiv_(parameters, gradients, sizes)
-        else:
-            torch._foreach_addcdiv_(parameters, gradients, sizes, value=-lr)
+            square = state["square_avg"].mul_(group["alpha"]).addcmul_(gradient, gradient, value=1 - group["alpha"])
+            size = square.sqrt().add_(group["eps"])
+            if isinstance(lr, Tensor):
+                parameter.addcdiv_(gradient, size.div_(-lr))
+            else:
+                parameter.addcdiv_(gradient, size, value=-lr)
 
 
 def descend(
@@ -595,6 +590,10 @@ def _join(values: list[Tensor], shares: list[float]) -> Tensor:
 # -- precision ---------------------------------------------------------------------------------------------------
 
 
+_WITHOUT_BFLOAT16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
+"""Values of ``ONEDNN_MAX_CPU_ISA``."""
+
+
 def has_bfloat16(device: torch.device) -> bool:
     """Returns True if a device has units that multiply bfloat16 matrices without converting them."""
     if device.type == "cuda":
@@ -606,15 +605,16 @@ def _cpu_has_bfloat16() -> bool:
     """Returns True if a CPU has units for bfloat16.
 
     oneDNN accepts plain AVX-512 on x86, although it converts there, so AVX512_BF16 is asked for, which CPUs with AMX
-    have, too. Torch has no public name for what oneDNN supports; if a version lacks one of these names, the answer is
-    unknown, and float32 is the safe choice.
+    have, too. ``ONEDNN_MAX_CPU_ISA`` may hold oneDNN back. In a version of torch that tells nothing of the CPU, the
+    answer is unknown, and float32 is the safe choice.
     """
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _WITHOUT_BFLOAT16:
+        return False
     try:
-        if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            return False
-        return platform.machine().lower() not in ("x86_64", "amd64") or torch.cpu.get_capabilities()["avx512_bf16"]
+        units = torch.cpu.get_capabilities()
     except AttributeError:
         return False
+    return bool(units.get("avx512_bf16") or units.get("bf16"))  # of x86 and of ARM
 
 
 def decided(agent: Mapping[str, Any], device: torch.device) -> str | None:

@@ -22,13 +22,19 @@ _FILE = "sum_tree.pt"
 
 
 class UniformSampler(RandomSampler):
-    """TorchRL's ``RandomSampler``, which on a GPU reads the number of entries there, so that draws can be recorded."""
+    """TorchRL's ``RandomSampler``, which on a GPU reads the number of entries there, so that draws can be recorded.
+
+    Attributes:
+        generator: random number generator on the storage's device; None for its global one.
+    """
+
+    generator: torch.Generator | None = None
 
     def sample(self, storage: Any, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Draws positions ``[batch_size]`` with replacement."""
         if looks_are_free(storage.device) or not hasattr(storage, "filled"):
             return super().sample(storage, batch_size)
-        drawn = torch.rand(batch_size, dtype=torch.float64, device=storage.device, generator=self._rng)
+        drawn = torch.rand(batch_size, dtype=torch.float64, device=storage.device, generator=self.generator)
         return (drawn * storage.filled).long(), {}
 
 
@@ -45,7 +51,12 @@ class SumTreeSampler(Sampler):
         beta: exponent of the importance weights ``(N P)**-beta / max``, the maximum over the batch; 0 makes them 1.
         eps: added to every priority, > 0, so that every entry can be drawn.
         device: device of the tree: that of the storage.
+
+    Attributes:
+        generator: random number generator on that device; None for its global one.
     """
+
+    generator: torch.Generator | None = None
 
     def __init__(
         self,
@@ -73,7 +84,7 @@ class SumTreeSampler(Sampler):
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Draws positions ``[batch_size]``, and returns them with ``priority_weight [batch_size]``."""
         tree = self.tree
-        drawn = torch.rand(batch_size, dtype=tree.dtype, device=tree.device, generator=self._rng)
+        drawn = torch.rand(batch_size, dtype=tree.dtype, device=tree.device, generator=self.generator)
         index = tree.sample(batch_size, drawn)
         return index, {"priority_weight": importance_weights(tree.get(index), self.beta)}
 

@@ -15,7 +15,7 @@ from rlstack.config.options import Activation
 from rlstack.envs.foundation.tensors import looks_are_free
 
 from .distributions import full_precision
-from .encoders import Layers, Observation, apply_linear, mlp
+from .encoders import Layers, Observation, mlp
 from .own import OwnNetwork
 from .recurrent import Remembering
 
@@ -47,14 +47,12 @@ class StateNetwork(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         """Returns the outputs ``[..., N]``."""
-        # Calling the parts as modules and looking them up as attributes would cost as much as a small network itself.
-        parts: dict[str, Any] = self._modules
-        return self.head(parts["encoder"].forward(observation))
+        # Calling the parts as modules would cost as much as a small network itself.
+        return self.head(self.encoder.forward(observation))
 
     def head(self, features: Tensor) -> Tensor:
         """Returns the outputs ``[..., N]`` for an observation that is already encoded."""
-        parts: dict[str, Any] = self._modules
-        return apply_linear(parts["output"], parts["trunk"].forward(features))
+        return self.output.forward(self.trunk.forward(features))
 
 
 class DuelingNetwork(nn.Module):
@@ -133,7 +131,7 @@ class ActionValue(nn.Module):
         """Returns the outputs ``[..., K]``."""
         x = self.encoder(observation)
         if self.action_encoder is None:
-            return apply_linear(self.output, self.trunk.forward(torch.cat((x, action), -1)))
+            return self.output.forward(self.trunk.forward(torch.cat((x, action), -1)))
         x = self.trunk[: self._first_layer](x) * self.action_encoder(action)
         return self.output(self.trunk[self._first_layer :](x))
 
