@@ -158,7 +158,6 @@ class Optimizer:
         self._scaler = torch.amp.GradScaler(self._device, enabled=precision == "float16")
         self._compiler: Compiler | None = None
         self._steps: dict[Loss, Callable[..., Any]] = {}
-        self.norms: list[Tensor] = []
         self._bounds: list[tuple[Tensor, float, float]] = []
         self._units: list[Tensor] = []
 
@@ -276,8 +275,8 @@ class Optimizer:
             self._scaler.unscale_(self._optimizer)
         groups = [[parameter.grad for parameter in group if parameter.grad is not None] for group in self.groups]
         gradients = [group for group in groups if group]
-        self.norms = [norm_of(group) for group in gradients]
-        numbers = [loss] if scaled else [loss, *self.norms]  # overflows are how the scale of gradients is found
+        norms = [norm_of(group) for group in gradients]
+        numbers = [loss] if scaled else [loss, *norms]  # overflows are how the scale of gradients is found
         limit = self.max_grad_norm
         sound, refused = True, None
         if looks_are_free(loss.device):
@@ -294,11 +293,11 @@ class Optimizer:
             self.refused.add_(refused)
             refused = refused if self.paused is None else refused + paused
         if sound and limit is not None:
-            for group, norm in zip(gradients, self.norms):
+            for group, norm in zip(gradients, norms):
                 # Where reading is free, gradients within the bound are not multiplied by one: 17 us of a small update.
                 if refused is not None or norm.item() + 1e-6 > limit:
                     clip(group, norm, limit)
-        largest = _largest(self.norms)
+        largest = _largest(norms)
         if scaled:
             self._scaler.step(self._optimizer)
             self._scaler.update()
@@ -379,9 +378,9 @@ class Optimizer:
         compiled = compiler(step, name)
 
         def minimize(batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
-            value, self.norms, info = compiled(batch, self._live_lr)
+            value, norms, info = compiled(batch, self._live_lr)
             self._constrain()
-            return value, _largest(self.norms), info
+            return value, _largest(norms), info
 
         return minimize
 
