@@ -479,8 +479,8 @@ class OnPolicy(FromRollouts):
     def refresh(self) -> None:
         super().refresh()
         for name in ("clip", "entropy_coefficient"):
-            if name in self.schedules:
-                setattr(self.loss, name, self.scheduled_value(name))
+            if name in self.schedules and getattr(self.loss, name) is not (value := self.scheduled_value(name)):
+                setattr(self.loss, name, value)
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its advantages normalised if :attr:`normalizes_steps`."""

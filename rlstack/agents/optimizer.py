@@ -148,6 +148,7 @@ class Optimizer:
         self._optimizer: Adam | RMSprop = (Adam if kind == "adam" else RMSprop)(self.parameters, lr=lr, eps=eps)
         # Where steps are recorded, the learning rate is read from the GPU.
         self._live_lr = None if looks_are_free(device) else torch.tensor(lr, dtype=torch.float32, device=device)
+        self._filled: float | None = None  # the number last written there
         self._rule = adaptive
         self._moved = torch.zeros((), dtype=torch.bool, device=device)
         if adaptive is not None:
@@ -192,11 +193,13 @@ class Optimizer:
         if isinstance(value, Tensor):
             assert self._live_lr is not None
             self._live_lr.copy_(value)
+            self._filled = None
             return
         for group in self._optimizer.param_groups:
             group["lr"] = value
-        if self._live_lr is not None:
+        if self._live_lr is not None and self._filled != value:
             self._live_lr.fill_(value)
+            self._filled = value
 
     def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
         """Returns a context in which networks run in the precision of the forward pass."""
@@ -336,6 +339,7 @@ class Optimizer:
         self._compiler, self._what = compiler, what
         if not compiler.graphs and not self.adapts:
             self._live_lr = torch.tensor(self.lr, dtype=torch.float64, device=self.parameters[0].device)
+            self._filled = None
 
     def run_plainly(self) -> None:
         """Undoes :meth:`compile`."""

@@ -215,10 +215,9 @@ class Training:
 
     def _follow_up(self) -> None:
         """Logs, evaluates and saves after a batch, as far as they are due."""
-        self.clock.read()
         if self.progress.due:
             seen = {} if self.device.type == "cuda" else self.metrics()  # to read them would wait for the GPU
-            self.progress.update(self.frames, {**seen, **self._updates(), **self.clock.total})
+            self.progress.update(self.frames, {**seen, **self._updates(), **self.clock.read()})
         if self.due(self.config.log_every):
             row = self._updates() | self.agent.schedule_metrics()
             for hook in self.hooks:
@@ -435,7 +434,7 @@ class Training:
         worlds = self.collector.worlds() if remote(self.config) else [self.env.state_dict()]
         state: dict[str, Any] = {
             "frames": self.frames,
-            "time": dict(self.clock.total),
+            "time": dict(self.clock.read()),
             "best_rank": self.best_rank,
             "agent": self.agent.state_dict(),
             "env": worlds[0],
