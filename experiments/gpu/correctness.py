@@ -18,6 +18,7 @@ from torch import Tensor
 from rlstack import envs
 from rlstack.agents import Agent, agent_class, build_agent
 from rlstack.agents.base import Choosing
+from rlstack.agents.on_policy import FromRollouts
 from rlstack.agents.optimizer import CannotCompile, Compiler
 from rlstack.config import load_group, to_plain
 from rlstack.config.groups import compose_config
@@ -398,7 +399,8 @@ def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
     with waits() if counted else contextlib.nullcontext({}) as places:
         for _ in range(iterations):
             iterate()
-    allowed = iterations * (0 if agent.interface.group is None else 2)  # how many frames, and which are kept
+    # How many frames, which a recorded agent of rollouts does not read either, and which are put into a replay buffer.
+    allowed = iterations * (0 if agent.interface.group is None else 1 if isinstance(agent, FromRollouts) else 2)
     total = sum(places.values())
     figures = {"iterations": iterations, "updates": agent.updates - updates, "waits": dict(places)}
     where = ", ".join(f"{place} {count} times" for place, count in sorted(places.items(), key=lambda one: -one[1])[:4])
