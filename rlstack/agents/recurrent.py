@@ -46,7 +46,6 @@ from .optimizer import CannotCompile, Compiler, Info
 from .ppo import PPO
 from .sac import SAC
 from .td3 import TD3
-from .tqc import TQC
 
 SEEN = "seen"
 _LARGEST = 0.9
@@ -661,15 +660,11 @@ class RecurrentSAC(RecurrentActorCritic, SAC):
     """SAC with recurrent cores."""
 
 
-class RecurrentTQC(RecurrentActorCritic, TQC):
-    """TQC with recurrent cores."""
-
-
 RECURRENT: dict[type[Agent], type[Agent]] = {
     **{PPO: RecurrentPPO, A2C: RecurrentA2C, DQN: RecurrentDQN, IQN: RecurrentIQN},
-    **{DDPG: RecurrentDDPG, TD3: RecurrentTD3, SAC: RecurrentSAC, TQC: RecurrentTQC},
+    **{DDPG: RecurrentDDPG, TD3: RecurrentTD3, SAC: RecurrentSAC},
 }
-"""The classes of algorithms with a recurrent core; those of a user's algorithms can be added."""
+"""The classes of algorithms with a recurrent core; TQC and a user's algorithms add theirs."""
 
 
 def recurrent_class(cls: type[Agent]) -> type[Agent]:

@@ -14,6 +14,7 @@ from rlstack.config.options import Levels, Positive, Whole
 from rlstack.config.typed import Interval
 from rlstack.losses.quantile import TQCLoss
 
+from .recurrent import RECURRENT, RecurrentActorCritic
 from .sac import SAC, SACConfig
 
 
@@ -53,3 +54,10 @@ class TQC(SAC):
 
     def make_loss(self) -> TQCLoss:
         return TQCLoss(self.actor, self.critics, drop=self.config.drop, kappa=self.config.kappa, **self.loss_options())
+
+
+class RecurrentTQC(RecurrentActorCritic, TQC):
+    """TQC with recurrent cores."""
+
+
+RECURRENT[TQC] = RecurrentTQC
