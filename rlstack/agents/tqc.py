@@ -34,6 +34,8 @@ class TQCConfig(SACConfig):
         super().__post_init__()
         if self.critic_norm != "none":
             raise ValueError("critic_norm is for ddpg, td3 and sac, give none")
+        if self.critic != "scalar":
+            raise ValueError("critic=categorical is for sac, tqc has critics of its own, give scalar")
         if self.drop >= self.num_quantiles:
             raise ValueError(f"drop {self.drop} leaves none of the {self.num_quantiles} num_quantiles")
 

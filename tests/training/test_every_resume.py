@@ -70,6 +70,7 @@ AGENTS: dict[str, list[str]] = {
         "agent.weight_norm=true",
         "agent.layer_norm=false",
     ],
+    "xqc": ["agent=xqc", *MARINENAV, "agent.critic_hidden=[16, 16]"],
     "sac discrete": ["agent=sac", *DISCRETE],
     **{name: [f"agent={name}", *(DISCRETE if "discrete" in name else MARINENAV)] for name in TORCHRL},
     "torchrl_sac": ["agent=torchrl_sac", *MARINENAV, *NORMALIZED],
