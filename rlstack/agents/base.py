@@ -21,7 +21,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from rlstack.config import ConfigError
 from rlstack.config.errors import unknown_key
 from rlstack.config.options import Activation, Count, EncoderConfig, Fraction, Precision, Steps, layers
-from rlstack.config.schedules import ScheduleConfig, make_schedules
+from rlstack.config.schedules import Schedule, ScheduleConfig, make_schedules
 from rlstack.config.typed import Interval
 from rlstack.data.flatten import kept
 from rlstack.data.graphs import Recorded
@@ -481,7 +481,7 @@ class Agent(ABC):
             return kept(entries, sequences.get("active"))
         return _flat(entries)
 
-    def _seen(self, observations: Any, sequences: TensorDictBase) -> tuple[Any, Tensor | None]:
+    def _observations(self, observations: Any, sequences: TensorDictBase) -> tuple[Any, Tensor | None]:
         """Returns the same and None, or on a GPU all entries, and which are active, so that nothing waits."""
         if self.interface.group is None or looks_are_free(self.device):
             return self._kept(observations, sequences), None
@@ -679,18 +679,22 @@ class Agent(ABC):
         The numbers that Python reads, such as :attr:`frames`, stay as they were; see :meth:`know`.
         """
         self.clock.copy_(frames)
-        for name, schedule in self.schedules.items():
-            if not schedule.constant:
-                value = schedule(frames)
-                if name in self.optimizers:
-                    self.optimizers[name].lr = value
-                else:
-                    self.scheduled_value(name).copy_(value)
+        for name, schedule in self._moving.items():
+            value = schedule(frames)
+            if name in self.optimizers:
+                self.optimizers[name].lr = value
+            else:
+                self.scheduled_value(name).copy_(value)
 
     def know(self, frames: int) -> None:
         """Tells Python's side the number of frames that the device has already."""
         self.frames = frames
-        self.scheduled = {name: schedule(frames) for name, schedule in self.schedules.items()}
+        self.scheduled |= {name: schedule(frames) for name, schedule in self._moving.items()}
+
+    @cached_property
+    def _moving(self) -> dict[str, Schedule]:
+        """The schedules that are not constant."""
+        return {name: schedule for name, schedule in self.schedules.items() if not schedule.constant}
 
     @property
     def follows_tensors(self) -> bool:

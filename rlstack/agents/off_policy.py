@@ -366,7 +366,7 @@ class OffPolicy(Agent):
     def _observe(self, sequences: TensorDictBase) -> None:
         """Updates the running statistics with every new entry once."""
         if self.normalizer is not None:
-            self.normalize_by(*self._seen(sequences.get("observation"), sequences))
+            self.normalize_by(*self._observations(sequences.get("observation"), sequences))
         if self.reward_scaler is not None:
             self.reward_scaler.update(sequences, everyone=self.interface.group is None)
 

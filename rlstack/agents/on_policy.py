@@ -213,7 +213,7 @@ class FromRollouts(Agent):
     def finish(self, sequences: TensorDictBase) -> None:
         """Updates the normaliser, only after the updates: the data's log probabilities belong to the old statistics."""
         if self.normalizer is not None:
-            self.normalize_by(*self._seen(sequences.get("observation"), sequences))
+            self.normalize_by(*self._observations(sequences.get("observation"), sequences))
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         return self.update(self.rollout(self.with_critic_inputs(sequences)))
@@ -226,7 +226,7 @@ class FromRollouts(Agent):
             reward = self.reward_scaler(reward)
         if self.curiosity is None:
             return reward
-        seen = self._seen(sequences.get(("next", "observation")), sequences)
+        seen = self._observations(sequences.get(("next", "observation")), sequences)
         return reward + self.curiosity.bonus(sequences, *seen)
 
     def _predict(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
@@ -479,8 +479,8 @@ class OnPolicy(FromRollouts):
     def refresh(self) -> None:
         super().refresh()
         for name in ("clip", "entropy_coefficient"):
-            if name in self.schedules:
-                setattr(self.loss, name, self.scheduled_value(name))
+            if name in self.schedules and getattr(self.loss, name) is not (value := self.scheduled_value(name)):
+                setattr(self.loss, name, value)
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its advantages normalised if :attr:`normalizes_steps`."""

@@ -148,6 +148,7 @@ class Optimizer:
         self._optimizer: Adam | RMSprop = (Adam if kind == "adam" else RMSprop)(self.parameters, lr=lr, eps=eps)
         # Where steps are recorded, the learning rate is read from the GPU.
         self._live_lr = None if looks_are_free(device) else torch.tensor(lr, dtype=torch.float32, device=device)
+        self._filled: float | None = None  # the number last written there
         self._rule = adaptive
         self._moved = torch.zeros((), dtype=torch.bool, device=device)
         if adaptive is not None:
@@ -158,7 +159,6 @@ class Optimizer:
         self._scaler = torch.amp.GradScaler(self._device, enabled=precision == "float16")
         self._compiler: Compiler | None = None
         self._steps: dict[Loss, Callable[..., Any]] = {}
-        self.norms: list[Tensor] = []
         self._bounds: list[tuple[Tensor, float, float]] = []
         self._units: list[Tensor] = []
 
@@ -193,11 +193,13 @@ class Optimizer:
         if isinstance(value, Tensor):
             assert self._live_lr is not None
             self._live_lr.copy_(value)
+            self._filled = None
             return
         for group in self._optimizer.param_groups:
             group["lr"] = value
-        if self._live_lr is not None:
+        if self._live_lr is not None and self._filled != value:
             self._live_lr.fill_(value)
+            self._filled = value
 
     def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
         """Returns a context in which networks run in the precision of the forward pass."""
@@ -276,8 +278,8 @@ class Optimizer:
             self._scaler.unscale_(self._optimizer)
         groups = [[parameter.grad for parameter in group if parameter.grad is not None] for group in self.groups]
         gradients = [group for group in groups if group]
-        self.norms = [norm_of(group) for group in gradients]
-        numbers = [loss] if scaled else [loss, *self.norms]  # overflows are how the scale of gradients is found
+        norms = [norm_of(group) for group in gradients]
+        numbers = [loss] if scaled else [loss, *norms]  # overflows are how the scale of gradients is found
         limit = self.max_grad_norm
         sound, refused = True, None
         if looks_are_free(loss.device):
@@ -294,11 +296,11 @@ class Optimizer:
             self.refused.add_(refused)
             refused = refused if self.paused is None else refused + paused
         if sound and limit is not None:
-            for group, norm in zip(gradients, self.norms):
+            for group, norm in zip(gradients, norms):
                 # Where reading is free, gradients within the bound are not multiplied by one: 17 us of a small update.
                 if refused is not None or norm.item() + 1e-6 > limit:
                     clip(group, norm, limit)
-        largest = _largest(self.norms)
+        largest = _largest(norms)
         if scaled:
             self._scaler.step(self._optimizer)
             self._scaler.update()
@@ -337,6 +339,7 @@ class Optimizer:
         self._compiler, self._what = compiler, what
         if not compiler.graphs and not self.adapts:
             self._live_lr = torch.tensor(self.lr, dtype=torch.float64, device=self.parameters[0].device)
+            self._filled = None
 
     def run_plainly(self) -> None:
         """Undoes :meth:`compile`."""
@@ -379,9 +382,9 @@ class Optimizer:
         compiled = compiler(step, name)
 
         def minimize(batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
-            value, self.norms, info = compiled(batch, self._live_lr)
+            value, norms, info = compiled(batch, self._live_lr)
             self._constrain()
-            return value, _largest(self.norms), info
+            return value, _largest(norms), info
 
         return minimize
 

@@ -343,6 +343,9 @@ def _flattened(value: Any, parts: list[Any]) -> Any:
     Returns their structure, which can be hashed, for :func:`_unflattened`.
     """
     kind = type(value)
+    if kind is Tensor:  # the most frequent by far
+        parts.append(value)
+        return None
     if isinstance(value, TensorDictBase):
         about: Any = (value.batch_size, value.device)
     elif kind in (tuple, list, dict) or hasattr(value, "_fields"):

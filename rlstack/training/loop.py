@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from rlstack.config import ConfigError
 from rlstack.config.options import renewed
 from rlstack.config.overrides import given_overrides
 from rlstack.config.rooms import registered, target
+from rlstack.data.collector import LeanCollector
 from rlstack.data.flatten import flatten_agents
+from rlstack.data.graphs import Recorded
 from rlstack.envs import world_hooks
 from rlstack.envs.foundation.compilation import telling, under_way
 from rlstack.envs.foundation.work import Work, following
@@ -53,6 +56,12 @@ OWN_STATE = (
     *(hook.name for hook in (Monitor, Curriculum, Imitation, Guard)),
 )
 """Entries of a checkpoint that a user's hook must not take as its name."""
+
+
+def _folded(group: str | None, unit: str, batch: TensorDictBase) -> tuple[TensorDictBase, int | Tensor]:
+    """Returns the sequences of a batch, and its frames."""
+    sequences = flatten_agents(batch, group)
+    return sequences, count_frames(batch, sequences, unit)
 
 
 def hooks_of_run(training: Training, own: Sequence[Hook]) -> list[Hook]:
@@ -185,9 +194,12 @@ class Training:
         with self._started():
             if self.frames and self.frames >= self.last_frame:
                 self._judge()  # the evaluation at the end was interrupted
+            fold: Any = partial(_folded, self.agent.interface.group, self.config.collector.count)
+            if self.agent.compiler is not None and self.agent.compiler.graphs:
+                fold = Recorded(fold, "folding agents into a batch", (), self.device, lent=True)
             for batch in self._batches(self.collector):
-                sequences = flatten_agents(batch, self.agent.interface.group)
-                self._count(batch, sequences)
+                sequences, count = fold(batch)
+                self._count(count, sequences.get("active").numel())
                 try:
                     self._call("on_collected", batch, sequences)
                     with self.clock.spending(LEARNING):
@@ -203,10 +215,9 @@ class Training:
 
     def _follow_up(self) -> None:
         """Logs, evaluates and saves after a batch, as far as they are due."""
-        self.clock.read()
         if self.progress.due:
             seen = {} if self.device.type == "cuda" else self.metrics()  # to read them would wait for the GPU
-            self.progress.update(self.frames, {**seen, **self._updates(), **self.clock.total})
+            self.progress.update(self.frames, {**seen, **self._updates(), **self.clock.read()})
         if self.due(self.config.log_every):
             row = self._updates() | self.agent.schedule_metrics()
             for hook in self.hooks:
@@ -263,24 +274,22 @@ class Training:
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
         """Yields batches until the last frame."""
-        batches = iter(collector)
+        collect = collector.rollout if isinstance(collector, LeanCollector) else partial(next, iter(collector))
         while not self.is_over():
             with self.clock.spending(COLLECTING):
-                batch = next(batches)
+                batch = collect()
             yield batch
 
-    def _count(self, batch: TensorDictBase, sequences: TensorDictBase) -> None:
-        """Adds the frames of a batch of all processes; in an offline run the number of transitions drawn."""
+    def _count(self, count: int | Tensor, most: int) -> None:
+        """Adds the frames of a batch of all processes, of which this one has at most ``most``."""
         self.previous = self._frames
-        if self.config.data is not None:
-            count: int | Tensor = int(self.collector.frames)
-        else:
-            count = count_frames(batch, sequences, self.config.collector.count)
+        if self.config.data is not None:  # the number of transitions drawn
+            count = int(self.collector.frames)
         if isinstance(count, Tensor) and self.ranks.count == 1 and self.agent.follows_tensors:
             if self._counted is None:
                 self._counted = torch.full_like(count, self._frames)
             self._counted += count
-            self._most += sequences.get("active").numel()
+            self._most += most
             return
         (total,) = self.ranks.sum(int(count))
         self.frames += int(total)
@@ -425,7 +434,7 @@ class Training:
         worlds = self.collector.worlds() if remote(self.config) else [self.env.state_dict()]
         state: dict[str, Any] = {
             "frames": self.frames,
-            "time": dict(self.clock.total),
+            "time": dict(self.clock.read()),
             "best_rank": self.best_rank,
             "agent": self.agent.state_dict(),
             "env": worlds[0],
