@@ -162,12 +162,12 @@ class LocalSimulators:
                     continue
                 answer = None
                 answer = observation, reward, terminated, truncated, info = environment.step(action)
-                if careful and (every or row in fresh) and (told := fault(codec.misfit, *answer)):
-                    raise ValueError(told)
+                if careful and (every or row in fresh) and (wrong := fault(codec.misfit, *answer)):
+                    raise ValueError(wrong)
                 rewards.append(float(reward))
                 if terminated or truncated:
-                    if told := fault(None, observation, reward, terminated, truncated):
-                        raise ValueError(told)
+                    if wrong := fault(None, observation, reward, terminated, truncated):
+                        raise ValueError(wrong)
                     flags[:, row, 0] = True, bool(terminated), bool(truncated)
                     self.arrays.success[row] = bool(info.get("is_success", False))
                 if plain is not None:
@@ -192,8 +192,8 @@ class LocalSimulators:
             self._begun[row] = self._steps
             self._fresh.add(row)
             try:
-                if told := fault(self._codec.misfit, observation):
-                    raise ValueError(told)
+                if wrong := fault(self._codec.misfit, observation):
+                    raise ValueError(wrong)
                 self._observe(row, observation, info)
             except Exception as error:
                 raise self._unfit("reset", (observation, 0.0, False, False, info), error) from error

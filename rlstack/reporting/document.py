@@ -20,12 +20,12 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean, writing
 from rlstack.envs.foundation.files import replacing
 
-from . import curves, explanations, provenance
+from . import curves, provenance
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, number, shorter
 from .charts import page_data
 from .differences import GroupComparison, RunGroup, grouped
 from .listing import state_of
-from .results import leagues, results
+from .results import explained_runs, leagues, results
 from .runs import CPU_SECONDS, SECONDS, StoredRun, check_folder, find
 
 _PARTS = Path(__file__).with_name("page")
@@ -87,7 +87,7 @@ def report(
         raise ConfigError(f"score: no run has logged {score!r}, {did_you_mean(score, names)}logged: {', '.join(names)}")
     groups = grouped(runs)
     comparison = GroupComparison.of(groups, score)
-    explained = explanations.section(runs)  # which may add notes to runs
+    explained = explained_runs(runs)  # which may add notes to runs
     notes = []
     for run in runs:
         state, why = state_of(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from rlstack.config import ConfigError
+from rlstack.envs.foundation.files import check_regular
 from rlstack.evaluation.statistics import LEAST, bootstrap_interval, iqm
 
 from .blocks import Block, DataTable, Panels, Paragraphs, Section, duration, interval, number
@@ -222,3 +224,28 @@ def _league(folder: Path) -> list[Block]:
         drawn = Chart("rating over a player's games", lines, "rating", "games of the player")
         blocks.append(Panels([drawn]))
     return blocks
+
+
+# -- explanations ------------------------------------------------------------------------------------------------------
+
+
+EXPLANATION = "explanation.json"
+_OF_FINDINGS = ("title", "measured", "usual", "change")
+
+
+def explained_runs(runs: Sequence[StoredRun]) -> Section:
+    """Shows what ``rlstack explain`` found: without blocks if no run has a file of it; a damaged one adds a note."""
+    rows, clean = [], []
+    for run in runs:
+        if not (path := run.path / EXPLANATION).is_file():
+            continue
+        try:
+            findings = json.loads(check_regular(path).read_text(encoding="utf-8"))["findings"]
+            rows += [[run.name, *(str(finding.get(name, "")) for name in _OF_FINDINGS)] for finding in findings]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            run.notes.append(f"{EXPLANATION} cannot be read")
+            continue
+        clean += [] if findings else [f"{run.name}: nothing that usually keeps an agent from learning"]
+    head = ["run", "finding", "measured", "usual", "change"]
+    blocks: list[Block] = [DataTable.of_runs(head, rows, len(runs) > 1, text=5)] if rows else []
+    return Section("Why it does or does not learn", blocks + ([Paragraphs(clean)] if clean else []))

@@ -117,8 +117,8 @@ def announced(overrides: Sequence[str]) -> Iterator[None]:
         yield
         return
     runs = math.prod(len(list(entry.sweep_string_iterator())) for entry in varied)
-    told = {"runs": runs, "keys": [entry.key_or_group for entry in varied], "began": time.time()}
-    os.environ[_ANNOUNCED] = json.dumps(told)
+    sweep = {"runs": runs, "keys": [entry.key_or_group for entry in varied], "began": time.time()}
+    os.environ[_ANNOUNCED] = json.dumps(sweep)
     try:
         yield
     finally:
@@ -129,22 +129,22 @@ class SweepPlace(Hook):
     """Tells which run of a sweep this is and, if one follows another, when all will have ended."""
 
     def on_start(self, training: Training) -> None:
-        if (told := json.loads(os.environ.get(_ANNOUNCED, "null"))) is None:
+        if (sweep := json.loads(os.environ.get(_ANNOUNCED, "null"))) is None:
             return
         from rlstack.training.progress import duration  # rich takes a while to import
 
         job = HydraConfig.get()
         given = dict(entry.lstrip("+~").partition("=")[::2] for entry in job.overrides.task)
-        number, keys = int(job.job.num), told["keys"]
+        number, keys = int(job.job.num), sweep["keys"]
         lasts = [key.rpartition(".")[2] for key in keys]
         names = [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts)]
         values = ", ".join(f"{name}={given.get(key)}" for key, name in zip(keys, names))
-        place = f"run {number + 1} of {told['runs']}{f', {values}' * bool(values)}"
+        place = f"run {number + 1} of {sweep['runs']}{f', {values}' * bool(values)}"
         training.progress.latest("sweep", place)
 
         def row() -> str:
             done = number + training.frames / training.last_frame
-            left = (time.time() - told["began"]) * (told["runs"] / max(done, 1e-9) - 1)
+            left = (time.time() - sweep["began"]) * (sweep["runs"] / max(done, 1e-9) - 1)
             return f"{place}, {duration(left)} left of all" if done else place
 
         if str(job.launcher.get("_target_")).endswith(".BasicLauncher"):

@@ -22,10 +22,11 @@ from torch import Tensor
 from torchrl.data import Composite
 
 from rlstack.agents.compatibility import check_bounds
-from rlstack.agents.foreign import check_new_dataset, minari_arrays, recording_reader, write_minari
+from rlstack.agents.foreign import recording_reader
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import nearest_path, prefixed, writing
+from rlstack.config.rooms import target as in_room
 from rlstack.data.recordings import episode_lengths, save_arrays
 from rlstack.envs.foundation.files import check_archive
 from rlstack.files.safe_load import load_arrays
@@ -36,7 +37,7 @@ from rlstack.runs.run_directory import HUB, make_folder
 
 Arrays = dict[str, NDArray[Any]]
 
-MINARI = "minari:"
+MINARI, _MINARI = "minari:", "rlstack.adapters.minari"
 _DECISION = ("observation", "action", MASK)
 _FLAGS = ("next/terminated", "next/truncated")
 
@@ -86,7 +87,7 @@ def read_recorded(source: str, interface: Interface, n_step: int = 1, gamma: flo
 
 def _read(source: str, interface: Interface, n_step: int, gamma: float) -> tuple[TensorDict, bool]:
     if source.startswith(MINARI):
-        arrays = minari_arrays(source.removeprefix(MINARI))
+        arrays = in_room(f"{_MINARI}:read_dataset")(source.removeprefix(MINARI))
         with prefixed(source):
             return _checked(arrays, interface, transitions=True), True
     path, files = Path(source), []
@@ -130,7 +131,7 @@ def check_target(target: str | None) -> None:
     if target is None:
         return
     if target.startswith(MINARI):
-        check_new_dataset(target.removeprefix(MINARI))
+        in_room(f"{_MINARI}:check_new")(target.removeprefix(MINARI))
         return
     if not target.endswith(".npz"):
         raise ConfigError(f"transitions: {target} is neither a file episodes.npz nor minari:<name of a new dataset>")
@@ -154,7 +155,7 @@ def write_recorded(target: str, data: TensorDict, interface: Interface, policy: 
     check_target(target)
     with writing(f"transitions: {target}"):
         if target.startswith(MINARI):
-            write_minari(target.removeprefix(MINARI), data, interface, policy)
+            in_room(f"{_MINARI}:write_dataset")(target.removeprefix(MINARI), data, interface, policy)
         else:
             save_arrays(target, data)
     return f"{target} ({len(data):,} transitions)"

@@ -21,8 +21,7 @@ from rlstack.config.errors import prefixed
 from rlstack.envs.foundation.files import write_text
 from rlstack.envs.foundation.tensors import GROUP
 from rlstack.envs.marinenav.env import MarineNav
-from rlstack.envs.marinenav.episodes import Config, save_episodes
-from rlstack.envs.marinenav.generator import episode_options
+from rlstack.envs.marinenav.episodes import Config, episode_options, save_episodes
 from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation.evaluator import MAX_WORLDS, Evaluation, evaluation_world
 from rlstack.runs.run_directory import RunDirectory

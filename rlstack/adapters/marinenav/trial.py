@@ -13,7 +13,7 @@ from rlstack.adapters.command import composed
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.errors import prefixed
 from rlstack.config.options import Count
-from rlstack.envs.marinenav.generator import generate_episodes
+from rlstack.envs.marinenav.episodes import generate_episodes
 from rlstack.evaluation.evaluator import EpisodeSet
 from rlstack.files.safe_load import read_json_object
 from rlstack.training.config import Seed
