@@ -18,7 +18,7 @@ from torchrl.modules import NoisyLinear
 
 from rlstack import envs
 from rlstack.adapters.marinenav.agents import CONFIGURATIONS, network_state, set_network
-from rlstack.adapters.marinenav.weights import CONTINUOUS, NETWORKS, NOISY_NAMES, published_state
+from rlstack.adapters.marinenav.files import CONTINUOUS, NETWORKS, NOISY_NAMES, published_state
 from rlstack.agents import make_agent
 from tests.losses.recordings import BATCH, Recording
 
