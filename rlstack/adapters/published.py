@@ -20,8 +20,7 @@ from rlstack.agents.sac import SAC
 from rlstack.config import ConfigError
 from rlstack.data.normalizers import RunningMoments
 from rlstack.data.replay import make_replay
-from rlstack.data.samplers import importance_weights
-from rlstack.data.sum_tree import SumTree
+from rlstack.data.samplers import SumTree, importance_weights
 
 _WHOLE_REDRAWS, _REDRAWS = 100, 1000
 

@@ -608,19 +608,11 @@ class RecurrentActorCritic(RecurrentOffPolicy, ActorCritic):
 
     ACTING = "actor"
 
-    @property
-    def critic_objective(self) -> Any:
-        return self._critic_objective
-
-    @property
-    def actor_objective(self) -> Any:
-        return self._actor_objective
-
-    def _critic_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+    def critic_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         value, info = self.loss.critic_loss(self.unrolled(batch, self.CRITICS))
         return self.of_sequences(value, info, batch)
 
-    def _actor_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+    def actor_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         value, info = self.loss.actor_loss(self.unrolled(batch, (self.ACTING,), ahead=False))
         return self.of_sequences(value, info, batch)
 

@@ -147,25 +147,25 @@ class SweepPlace(Hook):
     """Tells which run of a sweep this is and, if one follows another, when all will have ended."""
 
     def on_start(self, training: Training) -> None:
-        if (told := json.loads(os.environ.get(_ANNOUNCED, "null"))) is None:
+        if (sweep := json.loads(os.environ.get(_ANNOUNCED, "null"))) is None:
             return
         from rlstack.training.progress import duration  # rich takes a while to import
 
         job = HydraConfig.get()
         given = dict(entry.lstrip("+~").partition("=")[::2] for entry in job.overrides.task)
-        number, keys = int(job.job.num), told["keys"]
+        number, keys = int(job.job.num), sweep["keys"]
         lasts = [key.rpartition(".")[2] for key in keys]
         names = [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts)]
         values = ", ".join(f"{name}={_short(given[key])}" for key, name in zip(keys, names) if key in given)
-        place = f"run {number + 1} of {told['runs']}{f', {values}' * bool(values)}"
+        place = f"run {number + 1} of {sweep['runs']}{f', {values}' * bool(values)}"
         training.progress.latest("sweep", place)
-        begun, frames = number - told["first"], training.frames
+        begun, frames = number - sweep["first"], training.frames
 
         def row() -> str:
             part = (training.frames - frames) / max(training.last_frame - frames, 1)
             if not begun + part:
                 return place
-            left = (time.time() - told["began"]) * (told["runs"] - number - part) / (begun + part)
+            left = (time.time() - sweep["began"]) * (sweep["runs"] - number - part) / (begun + part)
             return f"{place}, {duration(left)} left of all"
 
         if str(job.launcher.get("_target_")).endswith(".BasicLauncher"):
