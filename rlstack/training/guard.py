@@ -161,11 +161,11 @@ class Guard(Hook):
             self._in_a_row = 0
             return True
         self._refused_before = refused
-        refused, batch = self._refusals(), sequences
+        refusals, batch = self._refusals(), sequences
         for optimizer in optimizers.values():
             if optimizer.refusal is not None:
                 batch, optimizer.refusal = optimizer.refusal.batch, None
-        self._act(f"{refused}, in an update at frame {frames:,}", batch, frames)
+        self._act(f"{refusals}, in an update at frame {frames:,}", batch, frames)
         return self._config.non_finite == "skip"
 
     def _refusals(self) -> str:
