@@ -18,7 +18,7 @@ from torch import Tensor
 from rlstack import envs
 from rlstack.agents import Agent, agent_class, build_agent
 from rlstack.agents.base import Choosing
-from rlstack.agents.on_policy import FromRollouts
+from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.optimizer import CannotCompile, Compiler
 from rlstack.config import load_group, to_plain
 from rlstack.config.groups import compose_config
@@ -375,12 +375,14 @@ def _apart(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 
 def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
-    """Checks that steady iterations (collect, learn, statistics) do not wait for the GPU."""
+    """Checks that steady iterations (collect, learn, statistics), once they are recorded, do not wait for the GPU."""
     plain = configured(*overrides, f"env.num_worlds={8 if setting.quick else 64}", small=SMALL)
     torch.manual_seed(0)
     env = build_world(plain["env"], setting.device, seed=0)
     agent = build_agent(plain["agent"], env, 100_000, setting.device)
-    batches = iter(make_collector(env, agent.policy(explore=True), plain["agent"]["steps_per_batch"]))
+    quicken(agent, torch.device(setting.device), compiles=False)
+    collector: Any = make_collector(env, agent.policy(explore=True), plain["agent"]["steps_per_batch"])
+    collector.lends, batches = True, iter(collector)
     monitor, frames = Monitor(), 0
 
     def iterate() -> None:
@@ -390,7 +392,7 @@ def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
         frames += count_frames(batch, sequences, "decisions")
         monitor.observe(batch, agent.learn(sequences, frames))
 
-    for _ in range(4):
+    for _ in range(6):
         iterate()
     updates, iterations = agent.updates, 2
     if not updates:
@@ -399,8 +401,8 @@ def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
     with waits() if counted else contextlib.nullcontext({}) as places:
         for _ in range(iterations):
             iterate()
-    # How many frames, which a recorded agent of rollouts does not read either, and which are put into a replay buffer.
-    allowed = iterations * (0 if agent.interface.group is None else 1 if isinstance(agent, FromRollouts) else 2)
+    # A group's: how many frames there are, which decide about updates, and which of them a replay buffer keeps.
+    allowed = iterations * (0 if agent.interface.group is None or not isinstance(agent, OffPolicy) else 2)
     total = sum(places.values())
     figures = {"iterations": iterations, "updates": agent.updates - updates, "waits": dict(places)}
     where = ", ".join(f"{place} {count} times" for place, count in sorted(places.items(), key=lambda one: -one[1])[:4])

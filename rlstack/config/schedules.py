@@ -129,8 +129,8 @@ def make_schedule(
         config = build(ScheduleConfig, config, where)
     if config.kind == "adaptive":
         if not adapts:
-            told = "follows the KL divergence of a policy's updates, which only the learning rate of ppo can"
-            raise ConfigError(f"{where}: kind 'adaptive' {told}; give a number or another schedule")
+            use = "follows the KL divergence of a policy's updates, which only the learning rate of ppo can"
+            raise ConfigError(f"{where}: kind 'adaptive' {use}; give a number or another schedule")
         return Schedule(config, config.rates[-1], 0.0, math.inf)
     for value in (config.start, config.end, config.warmup_start if config.warmup else None):
         if value is not None and bounds is not None and value not in bounds:
@@ -170,11 +170,11 @@ def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, "Sch
     schedules = {}
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         annotated = get_origin(hint) is Annotated
-        kind, *told = get_args(hint) if annotated else (hint,)
+        kind, *marks = get_args(hint) if annotated else (hint,)
         if ScheduleConfig in get_args(kind):
-            bounds = next((part for part in told if isinstance(part, Interval)), None)
+            bounds = next((part for part in marks if isinstance(part, Interval)), None)
             value, key = getattr(config, name), f"{where}.{name}"
-            schedules[name] = make_schedule(value, total_frames, key, bounds, adapts=ADAPTS in told)
+            schedules[name] = make_schedule(value, total_frames, key, bounds, adapts=ADAPTS in marks)
     return schedules
 
 

@@ -327,8 +327,8 @@ def _set_up(evidence: Evidence) -> dict[str, Any]:
     for name in agent.optimizers:
         if not 1e-6 <= (rate := evidence.highest(name)) <= 0.02:
             known |= {"rate": rate, "rate_name": name}
-    if rate := agent.scheduled.get("lr"):
-        known["tenth_rate"] = float(rate) / 10
+    if now := agent.scheduled.get("lr"):
+        known["tenth_rate"] = float(now) / 10
     if frames and not agent.updates and known["begins_at"] >= frames:
         known["not_begun"] = 1
     for name, schedule in agent.schedules.items():

@@ -305,7 +305,7 @@ def _watch_iteration(sections: Sections, training: Training) -> None:
     for name, section in _WORLD.items():
         if hasattr(type(env), name):
             sections.watch(env, name, section)
-    sections.watch_named("rlstack.play.sides:Seats.act", "opponents", whole=True)
+    sections.watch_named("rlstack.play.players:Seats.act", "opponents", whole=True)
     agent: Any = training.agent
     make = agent.policy
 

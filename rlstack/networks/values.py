@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torch.nn import functional
 from torchrl.modules import BatchRenorm1d
 
 from rlstack.config.options import Activation
@@ -241,6 +242,26 @@ class BatchRenorm(BatchRenorm1d):
         return out.reshape(x.shape)
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation (Ioffe & Szegedy 2015) of ``[..., F]``; batches that are not finite as in BatchRenorm."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features, eps=1e-3, momentum=0.01)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = full_precision(x).reshape(-1, x.shape[-1])
+        statistics = running = running_statistics(self)
+        if self.training:
+            statistics = [value.clone() for value in running]  # gradients need those of before
+        options = self.weight, self.bias, self.training, self.momentum, self.eps
+        out = functional.batch_norm(flat, *statistics, *options)
+        if self.training:
+            finite = statistics[0].isfinite().all() & statistics[1].isfinite().all()
+            for now, value in zip(running, statistics):
+                now.copy_(torch.where(finite, value, now))
+        return out.reshape(x.shape)
+
+
 def renormalized(network: Any, wanted: bool = True) -> nn.Module:
     """Returns a network, its ``trunk`` normalised over the batch before every linear layer and before the output."""
     layers: list[nn.Module] = []
@@ -251,9 +272,24 @@ def renormalized(network: Any, wanted: bool = True) -> nn.Module:
     return network
 
 
+def batch_normalized(network: Any) -> nn.Module:
+    """Returns a network, its ``trunk`` normalised over the batch at its input and after every linear layer, before the
+    activation (XQC, arXiv 2509.25174); the layers then have no bias of their own.
+    """
+    first, *_ = (layer for layer in network.trunk if isinstance(layer, nn.Linear))
+    layers: list[nn.Module] = [BatchNorm(first.in_features)]
+    for layer in network.trunk:
+        layers.append(layer)
+        if isinstance(layer, nn.Linear):
+            layer.bias = None
+            layers.append(BatchNorm(layer.out_features))
+    network.trunk = Layers(*layers)
+    return network
+
+
 def running_statistics(network: nn.Module) -> list[Tensor]:
     """Returns the running means and variances of such layers."""
-    layers = [layer for layer in network.modules() if isinstance(layer, BatchRenorm)]
+    layers = [layer for layer in network.modules() if isinstance(layer, BatchRenorm | BatchNorm)]
     return [value for layer in layers for value in (layer.running_mean, layer.running_var)]
 
 

@@ -165,11 +165,11 @@ class Guard(Hook):
             self._in_a_row = 0
             return True
         self._refused_before = refused
-        told, batch = self._refusals(), sequences
+        refusals, batch = self._refusals(), sequences
         for optimizer in optimizers.values():
             if optimizer.refusal is not None:
                 batch, optimizer.refusal = optimizer.refusal.batch, None
-        self._act(f"{told}, in an update at frame {frames:,}", batch, frames)
+        self._act(f"{refusals}, in an update at frame {frames:,}", batch, frames)
         return self._config.non_finite == "skip"
 
     def _refusals(self) -> str:
@@ -222,5 +222,5 @@ class Guard(Hook):
         """Describes the finding, with its frame in the run, in a batch that begins after ``before`` frames."""
         if found.step:
             earlier = batch[..., : found.step]
-            before += count_frames(earlier, flatten_agents(earlier, self._agent.interface.group), self._unit)
+            before += int(count_frames(earlier, flatten_agents(earlier, self._agent.interface.group), self._unit))
         return f"{found}, frame {before:,}"

@@ -114,6 +114,9 @@ class Training:
     logger: MetricLogger
     progress: Progress
     collector: Any
+    _frames: int
+    _most: int
+    _counted: Tensor | None  # frames so far, on a GPU that counts them; they are at most _most
 
     def __init__(
         self,
@@ -304,7 +307,7 @@ class Training:
     @frames.setter
     def frames(self, frames: int) -> None:
         self._frames = self._most = frames
-        self._counted: Tensor | None = None  # frames so far, on a GPU that counts them; they are at most _most
+        self._counted = None
 
     def is_over(self) -> bool:
         """Returns whether the run has made all its frames."""

@@ -20,7 +20,7 @@ from torchrl.modules import NoisyLinear
 
 from rlstack import envs
 from rlstack.adapters.marinenav.agents import CONFIGURATIONS, network_state, set_network
-from rlstack.adapters.marinenav.weights import CONTINUOUS, NETWORKS, NOISY_NAMES, published_state
+from rlstack.adapters.marinenav.files import CONTINUOUS, NETWORKS, NOISY_NAMES, published_state
 from rlstack.agents import make_agent, optimizer
 from rlstack.agents.optimizer import norm_of
 from tests.losses.recordings import BATCH, Recording

@@ -155,6 +155,7 @@ def test_agents_with_all_that_may_follow_a_schedule(agent: str, choices: bool, m
     compared(agent, lambda: Drift(choices=choices), falls, monkeypatch)
 
 
+_XQC = {"critic": "categorical", "critic_norm": "batch_targets", "weight_norm": True, "critic_hidden": [8, 8]}
 _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
     ("ppo", False, {"rnd": {"coefficient": 1.0}, **_NORMALIZED}),
     ("ppo", False, {"advantage": "vtrace", "symmetry": "augment", "clip_value": 0.2, "shared_layers": 1}),
@@ -167,6 +168,8 @@ _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
     ("sac", False, {"n_step": 3, **_NORMALIZED, "symmetry": "augment", "actor_every": 2}),
     ("sac", False, {"replay": {"sampler": "prioritized"}, "critic_norm": "batch"}),
     ("sac", False, {"weight_norm": True, "critic_norm": "batch"}),
+    ("sac", False, {**_XQC, "actor_every": 3, "normalize_rewards": True}),
+    ("sac", False, {"critic": "categorical", "n_step": 2, "replay": {"sampler": "prioritized"}}),
     ("sac", True, {"replay": {"sampler": "prioritized"}, "n_step": 2}),
     ("td3", False, {"actor_every": 2, "n_step": 2, "random_frames": 40}),
     ("dqn", True, {"correction": "retrace", "n_step": 3}),
