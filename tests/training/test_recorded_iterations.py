@@ -29,6 +29,7 @@ from rlstack.envs.pool import StartPool
 from rlstack.training.monitor import Monitor, count_frames
 from tests.agents.small_agents import CASES, SMALL, YAMLS, options_of
 from tests.exhaustive import exhaustive
+from tests.host_waits import HostWaits
 from tests.recorded_worlds import Crowd, Drift
 from tests.rehearsal import rehearsing
 
@@ -36,6 +37,7 @@ Change: TypeAlias = Callable[[int, Any, Any, Any], Any]
 """What others do before an iteration, given its number, the worlds, the agent and the collector."""
 
 _FALLS = {"kind": "linear", "start": 0.3, "end": 0.1}
+_NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
 _SCHEDULED = ("clip", "entropy_coefficient", "epsilon", "noise", "noise_scale", "lr", "lr_actor", "lr_critic")
 
 
@@ -127,6 +129,7 @@ _WORLDS: list[tuple[str, str, dict[str, Any]]] = [
     ("acqn", "marinenav", {"max_steps": 7, "measure_safety": True, "num_robots": 3}),
     ("ppo", "rocket", {"max_seconds": 0.5, "num_worlds": 2}),
     ("ppo", "echelon", {"blue": 2, "red": 2, "max_steps": 7, "maps": 4, "num_worlds": 2}),
+    ("ppo", "echelon", {"blue": 1, "red": 1, "max_steps": 7, "maps": 4, "num_worlds": 2, "actions": "hybrid"}),
 ]
 
 
@@ -142,13 +145,18 @@ def test_critics_with_inputs_of_their_own(agent: str, monkeypatch: pytest.Monkey
     compared(agent, lambda: envs.make("marinenav", **options), inputs, monkeypatch)
 
 
+@exhaustive("agent", ["ppo", "sac"], quick=0)
+def test_objects_in_slots_are_normalised(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = partial(envs.make, "marinenav", num_worlds=5, num_robots=2, max_steps=7)
+    compared(agent, make, {"inputs": "raw", **_NORMALIZED}, monkeypatch)
+
+
 @exhaustive(("agent", "choices"), CASES, quick=3)
 def test_agents_with_all_that_may_follow_a_schedule(agent: str, choices: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     falls = options_of(agent, **dict.fromkeys(_SCHEDULED, _FALLS))
     compared(agent, lambda: Drift(choices=choices), falls, monkeypatch)
 
 
-_NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
 _XQC = {"critic": "categorical", "critic_norm": "batch_targets", "weight_norm": True, "critic_hidden": [8, 8]}
 _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
     ("ppo", False, {"rnd": {"coefficient": 1.0}, **_NORMALIZED}),
@@ -249,6 +257,58 @@ def test_a_collector_that_no_longer_explores(monkeypatch: pytest.MonkeyPatch) ->
             collector.exploration_type = ExplorationType.DETERMINISTIC
 
     compared("sac", Drift, {}, monkeypatch, change=stop, explore=None)
+
+
+@exhaustive(("agent", "choices"), [("ppo", True), ("sac", False), ("td3", False), ("dqn", True)], quick=1)
+def test_agents_with_a_recurrent_core_act_in_recordings(
+    agent: str, choices: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they learn is not recorded."""
+    found = []
+    for records in (False, True):
+        with rehearsing(monkeypatch) if records else nullcontext():
+            torch.manual_seed(0)
+            env = Drift(choices=choices)
+            core = {"kind": "gru", "size": 8, "sequence_length": 4}
+            made = rlstack.make_agent(agent, env, recurrent=core, **options_of(agent, **_SMALL, random_frames=0))
+            collector: Any = make_collector(env, made.policy(explore=True), 4)
+            batches, seen = iter(collector), []
+            for number in range(8):
+                batch = next(batches)
+                seen.append({"action": batch["action"].clone(), "memory": batch["memory"].clone()})
+                made.learn(flatten_agents(batch), 24 * (number + 1))
+            found.append(seen)
+    assert collector._recorded.replays and made.updates > 0
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+
+
+_RETRACE = {"replay": {"sampler": "prioritized"}, "correction": "retrace", "n_step": 3}
+
+
+@exhaustive(
+    ("agent", "world", "options", "allowed"),
+    [
+        ("sac", Drift, {"n_step": 3, **_NORMALIZED}, 0),
+        ("dqn", partial(Drift, choices=True), _RETRACE, 0),
+        ("td3", Crowd, {"n_step": 2, **_NORMALIZED}, 2),  # how many frames, and which decisions are written
+        ("pqn", partial(Crowd, choices=True), {}, 0),
+    ],
+)
+def test_iterations_wait_for_nothing(
+    agent: str, world: Any, options: dict[str, Any], allowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing into a replay buffer and drawing from it included."""
+    waits, begun = HostWaits(), 6
+
+    def watch(number: int, *_: Any) -> None:
+        if number == begun:
+            waits.__enter__()
+        elif number == begun + 1:
+            waits.__exit__(None, None, None)
+
+    with rehearsing(monkeypatch):
+        Iterations(agent, world(), options, change=watch, count=begun + 2)
+    assert waits.count == allowed, waits.places
 
 
 @pytest.mark.parametrize("known", [True, False])
