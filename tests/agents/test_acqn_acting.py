@@ -157,10 +157,7 @@ def test_an_agent_restored_from_memory_shares_nothing() -> None:
         ({"algorithm": "acqm"}, "did you mean 'acqn'"),
         ({"algorithm": "no.such.module:Agent"}, "agent.algorithm: no.such.module:Agent cannot be imported"),
         ({"algorithm": ".relative:Agent"}, "agent.algorithm: .relative:Agent cannot be imported"),
-        (
-            {"algorithm": "rlstack.agents.base:Agent"},
-            "base:Agent has no Config, a dataclass of its options",
-        ),
+        ({"algorithm": "rlstack.agents.base:Agent"}, "base:Agent has no Config, a dataclass of its options"),
         ({"algorithm": "rlstack.agents.acqn:Nothing"}, "has no 'Nothing'; it has .*ACQN"),
     ],
 )

@@ -14,17 +14,7 @@ from torchrl.data import Bounded, Categorical
 
 from rlstack.agents.optimizer import Optimizer
 from rlstack.config import ConfigError
-from tests.agents.small_agents import (
-    CASES,
-    DISCRETE,
-    FRESH,
-    Decisions,
-    copies,
-    equal,
-    options_of,
-    plain,
-    small,
-)
+from tests.agents.small_agents import CASES, DISCRETE, FRESH, Decisions, copies, equal, options_of, plain, small
 from tests.exhaustive import exhaustive
 
 OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in FRESH]
@@ -339,8 +329,7 @@ def test_ppo_may_learn_values_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "sizes"),
-    [(40, [20, 20]), (41, [21, 20]), (51, [17] * 3), (49, [25, 24]), (19, [19]), (2, [2])],
+    ("count", "sizes"), [(40, [20, 20]), (41, [21, 20]), (51, [17] * 3), (49, [25, 24]), (19, [19]), (2, [2])]
 )
 def test_ppo_has_no_small_remainders(count: int, sizes: list[int]) -> None:
     env, seen = plain(discrete=True), []

@@ -87,11 +87,6 @@ def test_a2c(discrete: bool) -> None:
 def test_advantages_are_normalised_as_theirs() -> None:
     agent, batch, actor, critic = on_policy("ppo", True, normalize_advantage=True)
     loss = ClipPPOLoss(
-        actor,
-        critic,
-        loss_critic_type="l2",
-        critic_coeff=0.5,
-        entropy_coeff=0.015625,
-        normalize_advantage=True,
+        actor, critic, loss_critic_type="l2", critic_coeff=0.5, entropy_coeff=0.015625, normalize_advantage=True
     )
     same(agent.objective(agent.for_step(batch))[0], total(loss(as_theirs(batch))), agent.parameters(), 1e-7)

@@ -20,7 +20,7 @@ from rlstack.explain import SpeedConfig, prepare, speed
 from rlstack.training.loggers import MetricLogger
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
-from tests.small_run import SMALL_RUN
+from tests.small_run import SMALL_RUN, composed
 
 QUICK = ["seconds=0.02", "clock=cpu", "threads=1", "device=cpu", "logger=csv", "log_every=1"]
 ON_POLICY = [
@@ -135,8 +135,7 @@ def test_a_loss_of_torchrl_is_measured(tmp_path: Path) -> None:
 
 
 def prepared(*overrides: str) -> MeasuredTraining:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", ["agent=ppo", "device=cpu", *overrides]))
+    plain = composed("agent=ppo", "device=cpu", *overrides)
     return prepare(SpeedConfig("env", 0.02, "cpu", None, None, False), plain)
 
 

@@ -234,10 +234,7 @@ def test_own_environments_outside_of_the_repository(tmp_path: Path, monkeypatch:
         ({"id": "no_such_module:Some"}, "id: no_such_module:Some cannot be imported: No module"),
         ({"id": "math:Some"}, "math has no 'Some'"),
         ({"id": f"{TOYS}:Maskd"}, "has no 'Maskd'; it has .*; did you mean 'Masked'"),
-        (
-            {"id": "builtins:dict"},
-            "builtins:dict is neither a gymnasium.Env class nor a function",
-        ),
+        ({"id": "builtins:dict"}, "builtins:dict is neither a gymnasium.Env class nor a function"),
         ({"id": CARTPOLE, "kwargs": {"colour": 1}}, "CartPole-v1 cannot be made with kwargs {'colour': 1}"),
         ({"id": CARTPOLE, "num_envs": 0}, "num_envs: 0 is not"),
         ({"id": CARTPOLE, "workers": -1}, "workers: -1 is not"),

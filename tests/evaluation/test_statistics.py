@@ -115,10 +115,7 @@ def test_p_value_of_many_values_is_drawn_the_same_each_time() -> None:
     [
         ({"a": [1.0, 2.0, 3.0, 4.0], "b": [9.0, 8.0, 7.0, 6.0]}, ("b", "best", "p = 0.029 against a")),
         ({"a": [1.0, 2.0, 3.0], "b": [9.0, 8.0, 7.0]}, ("b", "highest mean", "not separated from a (p = 0.1; ")),
-        (
-            {"a": [1.0], "b": [2.0]},
-            ("b", "highest score", "not separated from a (1 against 1 seeds cannot"),
-        ),
+        ({"a": [1.0], "b": [2.0]}, ("b", "highest score", "not separated from a (1 against 1 seeds cannot")),
         # Far above one group and not above the other, which has a lower mean but a wide spread.
         (
             {"a": [6.0, 6.1, 6.2, 6.3], "b": [9.0, 8.0, 7.0, 8.5], "c": [0.0, 0.0, 0.0, 20.0]},

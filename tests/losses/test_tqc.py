@@ -57,8 +57,7 @@ def test_the_actor_climbs_the_mean_of_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "expected"),
-    [(1.0, 2.5), (0.5, 1.5), (0.25, 1.0), (0.1, 1.0), (0.375, (1 + 0.5 * 2) / 1.5)],
+    ("level", "expected"), [(1.0, 2.5), (0.5, 1.5), (0.25, 1.0), (0.1, 1.0), (0.375, (1 + 0.5 * 2) / 1.5)]
 )
 def test_the_worst_part_of_returns(level: float, expected: float) -> None:
     """Quantiles 1 to 4 in any order: the worst three eighths are the first and half of the second."""

@@ -55,10 +55,7 @@ def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(
     ],
 )
 def test_a_mistake_is_one_line(
-    overrides: list[str],
-    message: str,
-    tmp_path: Path,
-    rlstack_command: Callable[..., Ended],
+    overrides: list[str], message: str, tmp_path: Path, rlstack_command: Callable[..., Ended]
 ) -> None:
     done = rlstack_command("report", *overrides)
     assert done.status == 2 and done.err.startswith(message) and done.err.count("\n") == 1

@@ -128,10 +128,7 @@ def test_files_of_other_names_are_never_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (
-            {"a": [{"b": np.zeros(2)}]},
-            r"^state\['a'\]\[0\]\['b'\]: cannot save a numpy.ndarray, only tensors",
-        ),
+        ({"a": [{"b": np.zeros(2)}]}, r"^state\['a'\]\[0\]\['b'\]: cannot save a numpy.ndarray, only tensors"),
         ({"a": {"f": np.float64(1)}}, r"^state\['a'\]\['f'\]: cannot save a numpy.float64"),
         ({"a": {1}}, r"^state\['a'\]: cannot save a builtins.set"),
         ({"a": {(1, 2): 3}}, r"^state\['a'\]: key \(1, 2\) is neither a string nor an integer"),

@@ -23,6 +23,7 @@ from rlstack.train import _completed
 from rlstack.training.run import debugged
 from tests.conftest import Ended
 from tests.refusals import refused
+from tests.small_run import composed
 
 ROOT = Path(__file__).parents[2]
 NAME = f"{__name__}:Harbour"
@@ -94,12 +95,8 @@ def test_command_lines_of_own_worlds(given: list[str], taken: list[str], monkeyp
 
 def test_a_debugged_run_of_an_own_world_is_small() -> None:
     """No YAML file states its size."""
-    from hydra import compose, initialize_config_dir
 
-    from rlstack.config import conf_dir, to_plain
-
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", ["env=own", f"env.name={NAME}", "agent=ppo", "debug=true"]))
+    plain = composed("env=own", f"env.name={NAME}", "agent=ppo", "debug=true")
     assert debugged(_completed(plain))["env"]["num_worlds"] == 8
 
 

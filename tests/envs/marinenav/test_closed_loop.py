@@ -76,8 +76,7 @@ def test_published_actor(fixtures_dir: Path, kind: str) -> None:
 
 @pytest.mark.shared
 @exhaustive(
-    ("file", "noisy"),
-    [("public_eval_noisefree.json", False), ("pretrained_eval_episodes_public.json.gz", True)],
+    ("file", "noisy"), [("public_eval_noisefree.json", False), ("pretrained_eval_episodes_public.json.gz", True)]
 )
 def test_published_actor_on_all_episodes(shared_dir: Path, file: str, noisy: bool) -> None:
     folder = shared_dir / "golden/marinenav"

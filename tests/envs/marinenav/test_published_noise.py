@@ -40,12 +40,7 @@ def test_noise_streams_replay_a_recorded_noisy_episode(fixtures_dir: Path) -> No
 
 
 def perceive(
-    ego: np.ndarray,
-    position: np.ndarray,
-    motion: np.ndarray,
-    radius: np.ndarray,
-    z: np.ndarray,
-    mask: np.ndarray,
+    ego: np.ndarray, position: np.ndarray, motion: np.ndarray, radius: np.ndarray, z: np.ndarray, mask: np.ndarray
 ) -> np.ndarray:
     """Returns the published perception of one robot: at most five rows px, py, vx, vy, r in its body frame."""
     cos, sin = np.cos(ego[2]), np.sin(ego[2])
