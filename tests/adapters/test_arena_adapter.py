@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from tensordict import TensorDict
 from torch import Tensor, nn
 
@@ -18,9 +17,7 @@ from rlstack.adapters.arena import __main__ as door
 from rlstack.adapters.arena.__main__ import main
 from rlstack.adapters.arena.agents import arena_agent, arena_policy, published_names, save_arena, style_of
 from rlstack.adapters.arena.files import COLUMNS, curriculum_from_published, find_statistics, load_files
-from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
-from rlstack.convert import positional
-from rlstack.convert import run as convert
+from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.curriculum import Curriculum
@@ -28,7 +25,7 @@ from rlstack.training.stages import CurriculumConfig
 from tests.adapters.small_worlds import Noise
 from tests.agents.arena_recordings import Recording
 from tests.exhaustive import exhaustive
-from tests.refusals import refused
+from tests.refusals import refused, refused_line
 from tests.training.test_curriculum import Stages, episodes
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/arena_training"
@@ -358,11 +355,6 @@ def test_other_networks_are_refused(options: dict[str, Any], tmp_path: Path) -> 
 # -- commands ----------------------------------------------------------------------------------------------------
 
 
-def command(name: str, task: Any, *overrides: str) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        task(compose(name, list(overrides)))
-
-
 @pytest.fixture
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlstack.runs.worlds.build_world", lambda *_, **__: game(num_worlds=1))
@@ -372,11 +364,11 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("anywhere")
 def test_the_commands_convert_and_write_back(model: Path, tmp_path: Path, capsys: Any) -> None:
     out, back = tmp_path / "ours.pt", tmp_path / "run_final.pt"
-    command("convert", convert, *positional(["arena", str(model), f"out={out}", "+env.name=any"]))
+    rlstack.convert("arena", str(model), f"out={out}", "+env.name=any")
     told = capsys.readouterr().out
     assert "ppo_published of 58,311 parameters; its greedy actions differ by 0.0e+00 at most on 256" in told
     assert rlstack.load(out).frames == 65536
-    command("convert", convert, f"checkpoint={out}", "format=arena", f"out={back}")
+    rlstack.convert(f"checkpoint={out}", "format=arena", f"out={back}")
     names = ["run_final.pt", "run_final_metadata.json", "run_normalization_final.json", "run_final_training_state.json"]
     assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
     one, other = (torch.load(path, weights_only=True) for path in (model, back))
@@ -405,7 +397,7 @@ def test_the_curriculum_goes_along(tmp_path: Path) -> None:
     config = {"agent": to_plain(agent.config), "env": {"name": "any"}, "total_frames": 1000}
     state = {"frames": 77, "agent": agent.state_dict(), "config": config, "curriculum": course.state_dict()}
     write_checkpoint(tmp_path / "ours.pt", state, 77)
-    command("convert", convert, f"checkpoint={tmp_path / 'ours.pt'}", "format=arena", f"out={tmp_path / 'x_final.pt'}")
+    rlstack.convert(f"checkpoint={tmp_path / 'ours.pt'}", "format=arena", f"out={tmp_path / 'x_final.pt'}")
     record = json.loads((tmp_path / "x_final_training_state.json").read_text())
     assert record["curriculum_stage_index"] == 1 and record["curriculum_metrics"]["episode_lengths"] == [700.0] * 60
     entries = {"current_stage_index": record["curriculum_stage_index"], "metrics": record["curriculum_metrics"]}
@@ -423,7 +415,7 @@ def test_the_curriculum_goes_along(tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("anywhere")
 def test_mistakes_of_a_command(words: list[str], message: str) -> None:
-    refused(ConfigError, message, command, "convert", convert, *positional(words))
+    refused(ConfigError, message, rlstack.convert, *words)
 
 
 # -- The Arena stack's own command line: its options, its files, and training its checkpoints further ----------------
@@ -514,11 +506,7 @@ def test_a_record_that_does_not_fit_is_one_line(
     changes: dict[str, Any], needle: str, small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = edited(trained(small), **changes)
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main(["--device", "cpu", "--load-model", str(model)])
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused_line(capsys, main, "--device", "cpu", "--load-model", str(model))
     assert line.startswith("error: --load-model: ") and needle in line
     assert len(list(small.glob("runs/ppo/*/*"))) == 1
 
@@ -537,9 +525,4 @@ def test_a_record_that_does_not_fit_is_one_line(
 def test_a_mistake_is_one_line_and_leaves_nothing(
     arguments: list[str], needle: str, small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and needle in line
-    assert not list(small.iterdir())
+    assert needle in refused_line(capsys, main, *arguments) and not list(small.iterdir())

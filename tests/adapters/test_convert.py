@@ -207,10 +207,6 @@ def test_the_full_set(kind: str, shared_dir: Path) -> None:
 # -- MarineNav and the command -----------------------------------------------------------------------------------
 
 
-def command(*overrides: str) -> None:
-    rlstack.convert(*overrides)
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Returns files of published agents: an AC-IQN actor, and a small DQN."""
@@ -233,7 +229,7 @@ def test_marinenavs_agents(
 ) -> None:
     out = tmp_path / "new folder/converted.pt"
     small = ("agent.buffer_size=200", "agent.batch_size=16", "agent.learning_starts=10")
-    command("marinenav", str(published[kind]), f"out={out}", *small)
+    rlstack.convert("marinenav", str(published[kind]), f"out={out}", *small)
     told, complaints = capsys.readouterr()
     assert complaints == "" and not recwarn.list
     assert "differ by 0.0e+00 at most on 256 random observations" in told
@@ -272,7 +268,7 @@ def test_the_commands_words() -> None:
     ],
 )
 def test_mistakes_are_one_line(overrides: list[str], message: str) -> None:
-    refused(ConfigError, message, command, *overrides)
+    refused(ConfigError, message, rlstack.convert, *overrides)
 
 
 def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, recwarn: Any) -> None:
@@ -285,7 +281,7 @@ def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
     monkeypatch.setattr(zipfile, "ZipFile", counting)
     monkeypatch.setattr("rlstack.runs.worlds.build_world", lambda *_, **__: reacher(1))
-    command("sb3", str(FIXTURES / "sb3/sac_small.zip"), f"out={tmp_path / 'x.pt'}", "+env.name=any")
+    rlstack.convert("sb3", str(FIXTURES / "sb3/sac_small.zip"), f"out={tmp_path / 'x.pt'}", "+env.name=any")
     assert len(opened) == 1
     told, complaints = capsys.readouterr()
     assert "on 256 random observations" in told and complaints == "" and not recwarn.list
@@ -296,7 +292,7 @@ def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 @pytest.fixture
 def checkpoint(published: dict[str, Path], tmp_path: Path) -> Path:
-    command("marinenav", str(published["AC-IQN"]), f"out={tmp_path / 'ours.pt'}")
+    rlstack.convert("marinenav", str(published["AC-IQN"]), f"out={tmp_path / 'ours.pt'}")
     return tmp_path / "ours.pt"
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 import rlstack.training.loop
-from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.config import ConfigError, to_plain
 from rlstack.config.allowed import granting
+from rlstack.config.groups import compose_config
 from rlstack.data.flatten import flatten_agents
 from rlstack.diagnostics.measuring import DeviceClock, MeasuredTraining
 from rlstack.explain import SpeedConfig, prepare, speed
@@ -40,8 +40,7 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def diagnose(*overrides: str) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("explain_speed", [*QUICK, *overrides])
+    cfg = compose_config("explain_speed", [*QUICK, *overrides])
     with granting(to_plain(cfg)):
         speed(cfg)
 

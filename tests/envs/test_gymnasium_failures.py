@@ -167,17 +167,14 @@ FITS = np.zeros(4, np.float32)
         (spaces.Dict(a=BOX), {"a": FITS}, FITS, "it is a ndarray, but the space says Dict of ['a']"),
     ],
 )
-@pytest.mark.parametrize("call", ["reset", "step 1 of an episode"])
-def test_an_observation_that_does_not_fit_its_space_ends_it(
-    space: Any, fits: Any, seen: Any, told: str | None, call: str
-) -> None:
-    kwargs = {"space": space, "first": seen if call == "reset" else fits, "fits": fits, "observation": seen}
-    env = Gymnasium(ANSWERING, 1, kwargs=kwargs)
-    if told is None:
-        rolled(env, 1)
-        return
-    message = f"{ANSWERING}: {call}: the observation does not fit its space: {told}"
-    refused(EnvironmentFailed, rf"^{re.escape(message)}$", rolled, env, 1)
+def test_an_observation_that_does_not_fit_its_space_ends_it(space: Any, fits: Any, seen: Any, told: str | None) -> None:
+    for call, first in (("reset", seen), ("step 1 of an episode", fits)):
+        env = Gymnasium(ANSWERING, 1, kwargs={"space": space, "first": first, "fits": fits, "observation": seen})
+        if told is None:
+            rolled(env, 1)
+            continue
+        message = f"{ANSWERING}: {call}: the observation does not fit its space: {told}"
+        refused(EnvironmentFailed, rf"^{re.escape(message)}$", rolled, env, 1)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from rlstack.training.run import train
 from tests.conftest import Ended
 from tests.refusals import refused
 from tests.reporting.made_runs import HEADER, config, make_evaluation, make_run, score_rows
-from tests.small_run import SMALL_RUN
+from tests.small_run import SMALL_RUN, composed
 
 VOID = {"meta", "br", "wbr", "img", "link", "input", "hr"}
 
@@ -363,17 +363,14 @@ def test_a_commit_is_told_with_whether_files_have_changed(tmp_path: Path) -> Non
     assert commit(tmp_path) == f"{git('rev-parse', 'HEAD')}+changes"
 
 
+@pytest.mark.slow
 def test_a_real_run_is_reported_whole(tmp_path: Path) -> None:
-    from rlstack.config import to_plain
-    from rlstack.config.groups import compose_config
-
     options = [*SMALL_RUN, "total_frames=1000", "eval.every=500", "checkpoint.replay=false", "agent.buffer_size=2000"]
-    train(to_plain(compose_config("train", [*options, f"run_dir={tmp_path / 'run'}"])))
+    train(composed(*options, f"run_dir={tmp_path / 'run'}"))
     page = report(tmp_path / "run")
     assert page.notes == []
     html = render(page)
-    assert {"Results", "Training", "Learner", "Time", "Configuration", "Environment"} <= {
-        s.title for s in page.sections
-    }
+    titles = {section.title for section in page.sections}
+    assert {"Results", "Training", "Learner", "Time", "Configuration", "Environment"} <= titles
     assert "agent.candidates" in html and "Differences from rlstack train agent=acqn env=marinenav" in html
     assert "processor" in html and "eval/success by level" in html

@@ -99,8 +99,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one(finished: Path, tmp_path: Pa
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(finished: Path, tmp_path: Path) -> None:
-    begun(tmp_path / "again", plain_config()).execute()
-    assert logged(tmp_path / "again") == logged(finished)
+    begun(tmp_path / "again", plain_config("until=2000")).execute()
+    again = logged(tmp_path / "again")
+    assert len(again) > 2 and again[:-1] == logged(finished)[: len(again) - 1]  # the last one is of its end
     begun(tmp_path / "other", plain_config("seed=1", "total_frames=1500")).execute()
     assert logged(tmp_path / "other")[0] != logged(finished)[0]
 

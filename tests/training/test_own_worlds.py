@@ -123,30 +123,26 @@ def test_the_command_takes_a_name_alone(given: list[str], message: str, rlstack_
     assert ended.status == 2 and ended.err.startswith(f"error: {message}") and ended.err.count("\n") == 1
 
 
+SCRIPTS = {
+    "SyntaxError: invalid syntax (broken.py, line 2)": "\ndef f(:\n",
+    "ModuleNotFoundError: No module named 'no_such_package' (broken.py, line 2)": "import os\nimport no_such_package\n",
+    "RuntimeError: a b (broken.py, line 3)": "\n\nraise RuntimeError('a\\nb')\n",
+    "SystemExit: 3 (broken.py, line 1)": "raise SystemExit(3)\n",
+}
+
+
 @pytest.mark.parametrize(
-    ("code", "why"),
+    ("given", "told", "why"),
     [
-        ("\ndef f(:\n", "SyntaxError: invalid syntax (broken.py, line 2)"),
-        (
-            "import os\nimport no_such_package\n",
-            "ModuleNotFoundError: No module named 'no_such_package' (broken.py, line 2)",
-        ),
-        ("\n\nraise RuntimeError('a\\nb')\n", "RuntimeError: a b (broken.py, line 3)"),
-        ("raise SystemExit(3)\n", "SystemExit: 3 (broken.py, line 1)"),
-    ],
-)
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ("env=broken:World", "env.name: broken:World"),
-        ("agent=broken:Agent", "agent.algorithm: broken:Agent"),
-        ("env=gymnasium env.id=broken:World", "env: id: broken:World"),
+        *(("env=broken:World", "env.name: broken:World", why) for why in SCRIPTS),
+        ("agent=broken:Agent", "agent.algorithm: broken:Agent", next(iter(SCRIPTS))),
+        ("env=gymnasium env.id=broken:World", "env: id: broken:World", next(iter(SCRIPTS))),
     ],
 )
 def test_a_users_module_with_a_mistake_is_one_line_with_its_place(
-    given: str, told: str, code: str, why: str, rlstack_command: Callable[..., Ended], tmp_path: Path
+    given: str, told: str, why: str, rlstack_command: Callable[..., Ended], tmp_path: Path
 ) -> None:
-    (tmp_path / "broken.py").write_text(code)
+    (tmp_path / "broken.py").write_text(SCRIPTS[why])
     ended = rlstack_command("train", "total_frames=100_000", *given.split())
     assert (ended.status, ended.err) == (2, f"error: {told} cannot be imported: {why}\n")
 
