@@ -47,6 +47,8 @@ class HostWaits(TorchDispatchMode):
 def asks_the_host(func: Any, args: Any) -> bool:
     """Returns whether an operation would wait for a GPU, or copy from the host's memory."""
     name = func._schema.name
+    if func in (torch.ops.aten.normal.Tensor_Tensor, torch.ops.aten.normal.float_Tensor):
+        return True  # whether a standard deviation is negative
     if name not in _ASKING and not (name in _INDEXING and any(map(_is_mask, args[1]))):
         return False
     # Torch's own optimisers count their steps on the host.

@@ -16,3 +16,13 @@ def refused(error: type[Exception], named: str, call: Callable[P, object], *args
         call(*args, **kwargs)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def refused_line(capsys: pytest.CaptureFixture[str], main: Callable[[list[str]], object], *words: str) -> str:
+    """Returns the one line on stderr with which a command line ends, whose status is 2."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and line.startswith("error: "), line
+    return line

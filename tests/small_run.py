@@ -1,4 +1,16 @@
-"""Overrides of ``rlstack.train`` that make a run small enough for a test."""
+"""Runs small enough for a test: their overrides, configurations, trainings and metrics."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from rlstack.config import build, to_plain
+from rlstack.config.groups import compose_config
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.training.config import TrainConfig
+from rlstack.training.loop import Training
 
 SMALL_RUN = [
     "env.num_worlds=8",
@@ -14,3 +26,29 @@ SMALL_RUN = [
     "threads=1",
     "device=cpu",
 ]
+
+
+def composed(*overrides: str, command: str = "train") -> dict[str, Any]:
+    """Returns the configuration of a command with these overrides."""
+    return to_plain(compose_config(command, overrides))
+
+
+def begun(folder: Path, plain: dict[str, Any], **options: Any) -> Training:
+    """Returns the training of a new run, whose configuration is written."""
+    run = RunDirectory.create(folder, "test", keep=99)
+    run.write_config(plain)
+    return Training(build(TrainConfig, plain), run, plain, **options)
+
+
+def reopened(folder: Path, plain: dict[str, Any]) -> Training:
+    """Returns the training of a run that is there, which its checkpoint can restore."""
+    return Training(build(TrainConfig, plain), RunDirectory.open(folder, keep=99), plain)
+
+
+def logged(folder: Path) -> list[dict[str, str]]:
+    """Returns the rows of a run's metrics, without those that depend on the clock."""
+    with open(folder / "metrics.csv", newline="") as file:
+        return [
+            {key: value for key, value in row.items() if not key.startswith(("time/", "system/"))}
+            for row in csv.DictReader(file)
+        ]

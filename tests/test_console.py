@@ -52,10 +52,7 @@ def test_a_command_gets_the_other_arguments(monkeypatch: pytest.MonkeyPatch) -> 
         (["--help"], ["\n  train "]),
         (["agents", "--help"], ["rlstack agents: lists the agents"]),
         (["agents", "--config-dir", "mine"], ["  small ", "Mine.", "  ppo ", "PPO (Schulman et al. 2017)."]),
-        (
-            ["agents", "small", "--config-dir=mine"],
-            ["small.yaml", "lr: 1.0", "agent/ppo.yaml", "discount"],
-        ),
+        (["agents", "small", "--config-dir=mine"], ["small.yaml", "lr: 1.0", "agent/ppo.yaml", "discount"]),
         (["agents", "ppo"], ["gamma: ", "clip: ", "of the probability ratio"]),
         (["agents", "mine:Brave"], ["courage: float = 0.5  # how brave it is", "clip: "]),
         (["envs"], ["harbour", "  rocket ", "Rocket: car soccer"]),
@@ -174,5 +171,5 @@ def test_completion_works_in_bash(tmp_path: Path) -> None:
     first, *answers = done.stdout.splitlines()
     assert done.stderr == "" and first.endswith(" rlstack")
     assert answers == [
-        *("<watch>", "<td3><td3_bc>", "<agent=iqn_published>", "<agent.gamma=>", "<agent=special>", "<which=>"),
+        *("<watch>", "<td3><td3_bc>", "<agent=iqn_published>", "<agent.gamma=>", "<agent=special>", "<which=>")
     ]

@@ -1,16 +1,26 @@
-"""``DEPENDENCIES.md`` lists the requirements of ``pyproject.toml``, with the licences that the packages state."""
+"""Requirements: those that are listed, with their licences, and the extras that commands and pages name."""
 
 from __future__ import annotations
 
 import importlib
 import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
 from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from rlstack import envs
+from rlstack.command import _PLUGINS
+from rlstack.envs.foundation.packages import install
+from tests.test_readmes import PAGES, spans
 
 REPO = Path(__file__).resolve().parent.parent
 Tables = dict[str, dict[str, str]]
@@ -59,3 +69,172 @@ def test_torchrls_compiled_extension_loads_with_the_newest_set() -> None:
     if f"\ntorch=={metadata.version('torch').partition('+')[0]}\n" not in newest:
         pytest.skip("another version of torch is installed")
     importlib.import_module("torchrl._torchrl")
+
+
+# -- Each line of a README that names an extra runs with that extra alone; all other lines need none -----------------
+
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+ANEW = re.compile(r"(?:pettingzoo|rocketsim|RocketSim|gymnasium\.envs\.(?:box2d|classic_control|mujoco))\b")
+"""Modules that store whether a package could be imported."""
+
+
+def lines_with_worlds() -> Iterator[tuple[str, str]]:
+    """Yields world and extra (``none`` without one) for the lines of READMEs with worlds of other libraries."""
+    for page in PAGES:
+        for line in spans(page):
+            command, _, comment = line.partition("#")
+            if not re.match(r"(rlstack |python -m rlstack\.)", line) or "<" in command:
+                continue
+            given = dict(entry.split("=", 1) for entry in shlex.split(command) if "=" in entry)
+            extra = re.search(r"\bextra (\w+)", comment)
+            if "env.id" in given or given.get("env.backend") == "rocketsim":
+                drawn = "watch " if "rlstack watch" in line else ""
+                world = f"{drawn}{given['env']} {given.get('env.id', '')}".strip()
+                yield world, extra[1] if extra else "none"
+
+
+WORLDS = sorted(set(lines_with_worlds()))
+
+
+def brought_by(requirements: Sequence[str], extra: str = "") -> set[str]:
+    """Returns the names of installed distributions that requirements install, directly or indirectly."""
+    found: set[str] = set()
+    waiting = [(Requirement(line), extra) for line in requirements]
+    while waiting:
+        requirement, extra = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        try:
+            more = [Requirement(line) for line in metadata.requires(name) or []]
+        except metadata.PackageNotFoundError:
+            continue
+        for part in ("", *requirement.extras):
+            if f"{name}[{part}]" not in found:
+                found.add(f"{name}[{part}]")
+                waiting += [(entry, part) for entry in more]
+    return {name.partition("[")[0] for name in found}
+
+
+class Hidden:
+    """A finder of modules that hides those of some distributions."""
+
+    def __init__(self, distributions: set[str]) -> None:
+        brings = metadata.packages_distributions()
+        self.modules = {
+            name for name, given in brings.items() if {canonicalize_name(entry) for entry in given} <= distributions
+        }
+        self.asked: set[str] = set()
+        self._finders = list(sys.meta_path)
+
+    def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterator[metadata.Distribution]:
+        return iter(PathFinder.find_distributions(context))
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        top = name.partition(".")[0]
+        if top in self.modules:
+            self.asked.add(top)
+            return None
+        found = (finder.find_spec(name, path, target) for finder in self._finders)
+        return next((spec for spec in found if spec is not None), None)
+
+
+@pytest.fixture
+def hide(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Hides all packages that neither the core nor an extra installs."""
+
+    def begin(extra: str) -> Hidden:
+        installed = {canonicalize_name(entry.metadata["Name"]) for entry in metadata.distributions()}
+        tests = brought_by([*PROJECT["dependencies"], *EXTRAS["dev"]]) | {"rlstack"}
+        hidden = Hidden(installed - tests - brought_by(EXTRAS.get(extra, [])))
+        for name in list(sys.modules):
+            if name.partition(".")[0] in hidden.modules or ANEW.match(name):
+                monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setattr(sys, "meta_path", [hidden])
+        return hidden
+
+    return begin
+
+
+@pytest.mark.parametrize(("world", "extra"), WORLDS, ids=[f"{world} ({extra})" for world, extra in WORLDS])
+def test_a_world_of_a_line_needs_only_its_extra(world: str, extra: str, hide: Any) -> None:
+    assert extra in (*EXTRAS, "none")
+    drawn, (name, *id) = world.startswith("watch "), world.removeprefix("watch ").split()
+    options: dict[str, Any] = {"id": id[0], "num_envs": 1} if id else {"backend": "rocketsim", "num_worlds": 1}
+    options |= {"kwargs": {"render_mode": "rgb_array"}} if drawn else {}
+    hidden = hide(extra)
+    try:
+        env = envs.make(name, **options)
+        env.reset()
+        if drawn:
+            env.render()
+    except Exception as error:
+        if hidden.asked or extra == "none":
+            raise
+        pytest.skip(f"not installed: {error}")
+    env.close()
+
+
+def test_exporting_needs_only_its_extra(hide: Any) -> None:
+    lines = [line for page in PAGES for line in spans(page) if re.search(r"rlstack.convert .*format=onnx", line)]
+    assert lines and all(line.endswith("# extra export") for line in lines)
+    hidden = hide("export")
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        assert name not in hidden.modules and name in [Requirement(entry).name for entry in EXTRAS["export"]]
+
+
+@pytest.mark.parametrize(("option", "extra"), _PLUGINS.items())
+def test_what_a_sweep_asks_for_is_in_the_extra_that_it_names(option: str, extra: str) -> None:
+    plugin = option.rpartition("/")[2].partition("_")[0]
+    assert any(plugin in Requirement(entry).name for entry in EXTRAS[extra])
+
+
+def test_a_missing_package_is_told_with_its_extra(hide: Any) -> None:
+    hide("none")
+    env = envs.make("gymnasium", id="CartPole-v1", num_envs=1, kwargs={"render_mode": "rgb_array"})
+    with pytest.raises(ValueError, match="extra 'classic': pip install "):
+        env.render()
+    with pytest.raises(ValueError, match=r"^id: sisl/pursuit_v5 needs the extra 'pettingzoo': pip install "):
+        envs.make("pettingzoo", id="sisl/pursuit_v5")
+
+
+def test_hints_name_extras_of_this_project() -> None:
+    root = Path(__file__).parents[1]
+    texts = [path.read_text(encoding="utf-8") for top in ("rlstack", "envs") for path in root.glob(f"{top}/**/*.py")]
+    named = [name for text in texts for name in re.findall(r"\bneeds\(['\"](\w+)['\"]\)", text)]
+    assert len(named) > 3 and set(named) <= EXTRAS.keys()
+
+
+def test_pages_install_extras_of_this_project_from_a_clone() -> None:
+    root = Path(__file__).parents[1]
+    texts = [path.read_text(encoding="utf-8") for path in (*root.glob("*.md"), *root.glob("[rec]*/**/*.md"))]
+    hints = [hint for text in texts for hint in re.findall(r"pip install -e '\.\[([\w,]+)\]' -c constraints.txt", text)]
+    assert len(hints) > 2 and {extra for hint in hints for extra in hint.split(",")} <= EXTRAS.keys()
+
+
+def test_in_the_folder_of_a_clone_the_hint_is_the_command_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root)
+    assert f"`{install('sweep')}`" in (root / "README.md").read_text(encoding="utf-8")
+
+
+def test_in_another_folder_the_hint_names_the_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "a clone").mkdir()
+    (tmp_path / "a clone" / "pyproject.toml").write_text(f'[project]\nname = "{PROJECT["name"]}"\n')
+    monkeypatch.setattr("rlstack.envs.foundation.packages._ROOT", tmp_path / "a clone")
+    *command, place, _, constraints = shlex.split(install("ray"))
+    assert command == ["pip", "install", "-e"]
+    assert (place, constraints) == (f"{tmp_path}/a clone[ray]", f"{tmp_path}/a clone/constraints.txt")
+
+
+@pytest.mark.parametrize("project", [None, '[project]\nname = "another"\n'])
+def test_outside_a_clone_the_hint_names_this_distribution(
+    project: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The name ``rlstack`` on PyPI is another project, whose code a wrong hint would install."""
+    if project is not None:
+        (tmp_path / "pyproject.toml").write_text(project)
+    monkeypatch.setattr("rlstack.envs.foundation.packages._ROOT", tmp_path)
+    assert install("ray") == f"pip install '{PROJECT['name']}[ray]'"

@@ -115,13 +115,7 @@ def _python(*args: str, cwd: Path, pythonpath: Path | None = None) -> subprocess
     if pythonpath is not None:
         env["PYTHONPATH"] = str(pythonpath)
     done = subprocess.run(
-        [sys.executable, *args],
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
+        [sys.executable, *args], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240
     )
     tail = f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     assert done.returncode == 0, f"{args} exited {done.returncode}\n{tail}"

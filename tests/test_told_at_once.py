@@ -111,7 +111,7 @@ def _complete() -> dict[str, object]:
 
 
 ALL = MISTAKES | OF_AGENTS
-QUICK = [mistake for mistake in ALL if mistake.startswith(("agent.lrr", "agent.noise", "env.num", "resume=comp"))]
+QUICK = [mistake for mistake in MISTAKES if mistake.startswith(("env.num", "resume=comp"))]
 
 
 @exhaustive("mistakes", [QUICK, [mistake for mistake in ALL if mistake not in QUICK]], ids=["some", "others"])

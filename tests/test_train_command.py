@@ -30,13 +30,7 @@ from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 
 ROOT = Path(__file__).parent.parent
-TINY = [
-    *SMALL_RUN,
-    "total_frames=1500",
-    "eval.every=1500",
-    "checkpoint.every=500",
-    "agent.buffer_size=2000",
-]
+TINY = [*SMALL_RUN, "total_frames=1500", "eval.every=1500", "checkpoint.every=500", "agent.buffer_size=2000"]
 
 
 def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -210,11 +204,7 @@ def test_without_debug_nothing_changes() -> None:
         (["total_frames=1000"], "finished", " total_frames=<more>"),
         (["total_frames=1000", "until=1000"], "finished", " total_frames=<more>"),
         (["imitation.expert=rule", "imitation.only=true"], "finished", " imitation.only=false"),
-        (
-            ["total_frames=1000", "imitation.expert=callable:os:getcwd"],
-            "finished",
-            " total_frames=<more>",
-        ),
+        (["total_frames=1000", "imitation.expert=callable:os:getcwd"], "finished", " total_frames=<more>"),
     ],
 )
 def test_the_hint_at_the_end_is_what_the_next_command_takes(

@@ -174,7 +174,7 @@ def crashes(pairs: Pairs, rivals: Tensor) -> Tensor:
     """
     apart = pairs.position[:, 1] - pairs.position[:, 0]
     crash = overlap(apart, pairs.rotation)
-    crash = crash._replace(touches=crash.touches & (pairs.gone == 0).all(0))
+    crash = crash._replace(touches=crash.touches > pairs.gone.amax(0))  # whole ticks
     moved = collide(pairs.rotation, *pairs.moved, crash)
     kick, bumps, demolishes = bump(pairs, constant(_SIDES, apart[0]) * apart[:, None], crash, rivals)
     return torch.cat((*moved, kick.flip(1), torch.stack((bumps, demolishes, demolishes.flip(0)))))

@@ -51,7 +51,7 @@ def meet_everywhere(scene: Scene, body: Corner) -> Met:
     cars = scene.cars
     met = untouched(scene)
     pressed = pressed_by(body, cars.rotation, cars.touch_normal, scene.motion)
-    touching = (pressed.touching > 0) & (cars.gone == 0)
+    touching = pressed.touching > cars.gone  # a flag, and whole ticks
     met = met._replace(
         cars=Moved(*(torch.where(touching, new, old) for new, old in zip(pressed.moved, met.cars))),
         touching=touching.to(cars.boost.dtype),

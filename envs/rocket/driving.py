@@ -12,7 +12,20 @@ from . import rules
 from .field import WheelGround
 from .rules import DT
 from .state import Cars
-from .vectors import along, constant, cross, dot, length, pieces, to_local, to_world, unit, without
+from .vectors import (
+    along,
+    constant,
+    cross,
+    dot,
+    each_with,
+    in_parts,
+    length,
+    pieces,
+    to_local,
+    to_world,
+    unit,
+    without,
+)
 
 _SPEED_CURVES = pieces(rules.ENGINE_CURVE, rules.STEERING_CURVE, rules.SLIDING_CURVE)
 _AIR_TORQUE = tuple(rules.AIR_SCALE * sign * torque for sign, torque in zip((-1, -1, 1), rules.AIR_TORQUE))
@@ -94,23 +107,33 @@ def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> 
     # The axle, in the plane of the car, and across it; the axle within the ground's plane, and where the wheel rolls.
     steer = [constant(row, like).unflatten(0, (3, 4)) for row in _STEER]
     axle = torch.addcmul(torch.addcmul(steer[0], steer[1], cars.steering.sin()), steer[2], cars.steering.cos())
-    slips = dot(hard[:, None], torch.stack((axle, cross(axle, ground.normal)), 1)).abs()
-    flat = unit(torch.addcmul(axle, ground.normal, dot(axle, ground.normal), value=-1))
-    axes = torch.stack((flat, cross(flat, ground.normal), ground.normal.expand_as(flat)), 1)  # [3, 3, 4, ...]
-    sideways, speed, approach = dot(moving[:, None], axes).unbind(0)
+    normal = ground.normal
+    side_slip, long_slip = each_with(_size_along, (axle, cross(axle, normal)), hard)
+    flat = unit(torch.addcmul(axle, normal, dot(axle, normal), value=-1))
+    axes = flat, cross(flat, normal), normal.expand_as(flat)
+    sideways, speed, approach = each_with(dot, axes, moving)
 
-    side_weight, weight = _resistance(axes[:, ::2], feet[:, None]).unbind(0)
+    side_weight, weight = each_with(_resistance, axes[::2], feet)
     side = cars.side_grip * sideways * (-0.2 * (rules.CAR_MASS / 3) * DT) / side_weight
     brake = cars.brake * (50.0 / 3)
     braking = (speed * (-rules.BRAKE_GRIP / 3)).clamp(-brake, brake)
     forth = torch.where(cars.engine != 0, cars.engine, braking) * cars.long_grip * DT
     load = _load(cars, ground, approach, weight)
-    pushes = axes * (torch.stack((side, forth, load)) * contact)
     # Tyres act at the height of the car's origin.
-    turns = cross(torch.stack((level.expand_as(feet), level.expand_as(feet), feet), 1), pushes)
-    # One dimension after the other: compiled code unrolls only short sums.
-    turn_rate = turns.sum(1).sum(1) / constant(_GYRATION, like)
-    return Impulse(pushes.sum(1).sum(1), turn_rate, touches, contact, contact.sum(0), *slips.unbind(0))
+    level = level.expand_as(feet)
+    if in_parts(like):
+        pushes = [axis * (size * contact) for axis, size in zip(axes, (side, forth, load))]
+        turns = [cross(arm, push) for arm, push in zip((level, level, feet), pushes)]
+        push, turn = pushes[0] + pushes[1] + pushes[2], turns[0] + turns[1] + turns[2]
+    else:
+        pushed = torch.stack(axes, 1) * (torch.stack((side, forth, load)) * contact)
+        push, turn = pushed.sum(1), cross(torch.stack((level, level, feet), 1), pushed).sum(1)
+    turn_rate = turn.sum(1) / constant(_GYRATION, like)
+    return Impulse(push.sum(1), turn_rate, touches, contact, contact.sum(0), side_slip, long_slip)
+
+
+def _size_along(axis: Tensor, velocity: Tensor) -> Tensor:
+    return dot(velocity, axis).abs()
 
 
 def _load(cars: Cars, ground: WheelGround, approach: Tensor, weight: Tensor) -> Tensor:
@@ -146,7 +169,7 @@ def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, fa
     Args:
         slope: ``[4, ...]`` of :class:`WheelGround`.
     """
-    like, throttle, fast = cars.boost, facts.throttle, facts.speed.abs()
+    like, throttle = cars.boost, facts.throttle
 
     def number(value: float) -> Tensor:
         return constant((value,), like[0])
@@ -158,7 +181,7 @@ def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, fa
     against = pressed & facts.moving & (throttle * facts.speed < 0)
     coasting = torch.where(facts.moving, number(rules.COASTING), number(1.0))
     brake = torch.where(pressed, against, coasting) * rules.BRAKE
-    pull, turn, sliding_turn = along(_SPEED_CURVES, fast)
+    pull, turn, sliding_turn = along(_SPEED_CURVES, facts.fast)
     engine = throttle * pull * torch.where(facts.flags.grounded, number(rules.ENGINE), number(0.25 * rules.ENGINE))
     side_grip, long_grip = _grip(wheels, handbrake, facts.driven, slope)
     return {
@@ -199,6 +222,7 @@ class Facts(NamedTuple):
     """Quantities of wheels and motion that maneuvers depend on."""
 
     speed: Tensor  # [...] forward
+    fast: Tensor  # [...] its absolute value
     flags: Flags
     some_wheels: Tensor  # [...] bool: one or more are in contact
     all_wheels: Tensor  # [...] bool
@@ -355,7 +379,7 @@ def _second_press(
     flipped = without(flags.flipped | starts, flags.grounded)
     ticks = (cars.flip_ticks.masked_fill(starts, 0.0) + flipped).masked_fill(flags.grounded, 0.0)
     flip = (flipped, flipped & (flipping | starts), ticks)
-    kick = _flip_kick(cars, axis, facts.speed) * starts
+    kick = _flip_kick(cars, axis, facts) * starts
     changes = {"air_ticks": air_ticks, "flip_axis": torch.where(starts, axis, cars.flip_axis)}
     return without(can, starts), flip, kick, changes
 
@@ -365,9 +389,10 @@ _FLIP_GAIN_PER_SPEED = (rules.FLIP_SPEED * 0.9 / rules.CAR_TOP_SPEED, rules.FLIP
 """Of flips to the side and backwards: the change of speed, and what the car's own speed adds to it."""
 
 
-def _flip_kick(cars: Cars, axis: Tensor, speed: Tensor) -> Tensor:
+def _flip_kick(cars: Cars, axis: Tensor, facts: Facts) -> Tensor:
     """Returns the horizontal change of velocity ``[3, ...]`` by a flip about an axis (forward, right)."""
-    gain = torch.addcmul(constant(_FLIP_GAIN, speed), constant(_FLIP_GAIN_PER_SPEED, speed), speed.abs())
+    speed = facts.speed
+    gain = torch.addcmul(constant(_FLIP_GAIN, speed), constant(_FLIP_GAIN_PER_SPEED, speed), facts.fast)
     backward = (axis[1] >= 0) != (speed > -100.0)  # against the motion; of a slow car, to the rear
     gained = backward | constant((True, False), speed, dtype=torch.bool)
     side, forth = (axis * torch.where(gained, gain, constant((rules.FLIP_SPEED,), speed))).unbind(0)
@@ -415,8 +440,9 @@ def drive(cars: Cars, controls: Tensor, ground: WheelGround) -> tuple[Cars, Moti
     speed = velocity[0]
     local_up = (ground.normal * wheels.contact).sum(1)
     up = torch.where(some_wheels, unit(to_world(rotation, local_up)), cars.touch_normal)
-    moving = speed.abs() > rules.STOPPING_SPEED
-    facts = Facts(speed, flags, some_wheels, all_wheels, throttle, up, spin, throttle != 0, moving)
+    fast = speed.abs()
+    moving = fast > rules.STOPPING_SPEED
+    facts = Facts(speed, fast, flags, some_wheels, all_wheels, throttle, up, spin, throttle != 0, moving)
     told = tell_wheels(cars, control, wheels, ground.slope, facts)
     done, thrust = maneuver(cars, control, facts)
     push, turn = to_world(rotation[:, :, None], torch.stack((wheels.push, wheels.turn), 1)).unbind(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,9 +20,24 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum(0)
 
 
+def in_parts(vector: Tensor) -> bool:
+    """Returns whether vectors are best computed one by one and by components: many on a CPU, and in compiled code.
+
+    There a stack is written to memory and read again; elsewhere each operation has its price.
+    """
+    return torch.compiler.is_compiling() or (vector.shape[-1] > _WIDE and looks_are_free(vector.device))
+
+
+def each_with(function: Callable[[Tensor, Tensor], Tensor], vectors: Sequence[Tensor], other: Tensor) -> list[Tensor]:
+    """Returns ``function(vector, other) [...]`` of several vectors, all at once unless :func:`in_parts`."""
+    if in_parts(vectors[0]):
+        return [function(vector, other) for vector in vectors]
+    return list(function(torch.stack(vectors, 1), other[:, None]).unbind(0))
+
+
 def cross(a: Tensor, b: Tensor) -> Tensor:
     """Returns the vector product."""
-    if not (torch.compiler.is_compiling() or (a.shape[-1] > _WIDE and looks_are_free(a.device))):
+    if not in_parts(a):
         return torch.linalg.cross(a, b, dim=0)
     ax, ay, az = a.unbind(0)
     bx, by, bz = b.unbind(0)

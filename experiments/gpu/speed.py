@@ -158,7 +158,8 @@ def stepping(
     torch.manual_seed(0)
     env = envs.make(name, num_worlds=count, device=setting.device, seed=0, compiled=compiles, **options)
     collector: Any = make_collector(env, Uniform(env), _STEPS)
-    collector.lends, batches = True, iter(collector)
+    collector.lends = collector.records = True
+    batches = iter(collector)
     for _ in range(1 if setting.quick else _WARM_UP[0]):
         next(batches)
 

@@ -690,6 +690,8 @@ class Agent(ABC):
         """Tells Python's side the number of frames that the device has already."""
         self.frames = frames
         self.scheduled |= {name: schedule(frames) for name, schedule in self._moving.items()}
+        for name in self._moving.keys() & self.optimizers.keys():
+            self.optimizers[name].know_lr(self.scheduled[name])
 
     @cached_property
     def _moving(self) -> dict[str, Schedule]:

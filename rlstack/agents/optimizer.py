@@ -195,11 +195,15 @@ class Optimizer:
             self._live_lr.copy_(value)
             self._filled = None
             return
-        for group in self._optimizer.param_groups:
-            group["lr"] = value
+        self.know_lr(value)
         if self._live_lr is not None and self._filled != value:
             self._live_lr.fill_(value)
             self._filled = value
+
+    def know_lr(self, value: float) -> None:
+        """Tells Python's side the learning rate that the device has already."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = value
 
     def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
         """Returns a context in which networks run in the precision of the forward pass."""
@@ -464,7 +468,7 @@ class Adam(torch.optim.Adam):
         """Does what ``step`` does, without sorting the tensors again, which takes as long as a small network's step.
 
         Args:
-            lr: learning rate, that of the parameter groups.
+            lr: learning rate; the parameter groups may have an older one.
             refused: a tensor on the parameters' device: 1 if nothing is to change, else 0.
         """
         group = self.param_groups[0]
@@ -472,7 +476,9 @@ class Adam(torch.optim.Adam):
         gradients = [parameter.grad for parameter in parameters]
         if self._columns is None or any(gradient is None for gradient in gradients):
             self.found_inf = refused  # where torch's own step looks for it
+            known, group["lr"] = group["lr"], lr
             self.step()
+            group["lr"] = known
             self._line_up()
             return
         means, squares, steps = self._columns

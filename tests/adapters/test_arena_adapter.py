@@ -1,4 +1,4 @@
-"""Checkpoints of the Arena game's own training stack are read, trained further, and written back."""
+"""Checkpoints of the Arena game's own training stack are read, trained further and written back; its command line."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from tensordict import TensorDict
 from torch import Tensor, nn
 
 import rlstack
+from rlstack.adapters.arena import __main__ as door
+from rlstack.adapters.arena.__main__ import main
 from rlstack.adapters.arena.agents import arena_agent, arena_policy, published_names, save_arena, style_of
-from rlstack.adapters.arena.files import curriculum_from_published, find_statistics, load_files
-from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
-from rlstack.convert import positional
-from rlstack.convert import run as convert
+from rlstack.adapters.arena.files import COLUMNS, curriculum_from_published, find_statistics, load_files
+from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.runs.checkpoint import write_checkpoint
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.curriculum import Curriculum
 from rlstack.training.stages import CurriculumConfig
 from tests.adapters.small_worlds import Noise
 from tests.agents.arena_recordings import Recording
 from tests.exhaustive import exhaustive
-from tests.refusals import refused
+from tests.refusals import refused, refused_line
 from tests.training.test_curriculum import Stages, episodes
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/arena_training"
@@ -355,11 +355,6 @@ def test_other_networks_are_refused(options: dict[str, Any], tmp_path: Path) -> 
 # -- commands ----------------------------------------------------------------------------------------------------
 
 
-def command(name: str, task: Any, *overrides: str) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        task(compose(name, list(overrides)))
-
-
 @pytest.fixture
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlstack.runs.worlds.build_world", lambda *_, **__: game(num_worlds=1))
@@ -369,11 +364,11 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("anywhere")
 def test_the_commands_convert_and_write_back(model: Path, tmp_path: Path, capsys: Any) -> None:
     out, back = tmp_path / "ours.pt", tmp_path / "run_final.pt"
-    command("convert", convert, *positional(["arena", str(model), f"out={out}", "+env.name=any"]))
+    rlstack.convert("arena", str(model), f"out={out}", "+env.name=any")
     told = capsys.readouterr().out
     assert "ppo_published of 58,311 parameters; its greedy actions differ by 0.0e+00 at most on 256" in told
     assert rlstack.load(out).frames == 65536
-    command("convert", convert, f"checkpoint={out}", "format=arena", f"out={back}")
+    rlstack.convert(f"checkpoint={out}", "format=arena", f"out={back}")
     names = ["run_final.pt", "run_final_metadata.json", "run_normalization_final.json", "run_final_training_state.json"]
     assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
     one, other = (torch.load(path, weights_only=True) for path in (model, back))
@@ -402,7 +397,7 @@ def test_the_curriculum_goes_along(tmp_path: Path) -> None:
     config = {"agent": to_plain(agent.config), "env": {"name": "any"}, "total_frames": 1000}
     state = {"frames": 77, "agent": agent.state_dict(), "config": config, "curriculum": course.state_dict()}
     write_checkpoint(tmp_path / "ours.pt", state, 77)
-    command("convert", convert, f"checkpoint={tmp_path / 'ours.pt'}", "format=arena", f"out={tmp_path / 'x_final.pt'}")
+    rlstack.convert(f"checkpoint={tmp_path / 'ours.pt'}", "format=arena", f"out={tmp_path / 'x_final.pt'}")
     record = json.loads((tmp_path / "x_final_training_state.json").read_text())
     assert record["curriculum_stage_index"] == 1 and record["curriculum_metrics"]["episode_lengths"] == [700.0] * 60
     entries = {"current_stage_index": record["curriculum_stage_index"], "metrics": record["curriculum_metrics"]}
@@ -420,4 +415,114 @@ def test_the_curriculum_goes_along(tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("anywhere")
 def test_mistakes_of_a_command(words: list[str], message: str) -> None:
-    refused(ConfigError, message, command, "convert", convert, *positional(words))
+    refused(ConfigError, message, rlstack.convert, *words)
+
+
+# -- The Arena stack's own command line: its options, its files, and training its checkpoints further ----------------
+
+
+FINAL = ["final.pt", "final_metadata.json", "final_training_state.json", "normalization_final.json"]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Shortens rollouts to two worlds and evaluations to a few steps, in a temporary folder."""
+    full = door.composed
+
+    def composed(overrides: list[str]) -> dict[str, Any]:
+        plain = full(overrides)
+        plain["agent"] |= {"steps_per_batch": 16, "epochs": 1, "hidden": [9, 8], "shared_layers": 1}
+        plain["collector"]["steps_per_batch"] = 16
+        plain["eval"] |= {"episodes": 1, "max_steps": 3}
+        return plain
+
+    monkeypatch.setattr(door, "composed", composed)
+    monkeypatch.setattr(door.os, "cpu_count", lambda: 2)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def trained(folder: Path, *arguments: str) -> Path:
+    """Returns the folder of the run that a command makes."""
+    before = set(folder.glob("runs/ppo/*/*"))
+    main(["--device", "cpu", "--steps", "64", *arguments])
+    (made,) = set(folder.glob("runs/ppo/*/*")) - before
+    return made
+
+
+@pytest.mark.slow
+def test_a_training_leaves_the_files_of_the_stack(small: Path) -> None:
+    run = trained(small, "--style", "2", "--no-render", "--lr", "0.002", "--batch", "8")
+    assert run.parent.name == "style2" and run.name.startswith("ppo_style2_20")
+    assert sorted(path.name for path in (run / "final").iterdir()) == [f"{run.name}_{name}" for name in FINAL]
+    files = load_files(run / "final" / f"{run.name}_final.pt")
+    assert files.num_timesteps == 64 and files.metadata["style"] == 2
+    assert files.training_state["curriculum_stage_index"] == 0
+    assert files.training_state["total_timesteps_completed"] == 64
+    assert load_files(run / "checkpoints" / f"{run.name}_64_steps.pt").num_timesteps == 64
+    assert rlstack.load(run).frames == 64
+    config = RunDirectory.open(run).read_config()
+    assert (config["agent"]["lr"], config["agent"]["minibatch_size"]) == (0.002, 8)
+    assert (config["env"]["name"], config["env"]["style"]) == ("arena", 2)
+
+
+def edited(run: Path, **changes: Any) -> Path:
+    """Returns the final checkpoint of a run, with another record of its training."""
+    model = run / "final" / f"{run.name}_final.pt"
+    record = model.with_name(f"{model.stem}_training_state.json")
+    record.write_text(json.dumps(json.loads(record.read_text()) | changes))
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_training_goes_on_with_stage_and_window(reset: bool, small: Path) -> None:
+    metrics = {name: [float(10 * column + k) for k in range(7)] for column, name in enumerate(COLUMNS)}
+    stage = {"curriculum_stage_index": 3, "curriculum_metrics": {**metrics, "win_times": []}}
+    first = edited(trained(small, "--style", "2"), **stage)
+    run = trained(small, "--load-model", str(first), *(["--reset-timesteps"] if reset else []))
+    assert run.parent.name == "style2"
+    before, after = load_files(first), load_files(run / "final" / f"{run.name}_final.pt")
+    assert after.num_timesteps == (64 if reset else 128)
+    assert after.training_state["curriculum_stage_index"] == 3
+    for name, values in metrics.items():
+        assert after.training_state["curriculum_metrics"][name][:7] == values, name
+    steps = [float(files.optimizer["state"][0]["step"]) for files in (before, after)]
+    assert steps[1] == 2 * steps[0] > 0
+    for name, values in before.policy.items():
+        assert not torch.equal(values, after.policy[name]) or values.numel() < 3, name
+        torch.testing.assert_close(values, after.policy[name], rtol=0, atol=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "needle"),
+    [
+        ({"curriculum_stage_index": 9}, "stage 9 of 6"),
+        ({"curriculum_metrics": {"wins": 3}}, "not the state of a curriculum"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_one_line(
+    changes: dict[str, Any], needle: str, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = edited(trained(small), **changes)
+    line = refused_line(capsys, main, "--device", "cpu", "--load-model", str(model))
+    assert line.startswith("error: --load-model: ") and needle in line
+    assert len(list(small.glob("runs/ppo/*/*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needle"),
+    [
+        (["--algo", "dqn"], "rlstack train agent=dqn env=arena"),
+        (["--style", "3"], "--style"),
+        (["--steps", "0"], "--steps"),
+        (["--load-model", "none.pt"], "none.pt: No such file"),
+        (["--device", "tpu"], "device"),
+        (["--batch", "0"], "minibatch_size"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    arguments: list[str], needle: str, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert needle in refused_line(capsys, main, *arguments) and not list(small.iterdir())

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical
 
@@ -22,17 +21,15 @@ from rlstack.adapters.sb3.model import load_sb3
 from rlstack.adapters.sb3.native import sb3_agent, sb3_policy
 from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
-from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.config import ConfigError
 from rlstack.config.overrides import override
 from rlstack.convert import positional
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import initialise, load
-from rlstack.runs.run_directory import RunDirectory
-from rlstack.training.config import TrainConfig
-from rlstack.training.loop import Training
 from tests.adapters.small_worlds import Noise, box
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
+from tests.small_run import begun, composed
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
@@ -210,10 +207,6 @@ def test_the_full_set(kind: str, shared_dir: Path) -> None:
 # -- MarineNav and the command -----------------------------------------------------------------------------------
 
 
-def command(*overrides: str) -> None:
-    rlstack.convert(*overrides)
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Returns files of published agents: an AC-IQN actor, and a small DQN."""
@@ -236,7 +229,7 @@ def test_marinenavs_agents(
 ) -> None:
     out = tmp_path / "new folder/converted.pt"
     small = ("agent.buffer_size=200", "agent.batch_size=16", "agent.learning_starts=10")
-    command("marinenav", str(published[kind]), f"out={out}", *small)
+    rlstack.convert("marinenav", str(published[kind]), f"out={out}", *small)
     told, complaints = capsys.readouterr()
     assert complaints == "" and not recwarn.list
     assert "differ by 0.0e+00 at most on 256 random observations" in told
@@ -275,7 +268,7 @@ def test_the_commands_words() -> None:
     ],
 )
 def test_mistakes_are_one_line(overrides: list[str], message: str) -> None:
-    refused(ConfigError, message, command, *overrides)
+    refused(ConfigError, message, rlstack.convert, *overrides)
 
 
 def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, recwarn: Any) -> None:
@@ -288,7 +281,7 @@ def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
     monkeypatch.setattr(zipfile, "ZipFile", counting)
     monkeypatch.setattr("rlstack.runs.worlds.build_world", lambda *_, **__: reacher(1))
-    command("sb3", str(FIXTURES / "sb3/sac_small.zip"), f"out={tmp_path / 'x.pt'}", "+env.name=any")
+    rlstack.convert("sb3", str(FIXTURES / "sb3/sac_small.zip"), f"out={tmp_path / 'x.pt'}", "+env.name=any")
     assert len(opened) == 1
     told, complaints = capsys.readouterr()
     assert "on 256 random observations" in told and complaints == "" and not recwarn.list
@@ -299,7 +292,7 @@ def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 @pytest.fixture
 def checkpoint(published: dict[str, Path], tmp_path: Path) -> Path:
-    command("marinenav", str(published["AC-IQN"]), f"out={tmp_path / 'ours.pt'}")
+    rlstack.convert("marinenav", str(published["AC-IQN"]), f"out={tmp_path / 'ours.pt'}")
     return tmp_path / "ours.pt"
 
 
@@ -318,17 +311,9 @@ def test_a_new_run_starts_from_its_networks(checkpoint: Path) -> None:
 @pytest.mark.parametrize("resumed", [False, True])
 def test_training_begins_with_them(checkpoint: Path, resumed: bool, tmp_path: Path) -> None:
     """The same holds for a run that is resumed before its first checkpoint."""
-    overrides = [
-        f"init={checkpoint}",
-        "agent=acqn_published",
-        "env.num_worlds=2",
-        "logger=csv",
-        "device=cpu",
-        "threads=1",
-    ]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", overrides))
-    training = Training(build(TrainConfig, plain), RunDirectory.create(tmp_path / "run", "test", 1), plain)
+    words = ("agent=acqn_published", "env.num_worlds=2", "logger=csv", "device=cpu", "threads=1")
+    plain = composed(f"init={checkpoint}", *words)
+    training = begun(tmp_path / "run", plain)
     bias = training.agent.networks["loss"].state_dict()["actor_network_params.output.bias"]
     expected = rlstack.load(checkpoint).agent.networks["loss"].state_dict()["actor_network_params.output.bias"]
     assert not torch.equal(bias, expected)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
 import rlstack
@@ -20,9 +19,7 @@ from rlstack import envs
 from rlstack.adapters import exporting
 from rlstack.adapters.agreement import random_inputs
 from rlstack.adapters.exporting import beside, deterministic, export_policy
-from rlstack.config import ConfigError, conf_dir, to_plain
-from rlstack.config.allowed import granting
-from rlstack.convert import run
+from rlstack.config import ConfigError, to_plain
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.checkpoint import write_checkpoint
 from tests.agents.small_agents import CASES, Decisions, Detour, plain, small
@@ -251,13 +248,6 @@ def test_a_failure_leaves_what_was_there(failing: str, tmp_path: Path, monkeypat
 # -- rlstack convert ------------------------------------------------------------------------------------
 
 
-def command(*overrides: str) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("convert", list(overrides))
-    with granting(to_plain(cfg)):
-        run(cfg)
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     agent = small(marinenav(False), name="acqn")
@@ -267,17 +257,17 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_the_command(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command(f"checkpoint={checkpoint}", "++agent.candidates=4")
+    rlstack.convert(f"checkpoint={checkpoint}", "++agent.candidates=4")
     path = checkpoint.parent / "exports/ours_policy.pt"
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "input self: float32 ['batch', 7]" and lines[-1] == f"wrote {path} and {path}.json"
     assert json.loads(beside(path).read_text())["frames"] == 7
-    refused(ConfigError, "checkpoint=", command)
+    refused(ConfigError, "checkpoint=", rlstack.convert)
 
 
 @pytest.mark.slow
 def test_the_program_needs_no_rlstack(checkpoint: Path, tmp_path: Path) -> None:
-    command(f"checkpoint={checkpoint}", f"out={tmp_path / 'policy.pt'}")
+    rlstack.convert(f"checkpoint={checkpoint}", f"out={tmp_path / 'policy.pt'}")
     code = (
         "import sys, torch; p = torch.jit.load('policy.pt');"
         "print(p(torch.zeros(7, 7), torch.zeros(7, 5, 5), torch.zeros(7, 5).bool()).shape, 'rlstack' in sys.modules)"

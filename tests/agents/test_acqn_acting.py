@@ -1,4 +1,4 @@
-"""The AC-IQN agent: how it explores, that it goes on exactly, and what it refuses."""
+"""The AC-IQN agent: how it explores, and what it refuses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from torchrl.envs import EnvBase
 from rlstack import envs
 from rlstack.agents import Agent, make_agent
 from rlstack.config import ConfigError
-from rlstack.files.safe_load import from_file, to_file
-from tests.agents.small_agents import Detour, copies, equal, online_parameters, sequences, small, targets
-from tests.exhaustive import exhaustive
+from tests.agents.small_agents import Detour, online_parameters, sequences, small
 from tests.refusals import refused
 
 # -- how it acts -------------------------------------------------------------------------------------------------------
@@ -92,51 +90,6 @@ def test_greedy_actor_is_the_one_asked_for() -> None:
         assert not taken.requires_grad
 
 
-# -- checkpoints -------------------------------------------------------------------------------------------------------
-
-
-@exhaustive("target_every", [None, 60])
-def test_a_restored_agent_goes_on_exactly(target_every: int | None) -> None:
-    agent = small(target_every=target_every, frames_per_update=7)
-    for frames in (33, 66, 99):
-        agent.learn(sequences(33), frames)
-    saved, rng = (
-        from_file(to_file({"agent": agent.state_dict(), "replay": agent.replay_state()})),
-        torch.get_rng_state(),
-    )
-    other = small(target_every=target_every, frames_per_update=7)
-    other.learn(sequences(50), 50)
-    other.load_state_dict(saved["agent"])
-    other.load_replay_state(saved["replay"])
-    outcomes = []
-    for each in (agent, other):
-        torch.set_rng_state(rng)
-        metrics = [each.learn(sequences(33), frames) for frames in (132, 165)]
-        actions = act(each, torch.randn(8, 2), True)
-        numbers = [torch.as_tensor(value) for step in metrics for value in step.values()]
-        outcomes.append([*numbers, actions, *copies(each.parameters()), *copies(targets(each))])
-    assert agent.updates == other.updates == 165 // 7
-    assert equal(*outcomes)
-
-
-def test_an_agent_restored_from_memory_shares_nothing() -> None:
-    agent, twin = small(), small()
-    agent.learn(sequences(50), 50)
-    twin.load_state_dict(agent.state_dict())
-    twin.load_replay_state(agent.replay_state())
-    before = from_file(to_file({"agent": agent.state_dict(), "replay": agent.replay_state()}))
-    twin.learn(sequences(50), 100)
-    after = from_file(to_file({"agent": agent.state_dict(), "replay": agent.replay_state()}))
-
-    def leaves(state: Any) -> list[Any]:
-        if isinstance(state, dict):
-            return [leaf for value in state.values() for leaf in leaves(value)]
-        return [leaf for value in state for leaf in leaves(value)] if isinstance(state, list) else [state]
-
-    for old, new in zip(leaves(before), leaves(after), strict=True):
-        assert torch.equal(torch.as_tensor(old), torch.as_tensor(new)) if isinstance(old, Tensor) else old == new
-
-
 # -- what it refuses ---------------------------------------------------------------------------------------------------
 
 
@@ -157,10 +110,7 @@ def test_an_agent_restored_from_memory_shares_nothing() -> None:
         ({"algorithm": "acqm"}, "did you mean 'acqn'"),
         ({"algorithm": "no.such.module:Agent"}, "agent.algorithm: no.such.module:Agent cannot be imported"),
         ({"algorithm": ".relative:Agent"}, "agent.algorithm: .relative:Agent cannot be imported"),
-        (
-            {"algorithm": "rlstack.agents.base:Agent"},
-            "base:Agent has no Config, a dataclass of its options",
-        ),
+        ({"algorithm": "rlstack.agents.base:Agent"}, "base:Agent has no Config, a dataclass of its options"),
         ({"algorithm": "rlstack.agents.acqn:Nothing"}, "has no 'Nothing'; it has .*ACQN"),
     ],
 )

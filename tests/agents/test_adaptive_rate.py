@@ -111,11 +111,7 @@ def test_a_state_with_a_fixed_rate_goes_on_from_it() -> None:
         ("ppo", {"lr": {**ADAPTIVE, "end": 1e-4}}, r"agent\.lr: kind 'adaptive' takes kl, start, low, high and factor"),
         ("ppo", {"lr": {**ADAPTIVE, "factor": 0.5}}, r"factor 0\.5 of kind 'adaptive' is not above 1"),
         ("ppo", {"lr": {**ADAPTIVE, "start": 0.1}}, r"starts at 0\.1, outside \[1e-05, 0\.01\]"),
-        (
-            "ppo",
-            {"lr": {"kind": "linear", "start": 1, "end": 0, "kl": 1}},
-            "takes no kl, low and high",
-        ),
+        ("ppo", {"lr": {"kind": "linear", "start": 1, "end": 0, "kl": 1}}, "takes no kl, low and high"),
         ("ppo", {"lr": {"kind": "linear", "end": 0}}, "kind 'linear' needs a start"),
         ("ppo", {"lr": ADAPTIVE, "value_first": 10}, "value_first: an adaptive lr follows the policy"),
     ],

@@ -38,43 +38,41 @@ def everything(agent: Any) -> dict[str, Any]:
 
 
 def both_go_on(agent: Any, other: Any, parts: list[Any], frames: list[int]) -> list[list[Tensor]]:
-    """Returns the states of an agent and of one restored from it, after both have learned the same parts."""
+    """Returns metrics and states of an agent and of one restored from it, after both have learned the same parts."""
     saved, random = from_file(to_file(everything(agent))), torch.get_rng_state()
     other.load_state_dict(saved["agent"])
-    other.load_replay_state(saved["replay"])
+    if saved["replay"] is not None:
+        other.load_replay_state(saved["replay"])
+    assert agent.updates == other.updates
     outcomes = []
     for each in (agent, other):
         torch.set_rng_state(random)
-        for part, count in zip(parts, frames, strict=True):
-            each.learn(part, count)
-        outcomes.append(leaves(everything(each)))
+        metrics = [each.learn(part, count) for part, count in zip(parts, frames, strict=True)]
+        outcomes.append([*leaves(metrics), *leaves(everything(each))])
+    assert len(outcomes[0]) == len(outcomes[1])
     return outcomes
 
 
-@exhaustive(("name", "discrete"), CASES)
+ACQN_FIRST = sorted(CASES, key=lambda case: case[0] != "acqn")
+
+
+@exhaustive(("name", "discrete"), ACQN_FIRST, quick=2)
 def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
     env = plain(discrete)
     agent, other = (small(env, name=name, **options(name)) for _ in range(2))
     parts = [env.experience(agent, 3, 10) for _ in range(5)]
     for k, part in enumerate(parts[:3]):
         agent.learn(part, 30 * (k + 1))
-    saved = from_file(to_file(everything(agent)))
     other.learn(parts[4], 30)  # has a past of its own
-    other.load_state_dict(saved["agent"])
-    if saved["replay"] is not None:
-        other.load_replay_state(saved["replay"])
+    outcomes = both_go_on(agent, other, parts[3:], [120, 150])
+    for each, outcome in zip((agent, other), outcomes):
+        torch.manual_seed(2)
+        outcome += [each.policy(explore)(env.draw(6)).get("action") for explore in (True, False)]
     assert agent.updates == other.updates > 0
-    outcomes, random = [], torch.get_rng_state()
-    for each in (agent, other):
-        torch.set_rng_state(random)
-        metrics = [each.learn(part, frames) for part, frames in zip(parts[3:], (120, 150))]
-        acted = [each.policy(explore)(env.draw(6)).get("action") for explore in (True, False)]
-        outcomes.append([*acted, *leaves(metrics), *leaves(everything(each))])
-    assert agent.updates == other.updates and len(outcomes[0]) == len(outcomes[1])
     assert equal(*outcomes)
 
 
-@exhaustive(("name", "discrete"), CASES)
+@exhaustive(("name", "discrete"), ACQN_FIRST, quick=2)
 def test_an_agent_restored_from_memory_shares_nothing(name: str, discrete: bool) -> None:
     env = plain(discrete)
     agent, twin = (small(env, name=name, **options(name)) for _ in range(2))

@@ -19,6 +19,7 @@ from rlstack.data.flatten import flatten_agents
 from tests.agents.recall import Recall
 from tests.agents.signals import Signals
 from tests.agents.small_agents import SMALL, copies, equal
+from tests.agents.test_agents_going_on import both_go_on
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
@@ -313,17 +314,11 @@ def test_acting_needs_nothing_of_the_others(explore: bool) -> None:
 @exhaustive("memory", MEMORIES)
 def test_a_restored_agent_goes_on_bit_by_bit(name: str, memory: Any) -> None:
     env = Signals(4, A)
-    agent = small(env, name, normalize_observations=True, recurrent=memory)
+    agent, other = (small(env, name, normalize_observations=True, recurrent=memory) for _ in range(2))
     parts = list(islice(batches(env, agent, 8), 4))
     for number, part in enumerate(parts[:2]):
         agent.learn(part, 10 * number)
-    again = small(env, name, normalize_observations=True, recurrent=memory)
-    again.load_state_dict(agent.state_dict())
-    for learner in (agent, again):
-        torch.manual_seed(5)
-        for number, part in enumerate(parts[2:]):
-            learner.learn(part, 20 + 10 * number)
-    assert equal(agent.parameters(), again.parameters())
+    assert equal(*both_go_on(agent, other, parts[2:], [20, 30]))
 
 
 def test_other_agents_keep_what_they_kept() -> None:

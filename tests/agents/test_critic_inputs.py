@@ -21,6 +21,7 @@ from rlstack.data.flatten import flatten_agents
 from rlstack.envs.world import World
 from rlstack.networks.encoders import SEEN_BY_ACTOR
 from tests.agents.small_agents import SMALL, copies, equal
+from tests.agents.test_agents_going_on import both_go_on
 
 NAMES = ("ppo", "a2c", "sac", "td3", "ddpg", "tqc", "acqn")
 CRITICS = {"ppo": "critic", "a2c": "critic", "ddpg": "critic"}
@@ -184,18 +185,11 @@ def test_recurrent_actors_have_critics_without_a_core(name: str) -> None:
 @pytest.mark.parametrize("name", ["ppo", "sac"])
 def test_a_restored_agent_goes_on_alike(name: str) -> None:
     env = Coins(8)
-    made = [small(env, name, ["state"], normalize_observations=True) for _ in range(2)]
-    parts = list(islice(batches(env, made[0]), 4))
+    agent, other = (small(env, name, ["state"], normalize_observations=True) for _ in range(2))
+    parts = list(islice(batches(env, agent), 4))
     for part in parts[:2]:
-        made[0].learn(part, made[0].frames + part.numel())
-    made[1].load_state_dict(made[0].state_dict())
-    if name == "sac":
-        made[1].load_replay_state(made[0].replay_state())
-    for agent in made:
-        torch.manual_seed(1)
-        for part in parts[2:]:
-            agent.learn(part, agent.frames + part.numel())
-    assert equal(copies(made[0].parameters()), copies(made[1].parameters()))
+        agent.learn(part, agent.frames + part.numel())
+    assert equal(*both_go_on(agent, other, parts[2:], [agent.frames + k * part.numel() for k in (1, 2)]))
 
 
 def test_central_critics_take_the_states_of_all() -> None:

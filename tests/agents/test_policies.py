@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -40,6 +39,8 @@ def turns(name: str) -> bool:
     return continuous and not name.startswith("discrete")
 
 
+ALONE = [name for name, options in YAMLS.items() if options.get("algorithm") == name]
+AROUND = ("torchrl_sac", "torchrl_ppo", "discrete_cql")
 CASES: dict[str, tuple[str, tuple[str, dict[str, Any]] | None, dict[str, Any]]] = {
     **{name: (name, None, {}) for name in YAMLS if name != "legacy"},
     **{f"recurrent {name}": (name, CARTPOLE, MEMORY) for name in ("ppo", "a2c", "dqn", "iqn")},
@@ -51,6 +52,10 @@ CASES: dict[str, tuple[str, tuple[str, dict[str, Any]] | None, dict[str, Any]]] 
     "recurrent ppo in a group": ("ppo", MARINENAV, MEMORY),
     "acqn in a group": ("acqn", MARINENAV, {}),
 }
+
+
+KINDS = [case for case, (name, _, _) in CASES.items() if case != name or name in (*ALONE, *AROUND)]
+"""Those that differ in more than options: every algorithm of ours, and one around TorchRL's losses of each kind."""
 
 
 def made(case: str) -> tuple[Any, Agent]:
@@ -93,10 +98,6 @@ def test_torchrl_says_whether_it_explores(case: str) -> None:
     assert (acted(policy, shown, ExplorationType.RANDOM) == acted(agent.policy(explore=True), shown)).all()
 
 
-def loaded(copy: Any, policy: Any) -> None:
-    copy.load_state_dict(policy.state_dict())
-
-
 def exchanged(copy: Any, policy: Any) -> None:
     """Gives a copy first new tensors, then new values in these, as TorchRL's collectors give them to workers."""
     shared = TensorDict.from_module(policy).data.clone()
@@ -105,29 +106,27 @@ def exchanged(copy: Any, policy: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(
-    ("copied", "given"),
-    [(deepcopy, loaded), (lambda policy: pickle.loads(pickle.dumps(policy)), loaded), (deepcopy, exchanged)],
-    ids=["copy", "pickle", "copy in a worker"],
-)
-def test_a_copy_has_its_own_networks_and_follows_the_weights_it_is_given(
-    copied: Callable[[Any], Any], given: Callable[[Any, Any], None], case: str
-) -> None:
+def test_copies_have_their_own_networks_and_follow_the_weights_they_are_given(case: str) -> None:
     env, agent = made(case)
-    policy = agent.policy()
-    copy, shown = copied(policy), env.reset()
+    policy, shown = agent.policy(), env.reset()
+    copies = {"copied": deepcopy(policy), "pickled": pickle.loads(pickle.dumps(policy)), "worker's": deepcopy(policy)}
     with torch.no_grad():
         for value in policy.parameters():
             value.add_(0.1 * torch.randn_like(value))
     agent.set_frames(400_000)
-    given(copy, policy)
-    for mode in (ExplorationType.DETERMINISTIC, ExplorationType.RANDOM):
-        assert (acted(copy, shown, mode) == acted(policy, shown, mode)).all(), mode
-    before = acted(copy, shown)
+    for how, copy in copies.items():
+        if how == "worker's":
+            exchanged(copy, policy)
+        else:
+            copy.load_state_dict(policy.state_dict())
+    modes = (ExplorationType.DETERMINISTIC, ExplorationType.RANDOM)
+    expected = [acted(policy, shown, mode) for mode in modes]
     with torch.no_grad():
         for value in policy.parameters():
             value.zero_()
-    assert (acted(copy, shown) == before).all()
+    for how, copy in copies.items():
+        for mode, wanted in zip(modes, expected):
+            assert (acted(copy, shown, mode) == wanted).all(), (how, mode)
 
 
 @pytest.mark.parametrize("case", CASES)

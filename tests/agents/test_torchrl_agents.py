@@ -127,6 +127,7 @@ def test_a_loss_of_the_users_own_learns_which_action_pays() -> None:
     assert (made.policy(explore=False)(env.draw(50))["action"] == 2).all()
 
 
+@pytest.mark.slow
 def test_fresh_rollouts_teach_torchrls_ppo_which_action_pays() -> None:
     env = choices()
     torch.manual_seed(0)

@@ -17,13 +17,7 @@ def stepped(now: int, done: list[bool], active: list[list[int]], after: list[lis
     number = torch.tensor([[0.0, 10.0], [100.0, 110.0]]).unsqueeze(-1)
     there, then = (torch.tensor(value, dtype=torch.bool) for value in (active, after))
     left = (there & ~then).unsqueeze(-1)
-    agents = {
-        "observation": number + now + 1,
-        "reward": number + now,
-        "done": left,
-        "terminated": left,
-        "active": then,
-    }
+    agents = {"observation": number + now + 1, "reward": number + now, "done": left, "terminated": left, "active": then}
     ended = torch.tensor(done).unsqueeze(-1)
     following = {"agents": agents, "done": ended, "terminated": torch.zeros_like(ended)}
     here = {"observation": number + now, "action": number, "active": there}

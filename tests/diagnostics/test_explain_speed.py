@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 import rlstack.training.loop
-from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.config import ConfigError, to_plain
 from rlstack.config.allowed import granting
+from rlstack.config.groups import compose_config
 from rlstack.data.flatten import flatten_agents
 from rlstack.diagnostics.measuring import DeviceClock, MeasuredTraining
 from rlstack.explain import SpeedConfig, prepare, speed
 from rlstack.training.loggers import MetricLogger
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
-from tests.small_run import SMALL_RUN
+from tests.small_run import SMALL_RUN, composed
 
 QUICK = ["seconds=0.02", "clock=cpu", "threads=1", "device=cpu", "logger=csv", "log_every=1"]
 ON_POLICY = [
@@ -40,8 +40,7 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def diagnose(*overrides: str) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("explain_speed", [*QUICK, *overrides])
+    cfg = compose_config("explain_speed", [*QUICK, *overrides])
     with granting(to_plain(cfg)):
         speed(cfg)
 
@@ -135,8 +134,7 @@ def test_a_loss_of_torchrl_is_measured(tmp_path: Path) -> None:
 
 
 def prepared(*overrides: str) -> MeasuredTraining:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", ["agent=ppo", "device=cpu", *overrides]))
+    plain = composed("agent=ppo", "device=cpu", *overrides)
     return prepare(SpeedConfig("env", 0.02, "cpu", None, None, False), plain)
 
 

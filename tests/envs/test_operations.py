@@ -59,7 +59,7 @@ def test_a_step_is_few_operations_none_of_which_waits(
         _, root = env.step_and_maybe_reset(root)
         env.make_ready(10)
         ends = 0
-        for _ in range(6):
+        for _ in range(4):
             root = env.rand_action(root)
             with Operations() as operations:
                 step, root = env.step_and_maybe_reset(root)

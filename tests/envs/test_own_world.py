@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from tensordict import TensorDictBase
 from torchrl.envs import check_env_specs
 
 from rlstack import envs
-from rlstack.config import conf_dir, to_plain
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from rlstack.train import _completed
 from rlstack.training.run import train
+from tests.small_run import composed
 
 README = Path(envs.__file__).with_name("README.md")
 
@@ -104,7 +103,6 @@ def test_it_trains_by_its_path(reach: Any, tmp_path: Path) -> None:
         "device=cpu",
         f"run_dir={tmp_path / 'run'}",
     ]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", [*words, *run]))
+    plain = composed(*words, *run)
     made = train(_completed(plain))
     assert made is not None and "eval/success" in (made.path / "metrics.csv").read_text(encoding="utf-8")

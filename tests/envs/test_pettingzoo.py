@@ -410,10 +410,7 @@ def test_each_environment_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ({"id": f"{__name__}:Unequal"}, r"all agents must share one observation space; late has .*, but absent Box"),
         ({"id": f"{__name__}:Nobody"}, "has no 'Nobody'; it has"),
-        (
-            {"id": "gymnasium.envs.classic_control:CartPoleEnv"},
-            "environments of gymnasium, use env=gymnasium env.id=",
-        ),
+        ({"id": "gymnasium.envs.classic_control:CartPoleEnv"}, "environments of gymnasium, use env=gymnasium env.id="),
         ({}, "id: missing, such as"),
         ({"id": "nowhere/nothing_v0"}, "id: nowhere/nothing_v0 cannot be imported: No module named"),
         ({"id": "classic/rps_v1"}, r"did you mean 'pettingzoo\.classic\.rps_v2'"),

@@ -1,16 +1,36 @@
-"""Pictures and films of all worlds: text, files, animations."""
+"""Drawing, the pictures of every world, and recordings of episodes."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+from rlstack import envs
+from rlstack.envs.arena.recording import ArenaAnimation, ArenaRecording
+from rlstack.envs.arena.render import SIZE, ArenaRenderer
+from rlstack.envs.echelon.drawing import EchelonLayout, background
+from rlstack.envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
+from rlstack.envs.echelon.recording import EchelonAnimation
+from rlstack.envs.echelon.replay import RecordedMap
+from rlstack.envs.marinenav.recording import MarineNavRecording, on_map, to_world
+from rlstack.envs.recording import EpisodeRecording, Frames
 from rlstack.envs.rendering.canvas import Canvas, Picture, PictureLayout, captioned, texts_apart, width_of, write
 from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_picture
+from rlstack.envs.rocket.pitch import RocketPictureLayout
+from rlstack.envs.rocket.recording import RocketAnimation, RocketRecording
+from tests.conftest import REPO
+from tests.envs.arena import pictured as arena
+from tests.envs.echelon.episodes import fight
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 WHITE = (255, 255, 255)
@@ -137,3 +157,304 @@ def test_a_film_of_another_kind_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot write fade.avi: the suffix must be one of .gif, .mp4"):
         save_animation(Fade(), tmp_path / "fade.avi")
     assert not list(tmp_path.iterdir())
+
+
+# -- Pictures of all worlds are those that somebody has looked at, and show everything where it is -------------------
+
+
+GOLDEN = REPO / "tests/fixtures/pictures"
+
+# -- what is drawn -------------------------------------------------------------------------------------------------
+
+
+def battle() -> Picture:
+    """The ship is hurt while an enemy explodes and a spawner is struck."""
+    before = arena.shown()
+    nobody = {"enemies": np.zeros((0, 2)), "enemy_speed": np.zeros(0), "enemy_ready": np.zeros(0)}
+    struck = dataclasses.replace(
+        before, step=before.step + 1, health=60.0, spawner_health=np.array([60.0, 0, 0, 0, 0]), **nobody
+    )
+    drawing = ArenaRenderer(arena.rules_of(), SIZE)
+    drawing.draw(before)
+    drawing.draw(struck)
+    return drawing.draw(dataclasses.replace(struck, step=before.step + 4))
+
+
+def sailing(**changes: Any) -> MarineNavRecording:
+    """Robot 0 heads north along y = 10, robot 1 east along x = 15 until it collides; robot 2 is padding."""
+    frames, robots = 6, 3
+    pose = np.zeros((frames, robots, 3))
+    pose[:, 0, 0], pose[:, 0, 1] = np.linspace(20, 30, frames), 10.0
+    pose[:, 1, 0], pose[:, 1, 1], pose[:, 1, 2] = 15.0, np.linspace(30, 40, frames), np.pi / 2
+    perceived, mask = np.zeros((frames, robots, 5, 5)), np.zeros((frames, robots, 5), bool)
+    perceived[:, 0, 0], mask[:, 0, 0] = (6.0, 8.0, 0.0, 0.0, 1.5), True
+    perceived[:, 0, 1] = (-10.0, -10.0, 0.0, 0.0, 1.5)  # masked: not drawn
+    active, status = np.ones((frames, robots), bool), np.zeros((frames, robots), int)
+    active[:, 2], active[5, 1], status[5, 1], status[:, 2] = False, False, 2, -1
+    fields: dict[str, Any] = {
+        **{"dt": 0.5, "pose": pose, "active": active, "status": status, "title": "two vessels"},
+        **{"goal": [[45.0, 10.0], [15.0, 50.0], [0.0, 0.0]], "start": pose[0, :, :2]},
+        **{"obstacles": [[40.0, 30.0, 2.0]], "cores": [[30.0, 45.0, 1, 9.42]]},
+        **{"perceived": perceived, "perceived_mask": mask},
+    }
+    return MarineNavRecording(**(fields | changes))
+
+
+def soccer(steps: int = 12, cars: int = 4, **changes: Any) -> RocketRecording:
+    """Puts cars and ball on the ground in the middle; changes apply to all states or to each."""
+    zeros = np.zeros
+    columns = {
+        "clock": np.arange(steps, dtype=np.float32) * 8,
+        **{name: zeros((steps, 3), np.float32) for name in ("ball_position", "ball_velocity", "ball_spin")},
+        **{name: zeros((steps, cars, 3), np.float32) for name in ("position", "velocity", "spin")},
+        "rotation": np.tile(np.eye(3, dtype=np.float32), (steps, cars, 1, 1)),
+        **{"boost": zeros((steps, cars), np.float32), "boosting": zeros((steps, cars), bool)},
+        **{"wheels": zeros((steps, cars), np.int8), "gone": zeros((steps, cars), np.int16)},
+        **{"controls": zeros((steps, cars, 8), np.float32), "touches": zeros((steps, cars), bool)},
+        **{"pads": zeros((steps, 34), np.int16), "goal": zeros(steps, np.int8)},
+    }
+    columns["ball_position"][:, 2], columns["position"][..., 2] = 93.15, 17.0
+    for name, value in changes.items():
+        columns[name][:] = value
+    return RocketRecording(Frames(**columns), title="a game")
+
+
+def aerial() -> RocketRecording:
+    """A car has touched the ball, which flies; one drives with boost, one was demolished, one is absent."""
+    way, touches, gone = np.linspace(0, 1, 12), np.zeros((12, 4), bool), np.zeros((12, 4), np.int16)
+    touches[2, 0], gone[8:, 2], gone[:, 3] = True, 200, -1
+    position = np.tile(np.array([[1500.0, -2500, 800], [-1500, 2000, 17], [800, 1500, 17], [0, 0, 17]]), (12, 1, 1))
+    position[:, 1, 1] += 1500 * way
+    ball = np.stack((-1500 + 700 * way, -1000 + 900 * way, 400 + 700 * way), 1)
+    return soccer(
+        position=position,
+        touches=touches,
+        gone=gone,
+        boosting=[False, True, False, False],
+        boost=60.0,
+        velocity=[0.0, 1500.0, 0.0],
+        ball_position=ball,
+        ball_velocity=[500.0, 900.0, 600.0],
+        pads=np.where(np.arange(34) % 3, 0, 240),
+    )
+
+
+def ground() -> Picture:
+    """Two hills, the second higher, and every kind of ground."""
+    height, kind = np.zeros((64, 64), np.uint8), np.zeros((64, 64), np.uint8)
+    height[10:14, 40:44], height[30:34, 40:44] = 3, 8  # rows are y
+    for place, name in enumerate((FOLIAGE, LOW_WALL, WATER, LAVA)):
+        kind[50:54, 10 * place : 10 * place + 4] = name
+    return background(EchelonLayout((1280, 720)), RecordedMap(height, kind, (32.0, 32.0, 6.0)))
+
+
+def shooting(name: str) -> Picture:
+    """The fight just after the first event of a kind."""
+    recording = fight()[1]
+    event = next(event for event in recording.record.events if event.type == name)
+    return recording.animation().draw(event.tick + 0.5)
+
+
+PICTURES: dict[str, Callable[[], Picture]] = {
+    "arena": lambda: ArenaRenderer(arena.rules_of(), SIZE).draw(arena.shown()),
+    "arena_style_2": lambda: ArenaRenderer(arena.rules_of(2), SIZE).draw(arena.shown(style=2)),
+    "arena_battle": battle,
+    "arena_phase": lambda: arena.recording(3).animation().draw(200.0),
+    "arena_won": lambda: ArenaRenderer(arena.rules_of(), SIZE).draw(dataclasses.replace(arena.shown(), phase=5)),
+    "arena_overview": lambda: arena.recording(121).overview(),
+    "marinenav": lambda: sailing().animation().draw(4.0),
+    "marinenav_collision": lambda: sailing().animation().draw(5.0),
+    "marinenav_overview": lambda: sailing().overview(),
+    "rocket": lambda: aerial().animation().draw(40.0),
+    "rocket_demolition": lambda: RocketAnimation(aerial()).draw(None, 10.0),
+    "rocket_goal": lambda: RocketAnimation(soccer(goal=[*[0] * 11, 1], ball_position=[0, 5400.0, 93])).draw(None, 60.0),
+    "rocket_overview": lambda: aerial().overview(),
+    "echelon_ground": ground,
+    "echelon_laser": lambda: shooting("laser_hit"),
+    "echelon_kill": lambda: shooting("kill"),
+    "echelon_end": lambda: EchelonAnimation(fight()[1]).draw(None, 20.0),
+    "echelon_overview": lambda: fight()[1].overview(),
+}
+
+
+def smaller(picture: Picture) -> Picture:
+    """Returns a picture at a quarter of its size, in which letters matter little."""
+    height, width = (length // 4 for length in picture.shape[:2])
+    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BOX))
+
+
+def differs(picture: Picture, name: str) -> bool:
+    """Returns whether a picture is another than the one that was looked at."""
+    known = imageio.imread(GOLDEN / f"{name}.png").astype(int)
+    return bool(np.abs(smaller(picture) - known).max() > 48)
+
+
+@exhaustive("name", list(PICTURES), quick=11)
+def test_a_picture_is_the_one_that_was_looked_at(name: str) -> None:
+    assert not differs(PICTURES[name](), name)
+
+
+def test_something_elsewhere_is_another_picture() -> None:
+    now = arena.shown()
+    moved = dataclasses.replace(now, position=now.position + np.array([30.0, 0.0], np.float32))
+    assert differs(ArenaRenderer(arena.rules_of(), SIZE).draw(moved), "arena")
+    assert differs(np.ascontiguousarray(PICTURES["marinenav"]()[:, ::-1]), "marinenav")
+
+
+# -- what a picture cannot show ------------------------------------------------------------------------------------
+
+
+def test_a_yaw_turns_clockwise_from_north_which_is_up() -> None:
+    ahead = np.array([[1.0, 0.0]])
+    for heading, (right, down) in ((0.0, (0, -1)), (np.pi / 2, (1, 0))):
+        np.testing.assert_allclose(on_map(to_world(np.array([0, 0, heading]), ahead))[0], (right, down), atol=1e-9)
+
+
+@pytest.mark.parametrize("recording", [arena.recording, sailing, aerial])
+def test_an_animation_is_the_same_in_any_order(recording: Callable[[], EpisodeRecording]) -> None:
+    film = recording().animation()
+    first, last = film.span
+    times = [first, (first + last) // 2, last]
+    forwards = [film.draw(time) for time in times]
+    assert all((film.draw(time) == picture).all() for time, picture in zip(times[::-1], forwards[::-1]))
+    assert (recording().animation().draw(times[1]) == forwards[1]).all()
+
+
+def test_an_animation_goes_on_with_a_longer_recording_of_the_same_episode() -> None:
+    whole = sailing()
+    parts = {name: getattr(whole, name)[:3] for name in ("pose", "active", "status", "perceived", "perceived_mask")}
+    animation = sailing(**parts).animation()
+    assert animation.longer(whole) is animation and animation.span == (0.0, 5.0)
+    assert (animation.draw(5.0) == whole.animation().draw(5.0)).all()
+    far = sailing(pose=whole.pose + np.array([0.0, 40.0, 0.0]))
+    assert animation.longer(far) is not animation
+
+
+def test_a_single_frame_knows_what_was_before() -> None:
+    episode = arena.recording()
+    hurt = [frame if t < 4 else dataclasses.replace(frame, health=140.0) for t, frame in enumerate(episode.frames)]
+    alone = ArenaAnimation(ArenaRecording(hurt, episode.rules)).draw(206)
+    assert alone[300, 1, 0] > episode.animation().draw(206)[300, 1, 0] + 50  # the edges are red
+
+
+def test_what_is_between_two_recorded_steps_shows_the_later_one() -> None:
+    film = arena.recording(3, stride=4).animation()  # an action was repeated four times
+    assert film.span == (200.0, 208.0) and (film.draw(202.0) == film.draw(204.0)).all()
+
+
+@pytest.mark.parametrize("style", [1, 2])
+def test_the_ship_points_where_it_shoots_and_y_points_down(style: int) -> None:
+    pictures = []
+    for turn in range(4):
+        now = dataclasses.replace(arena.shown(style=style), rotation=turn * math.pi / 2)
+        x, y = (int(place) // 2 for place in arena.SHIP_AT)
+        drawn = ArenaRenderer(arena.rules_of(style), SIZE).draw(now)[y - 20 : y + 20, x - 20 : x + 20].astype(int)
+        light = drawn.sum(-1) - drawn.sum(-1).min()
+        pictures.append((light[:, 20:].sum() - light[:, :20].sum(), light[20:].sum() - light[:20].sum()))
+    east, south, west, north = pictures
+    sign = -1 if style == 1 else 1  # in style 1 the flame is bright, in style 2 the barrel
+    assert sign * (east[0] - west[0]) > 0 and sign * (south[1] - north[1]) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["episode.gif", "episode.MP4"])
+def test_a_film_plays_at_the_world_s_speed_and_holds_the_end(tmp_path: Path, name: str) -> None:
+    save_animation(ArenaAnimation(arena.recording(21), (320, 256)), tmp_path / name, fps=20, hold=1.5)
+    with imageio.get_reader(tmp_path / name) as reader:
+        frames = [*reader.iter_data()]
+        duration = reader.get_meta_data()["duration"]
+    # Steps 0 to 18 are seen every 3 steps, the last one 1.5 s longer; GIF makes one of pictures that are the same.
+    gif = name.endswith("gif")
+    assert len(frames) == (8 if gif else 7 + 30)
+    assert duration == pytest.approx(1500 if gif else 37 / 20)  # ms, of the last frame; s, of all
+    assert frames[0].shape[:2] == (256, 320)
+
+
+@exhaustive("size", [(640, 360), (1000, 400), (640, 800), (1920, 1080)])
+def test_everything_is_within_any_picture(size: tuple[int, int]) -> None:
+    pitch, land = RocketPictureLayout(size), EchelonLayout(size)
+    assert pitch.above[1] - 4096 * pitch.scale > 40 * pitch.unit
+    assert pitch.beside[1] < size[1] - 10 * pitch.unit and pitch.panel > 200 * pitch.unit
+    assert land.corner[1] - 64 * land.scale > 50 * land.unit and land.corner[1] < size[1]
+    assert land.panel >= 290 * land.unit
+    assert RocketAnimation(soccer(cars=6), size).draw().shape == (size[1], size[0], 3)
+    assert EchelonAnimation(fight()[1], size).draw(ways=True).shape == (size[1], size[0], 3)
+
+
+def test_impossible_pictures_are_refused(tmp_path: Path) -> None:
+    refused(ValueError, "100 x 80 is too small, at least 320 x 256", ArenaRenderer, arena.rules_of(), (100, 80))
+    refused(ValueError, "320 x 200 is too small", RocketAnimation, soccer(), (320, 200))
+    odd = ArenaAnimation(arena.recording(), (401, 320))
+    refused(ValueError, "401 x 320 must be even numbers of pixels", save_animation, odd, tmp_path / "episode.mp4")
+    assert not list(tmp_path.iterdir())
+
+
+# -- Recorders of all worlds: an episode from its first to its last state, and another after it ----------------------
+
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "arena": {"max_steps": 3},
+    "marinenav": {"max_steps": 2},
+    "rocket": {"max_seconds": 0.2},
+    "echelon": {"blue": 1, "red": 2, "maps": 2, "max_steps": 3},
+}
+"""Options with which an episode takes three steps."""
+CLOCKS = {"arena": 1, "marinenav": 1, "rocket": 8, "echelon": 5}
+
+
+def clocks(world: str, recording: Any) -> list[float]:
+    """Returns the times of a recording's states in steps."""
+    if world == "marinenav":
+        return list(range(len(recording.pose)))
+    frames = recording.frames
+    times = [frame.step for frame in frames] if world == "arena" else getattr(frames, "clock", None)
+    times = frames.tick if times is None else times
+    return [float(time) / CLOCKS[world] for time in times]
+
+
+@pytest.mark.parametrize("world", list(WORLDS))
+def test_one_episode_after_another(world: str) -> None:
+    wrapped = {"frame_stack": 2} if world in ("arena", "rocket") else {}  # wrapped worlds are recorded, too
+    env = envs.make(world, num_worlds=3, **WORLDS[world], **wrapped)
+    recorder = env.recorder([2, 0])
+    refused(ValueError, r"call add\(\) after the reset", recorder.recordings)
+    torch.manual_seed(0)
+    root, lengths = env.reset(), []
+    recorder.add()
+    for _ in range(8):
+        stepped = env.step(env.rand_action(root))
+        recorder.add()
+        if over := bool(stepped["next", "done"].all()):
+            lengths.append(clocks(world, recorder.finish(0)))
+        root = env.maybe_reset(env.step_mdp(stepped))
+        if over:
+            recorder.begin()
+    assert lengths == [[0, 1, 2, 3]] * 2
+    assert clocks(world, recorder.recordings()[0]) == [0, 1, 2]
+    assert clocks(world, recorder.recordings()[1]) == [0, 1, 2, 3]  # the first, since it was not finished
+    recording = recorder.finish(0)
+    assert recording.title == "world 2" and recording.overview().ndim == 3 and recording.legend()
+
+
+@pytest.mark.parametrize("world", list(WORLDS))
+def test_a_restart_ends_a_recording(world: str) -> None:
+    env = envs.make(world, num_worlds=1, **WORLDS[world])
+    recorder = env.recorder([0], ["one"])
+    for _ in range(2):
+        root = env.reset()
+        recorder.add()
+        env.step(env.rand_action(root))
+        recorder.add()
+    assert clocks(world, recorder.recordings()[0]) == [0, 1]
+
+
+def test_worlds_and_titles_must_fit_the_env() -> None:
+    env = envs.make("arena", num_worlds=2)
+    refused(ValueError, r"worlds: \[2\] are not among the 2 worlds", env.recorder, [1, 2])
+    refused(ValueError, "1 titles for 2 worlds", env.recorder, [0, 1], ["one"])
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for picture_name, draw in PICTURES.items():
+        save_picture(GOLDEN / f"{picture_name}.png", smaller(draw()))

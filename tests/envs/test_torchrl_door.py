@@ -249,14 +249,7 @@ def test_wrappers_and_configuration() -> None:
 
 
 def test_every_command_takes_it(rlstack_command: Callable[..., Ended]) -> None:
-    env = [
-        "env=torchrl",
-        f"env.id={TOYS}:limited",
-        "env.kwargs.steps=4",
-        "agent=ppo",
-        "agent.hidden=[4]",
-        "device=cpu",
-    ]
+    env = ["env=torchrl", f"env.id={TOYS}:limited", "env.kwargs.steps=4", "agent=ppo", "agent.hidden=[4]", "device=cpu"]
     allow = f"allow=[{TOYS}:limited]"
     run = ["agent.steps_per_batch=8", "agent.minibatch_size=32", "total_frames=64", "eval.episodes=1", "eval.every=64"]
     train = rlstack_command("train", *env, *run, "log_every=64", "checkpoint.every=64", "run_dir=a", "logger=csv")
@@ -274,14 +267,8 @@ def test_every_command_takes_it(rlstack_command: Callable[..., Ended]) -> None:
     [
         ({"id": None}, r"id: give package\.module:Class, or package\.module:function with the annotation"),
         ({"id": "CartPole-v1"}, "'CartPole-v1' may be one of env=gymnasium"),
-        (
-            {"id": "gymnasium.envs.classic_control:CartPoleEnv"},
-            "EnvBase class nor .*; for environments of gymnasium",
-        ),
-        (
-            {"id": f"{TOYS}:unannotated"},
-            "neither a torchrl.envs.EnvBase class nor a function annotated",
-        ),
+        ({"id": "gymnasium.envs.classic_control:CartPoleEnv"}, "EnvBase class nor .*; for environments of gymnasium"),
+        ({"id": f"{TOYS}:unannotated"}, "neither a torchrl.envs.EnvBase class nor a function annotated"),
         ({"id": "subprocess:call"}, "subprocess:call is neither a torchrl.envs.EnvBase class"),
         ({"id": f"{TOYS}:liar"}, "has made a int, not a torchrl.envs.EnvBase"),
         ({"id": f"{TOYS}:Nothing"}, "has no 'Nothing'; it has .*Counter"),

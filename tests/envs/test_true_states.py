@@ -1,4 +1,4 @@
-"""What worlds show critics beside the observation, if they are asked to."""
+"""What a world shows beside what its agents perceive, and what they perceive in part."""
 
 from __future__ import annotations
 

@@ -183,11 +183,7 @@ class Other(EnvBase):
         ("Clock", {"action_repeat": 10_001}, "action_repeat: 10001 is more than 10000"),
         ("Clock", {"frame_stack": 1.5}, r"frame_stack: 1\.5 is not a positive whole number"),
         ("Clock", {"action_repeat": True}, "action_repeat: True is not a positive whole number"),
-        (
-            "Other",
-            {"action_repeat": 2},
-            r"action_repeat: Other is not an rlstack\.envs\.world\.World",
-        ),
+        ("Other", {"action_repeat": 2}, r"action_repeat: Other is not an rlstack\.envs\.world\.World"),
         ("Clock", {"frame_stacks": 2}, "unknown option 'frame_stacks', did you mean 'frame_stack'"),
     ],
 )

@@ -21,6 +21,7 @@ from rlstack.evaluation.pictures import LiveEpisode, animate, numbers
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.watch import find_policy, run
 from tests.exhaustive import exhaustive
+from tests.small_run import composed
 
 WORLDS = {
     "marinenav": ({"num_robots": 2, "max_steps": 3}, "random", (720, 960, 3)),
@@ -37,8 +38,7 @@ def left(observation: Any) -> Any:
 
 
 def config(**changes: Any) -> watch.WatchConfig:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("watch"))
+    plain = composed(command="watch")
     return watch.build(watch.WatchConfig, {**plain, **changes})
 
 

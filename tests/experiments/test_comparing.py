@@ -1,4 +1,4 @@
-"""A comparison with an earlier result names the slower figures, and only these."""
+"""Results that are compared with earlier ones, and the tables of the pages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from experiments import tables
 from experiments.benchmarks import comparing, speed
 from rlstack.training.environment import processor
+from tests.refusals import refused
 
 
 def _row(name: str, median: float, least: float, most: float) -> dict[str, Any]:
@@ -89,3 +91,29 @@ def test_the_speed_of_worlds_is_compared_with_the_file_that_it_replaces(
     assert json.loads(file.read_text())["rows"][0]["median"] < 1e15
     monkeypatch.setattr(speed, "measure", lambda *_: speed.Row("tiny", 64, 1e15, 1e15, 1e15, 0.0))
     assert speed.main(arguments) == 0
+
+
+# -- The tables of the experiments' pages agree with their result files ----------------------------------------------
+
+
+def test_every_table_is_that_of_its_result_file() -> None:
+    assert tables.main(["--check"]) == 0
+
+
+def test_every_known_table_stands_on_one_page_once() -> None:
+    pages = "".join(page.read_text() for page in tables.PAGES)
+    assert sorted(name for name, _ in tables.MARKED.findall(pages)) == sorted(tables.TABLES)
+
+
+def test_a_stale_table_is_named_and_rewritten(tmp_path, monkeypatch, capsys) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table: soak -->\n| typed by hand |\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(tables, "PAGES", [page])
+    assert tables.main(["--check"]) == 1 and "soak" in capsys.readouterr().out
+    assert tables.main([]) == 0
+    lines = page.read_text().splitlines()
+    assert lines[0] == "before" and lines[-1] == "after" and lines[2].startswith("| world | frames |")
+
+
+def test_a_table_nobody_makes_is_refused() -> None:
+    refused(KeyError, "nothing", tables.rewritten, "<!-- table: nothing -->\n<!-- end -->")

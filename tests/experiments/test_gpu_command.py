@@ -273,15 +273,9 @@ def test_rates_are_work_over_time() -> None:
     assert shares["longest"][0] == {"name": "gemm", "calls": 2, "ms": 750.0}
 
 
-@pytest.mark.parametrize(
-    "selected",
-    [
-        pytest.param(["only=world cartpole,td3 updates,ppo 8192"], id="a few rows"),
-        pytest.param(["minutes=15"], id="all rows", marks=pytest.mark.slow),
-    ],
-)
-def test_the_command_on_a_cpu(selected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given, path = ["device=cpu", "quick=true", *selected], tmp_path / "cpu.json"
+@pytest.mark.slow
+def test_the_command_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, path = ["device=cpu", "quick=true", "minutes=15"], tmp_path / "cpu.json"
     assert command_line.main([*given, f"output={path}"]) == 0, capsys.readouterr().out
     content = json.loads(path.read_text())
     status = {entry["name"]: entry["status"] for entry in content["rows"]}

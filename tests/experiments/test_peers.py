@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from experiments.benchmarks import peers
+from experiments.benchmarks import equal_ppo, peers
 from experiments.benchmarks.reference_ppo import ReferencePPO
+from rlstack import envs
 
 
 def test_everyone_is_measured_in_turns_and_who_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,3 +65,85 @@ def test_the_reference_learns() -> None:
         reference.learn(*rollout)
         lengths.append(float(target.mean()))
     assert lengths[-1] > lengths[0] + 10
+
+
+# -- PPO of rlstack and of Stable-Baselines3: the statistics of the comparison, and a few batches of both ------------
+
+
+def test_returns_are_those_of_the_part_in_which_an_episode_ends() -> None:
+    found = equal_ppo.parts([(1, 10.0), (100, 20.0), (101, 30.0), (2100, 40.0)], frames=2000)
+    assert found == [15.0, 30.0, *[None] * (equal_ppo.PARTS - 3), 40.0]
+
+
+def test_the_end_is_the_last_quarter() -> None:
+    late = equal_ppo.PARTS // 4
+    curve = [None, *[0.0] * (equal_ppo.PARTS - late - 1), *[8.0] * late]
+    told = equal_ppo.means([curve, [4.0] * equal_ppo.PARTS])
+    assert told["end"] == [8.0, 4.0]
+    assert told["area"] == [pytest.approx(8.0 * late / (equal_ppo.PARTS - 1)), 4.0]
+
+
+@pytest.mark.parametrize("library", list(equal_ppo.LIBRARIES))
+def test_episodes_have_the_length_of_their_return(library: str) -> None:
+    if library == "stable-baselines3" and importlib.util.find_spec("stable_baselines3") is None:
+        pytest.skip("needs the extra sb3")
+    settings = equal_ppo.Settings(frames=256, num_envs=2, steps=64, epochs=1, hidden=(8,))
+    episodes = equal_ppo.LIBRARIES[library]("CartPole-v1", settings, 0)
+    frames = [when for when, _ in episodes]
+    assert frames == sorted(frames) and frames[0] > 0 and frames[-1] <= 256
+    # Each step has a reward of 1, so the sum is at most the number of frames; only two unfinished episodes are missing.
+    assert 256 - 2 * 100 <= sum(value for _, value in episodes) <= 256
+
+
+def test_curves_are_measured_once_for_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[tuple[str, int]] = []
+
+    def train(task: str, settings: equal_ppo.Settings, seed: int) -> equal_ppo.Episodes:
+        trained.append((task, seed))
+        return [(part * settings.frames // equal_ppo.PARTS, 1.0) for part in range(1, equal_ppo.PARTS + 1)]
+
+    monkeypatch.setattr(equal_ppo, "LIBRARIES", {"one": train})
+    for frames, task, seeds in [(100, "a", "0"), (100, "b", "0"), (100, "a", "01"), (200, "a", "0")]:
+        monkeypatch.setattr(equal_ppo, "SETTINGS", dict.fromkeys("ab", equal_ppo.Settings(frames, 1, 1)))
+        monkeypatch.setattr(sys, "argv", ["equal_ppo", task, "--seeds", *seeds, "--out", str(tmp_path)])
+        equal_ppo.main()
+    assert trained == [("a", 0), ("b", 0), ("a", 1), ("a", 0)]
+    tasks = json.loads((tmp_path / "equal_ppo.json").read_text())["tasks"]
+    assert {task: list(found["curves"]["one"]) for task, found in tasks.items()} == {"a": ["0"], "b": ["0"]}
+
+
+@pytest.mark.parametrize(("task", "limit"), [("CartPole-v1", 14), ("Pendulum-v1", 25)])
+def test_estimates_and_updates_equal_those_of_stable_baselines3(task: str, limit: int) -> None:
+    """Over three batches; poles fall after eight steps at the earliest: some episodes end and others are cut."""
+    pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
+    settings = equal_ppo.Settings(700, 4, 60, minibatch=48, epochs=2, gamma=0.97, gae_lambda=0.9, entropy=0.01)
+    told = list(equal_ppo.same_data(task, settings, 0, max_steps=limit))
+    assert [difference.frames for difference in told] == [240, 480, 720]
+    assert all(difference.estimates < 1e-4 and difference.parameters < 1e-6 for difference in told), told
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
+def test_environments_of_both_libraries_are_the_same(task: str) -> None:
+    """From equal seeds with equal actions, over episodes that end (CartPole) and that are cut (Pendulum)."""
+    pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
+    from stable_baselines3.common.env_util import make_vec_env
+
+    theirs = make_vec_env(task, 3, seed=4, env_kwargs={"max_episode_steps": 30})
+    ours = envs.make("gymnasium", id=task, num_envs=3, max_steps=30)
+    seen, root = theirs.reset(), ours.reset(seed=[4, 5, 6])
+    np.testing.assert_array_equal(root["observation"], seen)
+    ended = 0
+    for actions in ours.action_spec.expand(100, *ours.action_spec.shape).rand():
+        seen, reward, done, infos = theirs.step(actions.numpy())
+        step, root = ours.step_and_maybe_reset(root.set("action", actions))
+        last = [info.get("terminal_observation", new) for info, new in zip(infos, seen)]
+        np.testing.assert_array_equal(root["observation"], seen)
+        np.testing.assert_array_equal(step["next", "observation"], np.stack(last))
+        np.testing.assert_allclose(step["next", "reward"].squeeze(-1), reward, rtol=1e-6)
+        np.testing.assert_array_equal(step["next", "done"].squeeze(-1), done)
+        cut = [info["TimeLimit.truncated"] for info in infos]
+        np.testing.assert_array_equal(step["next", "done"].squeeze(-1) & ~step["next", "terminated"].squeeze(-1), cut)
+        returns = [info["episode"]["r"] for info in infos if "episode" in info]
+        np.testing.assert_allclose(step["next", "episode", "return"].squeeze(-1)[done], returns, rtol=1e-4)
+        ended += int(done.sum())
+    assert ended >= 9

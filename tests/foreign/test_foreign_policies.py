@@ -13,7 +13,8 @@ from torchrl.envs import StepCounter, TransformedEnv
 
 from rlstack import envs
 from rlstack.agents import make_agent
-from tests.agents.test_policies import CARTPOLE, CASES, MARINENAV, MEMORY, made
+from tests.agents.test_policies import CARTPOLE, KINDS, MARINENAV, MEMORY, made
+from tests.exhaustive import exhaustive
 
 
 def entries_of(policy: Any, shown: TensorDictBase) -> dict[str, Tensor]:
@@ -35,7 +36,7 @@ def answers(policy: Any, shown: TensorDictBase, entries: dict[str, Tensor]) -> l
     return [acted[key] for key in policy.out_keys]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_a_policy_takes_its_entries_by_name(case: str) -> None:
     env, agent = made(case)
     policy, shown = agent.policy(explore=True), env.reset()
@@ -49,7 +50,7 @@ def test_a_policy_takes_its_entries_by_name(case: str) -> None:
         policy(**entries, obs=1)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_a_policy_in_double_precision_has_no_other(case: str) -> None:
     env, agent = made(case)
     policy, shown = agent.policy(explore=False).double(), env.reset()
@@ -86,8 +87,10 @@ def mapped(policy: Any, entries: dict[str, Tensor]) -> Any:
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("changed", [traced, exported, mapped])
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-@pytest.mark.parametrize(("name", "world"), [("ppo", CARTPOLE), ("dqn", CARTPOLE), ("ppo", MARINENAV)])
+@pytest.mark.parametrize(
+    ("name", "world", "kind"),
+    [("ppo", CARTPOLE, "gru"), ("ppo", CARTPOLE, "lstm"), ("dqn", CARTPOLE, "gru"), ("ppo", MARINENAV, "gru")],
+)
 def test_a_recurrent_policy_as_a_program_takes_and_returns_its_state(
     name: str, world: tuple[str, dict[str, Any]], kind: str, changed: Callable[..., Any]
 ) -> None:
@@ -129,7 +132,7 @@ def differentiating(policy: Any, shown: TensorDictBase) -> None:
     torch.func.grad(lambda observation: policy(observation=observation)[1].sum())(shown["observation"])
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@exhaustive("kind", ["gru", "lstm"])
 @pytest.mark.parametrize("between", [broken, mapping, exporting, differentiating])
 def test_what_happens_between_two_steps_leaves_no_trace(between: Callable[..., None], kind: str) -> None:
     found = []

@@ -81,17 +81,18 @@ def test_torchrl_checks_the_specs(name: str) -> None:
                 assert single.is_in(single.rand()) and not whole.is_in(single.rand())
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))], ids=["copy", "pickle"])
 @pytest.mark.parametrize("name", EVERY)
-def test_a_world_that_has_made_a_step_can_be_copied(name: str, how: Callable[[World], World]) -> None:
+def test_a_world_that_has_made_a_step_can_be_copied(name: str) -> None:
     """A copy continues as its world does; one of a simulator begins new episodes, as a loaded state does."""
     with make(name) as env:
         played(env)
         state = env.state_dict()
-        with how(env) as other:
+        with copy.deepcopy(env) as copied, pickle.loads(pickle.dumps(env)) as pickled:
             if not env.saves_episodes:
                 env.load_state_dict(state)
-            assert other is not env and (played(env) == played(other)).all()
+            following = played(env)
+            for other in (copied, pickled):
+                assert other is not env and (following == played(other)).all()
 
 
 TRANSFORMS: dict[str, Callable[[Any], Any]] = {

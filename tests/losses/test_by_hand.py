@@ -1,4 +1,4 @@
-"""Parts of losses that other tests leave open, computed by hand or by automatic derivatives."""
+"""Losses worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rlstack.losses.ddpg import TD3Loss
+from rlstack.losses.ddpg import DDPGLoss, TD3Loss
 from rlstack.losses.dqn import PQNLoss
+from rlstack.losses.quantile import ACIQNLoss, QuantileLoss
 from rlstack.losses.retrace import RetraceLoss
 from rlstack.losses.sac import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import squashed
@@ -110,3 +111,53 @@ def test_what_pqn_predicts_after_an_end_does_not_count() -> None:
     data = sequence([[10.0, 3.0], [math.inf, 0.0]], [1.0, 2.0], ends)
     returns = PQNLoss(Shown(), gamma=0.5, td_lambda=0.5).returns(data)
     assert returns.flatten().tolist() == [1 + 0.5 * (10 + 2) / 2, 2.0]
+
+
+# -- Options of losses, against values computed by hand --------------------------------------------------------------
+
+
+class Known(QuantileLoss):
+    """Two quantiles of two actions: the network prefers the second action, its target the first."""
+
+    def quantiles(self, tensordict: TensorDictBase, tau: Tensor, target: bool = False) -> Tensor:
+        return torch.tensor([[[5.0, 2.0], [7.0, 4.0]]]) if target else torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+
+
+@pytest.mark.parametrize(("double", "chosen"), [(False, (5.0, 7.0)), (True, (2.0, 4.0))])
+def test_with_double_the_network_chooses_and_its_target_values(double: bool, chosen: tuple[float, float]) -> None:
+    never = torch.zeros(1, 1, dtype=torch.bool)
+    following = {"observation": torch.zeros(1, 1), "reward": torch.ones(1, 1), "terminated": never, "done": never}
+    loss = Known(nn.Linear(1, 1), gamma=0.5, double=double)
+    target = loss.target_quantiles(TensorDict({"next": following}, [1]), torch.zeros(1, 2))
+    assert target.tolist() == [[1 + 0.5 * value for value in chosen]]
+
+
+class Actor(nn.Module):
+    """Outputs 3 and -1 before squashing, whatever it observes; their mean square is 5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = nn.Parameter(torch.tensor([3.0, -1.0]))
+
+    def raw(self, observation: Tensor) -> Tensor:
+        return self.output.expand(len(observation), 2)
+
+    def squashed(self, raw: Tensor) -> Tensor:
+        return raw.tanh()
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self.squashed(self.raw(observation))
+
+
+class Critic(nn.Module):
+    """Values every action with zero."""
+
+    def forward(self, observation: Tensor, action: Tensor, tau: Tensor | None = None) -> Tensor:
+        return 0.0 * action.sum(-1, keepdim=True).expand(-1, 1 if tau is None else tau.shape[-1])
+
+
+@pytest.mark.parametrize("make", [ACIQNLoss, DDPGLoss])
+def test_an_actor_pays_for_large_outputs_before_squashing(make: Any) -> None:
+    data = TensorDict({"observation": torch.zeros(4, 1), "action": torch.zeros(4, 2)}, [4])
+    costs = [make(Actor(), Critic(), raw_penalty=weight).actor_loss(data)[0].item() for weight in (0.0, 0.1)]
+    assert costs == pytest.approx([0.0, 0.1 * 5])

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
+import rlstack
 from rlstack import envs
 from rlstack.agents import Interface
-from rlstack.config import ConfigError, build, conf_dir, to_plain
-from rlstack.evaluate import EvaluateConfig, run
+from rlstack.config import ConfigError, build
+from rlstack.evaluate import EvaluateConfig
 from rlstack.runs import loading
 from tests.play.duel import NAME, constant_run
 from tests.refusals import refused
+from tests.small_run import composed
 
 
 class Ones(TensorDictModuleBase):
@@ -52,8 +53,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def command(*overrides: str) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        run(compose("evaluate", ["checkpoint=run", *overrides]))
+    rlstack.evaluate("checkpoint=run", *overrides)
 
 
 def test_games_replace_the_opponents_of_training(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,8 +145,7 @@ def test_mistakes_are_one_line(run_dir: Path, overrides: list[str], message: str
 
 
 def test_the_defaults_of_the_command_judge_episodes() -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        assert build(EvaluateConfig, to_plain(compose("evaluate", []))).opponents is None
+    assert build(EvaluateConfig, composed(command="evaluate")).opponents is None
 
 
 def test_worlds_of_one_side_have_no_games(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

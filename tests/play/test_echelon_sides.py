@@ -7,19 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 from rlstack import envs
-from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.config import ConfigError
 from rlstack.envs.echelon.actions import orders_of
 from rlstack.envs.echelon.players import HEURISTIC, bot_orders
 from rlstack.play.games import pairing
 from rlstack.play.matches import GameRunner
 from rlstack.play.players import half_worlds, make_player, sides_of
-from rlstack.runs.run_directory import RunDirectory
-from rlstack.training.config import TrainConfig
-from rlstack.training.loop import Training
+from tests.small_run import begun, composed
 
 SMALL: dict[str, Any] = {"blue": 2, "red": 2, "maps": 2, "max_steps": 100}
 
@@ -86,14 +82,8 @@ def test_actions_of_several_tensors_are_one_line() -> None:
 
 @pytest.mark.slow
 def test_blue_learns_against_bots_and_itself(tmp_path: Path) -> None:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(
-            compose("train", [*TRAINING, "env.opponents={players: [heuristic, self], evaluation: [random]}"])
-        )
-    run = RunDirectory.create(tmp_path / "run", "test", 1)
-    run.write_config(plain)
-    training = Training(build(TrainConfig, plain), run, plain)
+    plain = composed(*TRAINING, "env.opponents={players: [heuristic, self], evaluation: [random]}")
+    training = begun(tmp_path / "run", plain)
     training.execute()
     env: Any = training.env
     assert env.inner.match_options.teams == 2 and env.observation_spec["agents"].shape[1] == 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from itertools import pairwise
@@ -11,17 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
-from rlstack.config import build, conf_dir, to_plain
 from rlstack.config.allowed import sign_copy
 from rlstack.runs.checkpoint import read_checkpoint
-from rlstack.runs.run_directory import RunDirectory
-from rlstack.training.config import TrainConfig
-from rlstack.training.loop import Training
 from tests.play.duel import NAME
+from tests.small_run import begun, composed, logged, reopened
 
 SMALL = [
     *("agent=ppo", "env=gymnasium", "agent.hidden=[8]", "agent.steps_per_batch=16", "agent.epochs=1"),
@@ -39,18 +33,13 @@ OPPONENTS = {
 
 
 def plain_config() -> dict[str, Any]:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", SMALL))
-    return {**plain, "env": {"name": NAME, "num_worlds": 8, "opponents": OPPONENTS}}
+    return {**composed(*SMALL), "env": {"name": NAME, "num_worlds": 8, "opponents": OPPONENTS}}
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, plain = tmp_path_factory.mktemp("runs") / "straight", plain_config()
-    run = RunDirectory.create(folder, "test", 9)
-    run.write_config(plain)
-    Training(build(TrainConfig, plain), run, plain).execute()
+    folder = tmp_path_factory.mktemp("runs") / "straight"
+    begun(folder, plain_config()).execute()
     return folder
 
 
@@ -61,8 +50,7 @@ def test_snapshots_join_and_are_met(finished: Path) -> None:
     assert frames[:2] == [0, 0] and len(frames) >= 6
     assert all(later - earlier >= 300 for earlier, later in pairwise(frames[1:]))
     assert any(entry["games"] for entry in index["entries"][2:])
-    with (finished / "metrics.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = logged(finished)
     assert any(float(row["play/win_rate_low"] or 0) > 0.5 for row in rows)
     assert any(float(row["play/elo"] or 0) for row in rows)
 
@@ -83,9 +71,8 @@ def test_a_killed_run_goes_on_to_the_same_end(finished: Path, tmp_path: Path) ->
     final = read_checkpoint(checkpoints[-1])
     for path in checkpoints[2:]:
         path.unlink()
-    plain = plain_config()
     torch.manual_seed(54321)
-    training = Training(build(TrainConfig, plain), RunDirectory.open(copy, 9), plain)
+    training = reopened(copy, plain_config())
     training.restore()
     assert training.frames < 1500
     training.execute()

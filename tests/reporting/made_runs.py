@@ -9,12 +9,7 @@ from typing import Any
 import yaml
 
 HEADER = "frames,train/return,eval/success,eval/success_low,eval/success_high,eval/return,time/seconds,time/cpu_seconds"
-ROWS = (
-    "100,1.0,,,,,10,9",
-    "100,,0.5,0.2,0.8,5.0,12,11",
-    "200,2.0,,,,,20,18",
-    "200,,0.75,0.4,0.9,7.0,26,23",
-)
+ROWS = ("100,1.0,,,,,10,9", "100,,0.5,0.2,0.8,5.0,12,11", "200,2.0,,,,,20,18", "200,,0.75,0.4,0.9,7.0,26,23")
 
 
 def config(seed: int = 0, lr: float = 0.1, agent: str = "ppo", **more: Any) -> dict[str, Any]:

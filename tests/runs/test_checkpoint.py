@@ -17,6 +17,7 @@ from torch import nn
 
 from rlstack.envs.foundation.files import leftovers
 from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, UnreadableError, read_checkpoint
+from tests.damage import Bait
 from tests.refusals import refused
 
 REPOSITORY = Path(__file__).parents[2]
@@ -128,10 +129,7 @@ def test_files_of_other_names_are_never_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (
-            {"a": [{"b": np.zeros(2)}]},
-            r"^state\['a'\]\[0\]\['b'\]: cannot save a numpy.ndarray, only tensors",
-        ),
+        ({"a": [{"b": np.zeros(2)}]}, r"^state\['a'\]\[0\]\['b'\]: cannot save a numpy.ndarray, only tensors"),
         ({"a": {"f": np.float64(1)}}, r"^state\['a'\]\['f'\]: cannot save a numpy.float64"),
         ({"a": {1}}, r"^state\['a'\]: cannot save a builtins.set"),
         ({"a": {(1, 2): 3}}, r"^state\['a'\]: key \(1, 2\) is neither a string nor an integer"),
@@ -282,21 +280,11 @@ def test_a_torchscript_file_is_told_from_a_checkpoint(tmp_path: Path, recwarn: p
     assert not recwarn.list
 
 
-class Malicious:
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.target),)
-
-
 def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     target, path = tmp_path / "owned", tmp_path / "bad.pt"
-    torch.save({"format": "rlstack-checkpoint", "version": 1, "state": Malicious(target)}, path)
+    torch.save({"format": "rlstack-checkpoint", "version": 1, "state": Bait(target)}, path)
     refused(CheckpointError, r"\(refused, it holds objects that are not plain data\)$", read_checkpoint, path)
     assert not target.exists()
-    torch.load(path, weights_only=False)  # the bait works
-    assert target.exists()
 
 
 WRITER = """

@@ -7,12 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-
 from rlstack.command import user_errors
-from rlstack.config import conf_dir, to_plain
 from rlstack.training.run import train
+from tests.small_run import composed
 
 _COMMON = [
     "log_every=64",
@@ -58,9 +55,7 @@ RUNS = {
 
 def plain_config(name: str, folder: Path, *more: str) -> dict[str, Any]:
     """Returns the composed configuration of a run in ``<folder>/<name>``."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", [*RUNS[name], *more]))
+    plain = composed(*RUNS[name], *more)
     return {**plain, "run_dir": str(folder / name)}
 
 

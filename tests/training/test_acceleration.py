@@ -8,26 +8,23 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.agents import base, build_agent
 from rlstack.agents.optimizer import CannotCompile
-from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.config import ConfigError, build
 from rlstack.runs.worlds import build_world
 from rlstack.training import acceleration
 from rlstack.training.acceleration import LONG, Acceleration, keep_compiled_code, missing_compiler
 from rlstack.training.config import TrainConfig
 from tests.exhaustive import exhaustive
+from tests.small_run import composed
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 NETWORKS = ["agent.hidden=[8,8]", "agent.self_features=8", "agent.object_features=[8]"]
 
 
 def config(*overrides: str) -> TrainConfig:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", ["env.num_worlds=4", "device=cpu", *NETWORKS, *overrides]))
+    plain = composed("env.num_worlds=4", "device=cpu", *NETWORKS, *overrides)
     return build(TrainConfig, plain)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -20,16 +18,16 @@ import rlstack
 from rlstack import envs
 from rlstack.adapters.arena.agents import arena_agent, arena_policy, save_arena
 from rlstack.adapters.arena.files import training_state
-from rlstack.config import build, conf_dir, load_group, to_plain
+from rlstack.config import build, load_group
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
-from rlstack.training.config import TrainConfig
 from rlstack.training.curriculum import Curriculum
 from rlstack.training.loop import Training
 from rlstack.training.stages import CurriculumConfig
 from tests.adapters.small_worlds import Noise
 from tests.exhaustive import exhaustive
+from tests.small_run import begun, composed, reopened
 from tests.training.test_progress import Stream
 
 SMALL = [
@@ -43,12 +41,8 @@ SHIPS = ["env=marinenav", "env.num_worlds=8", "env.max_steps=6", "agent.inputs=r
 
 def training(folder: Path, *overrides: str, resume: bool = False) -> Training:
     """Returns the configuration of a small run of PPO."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", [*SMALL, *overrides]))
-    run = RunDirectory.open(folder, 99) if resume else RunDirectory.create(folder, "test", 99)
-    run.write_config(plain)
-    return Training(build(TrainConfig, plain), run, plain)
+    plain = composed(*SMALL, *overrides)
+    return reopened(folder, plain) if resume else begun(folder, plain)
 
 
 def cartpole(num_envs: int = 3, **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -28,6 +27,7 @@ from rlstack.training.preflight import check_buildable, few_worlds
 from rlstack.training.run import train
 from rlstack.training.summary import describe
 from tests.refusals import refused
+from tests.small_run import begun, logged
 
 PENDULUM = ("agent=sac", "env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=1")
 TOY = ["agent=ppo", "env=cartpole", "env.num_worlds=8", "agent.steps_per_batch=5", "agent.minibatch_size=40"]
@@ -58,11 +58,7 @@ class Seconds:
 @pytest.mark.parametrize(
     ("every", "steps", "made"),  # the seconds of the evaluation after each of ten batches of 10 s
     [
-        (
-            None,
-            [1] * 10,
-            [*range(1, 11)],
-        ),
+        (None, [1] * 10, [*range(1, 11)]),
         (None, [100] * 10, [10]),
         (None, [3] * 10, [7, 8, 9, 10]),
         (0.1, [100] * 10, [*range(1, 11)]),
@@ -198,12 +194,7 @@ def test_what_is_compiled_is_told_before(
     ("name", "steps", "recurrent", "reason"),
     [
         ("ppo", 1, None, "collector.steps_per_batch: a rollout of one decision teaches agent=ppo nothing; give "),
-        (
-            "ppo",
-            40,
-            {"kind": "gru", "sequence_length": 64},
-            "64 steps .* a rollout's 40; give at most 40",
-        ),
+        ("ppo", 40, {"kind": "gru", "sequence_length": 64}, "64 steps .* a rollout's 40; give at most 40"),
         ("a2c", 1, None, None),
         ("ppo", 40, {"kind": "gru", "sequence_length": 40}, None),
         ("ppo", 8, {"kind": "gru"}, None),
@@ -234,12 +225,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, s
     plain = plain_config(
         *TOY, "total_frames=400", "log_every=0.25", "eval.every=0.5", "checkpoint.every=400", *schedules
     )
-    run = RunDirectory.create(folder, "toy", 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rlstack.training.progress.Progress._print", lambda self, line: lines.append(line))
-        Training(build(TrainConfig, plain), run, plain).execute()
-    with open(folder / "metrics.csv", newline="") as file:
-        return list(csv.DictReader(file)), lines
+        begun(folder, plain).execute()
+    return logged(folder), lines
 
 
 def test_rows_and_evaluations_come_by_frames(finished: Any) -> None:

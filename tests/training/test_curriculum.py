@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import shutil
@@ -12,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from tensordict import TensorDict
 from torchrl.data import Composite, Unbounded
 
 from rlstack import envs
 from rlstack.adapters.arena.files import COLUMNS, curriculum_from_published, curriculum_to_published
-from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
+from rlstack.config import ConfigError, build, load_group
 from rlstack.envs.world import WorldHooks
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.runs.run_directory import RunDirectory
@@ -31,7 +28,7 @@ from rlstack.training.preflight import check_buildable, few_worlds
 from rlstack.training.stages import CurriculumConfig, parse_rule
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
-from tests.small_run import SMALL_RUN
+from tests.small_run import SMALL_RUN, composed, logged
 
 STATISTICS = ("return", "length", "success", "spawners", "enemies", "damage_dealt", "damage_taken")
 
@@ -361,9 +358,7 @@ class Run(Training):
 
 
 def plain_config(world: str, *overrides: str) -> dict[str, Any]:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return to_plain(compose("train", [*WORLDS[world], *RUN, *overrides]))
+    return composed(*WORLDS[world], *RUN, *overrides)
 
 
 def training(folder: Path, resume: bool = False) -> Run:
@@ -371,12 +366,6 @@ def training(folder: Path, resume: bool = False) -> Run:
     run = RunDirectory.open(folder, 9) if resume else RunDirectory.create(folder, "test", 9)
     run.write_config(plain)
     return Run(build(TrainConfig, plain), run, plain)
-
-
-def logged(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "metrics.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [{key: value for key, value in row.items() if not key.startswith(("time/", "system/"))} for row in rows]
 
 
 @pytest.fixture(

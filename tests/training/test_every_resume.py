@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.agents.torchrl import WITHOUT_ROLLOUTS
-from rlstack.config import build, conf_dir, to_plain
 from rlstack.config.allowed import granting
 from rlstack.evaluation.results import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint, state_digest
-from rlstack.runs.run_directory import RunDirectory
-from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
 from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, YAMLS
 from tests.rehearsal import rehearsing
+from tests.small_run import begun, composed, reopened
 
 RUN = [
     *("total_frames=400", "log_every=100", "eval.every=1000", "eval.episodes=1", "checkpoint.every=130"),
@@ -97,18 +93,14 @@ WORLDS: dict[str, list[str]] = {
 
 def configured(*overrides: str) -> dict[str, Any]:
     """Returns the configuration of a tiny run."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        known = compose("train", list(overrides)).agent
-        unused = WITHOUT_ROLLOUTS if known.get("data") == "rollout" else ()
-        tiny = [f"agent.{key}={value}" for key, value in TINY.items() if key in known and key not in unused]
-        return to_plain(compose("train", [*RUN, "seed=3", *tiny, *overrides]))
+    known = composed(*overrides)["agent"]
+    unused = WITHOUT_ROLLOUTS if known.get("data") == "rollout" else ()
+    tiny = [f"agent.{key}={value}" for key, value in TINY.items() if key in known and key not in unused]
+    return composed(*RUN, "seed=3", *tiny, *overrides)
 
 
 def training(folder: Path, plain: dict[str, Any]) -> Training:
-    run = RunDirectory.create(folder, "test", 9) if not folder.exists() else RunDirectory.open(folder, 9)
-    run.write_config(plain)
-    made = Training(build(TrainConfig, plain), run, plain)
+    made = reopened(folder, plain) if folder.exists() else begun(folder, plain)
     # A whole game takes longer than all the rest; test_loop.py has runs that are evaluated.
     made.evaluate = lambda: Evaluation({"return": torch.ones(1)}, ["all"], "none", {}, 0)  # type: ignore[method-assign]
     return made

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
 from rlstack.command import HydraCommand, user_errors
-from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
 from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
 from rlstack.runs.checkpoint import CheckpointStore
@@ -29,6 +28,7 @@ from rlstack.training.monitor import Hardware
 from rlstack.training.run import train
 from rlstack.training.summary import environment_errors, one_line_errors
 from tests.refusals import refused
+from tests.small_run import composed
 from tests.training.test_loggers import logger_config
 
 TINY = [
@@ -46,9 +46,7 @@ TINY = [
 
 
 def plain(folder: Path, *overrides: str) -> dict[str, Any]:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return to_plain(compose("train", [*TINY, f"run_dir={folder}", *overrides]))
+    return composed(*TINY, f"run_dir={folder}", *overrides)
 
 
 @contextmanager
@@ -306,12 +304,7 @@ def test_the_place_of_an_exit_is_the_call_also_if_a_library_replaced_it(monkeypa
 
 
 @pytest.mark.parametrize(
-    "place",
-    [
-        "preflight.write_checkpoint",
-        "preflight.check_buildable",
-        *("loop.build_worlds", "loop.Training.begin"),
-    ],
+    "place", ["preflight.write_checkpoint", "preflight.check_buildable", *("loop.build_worlds", "loop.Training.begin")]
 )
 def test_memory_that_is_full_before_the_first_batch_is_told_too(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack import envs
 from rlstack.agents.optimizer import Optimizer
-from rlstack.config import build, conf_dir, to_plain
 from rlstack.config.errors import RunError
 from rlstack.data.finite import find
 from rlstack.runs.checkpoint import read_checkpoint
-from rlstack.runs.run_directory import RunDirectory
 from rlstack.training import guard
-from rlstack.training.config import TrainConfig
 from rlstack.training.guard import BAD_BATCH
 from rlstack.training.loop import Training
 from tests.refusals import refused
+from tests.small_run import begun, composed, logged, reopened
 
 PPO = [
     *("agent=ppo", "env=gymnasium", "env.id=CartPole-v1", "env.num_envs=4", "collector.steps_per_batch=8"),
@@ -38,11 +33,7 @@ EXACT = ["env=cartpole", "env.num_worlds=4", *(word for word in PPO if not word.
 
 
 def training(folder: Path, *overrides: str, base: Sequence[str] = PPO) -> Training:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", [*base, *overrides]))
-    run = RunDirectory.create(folder, "test", 5)
-    return Training(build(TrainConfig, plain), run, plain)
+    return (reopened if folder.exists() else begun)(folder, composed(*base, *overrides))
 
 
 def spoil_data(run: Training, batches: set[int], key: Any = ("next", "observation"), value: float = torch.nan) -> None:
@@ -68,11 +59,6 @@ def spoil_loss(run: Training, updates: set[int]) -> None:
         return error * torch.inf if next(seen) in updates else error
 
     vars(loss)["value_loss"] = spoiled
-
-
-def logged(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "metrics.csv", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def is_finite(run: Training) -> bool:

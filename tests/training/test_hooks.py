@@ -10,20 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.agents.on_policy import OnPolicy
-from rlstack.config import build, conf_dir, to_plain
 from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint
-from rlstack.runs.run_directory import RunDirectory
-from rlstack.training.config import TrainConfig
 from rlstack.training.hooks import DropBatch, Hook
 from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
 from rlstack.training.run import train
 from tests.refusals import refused
+from tests.small_run import begun, composed
 
 TINY = [
     *("agent=ppo", "env=cartpole", "env.num_worlds=4", "agent.hidden=[4]", "agent.steps_per_batch=8", "agent.epochs=1"),
@@ -34,14 +30,11 @@ TINY = [
 
 
 def plain_config(*overrides: str) -> dict[str, Any]:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return to_plain(compose("train", [*TINY, *overrides]))
+    return composed(*TINY, *overrides)
 
 
 def training(folder: Path, *hooks: Hook) -> Training:
-    plain = plain_config()
-    return Training(build(TrainConfig, plain), RunDirectory.create(folder, "test", 9), plain, hooks=hooks)
+    return begun(folder, plain_config(), hooks=hooks)
 
 
 class Recorder(Hook):

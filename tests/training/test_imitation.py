@@ -10,8 +10,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor
@@ -21,11 +19,10 @@ import rlstack
 from rlstack import envs
 from rlstack.adapters.marinenav.agents import published_policy
 from rlstack.agents.interface import Interface
-from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.config import ConfigError
 from rlstack.config.allowed import sign_copy
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
-from rlstack.training.config import TrainConfig
 from rlstack.training.imitation import Imitation
 from rlstack.training.loop import Training
 from rlstack.training.recorded import read_demonstrations, save_demonstrations
@@ -33,7 +30,7 @@ from tests.adapters.small_worlds import Noise
 from tests.agents.small_agents import CONTINUOUS, DISCRETE, Detour, options_of
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
-from tests.small_run import SMALL_RUN
+from tests.small_run import SMALL_RUN, begun, composed, reopened
 from tests.test_train_command import train
 
 WIDE = Bounded(-3.0, 5.0, shape=(2,))  # not what agents have, which is [-1, 1]
@@ -308,23 +305,15 @@ DETOUR = {"name": "tests.agents.small_agents:Detour", "num_worlds": 8}
 
 def plain_config(*overrides: str) -> dict[str, Any]:
     """Returns the configuration of a small run in a small world."""
-    GlobalHydra.instance().clear()
     small = [value for value in SMALL_RUN if not value.startswith("env.")]
     small += ["total_frames=800", "eval.every=800", "checkpoint.every=800", "agent.buffer_size=2000"]
     small += ["imitation.frames=300", "imitation.epochs=2", "checkpoint.keep=5", "agent.candidates=1", "agent.cvar=1.0"]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return {**to_plain(compose("train", [*small, *overrides])), "env": DETOUR}
-
-
-def start(folder: Path, plain: dict[str, Any]) -> Training:
-    run = RunDirectory.create(folder, "test", plain["checkpoint"]["keep"])
-    run.write_config(plain)
-    return Training(build(TrainConfig, plain), run, plain)
+    return {**composed(*small, *overrides), "env": DETOUR}
 
 
 def resumed(folder: Path, plain: dict[str, Any]) -> Training:
     torch.manual_seed(99)
-    training = Training(build(TrainConfig, plain), RunDirectory.open(folder, 5), plain)
+    training = reopened(folder, plain)
     training.restore()
     return training
 
@@ -339,7 +328,7 @@ def rows(folder: Path) -> list[list[str]]:
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the checkpoint of a run whose untrained agent serves as an expert."""
     folder = tmp_path_factory.mktemp("runs") / "teacher"
-    training = start(folder, plain_config("seed=5"))
+    training = begun(folder, plain_config("seed=5"))
     training.env.reset()
     return Path(training.save())
 
@@ -347,7 +336,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "student"
-    start(folder, plain_config(f"imitation.expert={teacher}")).execute()
+    begun(folder, plain_config(f"imitation.expert={teacher}")).execute()
     return folder
 
 
@@ -379,7 +368,7 @@ def test_resuming_does_not_imitate_again(
 
 def test_an_interrupted_imitation_starts_anew(finished: Path, teacher: Path, tmp_path: Path) -> None:
     plain = plain_config(f"imitation.expert={teacher}")
-    training = start(tmp_path / "run", plain)
+    training = begun(tmp_path / "run", plain)
     loss = training.agent.imitation_loss
 
     def interrupted(*arguments: Any) -> Tensor:
@@ -399,7 +388,7 @@ def test_an_interrupted_evaluation_keeps_the_imitation(
     only: bool, finished: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = plain_config(f"imitation.expert={teacher}", f"imitation.only={only}")
-    training = start(tmp_path / "run", plain)
+    training = begun(tmp_path / "run", plain)
     monkeypatch.setattr(training, "evaluate", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         training.execute()
@@ -447,5 +436,5 @@ def test_imitation_can_be_the_whole_run(teacher: Path, tmp_path: Path) -> None:
 )
 def test_mistakes_are_known_before_anything_is_done(overrides: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        start(tmp_path / "run", plain_config(*overrides)).prepare()
+        begun(tmp_path / "run", plain_config(*overrides)).prepare()
     assert "\n" not in str(caught.value)

@@ -68,12 +68,7 @@ def test_a_resumed_run_continues_from_its_checkpoint(tmp_path: Path) -> None:
     with MetricLogger(tmp_path, logger_config()) as logger:
         logger.truncate_after(20)
         logger.log(25, {"a/y": 1.0})
-    assert table(tmp_path) == [
-        ["frames", "a/x", "a/y"],
-        ["10", "10", ""],
-        ["20", "20", ""],
-        ["25", "", "1.0"],
-    ]
+    assert table(tmp_path) == [["frames", "a/x", "a/y"], ["10", "10", ""], ["20", "20", ""], ["25", "", "1.0"]]
 
 
 @pytest.mark.parametrize(
@@ -202,12 +197,7 @@ def test_wandb_is_told_frames_as_the_axis_and_how_the_run_ended(
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
         pass
-    assert (given["id"], given["resume"], given["name"], given["config"]) == (
-        "stored",
-        "allow",
-        "my-run",
-        {"seed": 1},
-    )
+    assert (given["id"], given["resume"], given["name"], given["config"]) == ("stored", "allow", "my-run", {"seed": 1})
     assert given["settings"].init_timeout == 1
     assert calls[1:] == [("*", "frames"), ("log", {"frames": 5, "a/x": 2.0}), ("finish", int(failing))]
 

@@ -1,6 +1,5 @@
 """The whole loop on a few small worlds: it runs, resumes bit for bit, and leaves a complete run directory."""
 
-import csv
 import os
 import shutil
 import signal
@@ -9,24 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from tensordict import TensorDict, TensorDictBase
 
 import rlstack
 from rlstack.agents.acqn import ACQN
-from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.config import ConfigError, build
 from rlstack.envs.cartpole.env import CartPole
 from rlstack.envs.foundation.work import working
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
-from rlstack.training.loop import Training
 from rlstack.training.preflight import check_batch, check_buildable, few_worlds, self_check
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
-from tests.small_run import SMALL_RUN
+from tests.small_run import SMALL_RUN, begun, composed, logged, reopened
 
 SMALL = [
     *SMALL_RUN,
@@ -40,24 +36,7 @@ SMALL = [
 
 def plain_config(*overrides: str) -> dict[str, Any]:
     """Returns the composed configuration of a small run."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return to_plain(compose("train", [*SMALL, *overrides]))
-
-
-def start(folder: Path, plain: dict[str, Any]) -> Training:
-    run = RunDirectory.create(folder, "test", plain["checkpoint"]["keep"])
-    run.write_config(plain)
-    return Training(build(TrainConfig, plain), run, plain)
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    """Returns the metrics without those that depend on the clock."""
-    with open(folder / "metrics.csv", newline="") as file:
-        return [
-            {key: value for key, value in row.items() if not key.startswith(("time/", "system/"))}
-            for row in csv.DictReader(file)
-        ]
+    return composed(*SMALL, *overrides)
 
 
 def assert_same(one: Any, other: Any, where: str = "state") -> None:
@@ -84,7 +63,7 @@ def state_of(path: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "straight"
-    start(folder, plain_config()).execute()
+    begun(folder, plain_config()).execute()
     return folder
 
 
@@ -94,11 +73,11 @@ def test_a_run_leaves_everything_in_its_directory(finished: Path) -> None:
     checkpoints = sorted((finished / "checkpoints").glob("checkpoint_*.pt"))
     assert len(checkpoints) >= 2
     assert (finished / "checkpoints" / "best.pt").is_file()
-    logged = rows(finished)
-    frames = [int(float(row["frames"])) for row in logged]
+    rows = logged(finished)
+    frames = [int(float(row["frames"])) for row in rows]
     assert frames == sorted(frames) and frames[-1] >= 6000
-    assert float(logged[-2]["train/updates"] or logged[-1]["train/updates"]) > 30
-    assert any(row["eval/success"] for row in logged)
+    assert float(rows[-2]["train/updates"] or rows[-1]["train/updates"]) > 30
+    assert any(row["eval/success"] for row in rows)
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(finished: Path, tmp_path: Path) -> None:
@@ -111,19 +90,20 @@ def test_a_resumed_run_equals_the_uninterrupted_one(finished: Path, tmp_path: Pa
         path.unlink()
     plain = plain_config()
     torch.manual_seed(12345)  # whatever the new process did before must not matter
-    training = Training(build(TrainConfig, plain), RunDirectory.open(copy, 5), plain)
+    training = reopened(copy, plain)
     training.restore()
     assert 3000 <= training.frames < 5500
     training.execute()
     assert_same(state_of(RunDirectory(copy).checkpoints.latest()), final)
-    assert rows(copy) == rows(finished)
+    assert logged(copy) == logged(finished)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(finished: Path, tmp_path: Path) -> None:
-    start(tmp_path / "again", plain_config()).execute()
-    assert rows(tmp_path / "again") == rows(finished)
-    start(tmp_path / "other", plain_config("seed=1", "total_frames=1500")).execute()
-    assert rows(tmp_path / "other")[0] != rows(finished)[0]
+    begun(tmp_path / "again", plain_config("until=2000")).execute()
+    again = logged(tmp_path / "again")
+    assert len(again) > 2 and again[:-1] == logged(finished)[: len(again) - 1]  # the last one is of its end
+    begun(tmp_path / "other", plain_config("seed=1", "total_frames=1500")).execute()
+    assert logged(tmp_path / "other")[0] != logged(finished)[0]
 
 
 def test_a_corrupted_latest_checkpoint_falls_back_to_the_one_before(finished: Path, tmp_path: Path) -> None:
@@ -132,7 +112,7 @@ def test_a_corrupted_latest_checkpoint_falls_back_to_the_one_before(finished: Pa
     checkpoints = sorted((copy / "checkpoints").glob("checkpoint_*.pt"))
     checkpoints[-1].write_bytes(checkpoints[-1].read_bytes()[:1000])
     plain = plain_config()
-    training = Training(build(TrainConfig, plain), RunDirectory.open(copy, 5), plain)
+    training = reopened(copy, plain)
     with pytest.warns(UserWarning, match=checkpoints[-1].name):
         training.restore()
     assert training.frames == int(checkpoints[-2].stem.split("_")[1])
@@ -140,7 +120,7 @@ def test_a_corrupted_latest_checkpoint_falls_back_to_the_one_before(finished: Pa
 
 def test_a_complete_run_says_so(finished: Path) -> None:
     plain = plain_config()
-    training = Training(build(TrainConfig, plain), RunDirectory.open(finished, 5), plain)
+    training = reopened(finished, plain)
     refused(ConfigError, "complete", training.restore)
 
 
@@ -159,7 +139,7 @@ def test_load_gives_the_trained_agent_back(finished: Path) -> None:
 
 @exhaustive("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tmp_path: Path, number: int) -> None:
-    training = start(tmp_path / "run", plain_config("eval.every=6000", "checkpoint.every=6000"))
+    training = begun(tmp_path / "run", plain_config("eval.every=6000", "checkpoint.every=6000"))
     learn, handler = training.agent.learn, signal.getsignal(number)
 
     def interrupted(sequences: Any, frames: int) -> Any:
@@ -175,7 +155,7 @@ def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tm
     saved = RunDirectory(tmp_path / "run").checkpoints.latest()
     assert saved is not None and 2000 < int(saved.stem.split("_")[1]) < 3000
     plain = plain_config("eval.every=6000", "checkpoint.every=6000")
-    resumed = Training(build(TrainConfig, plain), RunDirectory.open(tmp_path / "run", 5), plain)
+    resumed = reopened(tmp_path / "run", plain)
     resumed.restore()
     resumed.execute()
     final, straight = (state_of(RunDirectory(run).checkpoints.latest()) for run in (tmp_path / "run", finished))
@@ -185,7 +165,7 @@ def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tm
 @pytest.mark.parametrize(("every", "how"), [(300, "; continue with: rlstack train resume="), (600, "")])
 def test_an_evaluation_is_left_at_once(every: int, how: str, tmp_path: Path, capsys: Any) -> None:
     """Everything learned is saved, up to the last frame."""
-    training = start(tmp_path / "run", plain_config("total_frames=600", f"eval.every={every}"))
+    training = begun(tmp_path / "run", plain_config("total_frames=600", f"eval.every={every}"))
 
     def interrupted() -> Any:
         with working("evaluating", "episodes", 2) as work:
@@ -239,9 +219,7 @@ def test_the_self_check_tells_of_an_environment_of_the_older_kind(tmp_path: Path
     run = RunDirectory.create(tmp_path / "run", "test", 1)
     env = "env.id=tests.envs.gymnasium_toys:Old"
     overrides = ["agent=ppo", "env=gymnasium", env, "env.workers=0", "total_frames=64", "device=cpu"]
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", overrides))
+    plain = composed(*overrides)
     with pytest.raises(ConfigError, match=r"^env: tests\.envs\.gymnasium_toys:Old: step 1 of an episode does not fit"):
         checked(plain, run)
 
@@ -286,10 +264,8 @@ class MistakenCartPole(CartPole):
     ],
 )
 def test_the_self_check_tells_what_is_wrong_with_a_world(tmp_path: Path, mistake: str, told: str) -> None:
-    GlobalHydra.instance().clear()
     world = [f"env.name={__name__}:MistakenCartPole", f"+env.mistake={mistake}", f"allow=[{__name__}]"]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", ["agent=ppo", "env=own", *world, "total_frames=64", "device=cpu"]))
+    plain = composed("agent=ppo", "env=own", *world, "total_frames=64", "device=cpu")
     run = RunDirectory.create(tmp_path / "run", "test", 1)
     refused(ConfigError, f"self-check specs failed: .*{told}", checked, plain, run)
 
@@ -297,14 +273,14 @@ def test_the_self_check_tells_what_is_wrong_with_a_world(tmp_path: Path, mistake
 @pytest.mark.slow
 def test_a_run_that_stops_half_way_goes_on_as_if_it_had_not(finished: Path, tmp_path: Path) -> None:
     plain = plain_config("until=3000")
-    paused = start(tmp_path / "run", plain)
+    paused = begun(tmp_path / "run", plain)
     evaluation = paused.execute()
     assert 3000 <= paused.frames < 3500 and evaluation.summary()
-    again = Training(build(TrainConfig, plain), RunDirectory.open(tmp_path / "run", 5), plain)
+    again = reopened(tmp_path / "run", plain)
     with pytest.raises(ConfigError, match="until"):
         again.restore()
     plain = plain_config()
-    resumed = Training(build(TrainConfig, plain), RunDirectory.open(tmp_path / "run", 5), plain)
+    resumed = reopened(tmp_path / "run", plain)
     resumed.restore()
     resumed.execute()
     final, straight = (state_of(RunDirectory(run).checkpoints.latest()) for run in (tmp_path / "run", finished))
@@ -318,23 +294,21 @@ def test_a_run_directory_is_never_overwritten(finished: Path) -> None:
 @pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_starts_over(finished: Path, tmp_path: Path) -> None:
     plain = plain_config("total_frames=1500", "eval.every=1500")
-    straight = start(tmp_path / "straight", plain)
+    straight = begun(tmp_path / "straight", plain)
     straight.execute()
     folder = tmp_path / "killed"
     folder.mkdir()
     shutil.copyfile(tmp_path / "straight" / "config.yaml", folder / "config.yaml")
     shutil.copyfile(tmp_path / "straight" / "metrics.csv", folder / "metrics.csv")  # rows without a checkpoint
-    resumed = Training(build(TrainConfig, plain), RunDirectory.open(folder, 5), plain)
+    resumed = reopened(folder, plain)
     resumed.restore()
     assert resumed.frames == 0
     resumed.execute()
-    assert rows(folder) == rows(tmp_path / "straight")
+    assert logged(folder) == logged(tmp_path / "straight")
 
 
 def test_every_experiment_keeps_its_own_values() -> None:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", ["experiment=marinenav_published", "seed=4"]))
+    plain = composed("experiment=marinenav_published", "seed=4")
     config = build(TrainConfig, plain)
     assert (config.agent["name"], config.total_frames, config.seed) == ("acqn_published", 6_000_000, 4)
     assert (config.eval.every, config.eval.episodes, config.eval.seed) == (60_000, 10, 253)
@@ -345,14 +319,17 @@ def test_every_experiment_keeps_its_own_values() -> None:
 @exhaustive("env", ["gymnasium", "pettingzoo"])
 def test_small_environments_get_small_numbers(env: str) -> None:
     """The values of agent=acqn are those of MarineNav's recipe; an experiment overrides them."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        agent = compose("train", ["agent=acqn", f"env={env}"]).agent
-        marinenav = compose("train", ["agent=acqn", "env=marinenav"]).agent
-        reference = compose("train", ["experiment=reference/pendulum_acqn"]).agent
-    assert (agent.frames_per_update, agent.learning_starts, agent.lr_actor, agent.candidates) == (1, 1000, 1e-3, 1)
-    assert (marinenav.frames_per_update, marinenav.candidates) == (1200, 16)
-    assert (reference.gamma, list(reference.hidden)) == (0.98, [64, 64])
+    agent = composed("agent=acqn", f"env={env}")["agent"]
+    marinenav = composed("agent=acqn", "env=marinenav")["agent"]
+    reference = composed("experiment=reference/pendulum_acqn")["agent"]
+    assert [agent[key] for key in ("frames_per_update", "learning_starts", "lr_actor", "candidates")] == [
+        1,
+        1000,
+        1e-3,
+        1,
+    ]
+    assert (marinenav["frames_per_update"], marinenav["candidates"]) == (1200, 16)
+    assert (reference["gamma"], reference["hidden"]) == (0.98, [64, 64])
 
 
 def test_debug_names_what_is_not_finite() -> None:

@@ -23,6 +23,7 @@ from rlstack.train import _completed
 from rlstack.training.run import debugged
 from tests.conftest import Ended
 from tests.refusals import refused
+from tests.small_run import composed
 
 ROOT = Path(__file__).parents[2]
 NAME = f"{__name__}:Harbour"
@@ -94,12 +95,8 @@ def test_command_lines_of_own_worlds(given: list[str], taken: list[str], monkeyp
 
 def test_a_debugged_run_of_an_own_world_is_small() -> None:
     """No YAML file states its size."""
-    from hydra import compose, initialize_config_dir
 
-    from rlstack.config import conf_dir, to_plain
-
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", ["env=own", f"env.name={NAME}", "agent=ppo", "debug=true"]))
+    plain = composed("env=own", f"env.name={NAME}", "agent=ppo", "debug=true")
     assert debugged(_completed(plain))["env"]["num_worlds"] == 8
 
 
@@ -126,30 +123,26 @@ def test_the_command_takes_a_name_alone(given: list[str], message: str, rlstack_
     assert ended.status == 2 and ended.err.startswith(f"error: {message}") and ended.err.count("\n") == 1
 
 
+SCRIPTS = {
+    "SyntaxError: invalid syntax (broken.py, line 2)": "\ndef f(:\n",
+    "ModuleNotFoundError: No module named 'no_such_package' (broken.py, line 2)": "import os\nimport no_such_package\n",
+    "RuntimeError: a b (broken.py, line 3)": "\n\nraise RuntimeError('a\\nb')\n",
+    "SystemExit: 3 (broken.py, line 1)": "raise SystemExit(3)\n",
+}
+
+
 @pytest.mark.parametrize(
-    ("code", "why"),
+    ("given", "told", "why"),
     [
-        ("\ndef f(:\n", "SyntaxError: invalid syntax (broken.py, line 2)"),
-        (
-            "import os\nimport no_such_package\n",
-            "ModuleNotFoundError: No module named 'no_such_package' (broken.py, line 2)",
-        ),
-        ("\n\nraise RuntimeError('a\\nb')\n", "RuntimeError: a b (broken.py, line 3)"),
-        ("raise SystemExit(3)\n", "SystemExit: 3 (broken.py, line 1)"),
-    ],
-)
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ("env=broken:World", "env.name: broken:World"),
-        ("agent=broken:Agent", "agent.algorithm: broken:Agent"),
-        ("env=gymnasium env.id=broken:World", "env: id: broken:World"),
+        *(("env=broken:World", "env.name: broken:World", why) for why in SCRIPTS),
+        ("agent=broken:Agent", "agent.algorithm: broken:Agent", next(iter(SCRIPTS))),
+        ("env=gymnasium env.id=broken:World", "env: id: broken:World", next(iter(SCRIPTS))),
     ],
 )
 def test_a_users_module_with_a_mistake_is_one_line_with_its_place(
-    given: str, told: str, code: str, why: str, rlstack_command: Callable[..., Ended], tmp_path: Path
+    given: str, told: str, why: str, rlstack_command: Callable[..., Ended], tmp_path: Path
 ) -> None:
-    (tmp_path / "broken.py").write_text(code)
+    (tmp_path / "broken.py").write_text(SCRIPTS[why])
     ended = rlstack_command("train", "total_frames=100_000", *given.split())
     assert (ended.status, ended.err) == (2, f"error: {told} cannot be imported: {why}\n")
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.agents import optimizer as precision
-from rlstack.config import build, conf_dir, load_group, to_plain
+from rlstack.config import build, conf_dir, load_group
 from rlstack.config.errors import ConfigError
 from rlstack.runs.loading import load
 from rlstack.runs.run_directory import RunDirectory
@@ -21,6 +19,7 @@ from rlstack.training.config import TrainConfig
 from rlstack.training.run import train
 from rlstack.training.summary import describe
 from tests.refusals import refused
+from tests.small_run import composed
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda")
@@ -33,9 +32,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def configuration(*overrides: str) -> dict[str, Any]:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return to_plain(compose("train", list(overrides)))
+    return composed(*overrides)
 
 
 # -- what is decided ---------------------------------------------------------------------------------------------------

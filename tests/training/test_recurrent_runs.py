@@ -17,15 +17,14 @@ from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.config.allowed import sign_copy
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
-from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.imitation import imitate
-from rlstack.training.loop import Training
 from rlstack.training.preflight import check_buildable, few_worlds, self_check
 from tests.agents.recall import Recall
 from tests.exhaustive import exhaustive
-from tests.training.test_loop import assert_same
+from tests.small_run import begun, reopened
+from tests.training.test_loop import assert_same, state_of
 
 MEMORY = {"kind": "lstm", "size": 8, "sequence_length": 4}
 AGENTS: dict[str, dict[str, Any]] = {
@@ -60,28 +59,17 @@ def load_imitation() -> dict[str, Any]:
     }
 
 
-def start(folder: Path, plain: dict[str, Any]) -> Training:
-    run = RunDirectory.create(folder, "test", plain["checkpoint"]["keep"])
-    run.write_config(plain)
-    return Training(build(TrainConfig, plain), run, plain)
-
-
-def state_of(path: Path) -> dict[str, Any]:
-    state = read_checkpoint(path)
-    return {key: value for key, value in state.items() if key not in ("time", "config")}
-
-
 @exhaustive("name", list(AGENTS))
 def test_a_resumed_run_equals_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
     plain = plain_config(name)
-    start(tmp_path / "straight", plain).execute()
+    begun(tmp_path / "straight", plain).execute()
     sign_copy(tmp_path / "straight", Path(shutil.copytree(tmp_path / "straight", tmp_path / "resumed")))
     checkpoints = sorted((tmp_path / "resumed" / "checkpoints").glob("checkpoint_*.pt"))
     assert len(checkpoints) >= 3
     for path in checkpoints[1:]:
         path.unlink()
     torch.manual_seed(12345)
-    training = Training(build(TrainConfig, plain), RunDirectory.open(tmp_path / "resumed", 9), plain)
+    training = reopened(tmp_path / "resumed", plain)
     training.restore()
     memory = training.agent.state_dict()["memory"]
     assert memory.shape[0] == 4 and (memory != 0).any(), "it goes on within episodes"
@@ -94,7 +82,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name: str, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_loaded_agent_begins_with_an_empty_memory(tmp_path: Path) -> None:
-    start(tmp_path / "run", plain_config("ppo")).execute()
+    begun(tmp_path / "run", plain_config("ppo")).execute()
     run = rlstack.load(tmp_path / "run")
     first = next(iter(make_collector(run.make_env(4), run.agent.policy(explore=True), 4)))
     assert (first["memory"][:, 0] == 0).all() and (first["memory"][:, 1] != 0).any(-1).all()
@@ -107,14 +95,14 @@ def test_a_loaded_agent_begins_with_an_empty_memory(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_begins_from_the_networks_of_another(tmp_path: Path) -> None:
-    start(tmp_path / "run", plain_config("ppo")).execute()
+    begun(tmp_path / "run", plain_config("ppo")).execute()
     longer = {**MEMORY, "sequence_length": 7}
     plain = plain_config("ppo", init=str(tmp_path / "run"))
-    training = start(tmp_path / "next", {**plain, "agent": {**plain["agent"], "recurrent": longer}})
+    training = begun(tmp_path / "next", {**plain, "agent": {**plain["agent"], "recurrent": longer}})
     training.begin()
     known = rlstack.load(tmp_path / "run").agent
     assert_same(training.agent.state_dict()["networks"], known.state_dict()["networks"])
-    training = start(tmp_path / "other", {**plain, "agent": {**plain["agent"], "recurrent": {**MEMORY, "size": 9}}})
+    training = begun(tmp_path / "other", {**plain, "agent": {**plain["agent"], "recurrent": {**MEMORY, "size": 9}}})
     with pytest.raises(ConfigError, match=r"holds other networks; also set 'agent\.recurrent="):
         training.begin()
 

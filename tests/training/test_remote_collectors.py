@@ -15,16 +15,15 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from torch import nn
 
 from rlstack.agents import build_agent
-from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.config import ConfigError, build
 from rlstack.training.config import TrainConfig
 from rlstack.training.run import train
 from rlstack.training.workers import build_worlds, check_collector, start_collector
 from tests.refusals import refused
+from tests.small_run import composed
 from tests.training.shared_runs import plain_config
 from tests.training.test_distributed import ROOT, rows
 from tests.training.test_every_resume import AGENTS, WORLDS, configured, digests, killed, resumed, training
@@ -147,9 +146,7 @@ def test_a_run_whose_workers_do_not_wait_goes_on_from_a_checkpoint(tmp_path: Pat
     ids=["ppo waits", "dqn does not wait", "ppo does not wait"],
 )
 def test_workers_gather_what_solves_cartpole(overrides: list[str], tmp_path: Path) -> None:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", ["env=cartpole", *overrides, "seed=1", "logger=csv", "threads=1"]))
+    plain = composed("env=cartpole", *overrides, "seed=1", "logger=csv", "threads=1")
     train({**plain, "run_dir": str(tmp_path / "run")})
     assert max(row.get("eval/return", 0.0) for row in rows(tmp_path / "run")) >= 475
 
@@ -163,12 +160,7 @@ def under_way(folder: Path, *overrides: str) -> tuple[subprocess.Popen[str], lis
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.training.shared_runs", str(folder), entry]
     process = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     wait_for(lambda: (folder / "dqn" / "metrics.csv").exists() and rows(folder / "dqn"), process)
     return process, [number for number, line in descendants(process.pid) if "spawn_main" in line or "ray::Wor" in line]

@@ -67,8 +67,7 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in ("echelon", "rocket") else ()) for name in WORLDS],
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("echelon", "rocket") else ()) for name in WORLDS]
 )
 def test_worlds_step_where_they_are(name: str) -> None:
     options: dict[str, Any] = {**WORLDS[name], "num_worlds": 2}

@@ -102,11 +102,7 @@ def part(state: dict[str, Any], path: str) -> Any:
 
 @pytest.mark.parametrize(
     ("which", "path"),
-    [
-        (-1, "agent/networks/actor/trunk.0.weight"),
-        (-2, "agent/networks/critic/output.bias"),
-        (-2, "rng/torch"),
-    ],
+    [(-1, "agent/networks/actor/trunk.0.weight"), (-2, "agent/networks/critic/output.bias"), (-2, "rng/torch")],
 )
 def test_one_bit_is_found(which: int, path: str, run: Path, rlstack_command: Callable[..., Any]) -> None:
     """A bit of the later checkpoint is reported with its tensor's name, one of the earlier by what follows from it."""

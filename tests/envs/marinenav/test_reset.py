@@ -101,10 +101,7 @@ def test_the_distribution_is_that_of_the_published_generator() -> None:
     }
     for k in (0, 5):  # in the order of acceptance: later ones find less room
         pairs[f"start {k}"] = (ours["start"][0, k], start[k, 0])
-        pairs[f"core {k} from the middle"] = (
-            np.hypot(*(ours["cores"][:2, k] - 27.5)),
-            np.hypot(*(cores[k] - 27.5)),
-        )
+        pairs[f"core {k} from the middle"] = (np.hypot(*(ours["cores"][:2, k] - 27.5)), np.hypot(*(cores[k] - 27.5)))
         pairs[f"obstacle {k} from the middle"] = (
             np.hypot(*(ours["obstacles"][:2, k] - 27.5)),
             np.hypot(*(discs[k] - 27.5)),

@@ -14,11 +14,7 @@ from rlstack.envs.rocket.env import Rocket
 from rlstack.training.curriculum import Curriculum
 from rlstack.training.stages import CurriculumConfig
 
-TEAMS = {
-    (1, 1): [True, False, True, False],
-    (1, 2): [True, False, True, True],
-    (2, 2): [True, True, True, True],
-}
+TEAMS = {(1, 1): [True, False, True, False], (1, 2): [True, False, True, True], (2, 2): [True, True, True, True]}
 
 
 def two_a_side(worlds: int = 3, **options: float) -> Rocket:

@@ -1,17 +1,20 @@
-"""Worlds that restart without a check of which have ended: the GPU's code path, on a CPU."""
+"""What worlds stand on: waiting initial states, states handed on between steps, compiled functions, tensordicts."""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tensordict import TensorDict, TensorDictBase
 
 from rlstack import envs
 from rlstack.envs.foundation import tensors
-from rlstack.envs.foundation.tensors import chosen, put_where
+from rlstack.envs.foundation.compilation import Compiled, CompiledColumns
+from rlstack.envs.foundation.tensors import chosen, put_where, unchecked
 from rlstack.envs.pool import StartPool
+from tests.agents.recall import Recall
 from tests.exhaustive import exhaustive
 
 _WORLDS: dict[str, dict[str, Any]] = {
@@ -140,3 +143,142 @@ def test_numbers_that_a_recording_reads_are_never_freed() -> None:
     few, cpu = tensors.counting(3, torch.int64, torch.device("cpu")), torch.device("cpu")
     assert tensors.counting(5000, torch.int64, cpu).tolist() == list(range(5000))
     assert tensors.counting(3, torch.int64, cpu).data_ptr() == few.data_ptr()
+
+
+# -- A policy's recurrent state persists within its episode, for all ways to step the world --------------------------
+
+
+class Counting:
+    """A policy whose recurrent state counts its steps in the episode; it records the states that it receives."""
+
+    def __init__(self, env: Any, key: Any = "memory") -> None:
+        self.env, self.key, self.found = env, key, []
+        self.lead = env.full_action_spec[key[:-1]].shape if isinstance(key, tuple) else env.batch_size
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        memory = tensordict.get(self.key, None)
+        memory = torch.zeros(*self.lead, 1) if memory is None else memory
+        self.found.append(memory[..., 0].clone())
+        key = self.key if isinstance(self.key, tuple) else (self.key,)
+        tensordict.set(self.key, memory).set(("next", *key), memory + 1)
+        return self.env.rand_action(tensordict)
+
+
+def by_hand(env: Any, policy: Counting, steps: int) -> None:
+    tensordict = env.reset()
+    for _ in range(steps):
+        tensordict = env.maybe_reset(env.step_mdp(env.step(policy(tensordict))))
+
+
+def quickly(env: Any, policy: Counting, steps: int) -> None:
+    tensordict = env.reset()
+    for _ in range(steps):
+        _, tensordict = env.step_and_maybe_reset(policy(tensordict))
+
+
+def rollout(env: Any, policy: Counting, steps: int) -> None:
+    env.rollout(steps, policy, break_when_any_done=False)
+
+
+def recall() -> Any:
+    return Recall(3, delay=2)
+
+
+def short_cartpole() -> Any:
+    return envs.make("gymnasium", id="CartPole-v1", num_envs=3, max_steps=4)
+
+
+def repeated_cartpole() -> Any:
+    return envs.make("gymnasium", id="CartPole-v1", num_envs=3, max_steps=8, action_repeat=2, observation_keep=[0])
+
+
+LENGTHS = {recall: [4, 5, 4], short_cartpole: [4] * 3, repeated_cartpole: [4] * 3}
+
+
+@pytest.mark.parametrize("make", list(LENGTHS))
+@pytest.mark.parametrize("step", [by_hand, quickly, rollout])
+def test_memories_go_on_and_end_with_their_episodes(make: Any, step: Any) -> None:
+    env = make()
+    policy = Counting(env)
+    step(env, policy, 14)
+    for row, length in enumerate(LENGTHS[make]):
+        assert [int(found[row]) for found in policy.found] == [t % length for t in range(14)]
+
+
+@pytest.mark.parametrize("step", [by_hand, quickly, rollout])
+def test_an_agents_memory_ends_with_its_own_episode(step: Any) -> None:
+    env = envs.make("marinenav", num_worlds=2, num_robots=2, num_obstacles=0, max_steps=5, curriculum=None)
+    policy = Counting(env, ("agents", "memory"))
+    step(env, policy, 12)
+    for t, found in enumerate(policy.found):
+        assert (found == t % 6).all(), "the sixth step is too late"
+
+
+def test_without_a_memory_nothing_is_handed_on() -> None:
+    env = recall()
+    rollout = env.rollout(9, break_when_any_done=False)
+    assert rollout.get("memory", None) is None and rollout["next"].get("memory", None) is None
+
+
+# -- The guards that compiled functions check before a call ----------------------------------------------------------
+
+
+def shifted(value: torch.Tensor, table: dict[str, Any]) -> torch.Tensor:
+    return value + table["shift"]
+
+
+@pytest.mark.parametrize("constants", [(), (1,)])
+def test_constants_are_taken_as_they_were_at_first(constants: tuple[int, ...]) -> None:
+    quick, table = Compiled(shifted, "a sum", "eager", constants, dynamic=False), {"shift": 1.0}
+    assert quick(torch.zeros(2), table).tolist() == [1, 1]
+    table["shift"] = 2.0
+    assert quick(torch.zeros(2), table).tolist() == ([1, 1] if constants else [2, 2])
+
+
+def test_what_varies_is_still_compared() -> None:
+    quick, table = Compiled(shifted, "a sum", "eager", (1,), dynamic=False), {"shift": torch.ones(1)}
+    assert quick(torch.zeros(2), table).tolist() == [1, 1]
+    assert quick(torch.zeros(3), table).tolist() == [1, 1, 1]
+    assert quick(torch.zeros(1, dtype=torch.float64), table).dtype == torch.float64
+
+
+class Pair(NamedTuple):
+    sums: torch.Tensor
+    flags: tuple[torch.Tensor, ...]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 11])
+def test_columns_are_computed_some_at_a_time(count: int) -> None:
+    calls: list[tuple[int, ...]] = []
+
+    def summed(offset: float, value: torch.Tensor, others: tuple[torch.Tensor, torch.Tensor]) -> Pair:
+        calls.append((value.shape[-1], others[1].shape[-1]))
+        return Pair(value.sum(0) + others[0] + offset, (others[1],))
+
+    columns = CompiledColumns(summed, "sums", 4)
+    columns._compiled = summed  # type: ignore[assignment]
+    value, other, flags = torch.randn(3, count), torch.randn(count), torch.arange(count) > 1
+    found = columns(2.0, value, (other, flags))
+    assert found.sums.tolist() == (value.sum(0) + other + 2.0).tolist() and found.flags[0].tolist() == flags.tolist()
+    assert calls == [(4, 4)] * -(-count // 4)
+
+
+# -- Tensordicts made without checks equal those of TensorDict's own constructor -------------------------------------
+
+
+def test_unchecked_tensordicts_are_as_others() -> None:
+    cpu = torch.device("cpu")
+    inner = {"x": torch.rand(2, 3, 4), "flag": torch.ones(2, 3, 1, dtype=torch.bool)}
+    ours = unchecked({"agents": unchecked(inner, (2, 3), cpu), "y": torch.arange(2)}, torch.Size([2]), cpu)
+    theirs = TensorDict({"agents": TensorDict(inner, [2, 3], cpu), "y": torch.arange(2)}, [2], cpu)
+    assert (ours.batch_size, ours.device) == (theirs.batch_size, theirs.device)
+    assert ours["agents"].batch_size == theirs["agents"].batch_size
+    assert set(ours.keys(True, True)) == set(theirs.keys(True, True)) and (ours == theirs).all()
+    assert torch.equal(ours[1]["agents", "x"], theirs[1]["agents", "x"]) and torch.stack([ours, ours]).shape == (2, 2)
+    assert unchecked({}, (5,)).device is None
+
+
+def test_they_can_be_written_to_like_others() -> None:
+    made = unchecked({"x": torch.zeros(3)}, (3,))
+    made.set("z", torch.ones(3))
+    assert set(made.keys()) == {"x", "z"}
