@@ -710,7 +710,8 @@ class Agent(ABC):
 
     def updates_made(self) -> int:
         """Returns the number of updates without those that a GPU has left out, for which it waits."""
-        return self.updates - sum(int(optimizer.left_out) for optimizer in self.optimizers.values())
+        left_out = [optimizer.left_out for optimizer in self.optimizers.values()]
+        return self.updates - sum(int(count) for count in left_out if count is not None)
 
     def expected_updates(self) -> float:
         """Returns the approximate number of gradient steps in a whole run; 0 for agents with few, large steps."""
@@ -744,7 +745,8 @@ class Agent(ABC):
             target.network.load_state_dict(state["targets"][name])
         self.updates = state["updates"]
         for optimizer in self.optimizers.values():
-            optimizer.left_out.zero_()
+            if optimizer.left_out is not None:
+                optimizer.left_out.zero_()
         self.set_frames(state["frames"])
 
     def take_weights(self, weights: Mapping[str, Any]) -> None:

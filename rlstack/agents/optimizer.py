@@ -118,7 +118,7 @@ class Optimizer:
         refused: the number of steps not taken, 0-d on the device; those that float16 skips are not counted.
         refusal: the first of them on the CPU, until it is set to None.
         paused: a flag on a GPU (0-d bool): while it is True, steps are computed, but nothing changes. None: they count.
-        left_out: the number of such steps, 0-d on the device.
+        left_out: the number of such steps, 0-d on the device; None before the first flag.
         mean: where several processes learn together, maps tensors (a step's gradients, and the scalars that it
             reports) to their means over the processes. All processes have equal weight and must take the same steps.
     """
@@ -144,7 +144,7 @@ class Optimizer:
         self.refused = torch.zeros((), device=device)
         self.refusal: Refusal | None = None
         self.paused: Tensor | None = None
-        self.left_out = torch.zeros((), device=device)
+        self.left_out: Tensor | None = None
         self._optimizer: Adam | RMSprop = (Adam if kind == "adam" else RMSprop)(self.parameters, lr=lr, eps=eps)
         # Where steps are recorded, the learning rate is read from the GPU.
         self._live_lr = None if looks_are_free(device) else torch.tensor(lr, dtype=torch.float32, device=device)
@@ -293,12 +293,12 @@ class Optimizer:
         else:
             # Zero times a number is zero if the number is finite, and NaN if not.
             refused = torch.stack(numbers).mul_(0).sum().ne(0).to(self.refused.dtype)
-            if self.paused is not None:
-                paused = self.paused.to(refused.dtype)
-                self.left_out.add_(paused)
-                refused = refused * (1 - paused)
-            self.refused.add_(refused)
-            refused = refused if self.paused is None else refused + paused
+            if self.paused is None:
+                self.refused.add_(refused)
+            else:
+                paused = self._leave_out(self.paused)
+                self.refused.add_(refused * (1 - paused))
+                refused = torch.maximum(refused, paused)
         if sound and limit is not None:
             for group, norm in zip(gradients, norms):
                 # Where reading is free, gradients within the bound are not multiplied by one: 17 us of a small update.
@@ -312,6 +312,19 @@ class Optimizer:
         if sound:
             self._optimizer.quick_step(self.lr if self._live_lr is None else self._live_lr, refused)
         return largest
+
+    def pause(self, flag: Tensor | None) -> None:
+        """Sets :attr:`paused`."""
+        self.paused = flag
+        if flag is not None and self.left_out is None:
+            self.left_out = torch.zeros_like(self.refused)
+
+    def _leave_out(self, paused: Tensor) -> Tensor:
+        """Counts a step that is left out if the flag is True; returns the flag as a number."""
+        flag = paused.to(self.refused.dtype)
+        if self.left_out is not None:
+            self.left_out.add_(flag)
+        return flag
 
     def _refuse(self, info: Info, batch: TensorDictBase) -> None:
         self.refused.add_(1)
@@ -374,12 +387,11 @@ class Optimizer:
                 if self.adapts:
                     self._adapt(info)
                 sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
-                if self.paused is not None:
-                    self.left_out.add_(self.paused.to(refused.dtype))
-                    refused.add_((~sound & ~self.paused).to(refused.dtype))
-                    sound = sound & ~self.paused
-                else:
+                if self.paused is None:
                     refused.add_((~sound).to(refused.dtype))
+                else:
+                    refused.add_((~sound).to(refused.dtype) * (1 - self._leave_out(self.paused)))
+                    sound = sound & ~self.paused
                 descend(parameters, gradients, moments, lr, constants, sound)
             return value.detach(), norms, dict(info)
 

@@ -103,10 +103,10 @@ class PPO(OnPolicy):
                 metrics = {name: torch.where(paused, before[name], value) for name, value in metrics.items()}
             moved = metrics["policy/kl"] > c.target_kl
             if not waits:
-                self.optimizer.paused = moved
+                self.optimizer.pause(moved)
             elif moved:
                 break
-        self.optimizer.paused = None
+        self.optimizer.pause(None)
         return metrics
 
     reports_all = False

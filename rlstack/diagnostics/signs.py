@@ -170,7 +170,8 @@ def act(agent: Agent, policy: Any, sequences: TensorDictBase) -> Any:
     if hasattr(policy, "entries"):
         return policy.entries(observation, mask)["action"]
     if hasattr(policy, "step") and "memory" in sequences.keys():  # noqa: SIM118
-        return policy.step(observation, sequences.get("memory"), mask)[0]["action"]
+        memory = sequences.get("memory")[..., : policy.size]  # the greedy policy has no memories of critics
+        return policy.step(observation, memory, mask)[0]["action"]
     return None
 
 

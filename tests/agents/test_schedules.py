@@ -3,6 +3,7 @@ import pickle
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, Interval
@@ -15,7 +16,10 @@ LINEAR = {"kind": "linear", "start": 1, "end": 0}
 
 def curve(config: Any, frames: list[int], total: int = 1000) -> list[float]:
     schedule = make_schedule(config, total)
-    return [schedule(f) for f in frames]
+    values = [schedule(f) for f in frames]
+    on_device = [float(schedule(torch.tensor(f))) for f in frames]
+    assert on_device == pytest.approx(values, rel=1e-12), "a GPU that counts frames computes the same"
+    return values
 
 
 @pytest.mark.parametrize("number", [3, 0.5, -1.0, 0])
