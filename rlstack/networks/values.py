@@ -245,19 +245,23 @@ class BatchRenorm(BatchRenorm1d):
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalisation (Ioffe & Szegedy 2015) of ``[..., F]``; batches that are not finite as in BatchRenorm."""
 
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
+
     def __init__(self, features: int) -> None:
         super().__init__(features, eps=1e-3, momentum=0.01)
 
     def forward(self, x: Tensor) -> Tensor:
         flat = full_precision(x).reshape(-1, x.shape[-1])
-        statistics = running = running_statistics(self)
+        mean, var = self.running_mean, self.running_var
         if self.training:
-            statistics = [value.clone() for value in running]  # gradients need those of before
+            mean, var = mean.clone(), var.clone()  # gradients need those of before
         options = self.weight, self.bias, self.training, self.momentum, self.eps
-        out = functional.batch_norm(flat, *statistics, *options)
+        out = functional.batch_norm(flat, mean, var, *options)
         if self.training:
-            finite = statistics[0].isfinite().all() & statistics[1].isfinite().all()
-            for now, value in zip(running, statistics):
+            finite = mean.isfinite().all() & var.isfinite().all()
+            for now, value in ((self.running_mean, mean), (self.running_var, var)):
                 now.copy_(torch.where(finite, value, now))
         return out.reshape(x.shape)
 
@@ -281,7 +285,7 @@ def batch_normalized(network: Any) -> nn.Module:
     for layer in network.trunk:
         layers.append(layer)
         if isinstance(layer, nn.Linear):
-            layer.bias = None
+            layer.register_parameter("bias", None)
             layers.append(BatchNorm(layer.out_features))
     network.trunk = Layers(*layers)
     return network
