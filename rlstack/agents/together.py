@@ -331,6 +331,6 @@ class _Draws(TorchFunctionMode):
         if (kind := _KINDS.get(func)) is None:
             return func(*args, **options)
         like = isinstance(args[0], Tensor)
-        size = args[0].shape if like or not isinstance(args[0], int) else args
+        size = args[0].shape if like else args if isinstance(args[0], int) else args[0]
         dtype = options.get("dtype") or (args[0].dtype if like else torch.get_default_dtype())
         return _draw(self._agent, kind, list(size), dtype)
