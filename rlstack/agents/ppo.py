@@ -5,6 +5,7 @@ On the same batch the loss equals that of TorchRL's ``ClipPPOLoss``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.ppo import PPOLoss
 
 from .on_policy import OnPolicy, OnPolicyConfig
-from .optimizer import CannotCompile, Compiler
+from .optimizer import CannotCompile, Compiler, Info
 
 
 @dataclass
@@ -75,6 +76,8 @@ class PPO(OnPolicy):
         It stops after an epoch once the policy has moved by more than ``target_kl``, estimated as
         ``E[ratio - 1 - log ratio]`` (Schulman 2020) on the epoch's last minibatch, from which the metrics come, too.
         """
+        if self.together is not None and (learned := self.together(batch)) is not None:
+            return learned
         c, rows = self.config, self.least(len(batch))
         if rows * self.row_size < self.LEAST_DECISIONS:
             return {}
@@ -96,6 +99,18 @@ class PPO(OnPolicy):
             if c.target_kl is not None and metrics["policy/kl"] > c.target_kl:
                 break
         return metrics
+
+    together: Callable[[TensorDictBase], dict[str, Any] | None] | None = None
+    """Where several agents learn as one batch (:mod:`rlstack.agents.together`), makes this agent's update; returns None
+    if it is to be made alone."""
+
+    def full_step(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Returns the objective of a minibatch, prepared by :meth:`for_step`, and its report."""
+        return self.objective(self.for_step(batch))
+
+    def plain_step(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Returns the same without the report."""
+        return self.plain_objective(self.for_step(batch))
 
     reports_all = False
     """Whether all minibatches report, not only the last one of an epoch."""

@@ -48,11 +48,13 @@ class Together:
 
     def __init__(self, agents: Sequence[Agent], generators: Sequence[torch.Generator]) -> None:
         self.agents, self.generators = agents, generators
-        self._optimizers = {name: [agent.optimizers[name] for agent in agents] for name in agents[0].optimizers}
+        self._optimizers: dict[str, list[Optimizer]] = {
+            name: [agent.optimizers[name] for agent in agents] for name in agents[0].optimizers
+        }
         self._rows = {name: _Rows(optimizers) for name, optimizers in self._optimizers.items()}
         trained = {id(parameter) for agent in agents for parameter in agent.parameters()}
-        self._slots = list(zip(*(list(_slots(agent)) for agent in agents)))
-        for slots in self._slots:
+        self.slots = list(zip(*(list(_slots(agent)) for agent in agents)))
+        for slots in self.slots:
             tensors = [owner[key] for owner, key in slots]
             if id(tensors[0]) not in trained:
                 _lay(tensors)
@@ -63,29 +65,58 @@ class Together:
 
         Returns None, and does nothing, if their losses are not of one kind or their batches not of one shape.
         """
-        optimizers, rows = self._optimizers[name], self._rows[name]
-        batches = [dict(_leaves(batch)) for _, batch in requests]
-        layouts = [
-            (getattr(loss, "__qualname__", id(loss)), *((key, part.shape, part.dtype) for key, part in entries.items()))
-            for (loss, _), entries in zip(requests, batches)
-        ]
-        if len(set(layouts)) > 1:
+        batches = _alike([batch for _, batch in requests])
+        if batches is None or len({getattr(loss, "__qualname__", id(loss)) for loss, _ in requests}) > 1:
             return None
-        key = (name, layouts[0])
+        value, info, norms = self._step(name, [loss for loss, _ in requests], batches)
+        columns = [{key: entry[number] for key, entry in info.items()} for number in range(len(requests))]
+        return list(zip(value.unbind(), norms.amax(1).unbind(), columns))
+
+    def learn(self, batches: Sequence[TensorDictBase]) -> list[dict[str, Any]] | None:
+        """Makes the epochs of :meth:`PPO.update` of all agents, each on its rollout; returns the metrics of each.
+
+        Returns None, and does nothing, if the rollouts are not of one size.
+        """
+        agents: Any = self.agents
+        c, rows, whole = agents[0].config, len(batches[0]), _alike(batches)
+        if whole is None or c.target_kl is not None or rows < agents[0].LEAST_DECISIONS:
+            return None
+        if c.normalize_advantage and not agents[0].normalizes_steps:
+            whole = _alike([agent.with_normalized_advantages(batch) for agent, batch in zip(agents, batches)])
+        sizes = agents[0].minibatch_sizes(rows, c.minibatch_size)
+        plain, full = ([getattr(agent, name) for agent in agents] for name in ("plain_step", "full_step"))
+        shifts = torch.arange(0, rows * len(agents), rows, device=batches[0].device).unsqueeze(1)
+        metrics: list[dict[str, Any]] = []
+        for _ in range(c.epochs):
+            orders = [torch.randperm(rows, generator=generator, device=shifts.device) for generator in self.generators]
+            mixed = _shuffled(whole, torch.stack(orders) + shifts)
+            for left, part in zip(reversed(range(len(sizes))), mixed.split(sizes, 1)):
+                value, info, norms = self._step("lr", plain if left else full, part)
+                for agent in agents:
+                    agent.updates += 1
+        for number, agent in enumerate(agents):
+            own = {key: entry[number] for key, entry in info.items()}
+            metrics.append(agent.metrics(value[number], norms[number].amax(), own))
+        return metrics
+
+    def _step(self, name: str, losses: Sequence[Loss], batch: TensorDictBase) -> tuple[Tensor, Info, Tensor]:
+        """Makes a step on batches ``[S, N]``; returns losses, reports and norms of gradients, ``[S, ...]`` each."""
+        layout = [(key, part.shape, part.dtype) for key, part in _leaves(batch)]
+        key = (name, getattr(losses[0], "__qualname__", id(losses[0])), *layout)
+        rows = self._rows[name]
         if key not in self._traces:
-            self._traces[key] = _Trace(self, rows, requests[0])
-        entries = [torch.stack([batch[place] for batch in batches]) for place in batches[0]]
-        value, info, gradients = self._traces[key](entries)
-        return rows.step(optimizers, requests, value, info, gradients)
+            self._traces[key] = _Trace(self, rows, losses[0], batch[0])
+        value, info, gradients = self._traces[key]([part for _, part in _leaves(batch)])
+        return value, info, rows.step(self._optimizers[name], value, info, gradients, batch)
 
     def stacked(self) -> list[Tensor]:
         """Returns the parameters and buffers of all agents, ``[S, ...]`` each."""
-        return [_whole([owner[key] for owner, key in slots]) for slots in self._slots]
+        return [_whole([owner[key] for owner, key in slots]) for slots in self.slots]
 
     @contextmanager
     def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
         """A context in which the networks of the first agent compute with other parameters and buffers."""
-        slots = [slots[0] for slots in self._slots]
+        slots = [slots[0] for slots in self.slots]
         before = [owner[key] for owner, key in slots]
         try:
             for (owner, key), tensor in zip(slots, tensors):
@@ -122,61 +153,55 @@ class _Rows:
 
     @torch.no_grad()
     def step(
-        self,
-        optimizers: Sequence[Optimizer],
-        requests: Sequence[Request],
-        value: Tensor,
-        info: dict[str, Tensor],
-        gradients: Tensor,
-    ) -> list[Stepped]:
-        """Clips gradients ``[S, P]`` and takes a step of each agent whose numbers are finite."""
+        self, optimizers: Sequence[Optimizer], value: Tensor, info: Info, gradients: Tensor, batch: TensorDictBase
+    ) -> Tensor:
+        """Clips gradients ``[S, P]`` and takes a step of each agent whose numbers are finite.
+
+        Returns the norm of each group's gradient, ``[S, groups]``.
+        """
         norms = torch.stack([torch.linalg.vector_norm(gradients[:, low:high], dim=1) for low, high in self.parts], 1)
         limit = optimizers[0].max_grad_norm
         if limit is not None:
             for (low, high), norm in zip(self.parts, norms.unbind(1)):
                 gradients[:, low:high] *= (limit / (norm + 1e-6)).clamp(max=1.0).unsqueeze(1)
-        sound = (norms.isfinite().all(1) & value.isfinite()).tolist()
-        infos = [{name: entry[number] for name, entry in info.items()} for number in range(len(optimizers))]
-        for number, optimizer in enumerate(optimizers):
-            if not sound[number]:
-                optimizer.refuse(infos[number], requests[number][1], gradients[number])
-        taken = [number for number, is_sound in enumerate(sound) if is_sound]
-        for lr in {optimizers[number].lr for number in taken}:
-            same = [number for number in taken if optimizers[number].lr == lr]
-            columns = (
-                [whole[number] for number in same] for whole in (self.values, gradients, self.means, self.squares)
-            )
-            Optimizer.descend_rows([optimizers[number] for number in same], *columns)
-        largest = norms.amax(1)
-        for number, optimizer in enumerate(optimizers):
-            optimizer.norms = list(norms[number].unbind())
+        rows = list(zip(*(whole.unbind() for whole in (self.values, gradients, self.means, self.squares))))
+        by_rate: dict[float, list[int]] = {}
+        for number, is_sound in enumerate((norms.sum(1) + value).isfinite().tolist()):
+            if is_sound:
+                by_rate.setdefault(optimizers[number].lr, []).append(number)
+                continue
+            parts = gradients[number].split([parameter.numel() for parameter in optimizers[number].parameters])
+            optimizers[number].refuse({key: entry[number] for key, entry in info.items()}, batch[number], parts)
+        for same in by_rate.values():
+            Optimizer.descend_rows([optimizers[number] for number in same], *zip(*(rows[number] for number in same)))
+        for optimizer, norm in zip(optimizers, norms.unbind()):
+            optimizer.norms = list(norm.unbind())
             optimizer.constrain()
-        return [(value[number], largest[number], own) for number, own in enumerate(infos)]
+        return norms
 
 
 class _Trace:
     """The loss of all agents and its gradients, as a function of batches of one layout.
 
     Args:
-        request: that of the first agent, whose networks and loss are traced.
+        loss: the loss of the first agent, which is traced with its networks.
+        batch: a batch of one agent.
     """
 
-    def __init__(self, together: Together, rows: _Rows, request: Request) -> None:
-        loss, batch = request
-        self._together, names = together, [name for name, _ in _leaves(batch)]
+    def __init__(self, together: Together, rows: _Rows, loss: Any, batch: TensorDictBase) -> None:
+        self._together, names, count = together, [name for name, _ in _leaves(batch)], len(together.agents)
         trained = {id(parameters[0]): place for place, parameters in enumerate(rows.parameters)}
-        slots = [slots[0] for slots in together._slots]
-        owner = getattr(loss, "__self__", None)
-        module: Any = owner if isinstance(owner, LossModule) else getattr(owner, "loss", None)
-        count = len(together.agents)
+        slots = [slots[0] for slots in together.slots]
+        module: Any = loss.__self__ if isinstance(loss.__self__, LossModule) else loss.__self__.loss
+        self._scheduled = list(together.scheduled())
         self._infos: list[str] = []
 
-        def alone(seed: Tensor, tensors: list[Tensor], entries: list[Tensor], scheduled: dict[str, Tensor]) -> Any:
-            before = {name: getattr(module, name) for name in scheduled}
+        def alone(agent: Tensor, tensors: list[Tensor], entries: list[Tensor], scheduled: list[Tensor]) -> Any:
+            before = {name: getattr(module, name) for name in self._scheduled}
             try:
-                for name, number in scheduled.items():
+                for name, number in zip(self._scheduled, scheduled):
                     setattr(module, name, number)
-                with together.holding(tensors), _Draws(seed):
+                with together.holding(tensors), _Draws(agent):
                     value, info = loss(_filled(batch, dict(zip(names, entries))))
             finally:
                 for name, number in before.items():
@@ -184,33 +209,52 @@ class _Trace:
             self._infos = list(info)
             return value, list(info.values())
 
-        def all_of_them(tensors: list[Tensor], entries: list[Tensor], scheduled: dict[str, Tensor]) -> Any:
+        def all_of_them(*inputs: Tensor) -> Any:
+            given = iter(inputs)
+            tensors, entries, scheduled = ([next(given) for _ in part] for part in (slots, names, self._scheduled))
             with torch.enable_grad():
                 leaves = [tensor.detach() for tensor in tensors]
                 wanted: dict[int, Tensor] = {}
                 for place, (owner, key) in enumerate(slots):
                     if (number := trained.get(id(owner[key]))) is not None:
                         leaves[place] = wanted.setdefault(number, leaves[place].requires_grad_())
-                inputs = [wanted[number] for number in range(len(trained))]
-                values, infos = torch.vmap(alone)(torch.arange(count), leaves, entries, scheduled)
-                gradients = torch.autograd.grad(values.sum(), inputs, allow_unused=True, materialize_grads=True)
+                agents = torch.arange(count, device=leaves[0].device)
+                values, infos = torch.vmap(alone)(agents, leaves, entries, scheduled)
+                wrt = [wanted[number] for number in range(len(trained))]
+                gradients = torch.autograd.grad(values.sum(), wrt, allow_unused=True, materialize_grads=True)
             flat = torch.cat([gradient.reshape(count, -1) for gradient in gradients], 1)
-            return values.detach(), [info.detach() for info in infos], flat
+            return values.detach(), flat, *(info.detach() for info in infos)
 
-        self._function, self._graph = all_of_them, None
+        self._function, self._traced = all_of_them, None
 
     @torch.no_grad()
-    def __call__(self, entries: list[Tensor]) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    def __call__(self, entries: list[Tensor]) -> tuple[Tensor, Info, Tensor]:
         """Returns the losses ``[S]``, what they report, and the gradients ``[S, P]``."""
-        inputs = (self._together.stacked(), entries, self._together.scheduled())
-        if self._graph is None:
-            with _drawing_from([torch.Generator(entries[0].device) for _ in self._together.agents]):
-                self._graph = make_fx(self._function)(*inputs)
-            self._graph.graph.eliminate_dead_code()
-            self._graph.recompile()
-        with _drawing_from(self._together.generators):
-            value, infos, gradients = self._graph(*inputs)
+        together = self._together
+        inputs = (*together.stacked(), *entries, *together.scheduled().values())
+        if self._traced is None:
+            with _drawing_from([torch.Generator(entries[0].device) for _ in together.agents]):
+                self._traced = _lean(make_fx(self._function)(*inputs)).forward
+        with _drawing_from(together.generators):
+            value, gradients, *infos = self._traced(*inputs)
         return value, dict(zip(self._infos, infos)), gradients
+
+
+def _lean(module: Any) -> Any:
+    """Removes the operations of a trace that change nothing."""
+    aten, graph = torch.ops.aten, module.graph
+    for node in graph.nodes:
+        if node.op != "call_function" or not node.args or not isinstance(source := node.args[0], torch.fx.Node):
+            continue
+        here, there = node.meta.get("val"), source.meta.get("val")
+        unchanged = node.target is aten.detach.default or (node.target is aten.mul.Scalar and node.args[1] == 1)
+        if not unchanged and node.target in (aten.view.default, aten._unsafe_view.default, aten.expand.default):
+            unchanged = here is not None and there is not None and here.shape == there.shape
+        if unchanged and (here is None or there is None or here.stride() == there.stride()):
+            node.replace_all_uses_with(source)
+    graph.eliminate_dead_code()
+    module.recompile()
+    return module
 
 
 # -- tensors side by side ----------------------------------------------------------------------------------------------
@@ -260,6 +304,23 @@ def _whole(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack([tensor.detach() for tensor in tensors]) if found is None else found
 
 
+def _alike(batches: Sequence[TensorDictBase]) -> TensorDictBase | None:
+    """Returns batches ``[N]`` of one layout as one ``[S, N]``; None if their layouts differ."""
+    entries = [dict(_leaves(batch)) for batch in batches]
+    if len({tuple((key, part.shape, part.dtype) for key, part in own.items()) for own in entries}) > 1:
+        return None
+    stacked = {key: torch.stack([own[key] for own in entries]) for key in entries[0]}
+    return _filled(batches[0], stacked, size=torch.Size((len(batches), *batches[0].batch_size)))
+
+
+def _shuffled(batch: TensorDictBase, places: Tensor) -> TensorDictBase:
+    """Returns a batch ``[S, N]`` with the entries at ``places [S, N]``, counted through all rows."""
+    index = places.flatten()
+    return _filled(
+        batch, {key: part.flatten(0, 1).index_select(0, index).view_as(part) for key, part in _leaves(batch)}
+    )
+
+
 def _leaves(batch: TensorDictBase, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yields the tensors of a batch by their path."""
     for key, value in batch.items():
@@ -269,13 +330,17 @@ def _leaves(batch: TensorDictBase, prefix: str = "") -> Iterator[tuple[str, Tens
             yield f"{prefix}{key}", value
 
 
-def _filled(batch: TensorDictBase, tensors: dict[str, Tensor], prefix: str = "") -> TensorDictBase:
-    """Returns a batch of the same structure with other tensors."""
-    entries = {
-        key: _filled(value, tensors, f"{prefix}{key}.") if isinstance(value, TensorDictBase) else tensors[prefix + key]
+def _filled(
+    batch: TensorDictBase, tensors: dict[str, Tensor], prefix: str = "", size: torch.Size | None = None
+) -> TensorDictBase:
+    """Returns a batch of the same structure with other tensors, and perhaps of another size."""
+    entries: dict[str, Any] = {
+        key: _filled(value, tensors, f"{prefix}{key}.", size)
+        if isinstance(value, TensorDictBase)
+        else tensors[prefix + key]
         for key, value in batch.items()
     }
-    return unchecked(entries, batch.batch_size, batch.device)
+    return unchecked(entries, batch.batch_size if size is None else size, batch.device)
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------

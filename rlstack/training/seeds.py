@@ -29,7 +29,7 @@ from .hooks import Hook
 from .interrupt import Interrupted, Interrupts
 
 if TYPE_CHECKING:
-    from rlstack.agents.together import Request, Stepped, Together
+    from rlstack.agents.together import Together
 
     from .loop import Training
 
@@ -135,7 +135,10 @@ class _Joins(Hook):
     def on_start(self, training: Training) -> None:
         group = self._group
         group.trainings[self._number] = training
-        for name, optimizer in training.agent.optimizers.items():
+        agent: Any = training.agent
+        if hasattr(agent, "together"):
+            agent.together = partial(group.meet, self._number, None)
+        for name, optimizer in agent.optimizers.items():
             optimizer.together = partial(group.meet, self._number, name)
         place = f"run {self._number + 1} of {group.count}, seed {training.config.seed}"
         training.progress.latest("seeds", f"{place}, in one process")
@@ -151,9 +154,11 @@ class _Group:
     def __init__(self, count: int) -> None:
         self.count = count
         self.trainings: dict[int, Training] = {}
-        self._gates = [threading.Semaphore(0) for _ in range(count)]
+        self._gates = [threading.Lock() for _ in range(count)]
+        for gate in self._gates:
+            gate.acquire()
         self._alive = list(range(count))
-        self._waiting: dict[int, tuple[str, Request]] = {}
+        self._waiting: dict[int, tuple[str | None, Any]] = {}
         self._stepped: dict[int, Any] = {}
         self._results: dict[int, Any] = {}
         self._errors: list[BaseException] = []
@@ -211,9 +216,15 @@ class _Group:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def meet(self, number: int, name: str, loss: Any, batch: Any) -> Stepped | None:
-        """Makes a step of an agent's optimiser, with all others; returns None if it is to be made alone."""
-        self._waiting[number] = name, (loss, batch)
+    def meet(self, number: int, name: str | None, *request: Any) -> Any:
+        """Makes a step of an agent's optimiser or, without a name, an update, with all others.
+
+        Returns None if it is to be made alone.
+
+        Args:
+            request: the loss and its batch, or the rollout.
+        """
+        self._waiting[number] = name, request
         self._leave(number)
         if not any(other not in self._waiting for other in self._alive):
             self._step()
@@ -276,7 +287,12 @@ class _Group:
 
                 agents = [self.trainings[number].agent for number in range(self.count)]
                 self._together = Together(agents, self._generators)
-            stepped = self._together.minimize(names.pop(), [waiting[number][1] for number in range(self.count)])
+            requests: list[Any] = [waiting[number][1] for number in range(self.count)]
+            name = names.pop()
+            if name is None:
+                stepped: Any = self._together.learn([batch for (batch,) in requests])
+            else:
+                stepped = self._together.minimize(name, requests)
             self._stepped = dict(enumerate(stepped or [None] * self.count))
         except Exception as error:
             self._stepped = dict.fromkeys(waiting, error)
