@@ -338,16 +338,17 @@ class Optimizer:
             self._live_lr = torch.tensor(self.lr, dtype=torch.float64, device=self.parameters[0].device)
 
     @staticmethod
-    def descend_rows(optimizers: Sequence[Optimizer], *rows: Sequence[Tensor]) -> None:
+    def descend_rows(optimizers: Sequence[Optimizer], rows: Sequence[tuple[Tensor, ...]]) -> None:
         """Takes a step of Adam for several optimisers with one learning rate, whose parameters lie in a row each.
 
         Args:
-            rows: parameters, gradients, and both moments: each a list of ``[P]``, one for each optimiser.
+            rows: for each optimiser the rows ``[P]`` of its parameters, their gradients, and both moments.
         """
         adams = [optimizer._optimizer for optimizer in optimizers]
         counts = [adam.count for adam in adams if isinstance(adam, Adam)]
         torch._foreach_add_(counts, 1)
-        adam_of_all(*rows, counts, optimizers[0].lr, adams[0].param_groups[0], None)
+        values, gradients, means, squares = map(list, zip(*rows))
+        adam_of_all(values, gradients, means, squares, counts, optimizers[0].lr, adams[0].param_groups[0], None)
 
     def run_plainly(self) -> None:
         """Undoes :meth:`compile`."""
@@ -441,11 +442,11 @@ def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
 
 
 def adam_of_all(
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    means: Sequence[Tensor],
-    squares: Sequence[Tensor],
-    steps: Sequence[Tensor],
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    steps: list[Tensor],
     lr: float | Tensor,
     constants: Mapping[str, Any],
     refused: Tensor | None,
@@ -459,7 +460,12 @@ def adam_of_all(
         refused: 1 if nothing is to change, else 0; None for 0.
     """
     torch._fused_adam_(
-        *(parameters, gradients, means, squares, [], steps),
+        parameters,
+        gradients,
+        means,
+        squares,
+        [],
+        steps,
         lr=lr,
         beta1=constants["betas"][0],
         beta2=constants["betas"][1],

@@ -173,7 +173,7 @@ class _Rows:
             parts = gradients[number].split([parameter.numel() for parameter in optimizers[number].parameters])
             optimizers[number].refuse({key: entry[number] for key, entry in info.items()}, batch[number], parts)
         for same in by_rate.values():
-            Optimizer.descend_rows([optimizers[number] for number in same], *zip(*(rows[number] for number in same)))
+            Optimizer.descend_rows([optimizers[number] for number in same], [rows[number] for number in same])
         for optimizer, norm in zip(optimizers, norms.unbind()):
             optimizer.norms = list(norm.unbind())
             optimizer.constrain()
@@ -225,18 +225,20 @@ class _Trace:
             flat = torch.cat([gradient.reshape(count, -1) for gradient in gradients], 1)
             return values.detach(), flat, *(info.detach() for info in infos)
 
-        self._function, self._traced = all_of_them, None
+        self._function = all_of_them
+        self._traced: Callable[..., Any] | None = None
 
     @torch.no_grad()
     def __call__(self, entries: list[Tensor]) -> tuple[Tensor, Info, Tensor]:
         """Returns the losses ``[S]``, what they report, and the gradients ``[S, P]``."""
         together = self._together
         inputs = (*together.stacked(), *entries, *together.scheduled().values())
-        if self._traced is None:
+        traced = self._traced
+        if traced is None:
             with _drawing_from([torch.Generator(entries[0].device) for _ in together.agents]):
-                self._traced = _lean(make_fx(self._function)(*inputs)).forward
+                traced = self._traced = _lean(make_fx(self._function)(*inputs)).forward
         with _drawing_from(together.generators):
-            value, gradients, *infos = self._traced(*inputs)
+            value, gradients, *infos = traced(*inputs)
         return value, dict(zip(self._infos, infos)), gradients
 
 

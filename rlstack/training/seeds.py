@@ -198,7 +198,8 @@ class _Group:
 
         def receive(number: int, frame: Any) -> None:
             nonlocal asked
-            hooks = [training.hook(Interrupts) for training in self.trainings.values()]
+            every = (hook for training in self.trainings.values() for hook in training.hooks)
+            hooks = [hook for hook in every if isinstance(hook, Interrupts)]
             if asked or not hooks:
                 raise KeyboardInterrupt
             asked = True

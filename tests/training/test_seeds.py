@@ -47,7 +47,9 @@ def rows(run: Any) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if name.startswith(LEARNED)} for row in metrics]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [name if name == "ppo" else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+)
 def test_each_run_is_what_it_is_alone(name: str, tmp_path: Path) -> None:
     together = train(name, tmp_path / "together", "seeds=2")
     for number, run in enumerate(together.runs):
@@ -59,6 +61,7 @@ def test_each_run_is_what_it_is_alone(name: str, tmp_path: Path) -> None:
             assert own == pytest.approx(other, rel=1e-8, abs=1e-10, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_runs_stop_resume_and_are_evaluated(tmp_path: Path) -> None:
     whole = train("dqn", tmp_path / "whole", "seeds=2")
     train("dqn", tmp_path / "parts", "seeds=2", "until=120")
