@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
+from rlstack.data.collector import stack_steps
 from rlstack.envs.foundation.tensors import unchecked
+from rlstack.envs.world import World
 from rlstack.losses.base import Loss as LossModule
 
 from .base import Agent
@@ -59,6 +61,8 @@ class Together:
             if id(tensors[0]) not in trained:
                 _lay(tensors)
         self._traces: dict[Any, _Trace] = {}
+        self._policy: Callable[..., Any] | None = None
+        self._joint: Any = None
 
     def minimize(self, name: str, requests: Sequence[Request]) -> list[Stepped] | None:
         """Makes one step of the optimisers ``name`` of all agents; returns what each would have returned alone.
@@ -98,6 +102,67 @@ class Together:
             own = {key: entry[number] for key, entry in info.items()}
             metrics.append(agent.metrics(value[number], norms[number].amax(), own))
         return metrics
+
+    @torch.no_grad()
+    def collect(self, collectors: Sequence[Any]) -> list[TensorDictBase] | None:
+        """Collects the batches ``[W, T]`` of all agents, whose worlds step as one batch of worlds.
+
+        Returns None, and does nothing, if these worlds must step by themselves (:attr:`World.draws_to_restart_alone`).
+        """
+        worlds: list[Any] = [collector.env for collector in collectors]
+        if not all(isinstance(world, World) and world.draws_to_restart_alone for world in worlds):
+            return None
+        each = worlds[0].num_worlds
+        if self._joint is None:
+            self._joint = _joined(worlds)
+        joint = self._joint
+        states = [world._state_to_save() for world in worlds]
+        joint._load_state({name: torch.cat([state[name] for state in states]) for name in states[0]})
+        whole = _alike([collector.carrier for collector in collectors])
+        assert whole is not None
+        carrier = _filled(whole, {key: part.flatten(0, 1) for key, part in _leaves(whole)}, size=joint.batch_size)
+        act, steps = self._acting(collectors[0].policy, each), []
+        for _ in range(collectors[0].frames_per_batch):
+            act(carrier)
+            done, carrier = joint.step_and_maybe_reset(carrier)
+            steps.append(done)
+        left = joint._state_to_save()
+        for number, (world, collector) in enumerate(zip(worlds, collectors)):
+            own = slice(number * each, (number + 1) * each)
+            world._load_state({name: part[own] for name, part in left.items()})
+            collector.carrier = carrier[own]
+        return list(stack_steps(steps, 1).split(each))
+
+    def _acting(self, policy: Any, each: int) -> Callable[[TensorDictBase], None]:
+        """Returns a function that adds the actions of all agents to the entries of all worlds, ``[S W]``.
+
+        Args:
+            policy: that of the first agent.
+            each: number of worlds W.
+        """
+        count, (key, *masks), names = len(self.agents), policy.in_keys, policy.out_keys
+        tensors = self.stacked()
+
+        def alone(agent: Tensor, tensors: list[Tensor], observation: Tensor, masks: list[Tensor]) -> list[Tensor]:
+            with self.holding(tensors), _Draws(agent):
+                acted = policy.entries(observation, *masks)
+            return [acted[name] for name in names]
+
+        def all_of_them(*inputs: Tensor) -> Any:
+            tensors, (observation, *masks) = list(inputs[: len(self.slots)]), inputs[len(self.slots) :]
+            agents = torch.arange(count, device=observation.device)
+            return torch.vmap(alone)(agents, tensors, observation, masks)
+
+        def act(carrier: TensorDictBase) -> None:
+            inputs = (*tensors, *(carrier.get(name).unflatten(0, (count, each)) for name in (key, *masks)))
+            if self._policy is None:
+                with _drawing_from([torch.Generator(tensors[0].device) for _ in self.agents]):
+                    self._policy = _lean(make_fx(all_of_them)(*inputs)).forward
+            with _drawing_from(self.generators):
+                for name, entry in zip(names, self._policy(*inputs)):
+                    carrier.set(name, entry.flatten(0, 1))
+
+        return act
 
     def _step(self, name: str, losses: Sequence[Loss], batch: TensorDictBase) -> tuple[Tensor, Info, Tensor]:
         """Makes a step on batches ``[S, N]``; returns losses, reports and norms of gradients, ``[S, ...]`` each."""
@@ -259,6 +324,24 @@ def _lean(module: Any) -> Any:
     return module
 
 
+def _joined(worlds: Sequence[Any]) -> Any:
+    """Returns as many worlds as these batches have together; each begins episodes by the draws of its own batch."""
+    first, each = worlds[0], worlds[0].num_worlds
+    arguments, options = first._given
+    joint = type(first)(*arguments, **{**options, "num_worlds": each * len(worlds)})
+    restart, bounds = joint._restart, torch.arange(0, each * len(worlds) + 1, each, device=first.device)
+
+    def restart_each(ended: Tensor) -> None:
+        ends = torch.searchsorted(ended, bounds).tolist()
+        for world, start, stop in zip(worlds, ends, ends[1:]):
+            if stop > start:
+                joint.generator = world.generator
+                restart(ended[start:stop])
+
+    joint._restart, joint._begun = restart_each, True
+    return joint
+
+
 # -- tensors side by side ----------------------------------------------------------------------------------------------
 
 
@@ -379,6 +462,7 @@ _KINDS: dict[Callable[..., Any], str] = {
     torch.rand_like: "uniform_",
     torch.randn: "normal_",
     torch.randn_like: "normal_",
+    Tensor.exponential_: "exponential_",
 }
 
 

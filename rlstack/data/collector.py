@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -43,6 +43,9 @@ class LeanCollector(Collector):
     """
 
     _carrier: TensorDictBase
+    together: Callable[[Any], TensorDictBase | None] | None = None
+    """Where the worlds of several agents step as one batch, collects this agent's; returns None if it is to be made
+    alone."""
     records: bool | None = None
     lends = False
 
@@ -61,6 +64,8 @@ class LeanCollector(Collector):
     def rollout(self) -> TensorDictBase:
         """Returns a batch ``[*env.batch_size, steps]``."""
         policy: Any = self._wrapped_policy
+        if self.together is not None and (batch := self.together(self)) is not None:
+            return batch
         with set_exploration_type(self.exploration_type):
             if self._in_one_go:
                 return self.env.collect(policy.entries, self.frames_per_batch)
@@ -72,6 +77,15 @@ class LeanCollector(Collector):
                 return self._steps()
             batch = self._recorded(self.exploration_type, getattr(policy, "phase", None), self.env.phase)
             return batch if self.lends or not self._recorded.replays else own(batch)
+
+    @property
+    def carrier(self) -> TensorDictBase:
+        """The root entries of the next step, ``[W]``."""
+        return self._carrier
+
+    @carrier.setter
+    def carrier(self, root: TensorDictBase) -> None:
+        self._carrier = root
 
     def _steps(self, *_phases: Any) -> TensorDictBase:
         """Makes the steps of a batch; where a policy or a world has several phases, each has its own recording."""

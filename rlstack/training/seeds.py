@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 ALGORITHMS = ("ppo", "dqn", "iqn", "sac", "td3", "acqn")
 """The algorithms whose updates are made as one batch."""
 
+LEARN, COLLECT = "learn", "collect"
+"""Names of what agents do together beside the steps of optimisers."""
+
 
 def check(plain: dict[str, Any]) -> None:
     """Checks that the runs of a configuration with ``seeds`` can be made together.
@@ -136,8 +139,9 @@ class _Joins(Hook):
         group = self._group
         group.trainings[self._number] = training
         agent: Any = training.agent
-        if hasattr(agent, "together"):
-            agent.together = partial(group.meet, self._number, None)
+        if hasattr(agent, "together"):  # PPO
+            agent.together = partial(group.meet, self._number, LEARN)
+            training.collector.together = partial(group.meet, self._number, COLLECT)
         for name, optimizer in agent.optimizers.items():
             optimizer.together = partial(group.meet, self._number, name)
         place = f"run {self._number + 1} of {group.count}, seed {training.config.seed}"
@@ -158,7 +162,7 @@ class _Group:
         for gate in self._gates:
             gate.acquire()
         self._alive = list(range(count))
-        self._waiting: dict[int, tuple[str | None, Any]] = {}
+        self._waiting: dict[int, tuple[str, Any]] = {}
         self._stepped: dict[int, Any] = {}
         self._results: dict[int, Any] = {}
         self._errors: list[BaseException] = []
@@ -217,13 +221,13 @@ class _Group:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def meet(self, number: int, name: str | None, *request: Any) -> Any:
-        """Makes a step of an agent's optimiser or, without a name, an update, with all others.
+    def meet(self, number: int, name: str, *request: Any) -> Any:
+        """Makes the step of an agent's optimiser of this name, or what else it says, with all others.
 
         Returns None if it is to be made alone.
 
         Args:
-            request: the loss and its batch, or the rollout.
+            request: the loss and its batch; to learn the rollout, to collect the collector.
         """
         self._waiting[number] = name, request
         self._leave(number)
@@ -289,9 +293,9 @@ class _Group:
                 agents = [self.trainings[number].agent for number in range(self.count)]
                 self._together = Together(agents, self._generators)
             requests: list[Any] = [waiting[number][1] for number in range(self.count)]
-            name = names.pop()
-            if name is None:
-                stepped: Any = self._together.learn([batch for (batch,) in requests])
+            name, stepped = names.pop(), None
+            if name in (LEARN, COLLECT):
+                stepped = getattr(self._together, name)([given for (given,) in requests])
             else:
                 stepped = self._together.minimize(name, requests)
             self._stepped = dict(enumerate(stepped or [None] * self.count))
