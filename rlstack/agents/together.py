@@ -193,8 +193,9 @@ class Together:
 
     def scheduled(self) -> dict[str, Tensor]:
         """Returns the present values ``[S]`` of what losses read from schedules."""
-        names = [name for name in SCHEDULED if not getattr(self.agents[0].schedules.get(name), "constant", True)]
-        return {name: torch.tensor([float(agent.scheduled[name]) for agent in self.agents]) for name in names}
+        known, dtype = self.agents[0].schedules, self.agents[0].interface.dtype
+        names = [name for name in SCHEDULED if name in known and not getattr(known[name], "constant", False)]
+        return {name: torch.tensor([agent.scheduled[name] for agent in self.agents], dtype=dtype) for name in names}
 
 
 class _Rows:
@@ -307,17 +308,23 @@ class _Trace:
         return value, dict(zip(self._infos, infos)), gradients
 
 
+_VIEWS = ("detach.default", "view.default", "_unsafe_view.default", "expand.default")
+"""Operations that leave a tensor of the same shape as it is."""
+
+
 def _lean(module: Any) -> Any:
     """Removes the operations of a trace that change nothing."""
-    aten, graph = torch.ops.aten, module.graph
+    graph = module.graph
     for node in graph.nodes:
         if node.op != "call_function" or not node.args or not isinstance(source := node.args[0], torch.fx.Node):
             continue
         here, there = node.meta.get("val"), source.meta.get("val")
-        unchanged = node.target is aten.detach.default or (node.target is aten.mul.Scalar and node.args[1] == 1)
-        if not unchanged and node.target in (aten.view.default, aten._unsafe_view.default, aten.expand.default):
-            unchanged = here is not None and there is not None and here.shape == there.shape
-        if unchanged and (here is None or there is None or here.stride() == there.stride()):
+        if not (isinstance(here, Tensor) and isinstance(there, Tensor)):
+            continue
+        if (here.shape, here.stride()) != (there.shape, there.stride()):
+            continue
+        name = str(node.target).removeprefix("aten.")
+        if name in _VIEWS or (name == "mul.Scalar" and node.args[1] == 1):
             node.replace_all_uses_with(source)
     graph.eliminate_dead_code()
     module.recompile()

@@ -73,6 +73,10 @@ def check(plain: dict[str, Any]) -> None:
             "feed-forward networks of ours in float32, collector=default, no compile, guard.non_finite=error, and "
             "loggers without services; -m seed=0,1,... trains any runs one after the other"
         )
+    from rlstack.runs.worlds import choose_device  # imports torch, which takes seconds
+
+    if (device := choose_device(config.device)).type != "cpu":
+        raise ConfigError(f"seeds: runs in one process learn on a CPU, the device is {device}; set device=cpu")
 
 
 def seeded(plain: dict[str, Any]) -> list[dict[str, Any]]:
