@@ -57,6 +57,24 @@ def _moved(value: Any, device: torch.device | None) -> Any:
     return [_moved(entry, device) for entry in value]
 
 
+class Fetched:
+    """A whole number (0-d) on its way from a device, which reading it waits for."""
+
+    def __init__(self, value: Tensor) -> None:
+        self._there: torch.cuda.Event | None = None
+        host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda).copy_(value, non_blocking=True)
+        if value.is_cuda:
+            self._there = torch.cuda.Event()
+            self._there.record()
+        self._host = host.numpy()  # not as a tensor, which would belong to what recorded steps change
+
+    @property
+    def number(self) -> int:
+        if self._there is not None:
+            self._there.synchronize()
+        return int(self._host)
+
+
 Made = TypeVar("Made", bound=EpisodeStart)
 
 
@@ -65,7 +83,8 @@ class StartPool(Generic[Made]):
 
     Where counting the worlds that end is free, :meth:`take` hands out as many as are asked for. Elsewhere
     :meth:`take_where` assigns them in turn, and begins at the first one again if there are not enough. Every
-    :attr:`EVERY` calls the pool looks how many have been used, and makes new ones if it was more than half.
+    :attr:`EVERY` calls the pool looks how many had been used the last time it looked, for which a GPU need not be
+    waited for, and makes new ones if it was more than half.
 
     Args:
         make: function that makes ``n`` of them.
@@ -88,6 +107,7 @@ class StartPool(Generic[Made]):
         """Empties the pool, after a change of rules or seed."""
         self.opening: Made | None = None
         self._used: int | Tensor = 0
+        self._seen: Fetched | None = None  # how many had been used when the pool looked last
         self._calls = 0  # of take_where until the pool looks again
 
     @contextmanager
@@ -125,9 +145,11 @@ class StartPool(Generic[Made]):
             self.opening = self._make(max(worlds, self._size))
         elif self._calls >= calls:
             return
-        elif 2 * int(self._used) > len(self.opening):
-            self.opening = self._make(len(self.opening))
+        elif self._seen is not None and 2 * self._seen.number > len(self.opening):
+            self.opening, self._seen = self._make(len(self.opening)), None
             self._used = torch.zeros((), dtype=torch.int64, device=device)
+        else:
+            self._seen = Fetched(torch.as_tensor(self._used))
         self._calls = max(self.EVERY, calls)
 
     def take_where(self, ended: Tensor) -> tuple[Made, Tensor]:
@@ -144,7 +166,8 @@ class StartPool(Generic[Made]):
         """Returns a nested dict of tensors and numbers."""
         counted = isinstance(self._used, Tensor) or self._used > 0
         kept = self.opening.saved() if self.opening is not None and counted else {}
-        return {"used": self._used, "calls": self._calls, **kept}
+        seen = None if self._seen is None else self._seen.number
+        return {"used": self._used, "calls": self._calls, "seen": seen, **kept}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device | None) -> None:
         """Restores :meth:`state_dict`."""
@@ -153,3 +176,5 @@ class StartPool(Generic[Made]):
         if isinstance(used, Tensor) or used:
             self.opening = self._restored(state, device)
             self._used, self._calls = used.to(device) if isinstance(used, Tensor) else used, state.get("calls", 0)
+            if (seen := state.get("seen")) is not None:
+                self._seen = Fetched(torch.tensor(seen))

@@ -151,7 +151,7 @@ def misfit_of(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> Callable[
             if given is None or (given != list(parts) and set(given) != parts.keys()):
                 came = f"is a {type(value).__name__}" if given is None else f"has the entries {given}"
                 return f"{where} {came}, but the space says {type(space).__name__} of {list(parts)}"
-            return next((told for key, misfit in inside if (told := misfit(value[key]))), "")
+            return next((why for key, misfit in inside if (why := misfit(value[key]))), "")
 
         return of_parts
     low, high, kinds = _ends(space)

@@ -490,9 +490,9 @@ class World(WorldHooks, EnvBase):
     def _following_root(self, following: TensorDict) -> TensorDict:
         """Restarts the worlds that ended in a step, whose entries under ``"next"`` are given; returns the next root."""
         finished = following.get("done")
-        any_ended = self._begin_anew(finished[:, 0])
+        any_ended = self._begin_anew(finished.squeeze(-1))
         root = self._current()
-        flags = dict(zip(_FLAGS, finished.new_zeros(len(_FLAGS), *finished.shape).unbind()))
+        flags = dict(zip(_FLAGS, torch.zeros(len(_FLAGS), *finished.shape, dtype=torch.bool, device=self.device)))
         root = unchecked(dict(root.items(), **flags), root.batch_size, root.device)
         for key in self.done_keys:
             if key not in flags:  # an agent's
@@ -529,10 +529,10 @@ class World(WorldHooks, EnvBase):
         """Restarts worlds ``[W]`` bool; returns False if there are none. Does not read the mask on a GPU."""
         if not looks_are_free(self.device) and self._restart_where(ended):
             return True
-        worlds = ended.nonzero()[:, 0]
-        if len(worlds):
+        worlds = ended.nonzero().squeeze(-1)
+        if any_ended := worlds.shape[0] > 0:
             self._restart(worlds)
-        return len(worlds) > 0
+        return any_ended
 
     def _restart_where(self, ended: Tensor) -> bool:
         """Restarts worlds ``[W]`` bool without reading the mask; returns False if the world does not implement it."""
@@ -794,7 +794,9 @@ def _choices(spec: Any, name: str, strict: bool) -> Reader:
         if isinstance(last, Tensor) and last.device != action.device:  # once, since a spec keeps counts on the CPU
             first, last = first.to(action.device), last.to(action.device)
         whole = not action.is_floating_point()
-        valid = (action if whole else action.nan_to_num(0.0)).clamp(first, last).to(dtype)
+        valid = (action if whole else action.nan_to_num(0.0)).clamp(first, last)
+        if valid.dtype != dtype:
+            valid = valid.to(dtype)
         if strict and not bool((valid == action).all()):
             wrong = action[valid != action][0].item()
             raise ValueError(f"{name}: {wrong} is none of the choices, which are {_range(spec)}")

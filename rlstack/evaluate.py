@@ -256,9 +256,8 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
 
 def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) -> dict[str, Any]:
     """Plays games against each of ``opponents``, half on either side; returns the content of ``results.json``."""
-    from rlstack.play.matches import GameRunner
+    from rlstack.play.matches import BestGames, GameRunner
     from rlstack.play.players import PolicyPlayer, free_name, name_of, read_source
-    from rlstack.play.replays import BestGames
     from rlstack.play.results import challenge
     from rlstack.runs.worlds import world_options
 

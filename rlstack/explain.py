@@ -72,13 +72,13 @@ def run(cfg: DictConfig) -> list[Any]:
     if config.run is None:
         raise ConfigError("run: missing; rlstack explain <run>, or rlstack explain speed agent=<agent> env=<env>")
 
-    from rlstack.diagnostics import checks, evidence, trial
+    from rlstack.diagnostics import checks, evidence
     from rlstack.runs.run_directory import named
 
     path = Path(named(config.run, "run"))
     known = evidence.gather(path, config.allow)
-    found = checks.findings(known)
-    print("\n".join(trial.heading(known)))
+    facts, found = known.facts(), checks.findings(known)
+    print("\n".join(checks.heading(known, facts)))
     for number, finding in enumerate(found, 1):
         print(f"\n{number}. {finding}")
     if not found:
@@ -87,7 +87,7 @@ def run(cfg: DictConfig) -> list[Any]:
         "schema": "rlstack.explanation/1",
         "frames": known.frames,
         "findings": [asdict(finding) for finding in found],
-        "facts": trial.facts(known),
+        "facts": facts,
         "trial": None,
     }
     if tries:
@@ -95,7 +95,7 @@ def run(cfg: DictConfig) -> list[Any]:
         if changed is None:
             print("\nThere is no change to try: none of the findings can be written as options.")
         else:
-            result = trial.compare(known, changed, config.minutes, config.seeds)
+            result = checks.compare(known, changed, config.minutes, config.seeds)
             record["trial"] = asdict(result)
             print(f"\n{result}")
     output = Path(config.output) if config.output else path / EXPLANATION if path.is_dir() else None
@@ -116,12 +116,12 @@ def speed(cfg: DictConfig) -> dict[str, Any]:
     if plain["resume"] is not None:
         raise ConfigError("resume: a diagnosis starts a new run; set the run's agent= and env= instead")
 
-    from rlstack.diagnostics import comparison, report
     from rlstack.diagnostics import diagnosis as parts
+    from rlstack.diagnostics import report
     from rlstack.runs.run_directory import make_first_free, make_folder, removed_if_empty
     from rlstack.training.run import run_name
 
-    before = None if config.compare is None else comparison.read(config.compare)
+    before = None if config.compare is None else report.read(config.compare)
     measured = prepare(config, plain)
     name = run_name(measured.config.agent, measured.config.env, measured.config.seed)
     if config.output is None:
@@ -140,7 +140,7 @@ def speed(cfg: DictConfig) -> dict[str, Any]:
         written.append(picture)
     print("\n".join(report.verdict_lines(diagnosis["verdict"])))
     if before is not None:
-        print("\n" + "\n".join(comparison.lines(diagnosis, before, str(config.compare))))
+        print("\n" + "\n".join(report.lines(diagnosis, before, str(config.compare))))
     print()
     for path in written:
         print(f"wrote {path}")

@@ -21,11 +21,9 @@ from rlstack.config.overrides import given_keys
 from rlstack.envs.foundation.work import working
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
-    from rlstack.play.candidates import PoolConfig
-    from rlstack.play.league import League
-    from rlstack.play.matches import GameRunner
+    from rlstack.play.league import League, PoolConfig
+    from rlstack.play.matches import BestGames, GameRunner
     from rlstack.play.players import Source
-    from rlstack.play.replays import BestGames
 
 TRAIN = "train"
 FOLDER = "runs/league"
@@ -162,8 +160,7 @@ def show(config: LeagueConfig) -> None:
 
 def evaluate(config: LeagueConfig) -> None:
     """Plays the matches of candidates, which become commanders if they are good enough."""
-    from rlstack.play.candidates import PoolConfig, evaluate_all, to_evaluate
-    from rlstack.play.league import League
+    from rlstack.play.league import League, PoolConfig, evaluate_all, to_evaluate
     from rlstack.play.results import show_members
 
     league, rules = League.open(config.folder), build(PoolConfig, config.pool, "pool")
@@ -241,8 +238,8 @@ def rank(config: LeagueConfig) -> None:
 def play(config: LeagueConfig) -> None:
     """Plays the first player against each of the others and rates it, or films a replay; changes no league."""
     from rlstack.evaluation.evaluator import as_evaluated
+    from rlstack.play.matches import play_back
     from rlstack.play.players import named
-    from rlstack.play.replays import play_back
     from rlstack.play.results import challenge
 
     if config.replay is not None:
@@ -266,7 +263,7 @@ def play(config: LeagueConfig) -> None:
 
 
 def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> BestGames | None:
-    from rlstack.play.replays import BestGames
+    from rlstack.play.matches import BestGames
 
     return None if config.save is None else BestGames(runner.world, config.keep, of)
 
@@ -342,9 +339,7 @@ def train(cfg: DictConfig) -> League | None:
         advice = "'league train' finds the run to continue by itself; rlstack train resume=<run> resumes one"
         raise ConfigError(f"resume: {advice}")
 
-    from rlstack.play.candidates import PoolConfig
-    from rlstack.play.league import League
-    from rlstack.play.league_training import OpenRun, training_world
+    from rlstack.play.league import League, OpenRun, PoolConfig, training_world
     from rlstack.play.players import name_of
     from rlstack.training import run as training
 
@@ -365,8 +360,7 @@ def train(cfg: DictConfig) -> League | None:
 
 def submit(league: League, run: Path, ours: LeagueTrainConfig, rules: PoolConfig, plain: dict[str, Any]) -> None:
     """Adds a complete run as a candidate, unless it is one, and evaluates it."""
-    from rlstack.play.candidates import evaluate_all
-    from rlstack.play.league import add_candidates, identity
+    from rlstack.play.league import add_candidates, evaluate_all, identity
     from rlstack.play.results import show_members
     from rlstack.runs.loading import checkpoint_file
 

@@ -188,9 +188,9 @@ def _trained(run_folder: Path) -> str:
     words: Sequence[str] = []
     with suppress(OSError, ValueError, LookupError, TypeError):
         words = json.loads((run_folder / ENVIRONMENT).read_text(encoding="utf-8"))[0]["command"]
-    told = [word for word in words[2:] if "=" in word and not word.lstrip("+~").startswith(_PRIVATE)]
-    told = [word for word in told if not word.partition("=")[2].startswith(("/", "~"))]
-    return f"rlstack train {shlex.join(told)}" if words[:2] == ["-m", "rlstack.train"] else ""
+    options = [word for word in words[2:] if "=" in word and not word.lstrip("+~").startswith(_PRIVATE)]
+    options = [word for word in options if not word.partition("=")[2].startswith(("/", "~"))]
+    return f"rlstack train {shlex.join(options)}" if words[:2] == ["-m", "rlstack.train"] else ""
 
 
 # -- data --------------------------------------------------------------------------------------------------------------

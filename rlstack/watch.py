@@ -100,7 +100,7 @@ def _show(config: WatchConfig, opened: ExitStack) -> list[str]:
     from rlstack.agents.interface import Interface
     from rlstack.data.recordings import TransitionRecorder
     from rlstack.evaluation.pictures import FinishedAnimation
-    from rlstack.play.replays import read_replay
+    from rlstack.play.matches import read_replay
     from rlstack.training.recorded import write_recorded
 
     captions: list[str] = []

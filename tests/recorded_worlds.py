@@ -1,4 +1,4 @@
-"""A world of a few operations, in which every agent can act, for tests of what a GPU would record."""
+"""Worlds of a few operations, in which every agent can act, for tests of what a GPU would record."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Unbounded
 
+from rlstack.envs.foundation.tensors import GROUP, unchecked
 from rlstack.envs.world import Mirror, World
 
 
@@ -66,3 +67,65 @@ class Drift(World):
 
     def _load_state(self, state: dict[str, Any]) -> None:
         self._place, self._steps = state["place"], state["steps"]
+
+
+class Crowd(Drift):
+    """Three agents that drift, ``[W, A, 2]`` or choices, each until chance ends it, and all until time does."""
+
+    agents = 3
+
+    def __init__(self, num_worlds: int = 4, choices: bool = False, seed: int | None = 0, state: bool = False) -> None:
+        World.__init__(self, num_worlds, "cpu", torch.float32, seed)
+        lead = (num_worlds, self.agents)
+        self.masked, self.shows_state = False, state
+        shown: dict[str, Any] = {"observation": Unbounded((*lead, 3))} | (
+            {"state": Unbounded((*lead, 3))} if state else {}
+        )
+        action = Categorical(3, shape=lead) if choices else Bounded(-1.0, 1.0, shape=(*lead, 2))
+        self.declare_specs(shown, action, agents=self.agents)
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        if worlds is None:
+            lead = (self.num_worlds, self.agents)
+            self._place, self._steps = torch.zeros(*lead, 3), torch.zeros(self.num_worlds, 1)
+            self._there = torch.ones(lead, dtype=torch.bool)
+        ended = torch.zeros(self.num_worlds, dtype=torch.bool)
+        ended[slice(None) if worlds is None else worlds] = True
+        self._restart_where(ended)
+
+    def _restart_where(self, ended: Tensor) -> bool:
+        drawn = torch.rand(self.num_worlds, self.agents, 3, generator=self.generator)
+        self._place = torch.where(ended[:, None, None], drawn, self._place)
+        self._steps = self._steps * ~ended[:, None]
+        self._there = self._there | ended[:, None]
+        return True
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        action = self._chosen(tensordict)
+        push = action.mean(-1) if action.is_floating_point() else action - 1.0
+        self._place, self._steps = (self._place + 0.1 * push.unsqueeze(-1)).cos(), self._steps + 1
+        leaves = torch.rand(self.num_worlds, self.agents, generator=self.generator) < 0.2
+        terminated = leaves & self._there
+        self._there = self._there & ~leaves
+        done = (self._steps >= 7) | ~self._there.any(-1, keepdim=True)
+        root = self._current()
+        agents = root.get(GROUP)
+        ends = {"terminated": terminated, "truncated": done & self._there, "done": terminated | ~self._there | done}
+        agents.update(
+            {"reward": self._place[..., :1].clone(), **{name: flag[..., None] for name, flag in ends.items()}}
+        )
+        return root.update({"done": done, "terminated": ~self._there.any(-1, keepdim=True), "truncated": done})
+
+    def _current(self) -> TensorDict:
+        shown = {"observation": self._place.clone(), "active": self._there.clone()}
+        if self.shows_state:
+            shown["state"] = -self._place
+        episode = unchecked({"return": self._steps, "length": self._steps}, self.batch_size)
+        return unchecked({GROUP: unchecked(shown, self._there.shape), "episode": episode}, self.batch_size)
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {**super()._state_to_save(), "there": self._there}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        super()._load_state(state)
+        self._there = state["there"]

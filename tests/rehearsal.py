@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torchrl.modules.distributions import continuous
 
 from rlstack.data import graphs
 from rlstack.envs.foundation import tensors
@@ -22,6 +23,8 @@ class Tape(TorchDispatchMode):
 
     What a GPU could not record raises the error that torch raises there.
     """
+
+    recording = False
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
@@ -36,10 +39,12 @@ class Tape(TorchDispatchMode):
 
     def record(self, function: Callable[[], Any]) -> Any:
         drawn = [generator.get_state() for generator in self._generators]
+        Tape.recording = True
         try:
             with self:
                 return function()
         finally:
+            Tape.recording = False
             for generator, state in zip(self._generators, drawn):
                 generator.set_state(state)
             for whole, old in self._before.values():
@@ -84,4 +89,6 @@ def rehearsing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(tensors, "FREE", set())
         patch.setitem(graphs.GRAPHS, "cpu", Tape)
+        # What TorchRL asks before it reads tensors on the host.
+        patch.setattr(continuous, "safe_is_current_stream_capturing", lambda: Tape.recording)
         yield

@@ -25,7 +25,7 @@ from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.agents.foreign import load_policy
 from rlstack.config import ConfigError, build, to_plain
-from rlstack.diagnostics import comparison
+from rlstack.diagnostics import report as diagnoses
 from rlstack.envs.echelon.recording import load_replay as load_fight
 from rlstack.envs.marinenav.episodes import load_episodes
 from rlstack.envs.rocket.recording import load_replay
@@ -142,8 +142,8 @@ def latest(path: Path) -> Any:
 
 
 def diagnosed(path: Path) -> None:
-    before = comparison.read(path)
-    list(comparison.lines(before, before, path))
+    before = diagnoses.read(path)
+    list(diagnoses.lines(before, before, path))
 
 
 @dataclass
@@ -158,7 +158,7 @@ class Case:
 
 RUN = "agent: {name: ppo, algorithm: ppo}\nenv: {name: rocket}\ntotal_frames: 100\nseed: 0\n"
 DIAGNOSIS = {
-    **{"schema": comparison.SCHEMA, "subject": {"env": "rocket"}, "config": {"a": 1}, "machine": {"cpu": "x"}},
+    **{"schema": diagnoses.SCHEMA, "subject": {"env": "rocket"}, "config": {"a": 1}, "machine": {"cpu": "x"}},
     "tests": {"learn": {"ms_per_update": 3.0, "parts_ms": {"loss": 1.0}}},
 }
 CASES: dict[str, Case] = {

@@ -49,6 +49,11 @@ def test_the_list_has_all_that_the_code_uses() -> None:
     assert unused == set()
 
 
+def test_there_are_few_of_the_libraries_that_everything_is_built_on() -> None:
+    ours = [name for name in listed() if name.partition(".")[0] in ("torch", "torchrl", "tensordict")]
+    assert len({last(name) for name in ours}) < 12
+
+
 @pytest.mark.parametrize("name", listed())
 def test_the_installed_version_has_it(name: str) -> None:
     parts, found = name.split("."), None

@@ -44,6 +44,8 @@ MISSING = {
     "agents/pqn.py": ('rlstack.train("agent=pqn", "env=cartpole")', "rlstack.agents.pqn"),
 }
 """What is removed: an expression that needs it, and what its error names."""
+BUILT_ON = {"envs/torchrl": ("envs/mjlab", "envs/playground")}
+"""Rooms that are removed with another one, which they extend."""
 
 
 @pytest.mark.slow
@@ -52,7 +54,8 @@ def test_the_rest_works_without(room: str, tmp_path: Path) -> None:
     copy = tmp_path / "rlstack"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "zoo"))
     removed = copy / room
-    removed.unlink() if removed.is_file() else shutil.rmtree(removed)
+    for part in (removed, *(copy / other for other in BUILT_ON.get(room, ()))):
+        part.unlink() if part.is_file() else shutil.rmtree(part)
     needing, named = MISSING[room]
     report = "" if room == "reporting" else REPORT
     check = f"try:\n    {needing}\nexcept Exception as error:\n    print('missing:', error)\n"

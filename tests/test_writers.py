@@ -228,7 +228,6 @@ ELSEWHERE = {
     ("rlstack/training/distributed.py", "open"): "nowhere",
     ("rlstack/command.py", "open"): "nowhere",
     ("rlstack/play/league.py", "open_to_append"): "a lock",
-    ("rlstack/play/league_training.py", "open_to_append"): "a lock",
 }
 
 

@@ -82,9 +82,13 @@ class SB3World(VecEnv):
         """Closes the worlds."""
         self.vector.close()
 
+    def _count(self, indices: Any) -> int:
+        """Returns the number of worlds that ``indices`` names: all, one or some."""
+        return self.num_envs if indices is None else int(np.size(indices))
+
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Returns an attribute of the batch, repeated for each requested world."""
-        return [getattr(self.vector, attr_name)] * len(list(self._get_indices(indices)))
+        return [getattr(self.vector, attr_name)] * self._count(indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Raises an error: worlds of a batch have no attributes of their own."""
@@ -96,7 +100,7 @@ class SB3World(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
         """Returns False for each requested world."""
-        return [False] * len(list(self._get_indices(indices)))
+        return [False] * self._count(indices)
 
     def get_images(self) -> Sequence[Any]:
         """Returns no pictures."""

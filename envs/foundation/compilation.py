@@ -87,13 +87,12 @@ class Compiled:
         try:
             result = self._fast(*arguments)
         except Exception as error:
-            if not isinstance(error, _failures()):
-                raise
+            result = self.function(*arguments)  # raises the function's own errors
             self._fast = None
             line = f"{self.what} is not compiled, the run continues without: {_reason(error)}"
             if not _tell(line):
                 warnings.warn(line, stacklevel=2)
-            return self.function(*arguments)
+            return result
         finally:
             if not self._begun:
                 _under_way.pop()
@@ -169,14 +168,6 @@ def _tell(line: str) -> bool:
     for listener in _listeners:
         listener(line)
     return bool(_listeners)
-
-
-def _failures() -> tuple[type[BaseException], ...]:
-    """Returns the errors that compiling raises before the function has run."""
-    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
-    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
-
-    return TorchDynamoException, FailOnRecompileLimitHit, CppCompileError, InvalidCxxCompiler
 
 
 def _reason(error: BaseException) -> str:

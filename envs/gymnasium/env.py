@@ -20,8 +20,7 @@ from ..foreign import check_instances, completed
 from ..foundation.processes import TIMEOUT
 from ..spaces import Array, Observations
 from ..world import Act, World
-from .making import Recipe, missing_package
-from .simulators import Codec, LocalSimulators, SimulatorArrays, WorkerSimulators
+from .simulators import Codec, LocalSimulators, Recipe, SimulatorArrays, WorkerSimulators, missing_package
 
 STATISTICS = ("return", "length", "success")
 """The statistics of an episode; success where the world shows it."""
@@ -235,7 +234,7 @@ class Gymnasium(World):
 
     Args:
         id: ``Name-v0``, ``package.module:Name-v0`` or ``package.module:Class``; ``ALE/Name-v5`` is preprocessed, see
-            :func:`rlstack.envs.gymnasium.making.atari`.
+            :func:`rlstack.envs.gymnasium.simulators.atari`.
         num_envs: number of environments W.
         workers: number of processes among which the environments are divided; 0 steps them in this process.
         worker_timeout: seconds in which a worker must answer. One that does not, or dies, is replaced; the episodes of

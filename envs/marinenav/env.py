@@ -16,8 +16,7 @@ from ..foundation.tensors import GROUP, STATE, chosen_together, counting, put_wh
 from ..pool import StartPool
 from ..recording import EpisodeRecorder
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
-from .episodes import load_episodes, load_worlds, validate_episode
-from .generator import episode_options, evaluation_set
+from .episodes import episode_options, evaluation_set, load_episodes, load_worlds, validate_episode
 from .noise import SampledNoise
 from .perception import CONTINUOUS, DISCRETE, EncounterFeatures, NoiseDraws, candidate_pairs, nearest_obstacle
 from .players import PLAYERS, sail

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchrl.envs import MJLabEnv
 
-from ..foundation.packages import needs
-from ..torchrl.env import TorchRL
+from ..torchrl.env import TaskRows
 
 
 class Rows(MJLabEnv):
@@ -31,7 +30,7 @@ class Rows(MJLabEnv):
         return dict(self.reward_manager._episode_sums)
 
 
-class MJLab(TorchRL):
+class MJLab(TaskRows):
     """Rows of a task of mjlab, which MuJoCo Warp steps as one batch; see :class:`~rlstack.envs.torchrl.TorchRL`.
 
     The terms of the reward are the statistics ``("episode", "reward_<term>")``: weighted sums over the episode so far.
@@ -52,30 +51,8 @@ class MJLab(TorchRL):
         ValueError: there is no such task, or mjlab is not installed.
     """
 
-    def __init__(
-        self,
-        task: str | None = None,
-        num_envs: int = 8,
-        kwargs: dict[str, Any] | None = None,
-        max_steps: int | None = None,
-        observation_keys: list[str] | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        seed: int | None = 0,
-        max_instances: int | None = None,
-    ) -> None:
-        if find_spec("mjlab") is None:
-            raise ValueError(f"env=mjlab {needs('mjlab')}")
-        if task not in MJLabEnv.available_envs:
-            raise ValueError(f"task: {task!r} is none of mjlab's: {', '.join(MJLabEnv.available_envs)}")
-        super().__init__(
-            id=f"{__name__}:{Rows.__name__}",
-            num_envs=num_envs,
-            kwargs={"task": task, "num_envs": num_envs, **(kwargs or {})},
-            max_steps=max_steps,
-            observation_keys=observation_keys,
-            dtype=dtype,
-            device=device,
-            seed=seed,
-            max_instances=max_instances,
-        )
+    library = ("mjlab", "mjlab", "mjlab")
+
+    @classmethod
+    def tasks(cls) -> Sequence[str]:
+        return list(MJLabEnv.available_envs)

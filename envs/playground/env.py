@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 from torchrl.envs.libs.mujoco_playground import MujocoPlaygroundEnv
 
-from ..foundation.packages import needs
-from ..torchrl.env import TorchRL
+from ..torchrl.env import TaskRows
 
 _TERM = "reward/"
 
@@ -73,7 +72,7 @@ class Rows(MujocoPlaygroundEnv):
         return self._sums
 
 
-class Playground(TorchRL):
+class Playground(TaskRows):
     """Rows of a task of MuJoCo Playground, which JAX steps as one batch; see :class:`~rlstack.envs.torchrl.TorchRL`.
 
     A task that tells the terms of its reward has the statistics ``("episode", "reward_<term>")``: sums over the
@@ -94,34 +93,17 @@ class Playground(TorchRL):
         ValueError: there is no such task, or MuJoCo Playground is not installed.
     """
 
-    def __init__(
-        self,
-        task: str | None = None,
-        num_envs: int = 8,
-        kwargs: dict[str, Any] | None = None,
-        max_steps: int | None = None,
-        observation_keys: list[str] | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        seed: int | None = 0,
-        max_instances: int | None = None,
-    ) -> None:
-        if find_spec("mujoco_playground") is None:
-            raise ValueError(f"env=playground {needs('playground')}")
+    library = ("mujoco_playground", "playground", "MuJoCo Playground")
+
+    @classmethod
+    def tasks(cls) -> Sequence[str]:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of a GPU's memory
         from mujoco_playground import registry
 
-        if task not in registry.ALL_ENVS:
-            raise ValueError(f"task: {task!r} is none of MuJoCo Playground's: {', '.join(registry.ALL_ENVS)}")
-        limit = registry.get_default_config(task).episode_length if max_steps is None else max_steps
-        super().__init__(
-            id=f"{__name__}:{Rows.__name__}",
-            num_envs=num_envs,
-            kwargs={"task": task, "num_envs": num_envs, **(kwargs or {})},
-            max_steps=int(limit),
-            observation_keys=observation_keys,
-            dtype=dtype,
-            device=device,
-            seed=seed,
-            max_instances=max_instances,
-        )
+        return list(registry.ALL_ENVS)
+
+    @classmethod
+    def own_limit(cls, task: str) -> int:
+        from mujoco_playground import registry
+
+        return int(registry.get_default_config(task).episode_length)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from torchrl.data import (
 from torchrl.envs import EnvBase
 
 from ..foreign import check_instances, close_all, completed, factory_at
+from ..foundation.packages import needs
 from ..foundation.tensors import ACTION_MASK
 from ..spaces import nest
 from ..world import GROUP, World
@@ -549,6 +551,59 @@ class TorchRL(World):
         """Closes the environments."""
         super().close(raise_if_closed=raise_if_closed)
         close_all(self._envs)
+
+
+class TaskRows(TorchRL):
+    """Rows of a task in a library's registry, which the library steps as one batch: the base class of such worlds.
+
+    A subclass stands in a module with a class ``Rows``, the batch, made with ``task``, ``num_envs`` and ``kwargs``.
+
+    Args:
+        task: name in the registry.
+        num_envs: number of rows.
+        kwargs: further arguments of ``Rows``.
+        max_steps: number of steps after which an episode is truncated; None: :meth:`own_limit`.
+        observation_keys: entries of the observation.
+        dtype, device, seed, max_instances: see :class:`TorchRL`.
+
+    Raises:
+        ValueError: there is no such task, or the library is not installed.
+    """
+
+    library: ClassVar[tuple[str, str, str]]
+    """The library's module, the extra that installs it (also the name of the world), and its own name."""
+
+    def __init__(
+        self,
+        task: str | None = None,
+        num_envs: int = 8,
+        kwargs: dict[str, Any] | None = None,
+        max_steps: int | None = None,
+        observation_keys: list[str] | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        seed: int | None = 0,
+        max_instances: int | None = None,
+    ) -> None:
+        module, extra, name = self.library
+        if find_spec(module) is None:
+            raise ValueError(f"env={extra} {needs(extra)}")
+        known = self.tasks()
+        if task is None or task not in known:
+            raise ValueError(f"task: {task!r} is none of {name}'s: {', '.join(known)}")
+        id, limit = f"{type(self).__module__}:Rows", self.own_limit(str(task)) if max_steps is None else max_steps
+        made_with = {"task": task, "num_envs": num_envs, **(kwargs or {})}
+        super().__init__(id, num_envs, made_with, limit, observation_keys, dtype, device, seed, max_instances)
+
+    @classmethod
+    def tasks(cls) -> Sequence[str]:
+        """Returns the names in the registry."""
+        raise NotImplementedError
+
+    @classmethod
+    def own_limit(cls, task: str) -> int | None:
+        """Returns the task's own number of steps of an episode; None if the batch truncates episodes itself."""
+        return None
 
 
 def _flags(ends: Tensor) -> dict[str, Tensor]:

@@ -10,8 +10,10 @@ epochs, 2x64 tanh), DQN CartPole-v1 (1 env, batch 32, one update every 4 steps, 
 both), SAC Pendulum-v1 (1 env, batch 256, one update a step, 2x256 relu). ``reference`` is ``reference_ppo.py``.
 ``sac_bfloat16`` is the same SAC with our forward passes in bfloat16, theirs in float32; ``..._compiled`` are the same
 with our updates and policy compiled (``compile=true``), after compiling. ``batched`` is ``agent=ppo
-env=cartpole``. ``step`` steps 1024 worlds under random actions: our CartPole with resets, Gymnasium's vectorised one,
-and VMAS's scenario ``simple`` without resets. Result in ``results/peers.json``.
+env=cartpole``. ``step`` steps 1024 worlds under random actions: our CartPole, Gymnasium's vectorised one, the same with
+the return and length of each episode, which ours counts, and VMAS's scenario ``simple`` without resets. Gymnasium
+computes in float64, returns the state of a world once a step (ours twice, before and after a reset), and spends a step
+on each reset. Result in ``results/peers.json``.
 """
 
 from __future__ import annotations
@@ -130,8 +132,10 @@ def our_steps() -> Train:
     return advance
 
 
-def gymnasium_steps() -> Train:
+def gymnasium_steps(statistics: bool = False) -> Train:
     env = gymnasium.make_vec("CartPole-v1", WORLDS, vectorization_mode="vector_entry_point")
+    if statistics:
+        env = gymnasium.wrappers.vector.RecordEpisodeStatistics(env)
     env.reset(seed=0)
 
     def advance(steps: int) -> None:
@@ -196,7 +200,12 @@ WORK = {
     "step": Work(
         "1024 small worlds under random actions (our CartPole)",
         300 * WORLDS,
-        {"rlstack": our_steps, "gymnasium": gymnasium_steps, "vmas": vmas_steps},
+        {
+            "rlstack": our_steps,
+            "gymnasium": gymnasium_steps,
+            "gymnasium, with statistics": partial(gymnasium_steps, statistics=True),
+            "vmas": vmas_steps,
+        },
     ),
 }
 

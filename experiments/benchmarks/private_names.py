@@ -19,7 +19,7 @@ from torchrl import logger as torchrl_logger
 
 import rlstack
 from rlstack import envs
-from rlstack.agents.optimizer import Adam, RMSprop
+from rlstack.agents.optimizer import Adam
 from rlstack.data.collector import LEAN
 from rlstack.envs.foundation.tensors import unchecked
 from rlstack.networks.encoders import mlp
@@ -64,36 +64,6 @@ def adam_ways() -> Ways:
     }
 
 
-def rmsprop_ways() -> Ways:
-    """A step on gradients that are there."""
-    theirs = torch.optim.RMSprop(network().parameters(), lr=1e-4, foreach=True)
-    ours = RMSprop(list(network().parameters()), lr=1e-4, eps=1e-8)
-    return {"ours": partial(ours.quick_step, 1e-4), "torch.optim.RMSprop(foreach=True)": theirs.step}
-
-
-def copying_ways() -> Ways:
-    """Copies of as many tensors as an update on a GPU takes in."""
-    pairs = [[torch.randn(*shape) for shape in ((128, 4), (128,), (128, 128), (128,), (2, 128), (2,))] for _ in "ab"]
-
-    def one_by_one() -> None:
-        for old, new in zip(*pairs):
-            old.copy_(new)
-
-    return {"ours": lambda: torch._foreach_copy_(*pairs), "one by one": one_by_one}
-
-
-def layers_ways() -> Ways:
-    """The forward pass for one observation."""
-    ours, data = mlp([4, 128, 128]), torch.randn(1, 4)
-    theirs = nn.Sequential(*ours)
-
-    def forward(module: nn.Module) -> None:
-        with torch.no_grad():
-            module(data)
-
-    return {"ours": partial(forward, ours), "nn.Sequential": partial(forward, theirs)}
-
-
 def tensordict_ways() -> Ways:
     """A tensordict of entries that fit."""
     entries = {name: torch.zeros(8, 1) for name in "abcdef"}
@@ -112,9 +82,6 @@ def collecting_ways() -> Ways:
 
 WAYS: dict[str, Callable[[], Ways]] = {
     "Adam's step": adam_ways,
-    "RMSprop's step": rmsprop_ways,
-    "tensors copied": copying_ways,
-    "two layers, batch 1": layers_ways,
     "a tensordict of six tensors": tensordict_ways,
     "two steps of 8 CartPoles": collecting_ways,
 }

@@ -18,17 +18,22 @@ from torch import Tensor
 from rlstack import envs
 from rlstack.agents import Agent, agent_class, build_agent
 from rlstack.agents.base import Choosing
+from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.optimizer import CannotCompile, Compiler
 from rlstack.config import load_group, to_plain
 from rlstack.config.groups import compose_config
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
-from rlstack.diagnostics.gpu import waits
+from rlstack.diagnostics.training import waits
 from rlstack.envs.foundation import tensors
-from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.checkpoint import deciding, read_checkpoint
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world
 from rlstack.training.acceleration import missing_compiler
+from rlstack.training.loggers import METRICS_FILE, read_metrics
 from rlstack.training.monitor import Monitor, count_frames
+from rlstack.training.run import train
+from rlstack.training.verification import differences
 
 from .draws import DrawnOnCpu
 from .runner import Found, LeftOut, Mismatch, Setting
@@ -51,11 +56,13 @@ _CHOICES = [*_MARINENAV, "env.continuous_actions=false"]
 _WORLD_OF = {
     "ppo_published": ["env=arena", "env.max_steps=12"],
     "cql": ["env=echelon", "env.actions=box", "agent.frames_per_update=640"],
+    "crossq": [*_MARINENAV, "agent.frames_per_update=640"],
 }
 """Worlds of agents: Arena's original recipe, and a loss of TorchRL's that takes observations of one tensor.
 
 CQL learns a few times there: no operation of its update is unstable (on a CPU, errors in the last digit change its
-first gradient by 3e-7), but every update at least doubles a difference, which is 1e-1 after 24 and 5e-5 after 3.
+first gradient by 3e-7), but every update at least doubles a difference, which is 1e-1 after 24 and 5e-5 after 3. So
+does CrossQ, whose layers are normalised over the batch: on a CPU such errors are 3e-2 of its gradient after 21.
 """
 
 SMALL = {
@@ -309,22 +316,12 @@ def resumed(setting: Setting, overrides: list[str]) -> Found:
     it may differ from one by ten times as much as the two differ.
     """
     frames = 2000 if setting.quick else 10_000
-    run = [*overrides, f"total_frames={frames}", f"device={setting.device}", "compile=false"]
-    run += [
-        "seed=3",
-        "eval.episodes=1",
-        "eval.max_steps=20",
-        f"log_every={frames}",
-        f"eval.every={frames}",
-        f"checkpoint.every={frames}",
-        "checkpoint.replay=true",
-    ]
-    plain = configured(*run, small=SMALL)
+    plain = _short_run(setting, [*overrides, "compile=false", "checkpoint.replay=true"], frames)
     with tempfile.TemporaryDirectory(prefix="rlstack-gpu-", ignore_cleanup_errors=True) as folder:
         base = Path(folder)
-        first, again = (_trained({**plain, "run_dir": str(base / name)}) for name in ("first", "again"))
-        _trained({**plain, "run_dir": str(base / "stopped"), "until": frames // 2})
-        stopped = _trained({**plain, "run_dir": None, "resume": str(base / "stopped")})
+        first, again = (_parameters_of(train({**plain, "run_dir": str(base / name)})) for name in ("first", "again"))
+        train({**plain, "run_dir": str(base / "stopped"), "until": frames // 2})
+        stopped = _parameters_of(train({**plain, "run_dir": None, "resume": str(base / "stopped")}))
     usual, found = _apart(first, again), _apart(first, stopped)
     figures = {"two_alike": usual, "resumed": found}
     line = f"parameters differ by {found:.1e} after {frames:,} frames, those of two whole runs by {usual:.1e}"
@@ -333,15 +330,43 @@ def resumed(setting: Setting, overrides: list[str]) -> Found:
     return Found("bit for bit the run that was not stopped" if not found else line, figures)
 
 
-def _trained(plain: dict[str, Any]) -> dict[str, Tensor]:
-    """Trains a run and returns its final parameters."""
-    from rlstack.training.run import train
+def recorded(setting: Setting, overrides: list[str], frames: int = 6000) -> Found:
+    """Compares a run whose steps, updates and evaluations are replayed with one that computes them, to the last bit."""
+    frames = min(frames, 2000) if setting.quick else frames
+    found = []
+    with (
+        tempfile.TemporaryDirectory(prefix="rlstack-gpu-", ignore_cleanup_errors=True) as folder,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        for graphs in (False, True):
+            settings = [*overrides, "compile=false", f"cudagraphs={graphs}"]
+            run = train({**_short_run(setting, settings, frames), "run_dir": str(Path(folder) / str(graphs))})
+            metrics = {k: v for row in read_metrics(run.path / METRICS_FILE) for k, v in row.items() if "eval/" in k}
+            found.append({"state": deciding(_last_state(run)), "evaluation": metrics})
+    _refuse(caught)
+    if apart := list(differences(*found)):
+        raise Mismatch(f"{len(apart)} entries differ, the first is {apart[0]} (computed, then replayed)")
+    return Found(f"state and evaluation after {frames:,} frames are equal to the last bit")
 
-    run = train(plain)
-    assert run is not None
+
+def _short_run(setting: Setting, overrides: list[str], frames: int) -> dict[str, Any]:
+    """Returns the configuration of a run of some frames, with one evaluation and one checkpoint at its end."""
+    every = [f"{name}={frames}" for name in ("total_frames", "log_every", "eval.every", "checkpoint.every")]
+    return configured(
+        *overrides, *every, f"device={setting.device}", "seed=3", "eval.episodes=4", "eval.max_steps=20", small=SMALL
+    )
+
+
+def _last_state(run: RunDirectory) -> dict[str, Any]:
     path = run.checkpoints.latest()
     assert path is not None
-    networks = read_checkpoint(path)["agent"]["networks"]
+    return read_checkpoint(path)
+
+
+def _parameters_of(run: RunDirectory) -> dict[str, Tensor]:
+    """Returns the final parameters of a run."""
+    networks = _last_state(run)["agent"]["networks"]
     return {f"{one}.{name}": value.double() for one, state in networks.items() for name, value in state.items()}
 
 
@@ -350,12 +375,14 @@ def _apart(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 
 def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
-    """Checks that steady iterations (collect, learn, statistics) do not wait for the GPU."""
+    """Checks that steady iterations (collect, learn, statistics), once they are recorded, do not wait for the GPU."""
     plain = configured(*overrides, f"env.num_worlds={8 if setting.quick else 64}", small=SMALL)
     torch.manual_seed(0)
     env = build_world(plain["env"], setting.device, seed=0)
     agent = build_agent(plain["agent"], env, 100_000, setting.device)
-    batches = iter(make_collector(env, agent.policy(explore=True), plain["agent"]["steps_per_batch"]))
+    quicken(agent, torch.device(setting.device), compiles=False)
+    collector: Any = make_collector(env, agent.policy(explore=True), plain["agent"]["steps_per_batch"])
+    collector.lends, batches = True, iter(collector)
     monitor, frames = Monitor(), 0
 
     def iterate() -> None:
@@ -365,7 +392,7 @@ def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
         frames += count_frames(batch, sequences, "decisions")
         monitor.observe(batch, agent.learn(sequences, frames))
 
-    for _ in range(4):
+    for _ in range(6):
         iterate()
     updates, iterations = agent.updates, 2
     if not updates:
@@ -374,7 +401,8 @@ def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
     with waits() if counted else contextlib.nullcontext({}) as places:
         for _ in range(iterations):
             iterate()
-    allowed = iterations * (0 if agent.interface.group is None else 2)  # how many frames, and which are kept
+    # A group's: how many frames there are, which decide about updates, and which of them a replay buffer keeps.
+    allowed = iterations * (0 if agent.interface.group is None or not isinstance(agent, OffPolicy) else 2)
     total = sum(places.values())
     figures = {"iterations": iterations, "updates": agent.updates - updates, "waits": dict(places)}
     where = ", ".join(f"{place} {count} times" for place, count in sorted(places.items(), key=lambda one: -one[1])[:4])

@@ -34,6 +34,10 @@ _FOUR = [*_MANY, "agent.minibatch_size=65536", "agent.epochs=4", "agent.steps_pe
 """32 steps, then 4 epochs of 4 minibatches."""
 
 
+_SOLVED = ["agent=ppo", "env=cartpole", "eval.episodes=100"]
+_CROSSED = ["experiment=marinenav/gpu", "eval.episodes=50", "compile=false"]
+
+
 def _crowd(world: str, worlds: int, steps: int) -> list[str]:
     """Returns the overrides of a training in many worlds: some steps, then 4 epochs of large minibatches."""
     sizes = [f"env.num_worlds={worlds}", f"agent.steps_per_batch={steps}", "agent.epochs=4"]
@@ -63,6 +67,7 @@ def checks() -> list[Row]:
         _check(f"no waits {agent[6:]} {world[4:]}", "waiting_for_nothing", overrides=[agent, world, *more])
         for agent, world, *more in steady
     ]
+    rows += [_check(f"recorded {name}", "recorded", 90, **arguments) for name, arguments in _recorded().items()]
     quick = {"ppo": _MARINENAV, "dqn": _CHOICES, "td3": _MARINENAV}
     rows += [
         _check(f"CUDA graphs {name}", "quick_updates", overrides=[f"agent={name}", *world], compiles=False)
@@ -86,6 +91,25 @@ def agents() -> dict[str, list[str]]:
     }
 
 
+def _recorded() -> dict[str, dict[str, Any]]:
+    """Returns runs whose replays are compared with what is computed: every world, and agents that are recorded."""
+    few = "env.num_worlds=16"
+    worlds: dict[str, dict[str, Any]] = {
+        "ppo rocket": {
+            "overrides": ["env=rocket", few, "env.max_seconds=0.4", "agent.steps_per_batch=4"],
+            "frames": 1024,
+        },
+        "ppo echelon": {"overrides": ["env=echelon", few, "env.max_steps=12"], "frames": 4096},
+        "ppo arena": {"overrides": [*_ARENA, few]},
+        "ppo arena stacked": {"overrides": [*_ARENA, few, "env.action_repeat=2", "env.frame_stack=2"]},
+        "ppo cartpole": {"overrides": ["env=cartpole", few]},
+        "ppo memory": {"overrides": [*_MARINENAV, few, _MEMORY]},
+    }
+    found = {name: {**more, "overrides": ["agent=ppo", *more["overrides"]]} for name, more in worlds.items()}
+    names = "a2c acqn crossq ddpg dqn iqn ppo pqn qrdqn rainbow redq sac td3 torchrl_ppo torchrl_sac tqc"
+    return found | {name: {"overrides": [f"agent={name}", few, "env.max_steps=12"]} for name in names.split()}
+
+
 def speeds() -> list[Row]:
     """Returns measurements of worlds alone, of training and of updates, with eager kernels and with compiled ones."""
     measured: list[tuple[str, str, dict[str, Any]]] = [
@@ -96,13 +120,26 @@ def speeds() -> list[Row]:
         ("marinenav acqn", "training", {"overrides": ["experiment=marinenav/gpu"]}),
         ("arena ppo", "training", {"overrides": _crowd("arena", 8192, 32)}),
         ("echelon ppo", "training", {"overrides": _crowd("echelon", 2048, 8)}),
-        ("rocket ppo", "training", {"overrides": _crowd("rocket", 4096, 4)}),
+        ("rocket ppo", "training", {"overrides": _crowd("rocket", 16_384, 4)}),
         ("cartpole ppo 8192 worlds small minibatches", "training", {"overrides": _MANY}),
     ]
-    solved = _speed("cartpole ppo solved", "solving", 120, overrides=["agent=ppo", "env=cartpole"])
+    solved = [
+        _speed("cartpole ppo solved", "solving", 120, overrides=_SOLVED, metric="eval/return", wanted=475.0),
+        _speed(
+            "marinenav acqn solved", "solving", 180, overrides=_CROSSED, metric="eval/success", wanted=0.99, frozen=True
+        ),
+    ]
     eager = [_speed(name, function, compiles=False, **more) for name, function, more in measured]
-    compiled = [_speed(f"{name} compiled", function, 120, compiles=True, **more) for name, function, more in measured]
-    return [*eager[:2], *compiled[:2], solved, *eager[2:], *compiled[2:]]  # the last ones only if there is time
+    compiled = [_speed(f"{name} compiled", function, 240, compiles=True, **more) for name, function, more in measured]
+    free = [
+        _speed(f"{name} not deterministic", function, compiles=False, **more)
+        for name, function, more in (
+            ("cartpole ppo 8192 worlds", "training", {"overrides": [*_FOUR, "deterministic=false"]}),
+            ("marinenav acqn", "training", {"overrides": ["experiment=marinenav/gpu", "deterministic=false"]}),
+            ("sac updates", "updating", {"name": "sac", "deterministic": False}),
+        )
+    ]
+    return [*eager[:2], *compiled[:2], *solved, *eager[2:], *compiled[2:], *free]  # the last ones only if there is time
 
 
 def _check(title: str, function: str, limit: float = 60.0, **arguments: Any) -> Row:

@@ -25,7 +25,7 @@ from rlstack.config import load_group
 from .quality import LEVELS
 
 HERE = Path(__file__).parent
-AGENTS = ("acqn", "ppo", "sac", "td3", "ddpg", "iqn", "dqn", "rainbow", "a2c", "pqn", "qrdqn", "tqc")
+AGENTS = ("acqn", "ppo", "sac", "td3", "ddpg", "iqn", "dqn", "rainbow", "a2c", "pqn", "qrdqn", "tqc", "xqc")
 ENV_STEPS = 1_000_000
 PUBLISHED = {"acqn": 0.769, "sac": 0.725, "iqn": 0.719, "ddpg": 0.481, "dqn": 0.396}
 """Success of the released agents (arXiv 2412.09466), levels 0-5, after 6 million env steps."""

@@ -32,8 +32,7 @@ from experiments.results import interval, markdown, picture
 from rlstack import envs
 from rlstack.agents.foreign import load_policy, parse
 from rlstack.config import ConfigError
-from rlstack.envs.marinenav.episodes import load_episodes
-from rlstack.envs.marinenav.generator import PUBLISHED_LEVELS, evaluation_set
+from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set, load_episodes
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from rlstack.evaluation.results import Evaluation
 from rlstack.play.versus import own_policy

@@ -91,6 +91,7 @@ STUDIES = {
     "halfcheetah_sac_actor_every": Study("HalfCheetah-v5", "SAC, actor_every=2", 4000, "mean"),
     "halfcheetah_sac_critic_norm": Study("HalfCheetah-v5", "SAC, critic_norm", 4000, "mean"),
     "halfcheetah_sac_weight_norm": Study("HalfCheetah-v5", "SAC, critic_norm and weight_norm", 4000, "mean"),
+    "halfcheetah_xqc": Study("HalfCheetah-v5", "XQC", 10_000, "mean"),
     "halfcheetah_tqc": Study("HalfCheetah-v5", "TQC", 4000, "mean"),
     "halfcheetah_ppo": Study("HalfCheetah-v5", "PPO", 4500, "mean", "mujoco_ppo"),
     "hopper_ppo": Study("Hopper-v5", "PPO", 1900, "mean", "mujoco_ppo"),

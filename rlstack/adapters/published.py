@@ -20,8 +20,7 @@ from rlstack.agents.sac import SAC
 from rlstack.config import ConfigError
 from rlstack.data.normalizers import RunningMoments
 from rlstack.data.replay import make_replay
-from rlstack.data.samplers import importance_weights
-from rlstack.data.sum_tree import SumTree
+from rlstack.data.samplers import SumTree, importance_weights
 
 _WHOLE_REDRAWS, _REDRAWS = 100, 1000
 
@@ -208,7 +207,7 @@ class PublishedPPO(PPO):
                     module.unbiased = True
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        self._seen: list[Info] = []
+        self._reports: list[Info] = []
         return super().update(batch)
 
     def minibatch_sizes(self, rows: int, size: int) -> list[int]:
@@ -220,8 +219,8 @@ class PublishedPPO(PPO):
 
     def reported(self, info: Info) -> Info:
         """Returns the means over all minibatches of this update so far."""
-        self._seen.append({name: value.clone() for name, value in info.items()})  # the next step may overwrite it
-        return {name: torch.stack([seen[name] for seen in self._seen]).mean() for name in info}
+        self._reports.append({name: value.clone() for name, value in info.items()})  # the next step may overwrite it
+        return {name: torch.stack([metrics[name] for metrics in self._reports]).mean() for name in info}
 
 
 class PublishedSAC(SAC):

@@ -6,7 +6,7 @@ _ROOM = "rlstack.adapters"
 
 KINDS = {
     "marinenav": Kind(f"{_ROOM}.marinenav.agents:published_policy", ("agent_type",), f"{_ROOM}.marinenav.agents"),
-    "sb3": Kind(f"{_ROOM}.sb3.policy:sb3_policy", ("vecnormalize", "deterministic"), f"{_ROOM}.sb3.native"),
+    "sb3": Kind(f"{_ROOM}.sb3.native:sb3_policy", ("vecnormalize", "deterministic"), f"{_ROOM}.sb3.native"),
     "arena": Kind(
         f"{_ROOM}.arena.agents:arena_policy",
         ("normalization", "deterministic"),

@@ -21,7 +21,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from rlstack.config import ConfigError
 from rlstack.config.errors import unknown_key
 from rlstack.config.options import Activation, Count, EncoderConfig, Fraction, Precision, Steps, layers
-from rlstack.config.schedules import ScheduleConfig, make_schedules
+from rlstack.config.schedules import Schedule, ScheduleConfig, make_schedules
 from rlstack.config.typed import Interval
 from rlstack.data.flatten import kept
 from rlstack.data.graphs import Recorded
@@ -412,12 +412,16 @@ class Agent(ABC):
             return self.normalizer(observation)
         return self.critic_normalizer(observation).set(SEEN_BY_ACTOR, self.normalizer(own))
 
-    def normalize_by(self, observations: Any) -> None:
-        """Updates the statistics of observations, if there are any, with a flat batch ``[N]``."""
+    def normalize_by(self, observations: Any, counts: Tensor | None = None) -> None:
+        """Updates the statistics of observations, if there are any, with a flat batch ``[N]``.
+
+        Args:
+            counts: which of them count, ``[N]`` bool; None: all.
+        """
         if self.normalizer is not None:
-            self.normalizer.update(seen_by_actor(observations))
+            self.normalizer.update(seen_by_actor(observations), counts)
         if self.critic_normalizer is not None:
-            self.critic_normalizer.update(observations)
+            self.critic_normalizer.update(observations, counts)
 
     def with_critic_inputs(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns sequences ``[B, T]`` whose observations hold what critics see beside what the actor sees.
@@ -475,7 +479,13 @@ class Agent(ABC):
         """Returns the active ones among entries ``[B, T, ...]`` as ``[N, ...]``; without a group, all are active."""
         if self.interface.group is not None:
             return kept(entries, sequences.get("active"))
-        return entries.flatten(0, 1) if isinstance(entries, Tensor) else entries.reshape(-1)
+        return _flat(entries)
+
+    def _observations(self, observations: Any, sequences: TensorDictBase) -> tuple[Any, Tensor | None]:
+        """Returns the same and None, or on a GPU all entries, and which are active, so that nothing waits."""
+        if self.interface.group is None or looks_are_free(self.device):
+            return self._kept(observations, sequences), None
+        return _flat(observations), sequences.get("active").flatten()
 
     @property
     def augments(self) -> bool:
@@ -550,12 +560,12 @@ class Agent(ABC):
         return type(self), self.config, self.interface, self.total_frames
 
     @abstractmethod
-    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
+    def learn(self, sequences: TensorDictBase, frames: int | Tensor) -> dict[str, Tensor | float]:
         """Takes in new data ``[B, T]`` (see :mod:`rlstack.data.flatten`) and updates the networks.
 
         Args:
             sequences: the flattened batch of a collector.
-            frames: frames of the run so far, including this batch.
+            frames: frames of the run so far, including this batch; on a GPU it may be a tensor (0-d).
 
         Returns metrics named ``group/name``.
         """
@@ -611,7 +621,7 @@ class Agent(ABC):
     def _follows(self, name: str) -> bool:
         """Returns whether the value of a schedule is a tensor."""
         plain = self.compiler is None and looks_are_free(self.device)
-        return not plain and not getattr(self.schedules[name], "constant", False)
+        return not plain and not self.schedules[name].constant
 
     def compile(self, compiler: Compiler) -> None:
         """Compiles or records updates, and compiles exploring policies that are made later.
@@ -657,17 +667,48 @@ class Agent(ABC):
 
     def set_frames(self, frames: int) -> None:
         """Sets every schedule (learning rates, exploration) to this point of the run."""
-        self.frames = frames
+        self.know(frames)
         self.clock.fill_(frames)
-        self.scheduled = {name: schedule(frames) for name, schedule in self.schedules.items()}
         for name, optimizer in self.optimizers.items():
             optimizer.lr = self.scheduled[name]
         self.refresh()
+
+    def follow(self, frames: Tensor) -> None:
+        """Does the same for a number on the device (0-d), without waiting for it: recorded code reads the schedules.
+
+        The numbers that Python reads, such as :attr:`frames`, stay as they were; see :meth:`know`.
+        """
+        self.clock.copy_(frames)
+        for name, schedule in self._moving.items():
+            value = schedule(frames)
+            if name in self.optimizers:
+                self.optimizers[name].lr = value
+            else:
+                self.scheduled_value(name).copy_(value)
+
+    def know(self, frames: int) -> None:
+        """Tells Python's side the number of frames that the device has already."""
+        self.frames = frames
+        self.scheduled |= {name: schedule(frames) for name, schedule in self._moving.items()}
+
+    @cached_property
+    def _moving(self) -> dict[str, Schedule]:
+        """The schedules that are not constant."""
+        return {name: schedule for name, schedule in self.schedules.items() if not schedule.constant}
+
+    @property
+    def follows_tensors(self) -> bool:
+        """Whether :meth:`learn` takes the number of frames as a tensor on a GPU without waiting for it."""
+        return False
 
     def schedule_metrics(self) -> dict[str, float]:
         """Returns the present values of all options that may be schedules, as ``schedule/<name of the option>``."""
         adaptive = {name: optimizer.lr for name, optimizer in self.optimizers.items() if optimizer.adapts}
         return {f"schedule/{name}": float(value) for name, value in {**self.scheduled, **adaptive}.items()}
+
+    def updates_made(self) -> int:
+        """Returns the number of updates without those that a GPU has left out, for which it waits."""
+        return self.updates - sum(int(optimizer.left_out) for optimizer in self.optimizers.values())
 
     def expected_updates(self) -> float:
         """Returns the approximate number of gradient steps in a whole run; 0 for agents with few, large steps."""
@@ -683,7 +724,7 @@ class Agent(ABC):
             "networks": {name: dict(network.state_dict()) for name, network in self.networks.items()},
             "targets": {name: dict(target.network.state_dict()) for name, target in self.targets.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "updates": self.updates,
+            "updates": self.updates_made(),
             "frames": self.frames,
         }
 
@@ -700,6 +741,8 @@ class Agent(ABC):
         for name, target in self.targets.items():
             target.network.load_state_dict(state["targets"][name])
         self.updates = state["updates"]
+        for optimizer in self.optimizers.values():
+            optimizer.left_out.zero_()
         self.set_frames(state["frames"])
 
     def take_weights(self, weights: Mapping[str, Any]) -> None:
@@ -792,6 +835,10 @@ class OwnNetworks:
                 raise ConfigError(f"init: weights of {role}, agent.network names one of yours for {self.roles}")
             for own in self.by_role[role]:
                 own.network.load_state_dict(state)
+
+
+def _flat(entries: Any) -> Any:
+    return entries.flatten(0, 1) if isinstance(entries, Tensor) else entries.reshape(-1)
 
 
 class Choosing(Agent):

@@ -24,8 +24,6 @@ KINDS: dict[str, Kind] = {
 }
 """The kinds of agents that :func:`load_policy` loads, with the options of each."""
 
-_MINARI = "rlstack.adapters.minari"
-
 
 def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **options: Any) -> TensorDictModuleBase:
     """Loads an agent from any source as a policy of an env.
@@ -66,25 +64,6 @@ def recording_reader(members: Collection[str]) -> Callable[[str | Path], dict[st
     Returns None if the file is not of a known kind.
     """
     return next((target(reader) for member, reader in registered("RECORDINGS").items() if member in members), None)
-
-
-def minari_arrays(name: str) -> dict[str, Any]:
-    """Returns the transitions of a Minari dataset as the arrays of :mod:`rlstack.data.recordings`.
-
-    Raises:
-        ConfigError: Minari is not installed, or there is no such dataset on this machine.
-    """
-    return target(f"{_MINARI}:read_dataset")(name)
-
-
-def write_minari(name: str, data: Any, interface: Any, policy: str) -> None:
-    """Writes transitions as a new Minari dataset, see :func:`rlstack.adapters.minari.write_dataset`."""
-    target(f"{_MINARI}:write_dataset")(name, data, interface, policy)
-
-
-def check_new_dataset(name: str) -> None:
-    """Raises a one-line :class:`ConfigError` unless a Minari dataset of that name can be created."""
-    target(f"{_MINARI}:check_new")(name)
 
 
 def parse(source: str) -> tuple[str, str]:

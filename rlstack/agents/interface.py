@@ -330,7 +330,7 @@ def difference(known: Interface, offered: Interface) -> str | None:
     """Describes the first difference between the env that an agent knows and another; None if they agree."""
     ours, theirs = _described(known), _described(offered)
     for name in known.hidden:
-        theirs = {key: told for key, told in theirs.items() if key != name and not key.startswith(f"{name}.")}
+        theirs = {key: words for key, words in theirs.items() if key != name and not key.startswith(f"{name}.")}
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):
             return f"{key} is {theirs.get(key, 'nothing')}, it knows {ours.get(key, 'nothing')}"

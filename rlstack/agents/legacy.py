@@ -81,7 +81,7 @@ class Legacy(Agent):
             return self._policy
         return EpsilonPolicy(self._policy, self.interface, self.schedules["epsilon"], self.clock, explore)
 
-    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
+    def learn(self, sequences: TensorDictBase, frames: int | Tensor) -> dict[str, Tensor | float]:
         raise self._untrainable()
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:

@@ -39,7 +39,7 @@ from rlstack.data.samplers import takes_priorities
 from rlstack.losses.retrace import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
-from rlstack.networks.values import ActionValue, renormalized, running_statistics
+from rlstack.networks.values import ActionValue, BatchNorm, batch_normalized, renormalized, running_statistics
 
 from .base import (
     Agent,
@@ -140,6 +140,7 @@ class CriticsConfig(OffPolicyConfig):
     critic_inputs: CriticInputs = None
     #   what the critic sees, such as [state] or [observation, state]: a state that the world shows beside the
     #   observation, or keys of a dict observation, which the actor does not see then; null: what the actor sees
+    critic_hidden: list[Count] | None = None  # hidden widths of the critics, if they differ from the actor's
     layer_norm: bool = False  # in the critics
     join: Literal["concat", "gated"] = "concat"
     #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
@@ -158,14 +159,19 @@ class CriticsConfig(OffPolicyConfig):
             raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
         if (self.weight_norm or self.critic_norm == "batch") and named:
             raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
+        if self.critic_hidden == []:
+            raise ValueError("critic_hidden [] has no layers, give one width at least, or null")
         if self.critic_norm == "none":
             return
+        norm = f"critic_norm={self.critic_norm}"
         if self.recurrent is not None:
-            raise ValueError("critic_norm=batch is for critics without a recurrent core, recurrent must be null")
+            raise ValueError(f"{norm} is for critics without a recurrent core, recurrent must be null")
         if self.layer_norm:
-            raise ValueError("critic_norm=batch is in the place of layer_norm, give layer_norm=false")
+            raise ValueError(f"{norm} is in the place of layer_norm, give layer_norm=false")
         if self.join == "gated":
-            raise ValueError("critic_norm=batch needs join=concat")
+            raise ValueError(f"{norm} needs join=concat")
+        if self.critic_norm != "batch":
+            return
         if self.target_every is not None:
             raise ValueError("critic_norm=batch has no target networks, target_every must be null")
         if self.target_tau != OffPolicyConfig.target_tau:
@@ -239,8 +245,8 @@ class OffPolicy(Agent):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes one gradient step of every network on a batch ``[N]`` of :meth:`prepared` transitions."""
 
-    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
-        c, sequences = self.config, self.with_critic_inputs(sequences)
+    def learn(self, sequences: TensorDictBase, frames: int | Tensor) -> dict[str, Tensor | float]:
+        c, sequences, frames = self.config, self.with_critic_inputs(sequences), int(frames)
         self._observe(sequences)
         self.extend(sequences)
         self._frames_due += frames - self.frames
@@ -360,7 +366,7 @@ class OffPolicy(Agent):
     def _observe(self, sequences: TensorDictBase) -> None:
         """Updates the running statistics with every new entry once."""
         if self.normalizer is not None:
-            self.normalize_by(self._kept(sequences.get("observation"), sequences))
+            self.normalize_by(*self._observations(sequences.get("observation"), sequences))
         if self.reward_scaler is not None:
             self.reward_scaler.update(sequences, everyone=self.interface.group is None)
 
@@ -441,22 +447,30 @@ class ActorCritic(OffPolicy):
         """Returns a new critic of an observation and a vector of actions: the user's, if one is named."""
         c, size = self.config, self.interface.action.shape[-1]
         own = self.own_network("critic", outputs, actions=size)
-        shape = (c.hidden, c.activation, c.layer_norm, c.join, outputs)
-        return renormalized(own or ActionValue(self.encoder("critic"), size, *shape), c.critic_norm == "batch")
+        shape = (c.critic_hidden or c.hidden, c.activation, c.layer_norm, c.join, outputs)
+        critic = own or ActionValue(self.encoder("critic"), size, *shape)
+        if c.critic_norm == "batch_targets":
+            return batch_normalized(critic)
+        return renormalized(critic, c.critic_norm == "batch")
 
     def follow_and_optimize(self, target_actor: bool = True) -> None:
         """Makes targets and optimisers for the networks ``actor`` and :attr:`CRITICS`."""
         c = self.config
-        if not self.loss.joint:
+        if c.critic_norm != "batch":
             if target_actor:
                 self.add_target("actor", self.loss.target_actor, c.target_tau)
             for name, target in zip(self.CRITICS, self.loss.target_critics):
                 self.add_target(name, target, c.target_tau)
+                for layer in target.modules():
+                    if isinstance(layer, BatchNorm):
+                        layer.momentum = 0.0  # targets have statistics of batches alone
         critics: list[Any] = [self.networks[name] for name in self.CRITICS]
         self.actor_optimizer = self.add_optimizer("lr_actor", self.actor, max_grad_norm=c.max_grad_norm)
         self.critic_optimizer = self.add_optimizer("lr_critic", *critics, max_grad_norm=c.max_grad_norm)
         if c.weight_norm:
             layers = [layer for critic in critics for layer in critic.trunk if isinstance(layer, nn.Linear)]
+            if getattr(c, "critic", None) == "categorical":
+                layers += [critic.output for critic in critics]
             self.critic_optimizer.keep_unit([layer.weight for layer in layers])
             for target in self.targets.values():  # which were copied before
                 target.copy()
@@ -476,7 +490,8 @@ class ActorCritic(OffPolicy):
         """Makes one critic step, then one actor step against the new critic."""
         loss, norm, info = self.critic_optimizer.minimize(self.critic_objective, batch)
         if self._running and self.critic_optimizer.mean is not None:  # like gradients, the same in all processes
-            torch._foreach_copy_(self._running, self.critic_optimizer.mean(self._running))
+            for running, mean in zip(self._running, self.critic_optimizer.mean(self._running)):
+                running.copy_(mean)
         self.reprioritize(batch, info)
         return critic_metrics(loss, norm, info) | self.actor_step(batch)
 

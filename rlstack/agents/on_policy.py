@@ -30,6 +30,7 @@ from rlstack.config.options import (
 )
 from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval
+from rlstack.data.flatten import COUNTS, whole
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.foundation.tensors import looks_are_free, shuffled, unchecked
 from rlstack.losses.ppo import PolicyGradientLoss, estimate, normalized, vtrace
@@ -40,7 +41,7 @@ from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthog
 
 from .base import Agent, AgentConfig, Policy, RecurrentConfig, check_critic_inputs, exploring, named
 from .interface import MASK, Interface, with_images
-from .optimizer import CannotCompile, Compiler, Info, Optimizer
+from .optimizer import CannotCompile, Compiler, Info, Loss, Optimizer
 
 
 @dataclass
@@ -147,11 +148,19 @@ class FromRollouts(Agent):
 
     def minibatch_sizes(self, rows: int, size: int) -> list[int]:
         """Returns the lengths, each about ``size``, of the minibatches that ``rows`` entries are split into."""
-        return nearly_equal(rows, size, self.compiler is not None and self.compiler.graphs and not self.learns_in_one)
+        return nearly_equal(rows, size)
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its mirror image appended if enabled, ``[2 N]``."""
-        return with_images(batch) if self.augments else batch
+        return self._weighted(with_images(batch) if self.augments else batch)
+
+    def _weighted(self, batch: TensorDictBase) -> TensorDictBase:
+        """Returns a batch ``[N]`` with the weights in a mean of those of its entries that count, if not all do."""
+        counts = batch.get(COUNTS, None)
+        if counts is None:
+            return batch
+        number = counts.sum(dtype=self.interface.dtype).clamp(min=1)
+        return batch.copy().set("priority_weight", counts * (len(batch) / number))
 
     def image(self, sequences: TensorDictBase, action: Tensor) -> dict[str, Any]:
         """Returns the mirror images of the entries ``[B, T]`` of a rollout if enabled, for :meth:`for_step`.
@@ -170,29 +179,41 @@ class FromRollouts(Agent):
         """Returns whether an update on these data is possible."""
         return True
 
+    def _decisions(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
+        """Returns the active decisions among entries ``[B, T]`` as a flat batch ``[N]``.
+
+        On a GPU, where their number is not known, all are returned, see :func:`~rlstack.data.flatten.whole`.
+        """
+        if self.interface.group is None or looks_are_free(self.device):
+            return self._kept(entries, sequences)
+        return whole(entries, sequences.get("active"))
+
     @property
-    def learns_in_one(self) -> bool:
-        """Whether everything that is done with a batch can be recorded as one: its size is known without looking."""
-        return self.interface.group is None
+    def follows_tensors(self) -> bool:
+        return self.compiler is not None and self.compiler.graphs
 
-    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
-        self.set_frames(frames)
+    def learn(self, sequences: TensorDictBase, frames: int | Tensor) -> dict[str, Tensor | float]:
+        unread = frames if isinstance(frames, Tensor) and self.follows_tensors else None
+        if unread is None:
+            self.set_frames(int(frames))
         sequences = self.with_critic_inputs(sequences)
-        learn = self._learn_from
-        return (self.recorded(learn, "learning from a batch") if self.learns_in_one else learn)(sequences)
+        return self.recorded(self._learn_from, "learning from a batch")(sequences, unread)
 
-    def _learn_from(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
+    def _learn_from(self, sequences: TensorDictBase, frames: Tensor | None) -> dict[str, Tensor | float]:
+        if frames is not None:
+            self.follow(frames)
         metrics = self.update(self.rollout(sequences)) if self.can_learn(sequences) else {}
         if self.curiosity is not None:
-            seen = self._kept(sequences.get(("next", "observation")), sequences)
-            metrics |= self.curiosity.learn(seen, self.least(len(seen)), self.predictor_optimizer.minimize)
+            shown = TensorDict({"observation": sequences.get(("next", "observation"))}, sequences.batch_size)
+            seen = self._decisions(shown, sequences)
+            metrics |= self.curiosity.learn(seen, self.least(len(seen)), self._predict)
         self.finish(sequences)
         return metrics
 
     def finish(self, sequences: TensorDictBase) -> None:
         """Updates the normaliser, only after the updates: the data's log probabilities belong to the old statistics."""
         if self.normalizer is not None:
-            self.normalize_by(self._kept(sequences.get("observation"), sequences))
+            self.normalize_by(*self._observations(sequences.get("observation"), sequences))
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         return self.update(self.rollout(self.with_critic_inputs(sequences)))
@@ -205,8 +226,12 @@ class FromRollouts(Agent):
             reward = self.reward_scaler(reward)
         if self.curiosity is None:
             return reward
-        seen = self._kept(sequences.get(("next", "observation")), sequences)
-        return reward + self.curiosity.bonus(sequences, seen)
+        seen = self._observations(sequences.get(("next", "observation")), sequences)
+        return reward + self.curiosity.bonus(sequences, *seen)
+
+    def _predict(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
+        """Makes a step of the bonus's predictor."""
+        return self.predictor_optimizer.minimize(loss, self._weighted(batch))
 
     def compile(self, compiler: Compiler) -> None:
         super().compile(dataclasses.replace(compiler, varying=not compiler.graphs))
@@ -294,7 +319,9 @@ class OnPolicy(FromRollouts):
 
     def compile(self, compiler: Compiler) -> None:
         if self.others is not None:
-            raise CannotCompile("agent.critic=central looks up what others see")
+            if not compiler.graphs:
+                raise CannotCompile("agent.critic=central looks up what others see")
+            compiler = dataclasses.replace(compiler, compiles=False)
         super().compile(compiler)
 
     def policy(self, explore: bool | None = None) -> Policy:
@@ -394,7 +421,7 @@ class OnPolicy(FromRollouts):
 
     def _batch(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
         """Returns the batch to learn from, made from entries ``[B, T]``."""
-        return self._kept(entries, sequences)
+        return self._decisions(entries, sequences)
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Returns the values ``[B, T, 1]`` of all (scaled) observations ``[B, T]`` and of those that follow them."""
@@ -418,14 +445,16 @@ class OnPolicy(FromRollouts):
         ends = following.get("done")[..., 0] & ~following.get("terminated")[..., 0]
         ends[:, -1:].fill_(True)
         following_value = torch.cat((value[:, 1:], value[:, -1:]), 1)
-        if self.others is None and not looks_are_free(value.device):
-            values = self.critic(self.normalized(following.get("observation")))  # of all: selecting would wait
-            return torch.where(ends.unsqueeze(-1), values, following_value)
+        everywhere = encoded is None and not looks_are_free(value.device)  # to select some would wait
+        chosen: Any = slice(None) if everywhere else ends
         if self.others is None:
-            following_value[ends] = self.critic(seen(ends))
+            values = self.critic(seen(chosen))
         else:
             encoded = encoded or (lambda index: self.critic.encoder(seen(index)))
-            following_value[ends] = self.others.values_after(sequences, ends, encoded)
+            values = self.others.values_after(sequences, None if everywhere else ends, encoded)
+        if everywhere:
+            return torch.where(ends.unsqueeze(-1), values, following_value)
+        following_value[ends] = values
         return following_value
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -450,8 +479,8 @@ class OnPolicy(FromRollouts):
     def refresh(self) -> None:
         super().refresh()
         for name in ("clip", "entropy_coefficient"):
-            if name in self.schedules:
-                setattr(self.loss, name, self.scheduled_value(name))
+            if name in self.schedules and getattr(self.loss, name) is not (value := self.scheduled_value(name)):
+                setattr(self.loss, name, value)
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its advantages normalised if :attr:`normalizes_steps`."""
@@ -462,7 +491,8 @@ class OnPolicy(FromRollouts):
         """Returns the batch with advantages of zero mean and unit standard deviation; a single one is unchanged."""
         if len(batch) < 2:
             return batch
-        entries = {**dict(batch.items()), "advantage": normalized(batch.get("advantage"))}
+        counts = batch.get(COUNTS, None)
+        entries = {**dict(batch.items()), "advantage": normalized(batch.get("advantage"), counts)}
         return unchecked(entries, batch_size=batch.batch_size, device=batch.device)
 
     @property
@@ -482,17 +512,11 @@ class OnPolicy(FromRollouts):
         return mse_loss(self.actor(observation), action)
 
 
-def nearly_equal(count: int, size: int, recorded: bool = False) -> list[int]:
+def nearly_equal(count: int, size: int) -> list[int]:
     """Splits ``count`` into parts of about ``size``, with no small remainder whose gradient would be mostly noise.
 
     Every part has at least two entries if there are two: a single advantage cannot be normalised.
-
-    Args:
-        recorded: whether steps are recorded, for batches of one size each: the parts have that size, and a smaller
-            remainder, another one in each epoch, is left out.
     """
-    if recorded and count >= size:
-        return [size] * (count // size)
     parts = max(1, min(round(count / size), count // 2))
     least, more = divmod(count, parts)
     return [least + 1] * more + [least] * (parts - more)
@@ -553,17 +577,18 @@ class Curiosity(nn.Module):
         self.scaler, self.mean_bonus = RewardScaler(config.gamma), torch.zeros(())
 
     @torch.no_grad()
-    def bonus(self, sequences: TensorDictBase, active: Any) -> Tensor:
+    def bonus(self, sequences: TensorDictBase, seen: Any, counts: Tensor | None) -> Tensor:
         """Returns the bonus ``[B, T, 1]`` for the observations that the decisions of new data ``[B, T]`` led to.
 
         Args:
-            active: the next observations of the active agents, ``[N]``, with which the statistics are updated.
+            seen: next observations ``[N]``, with which the statistics are updated.
+            counts: which of them are of active agents, ``[N]`` bool; None: all.
         """
-        self.statistics.update(seen_by_actor(active))
+        self.statistics.update(seen_by_actor(seen), counts)
         following = sequences.get("next")
         shown = self.statistics(seen_by_actor(following.get("observation")))
-        seen = TensorDict({"observation": shown}, sequences.batch_size)
-        novelty = self.loss.distance(seen).unsqueeze(-1).to(following.get("reward").dtype)
+        novel = TensorDict({"observation": shown}, sequences.batch_size)
+        novelty = self.loss.distance(novel).unsqueeze(-1).to(following.get("reward").dtype)
         never = torch.zeros_like(following.get("done"))
         flow = TensorDict({"reward": novelty, "done": never}, sequences.batch_size)
         bonuses = TensorDict({"next": flow, "active": sequences.get("active")}, sequences.batch_size)
@@ -572,8 +597,8 @@ class Curiosity(nn.Module):
         self.mean_bonus = (bonus * there).sum() / there.sum().clamp(min=1)
         return bonus
 
-    def learn(self, active: Any, rows: int, minimize: Any) -> dict[str, Tensor | float]:
-        """Trains the predictor in one pass over new observations ``[N]``.
+    def learn(self, batch: TensorDictBase, rows: int, minimize: Any) -> dict[str, Tensor | float]:
+        """Trains the predictor in one pass over a batch ``[N]`` of new observations.
 
         Args:
             rows: number of them to learn from, drawn at random; equal in all processes that learn together.
@@ -582,7 +607,7 @@ class Curiosity(nn.Module):
         if not rows:
             return {}
         metrics: dict[str, Tensor | float] = {"reward/bonus": self.mean_bonus}
-        batch = TensorDict({"observation": self.statistics(seen_by_actor(active))}, [len(active)])
-        for part in batch[shuffled(len(batch), active.device)[:rows]].split(BATCH):
+        batch = batch.copy().set("observation", self.statistics(seen_by_actor(batch.get("observation"))))
+        for part in batch[shuffled(len(batch), self.mean_bonus.device)[:rows]].split(BATCH):
             metrics["loss/predictor"] = minimize(self.loss.predictor_loss, part)[0]
         return metrics

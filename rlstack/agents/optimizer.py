@@ -9,7 +9,7 @@ means float32. An LSTM won fewer games of Echelon in bfloat16 (58 % against 74 %
 from __future__ import annotations
 
 import math
-import platform
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
@@ -117,6 +117,8 @@ class Optimizer:
     Attributes:
         refused: the number of steps not taken, 0-d on the device; those that float16 skips are not counted.
         refusal: the first of them on the CPU, until it is set to None.
+        paused: a flag on a GPU (0-d bool): while it is True, steps are computed, but nothing changes. None: they count.
+        left_out: the number of such steps, 0-d on the device.
         mean: where several processes learn together, maps tensors (a step's gradients, and the scalars that it
             reports) to their means over the processes. All processes have equal weight and must take the same steps.
         together: where several agents step as one batch (:mod:`rlstack.agents.together`), makes this agent's step;
@@ -144,9 +146,12 @@ class Optimizer:
         self._where, self._device = device, device.type
         self.refused = torch.zeros((), device=device)
         self.refusal: Refusal | None = None
+        self.paused: Tensor | None = None
+        self.left_out = torch.zeros((), device=device)
         self._optimizer: Adam | RMSprop = (Adam if kind == "adam" else RMSprop)(self.parameters, lr=lr, eps=eps)
         # Where steps are recorded, the learning rate is read from the GPU.
         self._live_lr = None if looks_are_free(device) else torch.tensor(lr, dtype=torch.float32, device=device)
+        self._filled: float | None = None  # the number last written there
         self._rule = adaptive
         self._moved = torch.zeros((), dtype=torch.bool, device=device)
         if adaptive is not None:
@@ -157,7 +162,6 @@ class Optimizer:
         self._scaler = torch.amp.GradScaler(self._device, enabled=precision == "float16")
         self._compiler: Compiler | None = None
         self._steps: dict[Loss, Callable[..., Any]] = {}
-        self.norms: list[Tensor] = []
         self._bounds: list[tuple[Tensor, float, float]] = []
         self._units: list[Tensor] = []
 
@@ -187,13 +191,19 @@ class Optimizer:
         return self._optimizer.param_groups[0]["lr"]
 
     @lr.setter
-    def lr(self, value: float) -> None:
+    def lr(self, value: float | Tensor) -> None:
         if self.adapts:
+            return
+        if isinstance(value, Tensor):
+            assert self._live_lr is not None
+            self._live_lr.copy_(value)
+            self._filled = None
             return
         for group in self._optimizer.param_groups:
             group["lr"] = value
-        if self._live_lr is not None:
+        if self._live_lr is not None and self._filled != value:
             self._live_lr.fill_(value)
+            self._filled = value
 
     def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
         """Returns a context in which networks run in the precision of the forward pass."""
@@ -263,7 +273,8 @@ class Optimizer:
         assert rule is not None and rule.kl is not None and lr is not None
         (low, high, _), factor = rule.rates, rule.factor or 1.5
         rises = (kl > 0) & (kl < rule.kl / 2) & self._moved
-        lr.copy_(torch.where(kl > 2 * rule.kl, lr / factor, torch.where(rises, lr * factor, lr)).clamp(low, high))
+        new = torch.where(kl > 2 * rule.kl, lr / factor, torch.where(rises, lr * factor, lr)).clamp(low, high)
+        lr.copy_(new if self.paused is None else torch.where(self.paused, lr, new))
         self._moved.fill_(True)
 
     def _step(self, loss: Tensor, info: Info, batch: TensorDictBase) -> Tensor:
@@ -273,8 +284,8 @@ class Optimizer:
             self._scaler.unscale_(self._optimizer)
         groups = [[parameter.grad for parameter in group if parameter.grad is not None] for group in self.groups]
         gradients = [group for group in groups if group]
-        self.norms = [norm_of(group) for group in gradients]
-        numbers = [loss] if scaled else [loss, *self.norms]  # overflows are how the scale of gradients is found
+        norms = [norm_of(group) for group in gradients]
+        numbers = [loss] if scaled else [loss, *norms]  # overflows are how the scale of gradients is found
         limit = self.max_grad_norm
         sound, refused = True, None
         if looks_are_free(loss.device):
@@ -284,13 +295,18 @@ class Optimizer:
         else:
             # Zero times a number is zero if the number is finite, and NaN if not.
             refused = torch.stack(numbers).mul_(0).sum().ne(0).to(self.refused.dtype)
+            if self.paused is not None:
+                paused = self.paused.to(refused.dtype)
+                self.left_out.add_(paused)
+                refused = refused * (1 - paused)
             self.refused.add_(refused)
+            refused = refused if self.paused is None else refused + paused
         if sound and limit is not None:
-            for group, norm in zip(gradients, self.norms):
+            for group, norm in zip(gradients, norms):
                 # Where reading is free, gradients within the bound are not multiplied by one: 17 us of a small update.
                 if refused is not None or norm.item() + 1e-6 > limit:
                     clip(group, norm, limit)
-        largest = _largest(self.norms)
+        largest = _largest(norms)
         if scaled:
             self._scaler.step(self._optimizer)
             self._scaler.update()
@@ -336,6 +352,7 @@ class Optimizer:
         self._compiler, self._what = compiler, what
         if not compiler.graphs and not self.adapts:
             self._live_lr = torch.tensor(self.lr, dtype=torch.float64, device=self.parameters[0].device)
+            self._filled = None
 
     @staticmethod
     def descend_rows(optimizers: Sequence[Optimizer], rows: Sequence[tuple[Tensor, ...]]) -> None:
@@ -346,7 +363,8 @@ class Optimizer:
         """
         adams = [optimizer._optimizer for optimizer in optimizers]
         counts = [adam.count for adam in adams if isinstance(adam, Adam)]
-        torch._foreach_add_(counts, 1)
+        for count in counts:
+            count.add_(1)
         values, gradients, means, squares = map(list, zip(*rows))
         adam_of_all(values, gradients, means, squares, counts, optimizers[0].lr, adams[0].param_groups[0], None)
 
@@ -379,16 +397,21 @@ class Optimizer:
                 if self.adapts:
                     self._adapt(info)
                 sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
-                refused.add_((~sound).to(refused.dtype))
+                if self.paused is not None:
+                    self.left_out.add_(self.paused.to(refused.dtype))
+                    refused.add_((~sound & ~self.paused).to(refused.dtype))
+                    sound = sound & ~self.paused
+                else:
+                    refused.add_((~sound).to(refused.dtype))
                 descend(parameters, gradients, moments, lr, constants, sound)
             return value.detach(), norms, dict(info)
 
         compiled = compiler(step, name)
 
         def minimize(batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
-            value, self.norms, info = compiled(batch, self._live_lr)
+            value, norms, info = compiled(batch, self._live_lr)
             self.constrain()
-            return value, _largest(self.norms), info
+            return value, _largest(norms), info
 
         return minimize
 
@@ -566,26 +589,21 @@ class RMSprop(torch.optim.RMSprop):
     def quick_step(self, lr: float | Tensor, refused: Tensor | None = None) -> None:
         """Does what ``step`` does; see :meth:`Adam.quick_step`."""
         group = self.param_groups[0]
-        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-        gradients = [parameter.grad for parameter in parameters]
-        if refused is not None:
-            for gradient in gradients:
+        for parameter in group["params"]:
+            if (gradient := parameter.grad) is None:
+                continue
+            if refused is not None:
                 gradient.masked_fill_(refused > 0, 0.0)
-        for parameter in parameters:
             state = self.state[parameter]
             if not state:
                 # Torch counts steps, but uses them for nothing.
                 state["step"], state["square_avg"] = torch.zeros(()), torch.zeros_like(parameter)
-        squares = [self.state[parameter]["square_avg"] for parameter in parameters]
-        torch._foreach_mul_(squares, group["alpha"])
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - group["alpha"])
-        sizes = torch._foreach_sqrt(squares)
-        torch._foreach_add_(sizes, group["eps"])
-        if isinstance(lr, Tensor):
-            torch._foreach_div_(sizes, -lr)
-            torch._foreach_addcdiv_(parameters, gradients, sizes)
-        else:
-            torch._foreach_addcdiv_(parameters, gradients, sizes, value=-lr)
+            square = state["square_avg"].mul_(group["alpha"]).addcmul_(gradient, gradient, value=1 - group["alpha"])
+            size = square.sqrt().add_(group["eps"])
+            if isinstance(lr, Tensor):
+                parameter.addcdiv_(gradient, size.div_(-lr))
+            else:
+                parameter.addcdiv_(gradient, size, value=-lr)
 
 
 def descend(
@@ -636,6 +654,10 @@ def _join(values: list[Tensor], shares: list[float]) -> Tensor:
 # -- precision ---------------------------------------------------------------------------------------------------
 
 
+_WITHOUT_BFLOAT16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
+"""Values of ``ONEDNN_MAX_CPU_ISA``."""
+
+
 def has_bfloat16(device: torch.device) -> bool:
     """Returns True if a device has units that multiply bfloat16 matrices without converting them."""
     if device.type == "cuda":
@@ -647,15 +669,16 @@ def _cpu_has_bfloat16() -> bool:
     """Returns True if a CPU has units for bfloat16.
 
     oneDNN accepts plain AVX-512 on x86, although it converts there, so AVX512_BF16 is asked for, which CPUs with AMX
-    have, too. Torch has no public name for what oneDNN supports; if a version lacks one of these names, the answer is
-    unknown, and float32 is the safe choice.
+    have, too. ``ONEDNN_MAX_CPU_ISA`` may hold oneDNN back. In a version of torch that tells nothing of the CPU, the
+    answer is unknown, and float32 is the safe choice.
     """
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _WITHOUT_BFLOAT16:
+        return False
     try:
-        if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            return False
-        return platform.machine().lower() not in ("x86_64", "amd64") or torch.cpu.get_capabilities()["avx512_bf16"]
+        units = torch.cpu.get_capabilities()
     except AttributeError:
         return False
+    return bool(units.get("avx512_bf16") or units.get("bf16"))  # of x86 and of ARM
 
 
 def decided(agent: Mapping[str, Any], device: torch.device) -> str | None:

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config.options import AdaptiveLearningRate, Count, Positive, Scheduled, Whole
 from rlstack.config.schedules import ScheduleConfig
 from rlstack.config.typed import Interval
-from rlstack.envs.foundation.tensors import shuffled
+from rlstack.envs.foundation.tensors import looks_are_free, shuffled
 from rlstack.losses.ppo import PPOLoss
 
 from .on_policy import OnPolicy, OnPolicyConfig
@@ -74,7 +75,8 @@ class PPO(OnPolicy):
         """Makes epochs of updates on minibatches in random order.
 
         It stops after an epoch once the policy has moved by more than ``target_kl``, estimated as
-        ``E[ratio - 1 - log ratio]`` (Schulman 2020) on the epoch's last minibatch, from which the metrics come, too.
+        ``E[ratio - 1 - log ratio]`` (Schulman 2020) on the epoch's last minibatch, from which the metrics come, too. On
+        a GPU, nothing waits for this estimate: further epochs are computed, but change nothing.
         """
         if self.together is not None and (learned := self.together(batch)) is not None:
             return learned
@@ -87,7 +89,9 @@ class PPO(OnPolicy):
         sizes = self.minibatch_sizes(rows, max(c.minibatch_size // self.row_size, 1))
         metrics: dict[str, Any] = {}
         self.optimizer.begin_update()
+        waits = looks_are_free(self.device) or c.precision == "float16"  # whose steps wait themselves
         for _ in range(c.epochs):
+            before = metrics
             minibatches = batch[shuffled(len(batch), self.device)[: sum(sizes)]].split(sizes)
             for left, minibatch in zip(reversed(range(len(minibatches))), minibatches):
                 reports = left == 0 or self.reports_all
@@ -96,8 +100,16 @@ class PPO(OnPolicy):
                 self.updates += 1
                 if reports:
                     metrics = self.reported(self.metrics(loss, norm, info))
-            if c.target_kl is not None and metrics["policy/kl"] > c.target_kl:
+            if c.target_kl is None:
+                continue
+            if (paused := self.optimizer.paused) is not None:
+                metrics = {name: torch.where(paused, before[name], value) for name, value in metrics.items()}
+            moved = metrics["policy/kl"] > c.target_kl
+            if not waits:
+                self.optimizer.paused = moved
+            elif moved:
                 break
+        self.optimizer.paused = None
         return metrics
 
     together: Callable[[TensorDictBase], dict[str, Any] | None] | None = None
@@ -118,10 +130,6 @@ class PPO(OnPolicy):
     def reported(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Returns what to report, given the metrics of a minibatch: the last's."""
         return metrics
-
-    @property
-    def learns_in_one(self) -> bool:
-        return super().learns_in_one and self.config.target_kl is None
 
     @property
     def normalizes_steps(self) -> bool:

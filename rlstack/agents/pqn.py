@@ -94,7 +94,7 @@ class PQN(Choosing, FromRollouts):
             "value_target": returns,
             **self.image(sequences, action),
         }
-        return self._kept(TensorDict(entries, sequences.batch_size), sequences)
+        return self._decisions(TensorDict(entries, sequences.batch_size), sequences)
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of updates on minibatches in random order; the returns are computed once, before the first."""

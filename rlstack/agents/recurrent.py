@@ -46,7 +46,6 @@ from .optimizer import CannotCompile, Compiler, Info
 from .ppo import PPO
 from .sac import SAC
 from .td3 import TD3
-from .tqc import TQC
 
 SEEN = "seen"
 _LARGEST = 0.9
@@ -334,7 +333,7 @@ class Recurrent(Agent):
         seen = remembered({core.name: features[active]})
         return seen, batch.get("action")[active], None if mask is None else mask[active]
 
-    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
+    def learn(self, sequences: TensorDictBase, frames: int | Tensor) -> dict[str, Tensor | float]:
         metrics = super().learn(sequences, frames)  # type: ignore[safe-super]
         self.restored, following = None, sequences.get("next")
         memory, over = following.get(MEMORY, None), following.get("done")[:, -1]
@@ -609,19 +608,11 @@ class RecurrentActorCritic(RecurrentOffPolicy, ActorCritic):
 
     ACTING = "actor"
 
-    @property
-    def critic_objective(self) -> Any:
-        return self._critic_objective
-
-    @property
-    def actor_objective(self) -> Any:
-        return self._actor_objective
-
-    def _critic_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+    def critic_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         value, info = self.loss.critic_loss(self.unrolled(batch, self.CRITICS))
         return self.of_sequences(value, info, batch)
 
-    def _actor_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+    def actor_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         value, info = self.loss.actor_loss(self.unrolled(batch, (self.ACTING,), ahead=False))
         return self.of_sequences(value, info, batch)
 
@@ -661,15 +652,11 @@ class RecurrentSAC(RecurrentActorCritic, SAC):
     """SAC with recurrent cores."""
 
 
-class RecurrentTQC(RecurrentActorCritic, TQC):
-    """TQC with recurrent cores."""
-
-
 RECURRENT: dict[type[Agent], type[Agent]] = {
     **{PPO: RecurrentPPO, A2C: RecurrentA2C, DQN: RecurrentDQN, IQN: RecurrentIQN},
-    **{DDPG: RecurrentDDPG, TD3: RecurrentTD3, SAC: RecurrentSAC, TQC: RecurrentTQC},
+    **{DDPG: RecurrentDDPG, TD3: RecurrentTD3, SAC: RecurrentSAC},
 }
-"""The classes of algorithms with a recurrent core; those of a user's algorithms can be added."""
+"""The classes of algorithms with a recurrent core; TQC and a user's algorithms add theirs."""
 
 
 def recurrent_class(cls: type[Agent]) -> type[Agent]:

@@ -1,8 +1,9 @@
 """SAC (Haarnoja et al. 2018) with learned temperature; for discrete actions, the variant of Christodoulou 2019.
 
-``agent=sac`` is our recipe, ``agent=sac_published`` that of MarineNav's SAC with its quirks (arctangent squash with
-tanh's correction, target actor in the target, fixed temperature, sampled evaluation), whose recorded updates the tests
-reproduce; on the same batch the losses equal those of TorchRL's ``SACLoss`` and ``DiscreteSACLoss``.
+``agent=sac`` is our recipe; ``agent=xqc`` has the critics of XQC (Palenicek et al. 2025, arXiv 2509.25174);
+``agent=sac_published`` is MarineNav's SAC with its quirks (arctangent squash with tanh's correction, target actor in
+the target, fixed temperature, sampled evaluation), whose recorded updates the tests reproduce. On the same batch the
+losses of scalar critics equal those of TorchRL's ``SACLoss`` and ``DiscreteSACLoss``.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from rlstack.config import ConfigError
-from rlstack.config.options import Count, LearningRate, Positive, Probability, Whole
+from rlstack.config.options import Count, Finite, LearningRate, Positive, Probability, Whole
 from rlstack.config.typed import Interval
-from rlstack.losses.sac import DiscreteSACLoss, SACLoss
+from rlstack.losses.sac import CategoricalSACLoss, DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import GaussianActor, squashed
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.own import OwnGaussianActor
@@ -33,6 +34,16 @@ from .optimizer import Info
 @dataclass
 class SACConfig(CriticsConfig):
     """The options of SAC."""
+
+    # networks
+    critic_norm: Literal["none", "batch", "batch_targets"] = "none"
+    #   batch: see above; batch_targets: batch normalisation between each layer of the critics and its activation, with
+    #   target networks, which see a state and the next one as one batch, too (XQC, Palenicek et al. 2025)
+    critic: Literal["scalar", "categorical"] = "scalar"  # categorical: critics predict the distribution of returns over
+    #   num_atoms evenly spaced returns, by cross entropy (XQC); with weight_norm, the weights of each atom have norm 1
+    num_atoms: Annotated[int, Interval(low=2, high=100_000)] = 101  # of categorical critics: returns evenly spaced ...
+    value_min: Finite = -5.0  # ... from here to value_max (returns outside are clamped), after normalize_rewards
+    value_max: Finite = 5.0
 
     # targets
     target_actor: bool = False  # target actions come from a target network of the actor (published)
@@ -64,6 +75,14 @@ class SACConfig(CriticsConfig):
         super().__post_init__()
         if self.critic_norm == "batch" and self.target_actor:
             raise ValueError("critic_norm=batch has no target networks, target_actor must be false")
+        if self.value_min >= self.value_max:
+            raise ValueError("value_min must be below value_max")
+        if self.critic == "scalar":
+            given = {name: getattr(self, name) for name in ("num_atoms", "value_min", "value_max")}
+            if changed := [name for name, value in given.items() if value != getattr(SACConfig, name)]:
+                raise ValueError(f"{changed[0]} is for critic=categorical, critic is scalar")
+        elif isinstance(self.network, str) or "critic" in (self.network or ()):
+            raise ValueError("critic=categorical is for critics of ours, network may name no critic")
 
 
 LOG_ALPHA_RANGE = (-20.0, 10.0)
@@ -90,11 +109,17 @@ class SAC(ActorCritic):
 
     def make_loss(self) -> SACLoss:
         """Returns a loss over the agent's networks."""
-        kind = SACLoss if self.choices is None else DiscreteSACLoss
-        joint = self.config.critic_norm == "batch"
-        if joint and self.choices is not None:
-            raise ConfigError("agent.critic_norm=batch is for critics of continuous actions, the env has choices")
-        return kind(self.actor, self.critics, joint=joint, **self.loss_options())
+        c, options = self.config, self.loss_options()
+        if self.choices is not None:
+            for name, usual in (("critic_norm", "none"), ("critic", "scalar")):
+                if (value := getattr(c, name)) != usual:
+                    raise ConfigError(f"agent.{name}={value} is for critics of continuous actions, the env has choices")
+            return DiscreteSACLoss(self.actor, self.critics, **options)
+        options |= {"joint": c.critic_norm != "none", "joint_targets": c.critic_norm == "batch_targets"}
+        if c.critic == "scalar":
+            return SACLoss(self.actor, self.critics, **options)
+        atoms = torch.linspace(c.value_min, c.value_max, c.num_atoms, dtype=self.interface.dtype, device=self.device)
+        return CategoricalSACLoss(self.actor, self.critics, atoms, **options)
 
     def loss_options(self) -> dict[str, Any]:
         """Returns the arguments that the losses of all variants of SAC take."""
@@ -115,8 +140,9 @@ class SAC(ActorCritic):
         c = self.config
         if self.choices is not None:
             own = self.own_network("critic", self.choices)
-            return own or StateNetwork(self.encoder("critic"), self.choices, c.hidden, c.activation, c.layer_norm)
-        return self.continuous_critic()
+            hidden = c.critic_hidden or c.hidden
+            return own or StateNetwork(self.encoder("critic"), self.choices, hidden, c.activation, c.layer_norm)
+        return self.continuous_critic(1 if c.critic == "scalar" else c.num_atoms)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -156,6 +182,12 @@ class SAC(ActorCritic):
     def _alpha_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """Returns the temperature's loss; the entropy's distance from its target is the same in every row."""
         return self.loss.alpha_loss(batch.get("gap")[0]), {}
+
+    def predicted_values(self, observation: Any, action: Tensor) -> Tensor:
+        if self.config.critic == "scalar":
+            return super().predicted_values(observation, action)
+        expected = [self.loss.expected(critic(observation, action)) for critic in self.critics]
+        return torch.cat(expected, -1).mean(-1)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Cross entropy for choices; squared difference from the squashed mean for continuous actions."""

@@ -240,8 +240,7 @@ class _Rows:
             optimizers[number].refuse({key: entry[number] for key, entry in info.items()}, batch[number], parts)
         for same in by_rate.values():
             Optimizer.descend_rows([optimizers[number] for number in same], [rows[number] for number in same])
-        for optimizer, norm in zip(optimizers, norms.unbind()):
-            optimizer.norms = list(norm.unbind())
+        for optimizer in optimizers:
             optimizer.constrain()
         return norms
 

@@ -7,6 +7,7 @@ for examples. Acting, replay, schedules, checkpoints and refused steps are as in
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import warnings
@@ -193,7 +194,9 @@ class AroundLoss(Agent):
             )
 
     def compile(self, compiler: Compiler) -> None:
-        raise CannotCompile("a loss of TorchRL swaps parameters in and out of its networks")
+        if not compiler.graphs:
+            raise CannotCompile("a loss of TorchRL swaps parameters in and out of its networks")
+        super().compile(dataclasses.replace(compiler, compiles=False))
 
     def take_weights(self, weights: Mapping[str, Any]) -> None:
         raise ConfigError("init: agent.algorithm=torchrl takes checkpoints of runs, not weights alone")
@@ -254,9 +257,12 @@ class AroundLoss(Agent):
         network.register_forward_hook(_in_full_precision)
         numbers, keys, kind = network, ["logits"], torch.distributions.Categorical
         given: Any = keys
+        bounds: dict[str, Tensor] = {}
         if not choices:
             numbers, given, kind = nn.Sequential(network, NormalParamExtractor()), ["loc", "scale"], TanhNormal
             keys = given
+            # Not the default numbers, which it would copy to a GPU in every step; that cannot be recorded.
+            bounds = {"low": -torch.ones((), device=self.device), "high": torch.ones((), device=self.device)}
         elif self.interface.masked:
             given, kind = {"logits": "logits", "mask": MASK}, MaskedCategorical
         return ProbabilisticActor(
@@ -264,6 +270,7 @@ class AroundLoss(Agent):
             given,
             ["action"],
             distribution_class=kind,
+            distribution_kwargs=bounds,
             return_log_prob=True,
             log_prob_key="log_prob",
         )
@@ -439,7 +446,8 @@ class AroundLoss(Agent):
                 _, norm, info = optimizer.minimize(self.objective, batch)
                 norms.append(norm)
                 if optimizer.mean is not None and self._running:  # like gradients, the same in all processes
-                    torch._foreach_copy_(self._running, optimizer.mean(self._running))
+                    for running, mean in zip(self._running, optimizer.mean(self._running)):
+                        running.copy_(mean)
         metrics = {f"loss/{name.removeprefix('loss_')}": value for name, value in info.items() if not value.dim()}
         return {**metrics, "grad/all": torch.stack(norms).max() if norms else 0.0}, info
 
@@ -482,6 +490,10 @@ class AroundLoss(Agent):
 class OffPolicyTorchRL(AroundLoss, OffPolicy):
     """An agent with a ``LossModule`` that learns from a replay buffer."""
 
+    @property
+    def cycle(self) -> int:
+        return math.lcm(*self._every.values())
+
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         return self.best(self.normalized(observation), mask)
 
@@ -522,6 +534,9 @@ class OnPolicyTorchRL(AroundLoss, FromRollouts):
             return {"action": self.interface.to_env(acted["action"]), **beside}
 
         return Policy(self.interface, act, extras, self, explore)
+
+    def compile(self, compiler: Compiler) -> None:
+        raise CannotCompile("TorchRL looks for NaN in advantages and entropies on the host")
 
     @torch.no_grad()
     def rollout(self, sequences: TensorDictBase) -> TensorDictBase:

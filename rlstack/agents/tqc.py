@@ -14,6 +14,7 @@ from rlstack.config.options import Levels, Positive, Whole
 from rlstack.config.typed import Interval
 from rlstack.losses.quantile import TQCLoss
 
+from .recurrent import RECURRENT, RecurrentActorCritic
 from .sac import SAC, SACConfig
 
 
@@ -33,6 +34,8 @@ class TQCConfig(SACConfig):
         super().__post_init__()
         if self.critic_norm != "none":
             raise ValueError("critic_norm is for ddpg, td3 and sac, give none")
+        if self.critic != "scalar":
+            raise ValueError("critic=categorical is for sac, tqc has critics of its own, give scalar")
         if self.drop >= self.num_quantiles:
             raise ValueError(f"drop {self.drop} leaves none of the {self.num_quantiles} num_quantiles")
 
@@ -53,3 +56,10 @@ class TQC(SAC):
 
     def make_loss(self) -> TQCLoss:
         return TQCLoss(self.actor, self.critics, drop=self.config.drop, kappa=self.config.kappa, **self.loss_options())
+
+
+class RecurrentTQC(RecurrentActorCritic, TQC):
+    """TQC with recurrent cores."""
+
+
+RECURRENT[TQC] = RecurrentTQC

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -245,6 +246,8 @@ def _speaks() -> bool:
     if distributed.get_rank() > 0:
         time.sleep(1)  # the files of other ranks are deleted, those of the first rank are where it says
     try:
-        return distributed.distributed_c10d._get_default_store().add("rlstack/failed", 1) == 1
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = distributed.TCPStore(*place, is_master=False, timeout=timedelta(seconds=10))
+        return store.add(f"rlstack/failed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", 1) == 1
     except RuntimeError:  # no other process is left to ask
         return True

@@ -1,7 +1,7 @@
 """Schedules: values as pure functions of the frames so far, so that a resumed run needs no state for them."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -9,8 +9,6 @@ from omegaconf import DictConfig
 
 from rlstack.config.errors import ConfigError
 from rlstack.config.typed import Interval, build
-
-Schedule = Callable[[int], float]
 
 Finite = Annotated[float, Interval()]
 FractionOrFrames = Annotated[int | float, Interval(low=0)]
@@ -99,7 +97,7 @@ def make_schedule(
     where: str = "schedule",
     bounds: Interval | None = None,
     adapts: bool = False,
-) -> Schedule:
+) -> "Schedule":
     """Return ``value(frames)`` for a number (constant) or a mapping with the keys of :class:`ScheduleConfig`.
 
     With ``f`` frames so far, warm-up ``w`` and duration ``d`` in frames, and the progress
@@ -131,9 +129,9 @@ def make_schedule(
         config = build(ScheduleConfig, config, where)
     if config.kind == "adaptive":
         if not adapts:
-            told = "follows the KL divergence of a policy's updates, which only the learning rate of ppo can"
-            raise ConfigError(f"{where}: kind 'adaptive' {told}; give a number or another schedule")
-        return _Curve(config, config.rates[-1], 0.0, math.inf)
+            use = "follows the KL divergence of a policy's updates, which only the learning rate of ppo can"
+            raise ConfigError(f"{where}: kind 'adaptive' {use}; give a number or another schedule")
+        return Schedule(config, config.rates[-1], 0.0, math.inf)
     for value in (config.start, config.end, config.warmup_start if config.warmup else None):
         if value is not None and bounds is not None and value not in bounds:
             raise ConfigError(bounds.refusal(where, value))
@@ -143,7 +141,7 @@ def make_schedule(
     if warmup >= duration:
         raise ConfigError(f"{where}.warmup: {warmup:g} frames leave nothing of the duration, {duration:g} frames")
     assert config.start is not None
-    return _Curve(config, config.start, warmup, duration)
+    return Schedule(config, config.start, warmup, duration)
 
 
 def in_words(config: float | Mapping[str, Any]) -> str:
@@ -158,7 +156,7 @@ def in_words(config: float | Mapping[str, Any]) -> str:
     return f"{moves} ({config['kind']}{more})"
 
 
-def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, Schedule]:
+def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, "Schedule"]:
     """Returns the schedules of all fields of a dataclass that may be a :class:`ScheduleConfig`, by name.
 
     Args:
@@ -172,25 +170,35 @@ def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, Sche
     schedules = {}
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         annotated = get_origin(hint) is Annotated
-        kind, *told = get_args(hint) if annotated else (hint,)
+        kind, *marks = get_args(hint) if annotated else (hint,)
         if ScheduleConfig in get_args(kind):
-            bounds = next((part for part in told if isinstance(part, Interval)), None)
+            bounds = next((part for part in marks if isinstance(part, Interval)), None)
             value, key = getattr(config, name), f"{where}.{name}"
-            schedules[name] = make_schedule(value, total_frames, key, bounds, adapts=ADAPTS in told)
+            schedules[name] = make_schedule(value, total_frames, key, bounds, adapts=ADAPTS in marks)
     return schedules
 
 
 @dataclass(frozen=True)
-class _Curve:
-    """A schedule with its times in frames; an object rather than a closure so that it can be pickled."""
+class Schedule:
+    """Maps frames to a value: a number to a number, a tensor (0-d) to one on its device, without waiting for it.
+
+    Its times are in frames. It is an object rather than a closure so that it can be pickled.
+    """
 
     config: ScheduleConfig
     start: float
     warmup: float
     duration: float
 
-    def __call__(self, frames: int) -> float:
+    @property
+    def constant(self) -> bool:
+        """Whether the value is always the same."""
+        return self.config.end is None and not self.warmup
+
+    def __call__(self, frames: Any) -> Any:
         c, start = self.config, self.start
+        if not isinstance(frames, int | float):
+            return self._where_they_are(frames)
         if frames < self.warmup:
             return c.warmup_start + (start - c.warmup_start) * max(frames, 0) / self.warmup
         progress = min((frames - self.warmup) / (self.duration - self.warmup), 1.0)
@@ -206,3 +214,26 @@ class _Curve:
         if c.kind == "cosine":
             return c.end + (start - c.end) * (1 + math.cos(math.pi * progress)) / 2
         return start * (c.end / start) ** progress
+
+    def _where_they_are(self, frames: Any) -> Any:
+        """Returns the value as a tensor (0-d, float64), for a number of frames on a device, without waiting for it."""
+        c, start, frames = self.config, self.start, frames.double()
+        progress = ((frames - self.warmup) / (self.duration - self.warmup)).clamp(0, 1)
+        if c.end is None:
+            value = progress * 0 + start
+        elif c.factor is not None:
+            value = start * c.factor**progress
+            value = value.clamp(min=c.end) if c.factor < 1 else value.clamp(max=c.end)
+        else:
+            if c.kind == "linear":
+                value = start + (c.end - start) * progress
+            elif c.kind == "cosine":
+                value = c.end + (start - c.end) * (1 + (math.pi * progress).cos()) / 2
+            else:
+                value = start * (c.end / start) ** progress
+            value = value.where(progress < 1, c.end)
+        value = value.where(progress > 0, start)
+        if not self.warmup:
+            return value
+        early = c.warmup_start + (start - c.warmup_start) * frames / self.warmup
+        return early.where(frames < self.warmup, value)

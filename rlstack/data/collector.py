@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,8 @@ LEAN: dict[str, Any] = {
     "use_buffers": False,
     "return_same_td": True,
     "trust_policy": True,
+    # Nothing waits for a GPU after a batch.
+    "no_cuda_sync": True,
 }
 
 
@@ -49,21 +51,10 @@ class LeanCollector(Collector):
     records: bool | None = None
     lends = False
 
-    def iterator(self) -> Iterator[TensorDictBase]:
-        """Yields batches until ``total_frames``."""
-        if self.env.device is None:
-            yield from super().iterator()
-            return
-        while self._frames < self.total_frames:
-            self._iter += 1
-            batch = self.rollout()
-            self._frames += batch.numel()
-            yield batch
-
     @torch.no_grad()
     def rollout(self) -> TensorDictBase:
         """Returns a batch ``[*env.batch_size, steps]``."""
-        policy: Any = self._wrapped_policy
+        policy: Any = self.policy
         if self.together is not None and (batch := self.together(self)) is not None:
             return batch
         with set_exploration_type(self.exploration_type):
@@ -89,7 +80,7 @@ class LeanCollector(Collector):
 
     def _steps(self, *_phases: Any) -> TensorDictBase:
         """Makes the steps of a batch; where a policy or a world has several phases, each has its own recording."""
-        carrier, env, policy, steps = self._carrier.copy(), self.env, self._wrapped_policy, []
+        carrier, env, policy, steps = self._carrier.copy(), self.env, self.policy, []
         for _ in range(self.frames_per_batch):
             done, carrier = env.step_and_maybe_reset(policy(carrier))
             steps.append(done)
@@ -111,7 +102,7 @@ class LeanCollector(Collector):
         return (
             isinstance(self.env, World)
             and self.env.collect is not None
-            and hasattr(self._wrapped_policy, "entries")
+            and hasattr(self.policy, "entries")
             and self.env.device is not None
             and self.env.device.type == "cpu"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -65,20 +65,33 @@ def leaves(
             yield (*above, key), value
 
 
-class Sum:
-    """The sum of all numbers in some tensors, finite only if all of them are; fetched from a GPU without waiting."""
+def sums_of(values: list[Tensor]) -> list[Tensor]:
+    """Returns the sum of each tensor (0-d)."""
+    return [value.sum(dtype=torch.float32 if value.dtype in _HALF else None) for value in values]
 
-    def __init__(self, values: list[Tensor]) -> None:
-        sums = [value.sum(dtype=torch.float32 if value.dtype in _HALF else None) for value in values]
+
+def total_of(values: list[Tensor]) -> Tensor:
+    """Returns the sum of all numbers in some tensors (0-d, float64)."""
+    return torch.stack([one.double() for one in sums_of(values)]).sum()
+
+
+class Sum:
+    """The sum of all numbers in some tensors, finite only if all of them are; fetched from a GPU without waiting.
+
+    Args:
+        total: :func:`total_of`, which may be recorded.
+    """
+
+    def __init__(self, values: list[Tensor], total: Callable[[list[Tensor]], Tensor] = total_of) -> None:
         self._event: torch.cuda.Event | None = None
-        self.of_gpu = bool(sums) and sums[0].is_cuda
+        self.of_gpu = bool(values) and values[0].is_cuda
         if self.of_gpu:
-            total = torch.stack([one.double() for one in sums]).sum()
-            self._host = torch.empty_like(total, device="cpu", pin_memory=True).copy_(total, non_blocking=True)
+            summed = total(values)
+            self._host = torch.empty_like(summed, device="cpu", pin_memory=True).copy_(summed, non_blocking=True)
             self._event = torch.cuda.Event()
             self._event.record()
         else:
-            self._total = sum(one.item() for one in sums)
+            self._total = sum(one.item() for one in sums_of(values))
 
     def is_there(self) -> bool:
         """Returns True if the sum can be read without waiting."""

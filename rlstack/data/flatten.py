@@ -14,6 +14,8 @@ _ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memo
 _NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory", STATE)
 STAYS = ("next", "active")
 """Key of the flags that say which agents of a group are present after a step."""
+COUNTS = "counts"
+"""Key of the flags that say which entries of a flat batch to learn from, where it holds others, too."""
 
 
 def flatten_agents(batch: TensorDictBase, group: str | None = GROUP) -> TensorDict:
@@ -168,7 +170,7 @@ class NStepWindows(NStep):
 
 
 def transitions(sequences: TensorDictBase, everyone: bool = False) -> TensorDict:
-    """Returns active entries of ``[B, T]`` as a flat batch ``[N]``; all if ``everyone`` is known to be active."""
+    """Returns active entries of ``[B, T]`` as a flat batch ``[N]``: all if ``everyone`` is known to be active."""
     if everyone:
         return _flat(sequences, ("active",))
     return kept(sequences.exclude("active"), sequences.get("active"))
@@ -180,6 +182,18 @@ def kept(entries: Any, active: Tensor) -> Any:
     The result equals indexing by ``active``, which waits for their number on a GPU for every tensor; this waits once.
     """
     return _rows(entries, active.flatten().nonzero()[:, 0])
+
+
+def whole(entries: TensorDictBase, active: Tensor) -> TensorDict:
+    """Returns all entries of ``[B, T]`` as a flat batch ``[B*T]``; nothing waits for the number of those to learn from.
+
+    These are the active ones, for which the further entry ``counts [B*T]`` (bool) is True. The others are copies of the
+    first of them, so that they hold ordinary numbers.
+    """
+    flat = active.flatten()
+    own = torch.arange(len(flat), device=flat.device)
+    rows: TensorDict = _rows(entries, torch.where(flat, own, flat.to(torch.uint8).argmax()))
+    return rows.set(COUNTS, flat)
 
 
 def _rows(entries: Any, index: Tensor) -> Any:

@@ -8,7 +8,7 @@ import traceback
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torchrl.data import TensorSpec
+
+from rlstack.envs.foundation.tensors import unchecked
 
 _WARM_UP = 3  # calls before recording, during which libraries choose their algorithms and everything lazy is made
 _LAYOUTS = 8  # recordings of a function; each takes memory
@@ -123,9 +124,10 @@ class Recorded:
     def __call__(self, *arguments: Any) -> Any:
         if self._kind is None or self.failed or Recorded._depth:
             return self.function(*arguments)
-        tensors, structure = tree_flatten(arguments)
+        tensors: list[Any] = []
+        structure = _flattened(arguments, tensors)
         parts = ((part.shape, part.dtype) if isinstance(part, Tensor) else part for part in tensors)
-        layout = (str(structure), *parts)
+        layout = (structure, *parts)
         recording = self._recordings.get(layout)
         if recording is not None and recording.is_stale():
             del self._recordings[layout]
@@ -175,7 +177,7 @@ class _Recording:
         of = self._of
 
         def compute(inputs: list[Any]) -> Any:
-            return of.function(*tree_unflatten(inputs, structure))
+            return of.function(*_unflattened(structure, iter(inputs)))
 
         self._calls += 1
         if self._calls < _WARM_UP:
@@ -195,8 +197,8 @@ class _Recording:
                 for old, new in zip(self._inputs, tensors)
                 if old is not new and isinstance(old, Tensor) and old.data_ptr() != new.data_ptr()
             ]
-            if fresh:
-                torch._foreach_copy_([old for old, _ in fresh], [new for _, new in fresh])
+            for old, new in fresh:
+                old.copy_(new)
         for owner, key, step in self._counters:
             owner[key] += step
         self.graph.replay()
@@ -315,21 +317,57 @@ class _Changes:
 
     def apart(self, results: Any) -> Any:
         """Returns results with copies of those tensors that :meth:`copy` will overwrite."""
-        tensors, structure = tree_flatten(results)
+        parts: list[Any] = []
+        structure = _flattened(results, parts)
         written = {_memory(old) for old, _ in self._pairs.values()}
-        return tree_unflatten(
-            [part.clone() if isinstance(part, Tensor) and _memory(part) in written else part for part in tensors],
+        return _unflattened(
             structure,
+            iter(part.clone() if isinstance(part, Tensor) and _memory(part) in written else part for part in parts),
         )
 
     def copy(self) -> None:
         """Copies the new contents into the old tensors."""
         if not self._pairs:
             return
-        olds, news = map(list, zip(*self._pairs.values()))
-        written = set(map(_memory, olds))
-        with torch.no_grad():
-            torch._foreach_copy_(olds, [new.clone() if _memory(new) in written else new for new in news])
+        written = {_memory(old) for old, _ in self._pairs.values()}
+        olds, news = {}, {}
+        for place, (old, new) in self._pairs.items():
+            olds[str(place)], news[str(place)] = old, new.clone() if _memory(new) in written else new
+        with torch.no_grad():  # as tensordicts, which are copied by a few kernels
+            unchecked(olds, ()).update_(unchecked(news, ()))
+
+
+def _flattened(value: Any, parts: list[Any]) -> Any:
+    """Appends what is inside nested tuples, lists, dicts and tensordicts to ``parts``.
+
+    Returns their structure, which can be hashed, for :func:`_unflattened`.
+    """
+    kind = type(value)
+    if kind is Tensor:  # the most frequent by far
+        parts.append(value)
+        return None
+    if isinstance(value, TensorDictBase):
+        about: Any = (value.batch_size, value.device)
+    elif kind in (tuple, list, dict) or hasattr(value, "_fields"):
+        about = None
+    else:
+        parts.append(value)
+        return None
+    entries = list(value.items()) if hasattr(value, "items") else list(enumerate(value))
+    return kind, about, tuple((key, _flattened(entry, parts)) for key, entry in entries)
+
+
+def _unflattened(structure: Any, parts: Iterator[Any]) -> Any:
+    """Returns what :func:`_flattened` took apart, with other parts."""
+    if structure is None:
+        return next(parts)
+    kind, about, inside = structure
+    entries = {key: _unflattened(part, parts) for key, part in inside}
+    if about is not None:
+        return unchecked(entries, *about)
+    if kind in (dict, list, tuple):
+        return entries if kind is dict else kind(entries.values())
+    return kind(*entries.values())
 
 
 def _drawn_by_python() -> Any:

@@ -16,6 +16,7 @@ from torchrl.data import Composite, TensorSpec
 
 from rlstack.config import ConfigError
 from rlstack.data.flatten import kept
+from rlstack.envs.foundation.tensors import looks_are_free
 
 _CLIP, _EPS = 10.0, 1e-8
 
@@ -51,28 +52,41 @@ class RunningMoments(nn.Module):
             buffer.copy_(value.reshape(buffer.shape))
 
     @torch.no_grad()
-    def update(self, values: Tensor) -> None:
-        """Takes in ``[N, *shape]``; an empty batch changes nothing."""
-        values = values.double()
-        seen = (torch.zeros_like(self.mean), torch.zeros_like(self.mean))
-        if len(values):
-            seen = values.mean(0), values.var(0, unbiased=self.unbiased and len(values) > 1)
-        if self.gather is None:
-            self._take(len(values), *seen)
-            return
-        for part in self.gather(torch.stack((torch.full_like(self.mean, len(values)), *seen))):
-            self._take(int(part[0].max()), part[1], part[2])
+    def update(self, values: Tensor, counts: Tensor | None = None) -> None:
+        """Takes in ``[N, *shape]``; an empty batch changes nothing.
 
-    def _take(self, size: int, mean: Tensor, var: Tensor) -> None:
-        """Merges the moments of a batch of ``size`` entries."""
-        if not size:
+        Args:
+            counts: which of them count, ``[N]`` bool; nothing waits for their number. None: all.
+        """
+        values = values.double()
+        size: Any = len(values)
+        seen = (torch.zeros_like(self.mean), torch.zeros_like(self.mean))
+        if counts is not None:
+            size, there = counts.sum().double(), counts.view(-1, *[1] * (values.dim() - 1))
+            mean = values.where(there, 0.0).sum(0) / size.clamp(min=1)
+            degrees = (size - int(self.unbiased)).clamp(min=1)
+            seen = mean, (values - mean).where(there, 0.0).square().sum(0) / degrees
+        elif size:
+            seen = values.mean(0), values.var(0, unbiased=self.unbiased and size > 1)
+        if self.gather is None:
+            self._take(size, *seen)
             return
+        for part in self.gather(torch.stack((torch.zeros_like(self.mean) + size, *seen))):
+            self._take(part[0].max() if counts is not None else int(part[0].max()), part[1], part[2])
+
+    def _take(self, size: Any, mean: Tensor, var: Tensor) -> None:
+        """Merges the moments of a batch of ``size`` entries: a number, or a tensor on the device of the moments."""
         count = self.count + size
+        if isinstance(size, Tensor):
+            count = count.clamp(min=1)
+        elif not size:
+            return
         delta = mean - self.mean
         within = self.var * self.count + var * size
-        self.var.copy_((within + delta.square() * self.count * size / count) / count)
+        merged = (within + delta.square() * self.count * size / count) / count
+        self.var.copy_(merged.where(self.count + size > 0, self.var) if isinstance(size, Tensor) else merged)
         self.mean.add_(delta * size / count)
-        self.count.copy_(count)
+        self.count.add_(size)
 
 
 class ObservationNormalizer(nn.Module):
@@ -106,13 +120,18 @@ class ObservationNormalizer(nn.Module):
         """Returns the statistics of each normalised leaf by its key, which is None for an observation without keys."""
         return dict(zip(self._leaves, self.moments))
 
-    def update(self, observation: Any) -> None:
-        """Takes in a flat batch ``[N, ...]``."""
+    def update(self, observation: Any, counts: Tensor | None = None) -> None:
+        """Takes in a flat batch ``[N, ...]``; see :meth:`RunningMoments.update`."""
         for key, moments in zip(self._leaves, self.moments):
-            values = observation if key is None else observation.get(key)
+            values, chosen = observation if key is None else observation.get(key), counts
             if self._in_slots(key):
-                values = values[observation.get("mask") > 0.5]
-            moments.update(values)  # type: ignore[operator]
+                filled = observation.get("mask") > 0.5
+                if looks_are_free(values.device):
+                    values = values[filled]
+                else:
+                    chosen = (filled if counts is None else filled & counts.unsqueeze(-1)).flatten()
+                    values = values.flatten(0, 1)
+            moments.update(values, chosen)  # type: ignore[operator]
 
     def forward(self, observation: Any) -> Any:
         """Returns the observation in the same layout ``[..., *observation]``, scaled."""
@@ -168,7 +187,10 @@ class RewardScaler(nn.Module):
             running = running.masked_fill(done[:, t], 0.0)
         self.returns = running
         returns = torch.stack(seen, 1)
-        self.moments.update(returns.flatten() if everyone else kept(returns, active))
+        if everyone or not looks_are_free(active.device):
+            self.moments.update(returns.flatten(), None if everyone else active.flatten())
+        else:
+            self.moments.update(kept(returns, active))
 
     def forward(self, reward: Tensor, clip: bool = True) -> Tensor:
         """Returns rewards of any shape, scaled and (with ``clip``) clipped to +-10."""

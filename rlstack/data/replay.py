@@ -36,8 +36,7 @@ _INVOLVED = ("prefetch", "pin_memory", "sample_unit", "collate_fn")
 class Rows(LazyTensorStorage):
     """The common part of :class:`TensorRows` and :class:`MemmapRows`: rows are read and written tensor by tensor.
 
-    The tensors are those of TorchRL's storage, and so is its bookkeeping (length and last position); only
-    :meth:`leaves` and :meth:`set` use private names of TorchRL.
+    The tensors are those of TorchRL's storage, and so is its bookkeeping (length and last position).
 
     Attributes:
         sample_device: device of the rows that :meth:`rows` and :meth:`get` return for tensors of positions; rows go
@@ -45,7 +44,7 @@ class Rows(LazyTensorStorage):
     """
 
     sample_device: torch.device
-    _known: tuple[Any, Leaves] = (None, {})
+    _leaves: Leaves | None = None
     _filled: Tensor | None = None
 
     @property
@@ -58,9 +57,10 @@ class Rows(LazyTensorStorage):
     @property
     def leaves(self) -> Leaves:
         """The whole tensors ``[max_size, ...]``, filled up to ``len``; an empty dict before the first write."""
-        if self._known[0] is not self._storage:
-            self._known = (self._storage, {} if self._storage is None else _nested(self._storage))
-        return self._known[1]
+        if self._leaves is None and self.initialized:
+            held = TensorDict().load_state_dict(self.state_dict()["_storage"], strict=False)  # copies nothing
+            self._inner, self._leaves = held.batch_size[1:], _nested(held)
+        return self._leaves or {}
 
     def get(self, index: Any, keys: tuple[str, ...] | None = None) -> Any:
         """Returns rows of the storage.
@@ -78,7 +78,7 @@ class Rows(LazyTensorStorage):
     def rows(self, index: Tensor, keys: tuple[str, ...] | None = None, besides: Leaves | None = None) -> TensorDict:
         """Returns copies of the rows at positions ``index [N]``, with the further entries ``besides [N]``."""
         leaves = self.leaves if keys is None else {key: self.leaves[key] for key in keys}
-        inner, besides = self._known[0].batch_size[1:], besides or {}
+        inner, besides = self._inner, besides or {}
         if inner:  # a row is a sequence
             besides = {key: expand_right(value, (*index.shape, *inner)) for key, value in besides.items()}
         if self.sample_device == self.device:
@@ -97,14 +97,18 @@ class Rows(LazyTensorStorage):
         """
         if isinstance(cursor, slice) and isinstance(data, TensorDictBase) and self.leaves:
             _write(self.leaves, data, cursor)
-            if set_cursor:
-                self._set_last_cursor(cursor)
-                self._get_new_len(data, cursor)
-            self._bump_mutation_revision()
-        else:
-            super().set(cursor, data, set_cursor=set_cursor)
+            data = unchecked({}, data.batch_size)  # nothing is left to be written, only to be booked
+        super().set(cursor, data, set_cursor=set_cursor)
         if self._filled is not None:
             self._filled.fill_(len(self))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._leaves = None
+
+    def loads(self, path: Any) -> None:
+        super().loads(path)
+        self._leaves = None
 
     def _sent(self, leaves: Leaves, index: Tensor) -> Leaves:
         return {
@@ -187,26 +191,30 @@ class RangeWriter(RoundRobinWriter):
 
     def extend(self, data: Any) -> Tensor:
         """Writes rows ``[N]`` and returns their positions, int64 ``[N]`` on the CPU."""
-        capacity, start, count = self._storage.max_size, self.cursor, len(data)
+        capacity, written = self.storage.max_size, self.state_dict()
+        start, count = int(written["_cursor"]), len(data)
         if count > capacity:
             data, count = data[-capacity:], capacity
         if count == 0:
             return torch.zeros(0, dtype=torch.int64)
         here = min(count, capacity - start)
         if here == count:
-            self._storage.set(slice(start, start + count), data)
+            self.storage.set(slice(start, start + count), data)
         else:
-            self._storage.set(slice(start, capacity), data[:here])
-            self._storage.set(slice(0, count - here), data[here:])
-        self._cursor = (start + count) % capacity
-        self._write_count += count
+            self.storage.set(slice(start, capacity), data[:here])
+            self.storage.set(slice(0, count - here), data[here:])
+        self.load_state_dict({"_cursor": (start + count) % capacity, "_write_count": written["_write_count"] + count})
         index = torch.arange(start, start + count)
         return index if here == count else index % capacity
 
     @property
     def cursor(self) -> int:
         """The position that is written next."""
-        return int(self._cursor)
+        return int(self.state_dict()["_cursor"])
+
+    def register_storage(self, storage: Any) -> None:
+        super().register_storage(storage)
+        self.storage = storage
 
 
 class Replay(TensorDictReplayBuffer):
@@ -244,6 +252,11 @@ class Replay(TensorDictReplayBuffer):
     def add(self, data: TensorDictBase) -> int:
         """Adds one entry, without a batch dimension, as :meth:`extend` does, and returns its position."""
         return int(self.extend(data.unsqueeze(0))[0])
+
+    def set_rng(self, generator: torch.Generator | None) -> None:
+        """Sets the generator of random numbers, on the storage's device; None for its global one."""
+        super().set_rng(generator)
+        self.sampler.generator = generator
 
     def append_transform(self, transform: Any, *, invert: bool = False) -> Replay:
         self._plain = False

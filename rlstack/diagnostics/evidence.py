@@ -1,8 +1,10 @@
-"""Gathers what the checks of ``rlstack explain`` look at: a run's files, its agent, and a few fresh episodes."""
+"""Gathers what ``rlstack explain`` judges a run by: its files, its agent, fresh episodes, and facts about them."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -22,13 +24,25 @@ from rlstack.agents.interface import MASK, Interface
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.foundation.work import counted
+from rlstack.losses.ppo import estimate
 from rlstack.runs.checkpoint import CheckpointError, read_checkpoint
 from rlstack.runs.loading import LoadedRun, load
 from rlstack.runs.seeding import own_randomness, rng_untouched
 from rlstack.runs.worlds import build_world, size_key
 from rlstack.training.loggers import METRICS_FILE, read_metrics
 
-from .signs import Activity, act, dormant_units, effective_rank, undisturbed
+from .signs import (
+    AT_BOUND,
+    SATURATED,
+    Activity,
+    act,
+    discounted,
+    dormant_units,
+    effective_rank,
+    predictions,
+    undisturbed,
+    value_errors,
+)
 
 WORLDS, CHUNK, MOST_STEPS, EPISODES = 16, 10, 2000, 48
 """Worlds of a fresh rollout, steps between two looks at the clock, most steps of a world, and episodes wanted."""
@@ -79,11 +93,6 @@ class Rollout:
             return torch.tensor([episode.total for episode in self.episodes], dtype=torch.float64)
         return self.sequences.get(("next", "reward"))[..., 0].double().sum(1)
 
-    @property
-    def decisions(self) -> int:
-        """Number of decisions."""
-        return int(self.sequences.get("active").sum())
-
 
 @dataclass
 class Evidence:
@@ -96,13 +105,7 @@ class Evidence:
         frames: frames it was trained for.
         explored, greedy, random: fresh decisions in the training's worlds: of the exploring policy, of the greedy one,
             and at random.
-        values: values ``[B, T]`` that the agent predicts for ``explored``, or None.
-        returns: the discounted returns ``[B, T]`` that followed, and ``known``, which of them are: to the end of an
-            episode that terminated.
-        layers: share of dormant and of saturated units of each hidden layer that was active.
-        rank: effective rank of the last hidden features, and their number.
         no_effect: for each dimension of the action, the levels in [-1, 1] from which on the world reacts alike.
-        greedy_normalizes: whether the greedy policy depends on the normaliser; None without one.
         replay: ``size``, ``capacity``, shares of ``terminated`` and ``rewarded`` entries; None without a buffer.
         seconds: time that gathering took.
     """
@@ -114,13 +117,7 @@ class Evidence:
     explored: Rollout
     greedy: Rollout
     random: Rollout
-    values: Tensor | None = None
-    returns: Tensor | None = None
-    known: Tensor | None = None
-    layers: list[tuple[float, float]] = field(default_factory=list)
-    rank: tuple[int, int] | None = None
     no_effect: dict[int, tuple[float, float]] = field(default_factory=dict)
-    greedy_normalizes: bool | None = None
     replay: dict[str, float] | None = None
     seconds: float = 0.0
 
@@ -128,27 +125,19 @@ class Evidence:
         """Returns an option of the agent; ``default`` if it has none."""
         return self.config["agent"].get(name, default)
 
-    def curve(self, metric: str) -> list[float]:
+    def logged(self, metric: str) -> list[float]:
         """Returns the logged values of a metric, oldest first."""
         return [row[metric] for row in self.rows if metric in row]
 
-    def late(self, metric: str) -> float | None:
-        """Returns the mean of a metric over the last quarter of its values; None if it was never logged."""
-        values = self.curve(metric)
-        last = values[-max(len(values) // 4, 1) :]
-        return sum(last) / len(last) if last else None
-
-    def early(self, metric: str) -> float | None:
-        """Returns the mean of a metric over the first tenth of its values; None if it was never logged."""
-        values = self.curve(metric)
-        first = values[: max(len(values) // 10, 1)]
-        return sum(first) / len(first) if first else None
+    def highest(self, schedule: str) -> float:
+        """Returns the highest value of one of the agent's schedules over the run."""
+        total = max(int(self.config.get("total_frames") or 1), 1)
+        return max(float(self.agent.schedules[schedule](round(total * part / 20))) for part in range(21))
 
     @cached_property
     def learned(self) -> bool:
         """Whether the agent is clearly better than random actions: by three standard errors of the difference."""
-        better = self.greedy.returns if self.greedy.returns.mean() > self.explored.returns.mean() else None
-        ours, theirs = self.explored.returns if better is None else better, self.random.returns
+        ours, theirs = max(self.explored.returns, self.greedy.returns, key=torch.mean), self.random.returns
         error = sum(float(part.var(unbiased=False)) / max(len(part), 1) for part in (ours, theirs)) ** 0.5
         return float(ours.mean() - theirs.mean()) > 3 * error + 1e-9
 
@@ -157,22 +146,12 @@ class Evidence:
         """The episodes of the exploring policy and of random actions that ended."""
         return [*self.explored.episodes, *self.random.episodes]
 
-    @cached_property
-    def return_std(self) -> float | None:
-        """Standard deviation of the discounted returns as the agent learns them; None if no return is known."""
-        known = [discounted(self.agent, part.sequences) for part in (self.explored, self.random)]
-        returns = torch.cat([returns[counted] for returns, counted in known])
-        return float(returns.std()) if len(returns) > 1 else None
-
-    @cached_property
-    def inputs(self) -> Tensor | None:
-        """What the networks see of the explored states, ``[N, size]``; None for structured observations and images."""
-        part = self.explored.sequences
-        observation = part.get("observation")
-        if not isinstance(observation, Tensor) or observation.dim() != 3:
-            return None
-        with undisturbed(self.agent):
-            return self.agent.normalized(observation)[part.get("active")].double()
+    def facts(self) -> dict[str, Any]:
+        """Returns figures by name, which ``checks.yaml`` judges; those that do not apply to the run are left out."""
+        known: dict[str, Any] = {"better_than_random": self.learned, "seconds": self.seconds, "frames": self.frames}
+        for measure in (_played, _set_up, _ends, _rewards, _world, _replay_buffer, _inputs, _exploration, _learning):
+            known |= measure(self)
+        return known | _networks(self)
 
 
 def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECONDS) -> Evidence:
@@ -188,7 +167,8 @@ def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECON
     """
     began = time.perf_counter()
     run = load(path, allow=allow)
-    rows = _rows(run)
+    file = None if run.run_dir is None else run.run_dir / METRICS_FILE
+    rows = read_metrics(file) if file is not None and file.is_file() else []
     rollouts: dict[str, Any] = {}
     interface = run.agent.interface
     with rng_untouched(), closing(_worlds(run)) as env:
@@ -198,17 +178,9 @@ def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECON
                 env.set_seed(1)
                 rollouts[name] = play(env, policy, interface.group, seconds)
         without = no_effect(env, interface, seconds) if interface.continuous else {}
-    evidence = Evidence(run.config, rows, run.agent, run.frames, **rollouts, no_effect=without)
-    _look_at_networks(evidence)
-    evidence.greedy_normalizes = greedy_normalizes(run.agent, evidence.explored.sequences)
-    evidence.replay = _replay(run)
+    evidence = Evidence(run.config, rows, run.agent, run.frames, **rollouts, no_effect=without, replay=_replay(run))
     evidence.seconds = time.perf_counter() - began
     return evidence
-
-
-def _rows(run: LoadedRun) -> list[dict[str, float]]:
-    file = None if run.run_dir is None else run.run_dir / METRICS_FILE
-    return read_metrics(file) if file is not None and file.is_file() else []
 
 
 def _worlds(run: LoadedRun) -> EnvBase:
@@ -251,79 +223,6 @@ def play(env: EnvBase, policy: Any, group: str | None, seconds: float) -> Rollou
             break
     collector.shutdown(close_env=False)
     return Rollout(torch.cat(parts, 1))
-
-
-# -- networks --------------------------------------------------------------------------------------------------------
-
-
-def _look_at_networks(evidence: Evidence) -> None:
-    """Adds what the agent predicts for the explored decisions, and how active its hidden units are."""
-    agent, sequences = evidence.agent, evidence.explored.sequences
-    rows = max(_LOOKED_AT // sequences.shape[1], 1)
-    part, policy = sequences[:rows], agent.policy(explore=False)
-    with undisturbed(agent), Activity(agent) as activity:
-        try:
-            evidence.values = agent.predicted_returns(part)
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
-            evidence.values = None  # an algorithm of a user's own that keeps its networks in another way
-        act(agent, policy, part)
-    evidence.returns, evidence.known = discounted(agent, part)
-    for mean, saturates in activity.layers:
-        saturated = float((mean > 0.97).float().mean()) if saturates else 0.0
-        evidence.layers.append((float(dormant_units(mean).float().mean()), saturated))
-    if activity.last is not None and activity.last.shape[-1] > 1:
-        features = activity.last[: 4 * activity.last.shape[-1]]
-        evidence.rank = effective_rank(features), features.shape[-1]
-
-
-def discounted(agent: Agent, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
-    """Returns the discounted returns ``[B, T]`` that followed each decision, and which of them are known.
-
-    A return is known if its episode ended by itself, or if it was followed for so long that what is left counts for
-    less than a hundredth.
-    """
-    following, gamma = sequences.get("next"), float(getattr(agent.config, "gamma", 0.99))
-    reward, done = following.get("reward")[..., 0].double(), following.get("done")[..., 0]
-    if agent.reward_scaler is not None:
-        reward = agent.reward_scaler(reward)
-    terminated = following.get("terminated")[..., 0]
-    total, left = torch.zeros(len(reward), dtype=torch.float64), torch.ones(len(reward), dtype=torch.float64)
-    returns, remaining = torch.zeros_like(reward), torch.ones_like(reward)
-    for step in reversed(range(reward.shape[1])):
-        total = reward[:, step] + gamma * total.masked_fill(done[:, step], 0.0)
-        left = (gamma * left).masked_fill(terminated[:, step], 0.0)
-        left = torch.where(done[:, step] & ~terminated[:, step], torch.full_like(left, gamma), left)
-        returns[:, step], remaining[:, step] = total, left
-    return returns, (remaining < 0.01) & sequences.get("active")
-
-
-def greedy_normalizes(agent: Agent, sequences: TensorDictBase) -> bool | None:
-    """Returns whether the greedy policy reads the normaliser, as the exploring one does; None if that cannot be told.
-
-    The statistics are moved away for a moment; a policy that reads them then acts otherwise.
-    """
-    if agent.normalizer is None:
-        return None
-    part, answers = sequences[:, -16:], dict[bool, bool]()
-    moments: list[Any] = list(agent.normalizer.moments)
-    means = [entry.mean.clone() for entry in moments]
-    try:
-        for explores in (False, True):
-            policy, acted = agent.policy(explores), []
-            for shift in (0.0, 2.0, -2.0):
-                for entry, mean in zip(moments, means):
-                    entry.mean.copy_(mean + shift * entry.var.sqrt())
-                with undisturbed(agent), own_randomness(0):
-                    acted.append(act(agent, policy, part))
-            plain = all(isinstance(action, Tensor) for action in acted)
-            answers[explores] = plain and not all(torch.equal(acted[0], action) for action in acted)
-    finally:
-        for entry, mean in zip(moments, means):
-            entry.mean.copy_(mean)
-    return answers[False] if answers[True] else None
-
-
-# -- worlds and replay -----------------------------------------------------------------------------------------------
 
 
 def no_effect(env: EnvBase, interface: Interface, seconds: float = SECONDS) -> dict[int, tuple[float, float]]:
@@ -400,14 +299,251 @@ def _replay(run: LoadedRun) -> dict[str, float] | None:
     }
 
 
-def mean_error(evidence: Evidence) -> dict[str, float] | None:
-    """Returns how well values predict the returns that followed: ``explained`` variance, and ``bias`` in their stds."""
-    values, returns, known = evidence.values, evidence.returns, evidence.known
-    if values is None or returns is None or known is None or int(known.sum()) < 64:
+# -- facts -----------------------------------------------------------------------------------------------------------
+
+
+def _played(evidence: Evidence) -> dict[str, Any]:
+    """Returns, of each fresh rollout, its mean return and the shares of episodes with a reward and cut by a limit."""
+    known: dict[str, Any] = {}
+    for name in ("random", "explored", "greedy"):
+        rollout = getattr(evidence, name)
+        known[f"return_{name}"] = float(rollout.returns.mean())
+        if episodes := rollout.episodes:
+            known[f"episodes_{name}"] = len(episodes)
+            known[f"rewarded_{name}"] = sum(episode.rewarded for episode in episodes) / len(episodes)
+            known[f"cut_{name}"] = sum(not episode.terminated for episode in episodes) / len(episodes)
+    if evidence.learned:
+        greedy, explored = evidence.greedy.returns, evidence.explored.returns
+        error = math.sqrt(sum(float(part.var(unbiased=False)) / max(len(part), 1) for part in (greedy, explored)))
+        loss = known["return_explored"] - known["return_greedy"]
+        usual = max(0.5 * (known["return_explored"] - known["return_random"]), 4 * error)
+        known["greedy_loss"] = loss / usual if usual > 0 else 0.0
+    return known
+
+
+def _set_up(evidence: Evidence) -> dict[str, Any]:
+    agent, frames, env = evidence.agent, evidence.frames, evidence.config["env"]
+    known: dict[str, Any] = {"hundredth": frames // 100, "begins_at": float(evidence.option("learning_starts", 0) or 0)}
+    for name in agent.optimizers:
+        if not 1e-6 <= (rate := evidence.highest(name)) <= 0.02:
+            known |= {"rate": rate, "rate_name": name}
+    if now := agent.scheduled.get("lr"):
+        known["tenth_rate"] = float(now) / 10
+    if frames and not agent.updates and known["begins_at"] >= frames:
+        known["not_begun"] = 1
+    for name, schedule in agent.schedules.items():
+        first, then = float(schedule(0)), float(schedule(int(known["begins_at"])))
+        if name.startswith(("lr", "epsilon")) and known["begins_at"] and first > 0 and then < 0.06 * first:
+            known |= {"schedule": name, "schedule_first": first, "schedule_then": then, "schedule_left": then / first}
+    steps, total = evidence.option("steps_per_batch"), float(evidence.config.get("total_frames") or 0)
+    if hasattr(agent, "replay") and agent.updates:
+        known["updates"] = agent.updates
+        known["drawn"] = agent.updates * float(evidence.option("batch_size", 1)) / max(frames, 1)
+    elif not hasattr(agent, "replay") and isinstance(steps, int) and total:
+        known["size_name"] = "num_worlds" if "num_worlds" in env else "num_envs"
+        known["worlds"] = worlds = int(env.get(known["size_name"]) or 1)
+        known |= {"batches": total / (steps * worlds * agent.interface.agents), "steps": steps}
+        known["fewer_worlds"] = max(worlds // 8, 1)
+    return known
+
+
+def _ends(evidence: Evidence) -> dict[str, Any]:
+    """Returns how episodes end: too early for a time limit, at one step as if at one, or long before the horizon."""
+    ends, explored, gamma = evidence.ends, evidence.explored.episodes, float(evidence.option("gamma", 0.99))
+    lengths = [episode.length for episode in ends] or [evidence.random.sequences.shape[1]]
+    length, count = Counter(lengths).most_common(1)[0]
+    known = {"ends": len(ends), "gamma": gamma, "longest": max(lengths), "length": sum(lengths) / len(lengths)}
+    terminated = [episode.terminated for episode in ends]
+    if len(ends) >= 8 and not any(terminated) and len(set(lengths)) >= 4:
+        known["early_limits"] = sum(each < max(lengths) for each in lengths) / len(ends)
+    if count >= 4 and all(terminated) and ends and length >= 10 and length == max(lengths):
+        known |= {"same_length": count / len(ends), "same_length_count": count}
+    if gamma < 1:
+        known["horizon"] = 1 / (1 - gamma)
+        known |= {"horizons": known["length"] / known["horizon"]} if gamma < 0.9 else {}
+        if len(explored) >= 8 and sum(not episode.terminated for episode in explored) >= 0.95 * len(explored):
+            known["cut_at"] = max(episode.length for episode in explored)
+            known["cut_reach"] = known["cut_at"] / known["horizon"]
+    elif not any(terminated):
+        known["unbounded"] = 1
+    return known
+
+
+def _rewards(evidence: Evidence) -> dict[str, Any]:
+    rollouts = (evidence.random, evidence.explored)
+    rewarded = any(bool((part.sequences.get(("next", "reward")) != 0).any()) for part in rollouts)
+    known: dict[str, Any] = {} if rewarded or len(evidence.ends) < 4 else {"unrewarded": 1}
+    sums = [returns_that_followed(evidence.agent, part.sequences) for part in rollouts]
+    returns = torch.cat([found[counted] for found, counted in sums])
+    if len(returns) > 1 and float(returns.std()) > 0:
+        known["return_std"] = float(returns.std())
+    return known
+
+
+def _world(evidence: Evidence) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    allowed = [part.sequences.get("action_mask", None) for part in (evidence.random, evidence.explored)]
+    if all(mask is not None for mask in allowed):
+        legal = torch.cat([mask.flatten(0, 1) for mask in allowed]).bool()
+        never = ~legal.any(0)
+        known |= {"never_legal": int(never.sum()), "never_legal_share": float(never.float().mean())}
+        known |= {"choices": len(never), "masked_decisions": len(legal)}
+        known["single_choice"] = float((legal.sum(-1) == 1).float().mean())
+    if evidence.no_effect:
+        low, high = next(iter(evidence.no_effect.values()))
+        dimensions = ", ".join(str(number) for number in evidence.no_effect)
+        known |= {"one_sided": len(evidence.no_effect), "one_sided_dimensions": dimensions}
+        known |= {"one_sided_low": low, "one_sided_high": high}
+    return known
+
+
+def _replay_buffer(evidence: Evidence) -> dict[str, Any]:
+    if evidence.replay is None:
+        return {}
+    known = {f"replay_{name}": value for name, value in evidence.replay.items()}
+    wanted = min(known["replay_capacity"], float(evidence.frames))
+    if evidence.config.get("data") is None and wanted >= 500:
+        known["replay_filled"] = known["replay_size"] / wanted
+    return known
+
+
+def _inputs(evidence: Evidence) -> dict[str, Any]:
+    """Returns the scale of what the networks see of the explored states, and the state of the normaliser."""
+    agent, part, known = evidence.agent, evidence.explored.sequences, dict[str, Any]()
+    observation, offset, spread = part.get("observation"), 0.0, 1.0
+    if isinstance(observation, Tensor) and observation.dim() == 3:  # neither structured nor images
+        with undisturbed(agent):
+            inputs = agent.normalized(observation)[part.get("active")].double()
+        if len(inputs) > 1:
+            offset, spread = float(inputs.mean(0).abs().max()), float(inputs.std(0).max())
+            known["constant_inputs"] = float((inputs.std(0) == 0).float().mean())
+            if agent.normalizer is None:
+                known["input_scale"] = max(offset, spread) if math.isfinite(offset + spread) else math.inf
+    if agent.normalizer is not None and evidence.frames >= 1000:
+        moments: list[Any] = list(agent.normalizer.moments)
+        known["normalizer_count"] = min(float(entry.count) for entry in moments)
+        known["normalizer_share"] = known["normalizer_count"] / evidence.frames
+        known |= {"normalized_offset": offset, "normalized_spread": spread}
+    if (reads := greedy_normalizes(agent, part)) is not None:
+        known["greedy_normalizes"] = int(reads)
+    return known
+
+
+def _exploration(evidence: Evidence) -> dict[str, Any]:
+    agent, interface, given = evidence.agent, evidence.agent.interface, evidence.config["agent"]
+    known: dict[str, Any] = {}
+    acts_by_values = "epsilon" in agent.schedules and "alpha" not in given and not interface.continuous
+    if acts_by_values and "noise_std" not in given and not evidence.option("random_frames"):
+        known["highest_epsilon"] = evidence.highest("epsilon")
+    if interface.choices and (entropies := evidence.logged("policy/entropy")):
+        first = entropies[: max(len(entropies) // 10, 1)]
+        known |= {"early_entropy": sum(first) / len(first), "most_entropy": sum(map(math.log, interface.choices))}
+        known["entropy_share"] = known["early_entropy"] / known["most_entropy"]
+    log_std = getattr(getattr(agent, "actor", None), "log_std", None)
+    if isinstance(log_std, Tensor) and interface.continuous:
+        known |= {"std": float(log_std.detach().exp().max()), "first_std": float(evidence.option("initial_std", 1.0))}
+        known["widest_std"] = max(known["std"], known["first_std"])
+    if not evidence.option("learn_alpha", True):
+        known["fixed_alpha"] = float(evidence.option("alpha", 1.0))
+    return known
+
+
+def _learning(evidence: Evidence) -> dict[str, Any]:
+    """Returns means of the last quarter of logged metrics, and how many times too long gradients are."""
+    known: dict[str, Any] = {}
+    for name in ("policy/kl", "policy/clipped", "policy/entropy", "grad/all", "grad/critic", "grad/actor"):
+        if values := evidence.logged(name):
+            last = values[-max(len(values) // 4, 1) :]
+            known[name] = sum(last) / len(last)
+    norms = [(sorted(values)[len(values) // 2], name) for name in known if (values := evidence.logged(name))]
+    norms = [entry for entry in norms if entry[1].startswith("grad/")]
+    limit = evidence.option("max_grad_norm")
+    if norms and isinstance(limit, int | float):
+        known["median_norm"], known["median_norm_of"] = max(norms)
+        known |= {"norm_ratio": known["median_norm"] / limit if limit else math.inf, "max_grad_norm": limit}
+    interface, greedy = evidence.agent.interface, evidence.greedy.sequences
+    if interface.continuous:
+        action = interface.from_env(greedy.get("action"))[greedy.get("active")]
+        known["at_bounds"] = float((action.abs() >= AT_BOUND).float().mean())
+    return known
+
+
+def _networks(evidence: Evidence) -> dict[str, Any]:
+    """Returns what the agent predicts for the explored decisions, and how active its hidden units are."""
+    agent, sequences, known = evidence.agent, evidence.explored.sequences, dict[str, Any]()
+    part, policy = sequences[: max(_LOOKED_AT // sequences.shape[1], 1)], agent.policy(explore=False)
+    with undisturbed(agent), Activity(agent) as activity:
+        values, _ = predictions(agent, part)
+        act(agent, policy, part)
+    with undisturbed(agent):
+        chosen = act(agent, policy, sequences[:, -32:]) if agent.interface.choices else None
+    if isinstance(chosen, Tensor) and chosen.numel() >= 64:
+        known["same_choice"] = Counter(chosen.flatten().tolist()).most_common(1)[0][1] / chosen.numel()
+        known["compared_decisions"] = chosen.numel()
+    if activity.layers:
+        known["dormant"] = max(float(dormant_units(mean).float().mean()) for mean, _ in activity.layers)
+        shares = [float((mean > SATURATED).float().mean()) for mean, saturates in activity.layers if saturates]
+        known["saturated"] = max(shares, default=0.0)
+    if activity.last is not None and (size := activity.last.shape[-1]) > 1:
+        known |= {"rank": effective_rank(activity.last[: 4 * size]), "features": size}
+        if size >= 16:
+            known["rank_ratio"] = known["rank"] / max(0.02 * size, 1)
+    if values is None:
+        return known
+    returns, counted = returns_that_followed(agent, part)
+    if int(counted.sum()) >= 64 and float(returns[counted].std()) > 0:
+        errors = value_errors(values.double(), returns, counted)
+        known |= {"explained": float(errors["value/explained_variance"]), "bias": float(errors["value/bias"])}
+        known["count"] = int(counted.sum())
+    if evidence.option("gae_lambda") is not None and values.shape[1] >= 2 and int(counted.sum()) >= 256:
+        known["agreement"] = _agreement(evidence, part, values.double(), returns, counted)
+    return known
+
+
+def _agreement(evidence: Evidence, part: TensorDictBase, values: Tensor, returns: Tensor, known: Tensor) -> float:
+    """Returns the share of known decisions ``[B, T]`` whose advantage has the sign of what followed."""
+    following = part.get("next")
+    after = torch.cat((values[:, 1:], values[:, -1:]), 1).unsqueeze(-1)
+    reward, done, terminated = following.get("reward").double(), following.get("done"), following.get("terminated")
+    if evidence.agent.reward_scaler is not None:
+        reward = evidence.agent.reward_scaler(reward)
+    gamma, decay = float(evidence.option("gamma")), float(evidence.option("gae_lambda"))
+    guess, _ = estimate(gamma, decay, values.unsqueeze(-1), after, reward, done, terminated)
+    sides = [side - side[known].mean() > 0 for side in (guess[..., 0], returns - values)]
+    return float((sides[0] == sides[1])[known].double().mean())
+
+
+def returns_that_followed(agent: Agent, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
+    """Returns the discounted returns ``[B, T]`` that followed each decision, and which are known without a guess."""
+    following, gamma = sequences.get("next"), float(getattr(agent.config, "gamma", 0.99))
+    reward = following.get("reward")[..., 0].double()
+    if agent.reward_scaler is not None:
+        reward = agent.reward_scaler(reward)
+    returns, counted = discounted(reward, following.get("done")[..., 0], following.get("terminated")[..., 0], gamma)
+    return returns, counted & sequences.get("active")
+
+
+def greedy_normalizes(agent: Agent, sequences: TensorDictBase) -> bool | None:
+    """Returns whether the greedy policy reads the normaliser, as the exploring one does; None if that cannot be told.
+
+    The statistics are moved away for a moment; a policy that reads them then acts otherwise.
+    """
+    if agent.normalizer is None:
         return None
-    value, target = values[known].double(), returns[known]
-    std = float(target.std())
-    if std <= 0:
-        return None
-    explained = 1 - float((target - value).var()) / std**2
-    return {"explained": explained, "bias": float((value - target).mean()) / std, "count": float(len(target))}
+    part, answers = sequences[:, -16:], dict[bool, bool]()
+    moments: list[Any] = list(agent.normalizer.moments)
+    means = [entry.mean.clone() for entry in moments]
+    try:
+        for explores in (False, True):
+            policy, acted = agent.policy(explores), []
+            for shift in (0.0, 2.0, -2.0):
+                for entry, mean in zip(moments, means):
+                    entry.mean.copy_(mean + shift * entry.var.sqrt())
+                with undisturbed(agent), own_randomness(0):
+                    acted.append(act(agent, policy, part))
+            plain = all(isinstance(action, Tensor) for action in acted)
+            answers[explores] = plain and not all(torch.equal(acted[0], action) for action in acted)
+    finally:
+        for entry, mean in zip(moments, means):
+            entry.mean.copy_(mean)
+    return answers[False] if answers[True] else None

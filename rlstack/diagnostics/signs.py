@@ -118,15 +118,12 @@ def signs(agent: Agent, sequences: TensorDictBase, policy: Any) -> dict[str, Ten
         return {}
     active, found = part.get("active"), dict[str, Tensor]()
     with undisturbed(agent), Activity(agent) as activity:
-        try:
-            values, ratios = agent.predicted_returns(part), agent.log_ratios(part)
-            if ratios is None:
-                act(agent, policy, part)
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
-            values = ratios = None  # an algorithm of a user's own that keeps its networks in another way
+        values, ratios = predictions(agent, part)
+        if ratios is None:
+            act(agent, policy, part)
         judged = (part, values) if steps > 1 else latest_transitions(agent, len(sequences))
         if judged is not None and judged[1] is not None and getattr(agent, "curiosity", None) is None:
-            found |= value_errors(agent, judged[0], judged[1])
+            found |= _errors_within(agent, judged[0], judged[1])
     found |= activity.shares()
     if ratios is not None:
         found["policy/kl"] = _mean(ratios.exp() - 1 - ratios, active)
@@ -203,43 +200,56 @@ def latest_transitions(agent: Agent, worlds: int) -> tuple[TensorDictBase, Tenso
     return entries, agent.predicted_returns(entries)
 
 
-def value_errors(agent: Agent, sequences: TensorDictBase, values: Tensor) -> dict[str, Tensor]:
-    """Returns how well values ``[B, T]`` predict the returns within sequences, see :func:`signs`."""
+def predictions(agent: Agent, sequences: TensorDictBase) -> tuple[Tensor | None, Tensor | None]:
+    """Returns the values that an agent predicts for a batch ``[B, T]``, and its log ratios, as far as it has them."""
+    try:
+        return agent.predicted_returns(sequences), agent.log_ratios(sequences)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+        return None, None  # an algorithm of a user's own that keeps its networks in another way
+
+
+def _errors_within(agent: Agent, sequences: TensorDictBase, values: Tensor) -> dict[str, Tensor]:
+    """Returns :func:`value_errors` of values ``[B, T]`` against returns within sequences, which end with a value."""
     following = sequences.get("next")
-    reward, done = following.get("reward")[..., 0], following.get("done")[..., 0]
+    reward, done, terminated = (following.get(name)[..., 0] for name in ("reward", "done", "terminated"))
     if agent.reward_scaler is not None:
         reward = agent.reward_scaler(reward)
-    returns, counted = returns_within(reward, values, done, following.get("terminated")[..., 0], agent.config.gamma)
-    counted = counted & sequences.get("active")
-    error = values - returns
-    mean, off = _mean(returns, counted), _mean(error, counted)
-    spread = _mean((returns - mean).square(), counted)
+    returns, counted = discounted(reward, done, terminated, agent.config.gamma, values[:, -1])
+    return value_errors(values, returns, counted & sequences.get("active"))
+
+
+def value_errors(values: Tensor, returns: Tensor, counted: Tensor) -> dict[str, Tensor]:
+    """Returns how well values ``[B, T]`` predict those returns that are counted, see :func:`signs`."""
+    error, mean = values - returns, _mean(returns, counted)
+    off, spread = _mean(error, counted), _mean((returns - mean).square(), counted)
     left = _mean((error - off).square(), counted)
     return {"value/explained_variance": 1 - left / spread, "value/bias": off / spread.sqrt()}
 
 
-def returns_within(
-    reward: Tensor, values: Tensor, done: Tensor, terminated: Tensor, gamma: float
+def discounted(
+    reward: Tensor, done: Tensor, terminated: Tensor, gamma: float, last: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Returns the discounted returns ``[B, T]`` of sequences, and which of them are known.
 
-    The return of an episode that goes on ends with the value of the last step, whose own return is therefore unknown,
-    as are those of episodes that were cut (``done`` but not ``terminated``).
+    A return is known if its episode ended by itself, or if what is left out, beyond the end of the sequence or of an
+    episode that was cut (``done`` but not ``terminated``), counts for less than a hundredth.
 
     Args:
-        reward, values, done, terminated: ``[B, T]``.
+        reward, done, terminated: ``[B, T]``.
+        last: values ``[B]`` of the last states, which stand for their returns; those are then not known, the others
+            are.
     """
+    total, left = (torch.zeros_like(reward[:, 0]), torch.ones_like(reward[:, 0]))
+    returns, unknown = torch.zeros_like(reward), torch.ones_like(reward)
     steps = reward.shape[1]
-    episode = done.cumsum(1) - done.to(torch.int64)  # ends before each step
-    ahead = torch.arange(steps, device=reward.device)
-    ahead = ahead - ahead.unsqueeze(-1)
-    same = (episode.unsqueeze(2) == episode.unsqueeze(1)) & (ahead >= 0)
-    weights = torch.where(same, torch.pow(gamma, ahead.clamp(min=0).to(reward.dtype)), 0.0)
-    known = torch.cat((reward[:, :-1], values[:, -1:]), 1)
-    cut = (done & ~terminated)[:, :-1]
-    counted = ~(same[:, :, :-1] & cut.unsqueeze(1)).any(-1)
-    counted[:, -1:].fill_(False)
-    return (weights @ known.unsqueeze(-1))[..., 0], counted
+    if last is not None:
+        total, left, steps = last.to(total), torch.zeros_like(left), steps - 1
+    for step in reversed(range(steps)):
+        ends, dies = done[:, step], terminated[:, step]
+        total = reward[:, step] + gamma * total.masked_fill(ends, 0.0)
+        left = (gamma * left).masked_fill(dies, 0.0).masked_fill(ends & ~dies, gamma)
+        returns[:, step], unknown[:, step] = total, left
+    return returns, unknown < 0.01
 
 
 # -- hidden units ----------------------------------------------------------------------------------------------------

@@ -68,9 +68,6 @@ class Loss(LossModule):
         super().__init__()
         self.gamma, self.out_keys = gamma, list(self.RESULTS)
 
-    def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
-        """Does nothing: these losses bootstrap by themselves, without a value estimator."""
-
     # -- networks ------------------------------------------------------------------------------------------------
 
     def add_network(self, name: str, network: nn.Module, target: bool = False) -> None:

@@ -33,9 +33,6 @@ class CloningLoss(LossModule):
         self.stochastic = hasattr(actor_network, "get_dist")
         self.convert_to_functional(actor_network, "actor_network")
 
-    def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
-        """Does nothing: this loss does not bootstrap."""
-
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Returns ``loss_actor``, a scalar, for a batch ``[N]`` with ``observation`` and ``action``."""
         taken = tensordict.get(self.tensor_keys.action)

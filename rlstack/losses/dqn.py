@@ -213,4 +213,7 @@ class PQNLoss(Loss):
         values = self.values(tensordict)
         value = values.gather(-1, self.chosen(tensordict, values.shape[-1]))
         target = required(tensordict, self.tensor_keys.value_target).reshape(value.shape)
-        return mse_loss(value, target) / 2, {"value": value.detach().mean(), "target": target.mean()}
+        if self.weight(tensordict) is None:
+            return mse_loss(value, target) / 2, {"value": value.detach().mean(), "target": target.mean()}
+        metrics = {"value": self.mean(value.detach(), tensordict), "target": self.mean(target, tensordict)}
+        return self.mean((value - target).square(), tensordict) / 2, metrics

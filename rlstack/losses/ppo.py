@@ -78,12 +78,22 @@ def vtrace(
     return advantage, target
 
 
-def normalized(advantage: Tensor) -> Tensor:
-    """Returns advantages with zero mean and unit standard deviation over the batch; a single one is unchanged."""
+def normalized(advantage: Tensor, counts: Tensor | None = None) -> Tensor:
+    """Returns advantages with zero mean and unit standard deviation over the batch; a single one is unchanged.
+
+    Args:
+        counts: which of them count, of the same shape (bool); None: all.
+    """
     if advantage.numel() < 2:
         return advantage
-    std, mean = torch.std_mean(advantage)
-    return (advantage - mean) / (std + 1e-8)
+    if counts is None:
+        std, mean = torch.std_mean(advantage)
+        return (advantage - mean) / (std + 1e-8)
+    number = counts.sum()
+    mean = advantage.where(counts, 0.0).sum() / number.clamp(min=1)
+    distance = advantage - mean
+    variance = distance.where(counts, 0.0).square().sum() / (number - 1).clamp(min=1)
+    return torch.where(number > 1, distance / (variance.sqrt() + 1e-8), advantage)
 
 
 class PolicyGradientLoss(Loss):
@@ -93,7 +103,8 @@ class PolicyGradientLoss(Loss):
     class _AcceptedKeys(Loss._AcceptedKeys):
         """``sample_log_prob [...]`` is the acting policy's; ``value`` is the value function's prediction at that time.
 
-        ``value``, ``advantage`` and ``value_target`` are ``[...]`` or ``[..., 1]``.
+        ``value``, ``advantage`` and ``value_target`` are ``[...]`` or ``[..., 1]``. With ``priority_weight``, all means
+        are weighted by it.
         """
 
         sample_log_prob: NestedKey = "action_log_prob"
@@ -185,7 +196,10 @@ class PolicyGradientLoss(Loss):
 
     def value_loss(self, tensordict: TensorDictBase, value: Tensor) -> Tensor:
         """Returns the mean squared error of values ``[...]``."""
-        return mse_loss(value, self.entry(tensordict, self.tensor_keys.value_target))
+        target = self.entry(tensordict, self.tensor_keys.value_target)
+        if self.weight(tensordict) is None:
+            return mse_loss(value, target)
+        return self.mean((value - target).square(), tensordict)
 
     def terms(self, tensordict: TensorDictBase, report: bool = True) -> tuple[Metrics, Metrics]:
         """Returns the losses by name, to be summed, and their metrics, of which there are fewer without ``report``."""
@@ -193,13 +207,14 @@ class PolicyGradientLoss(Loss):
         objective, metrics = self.objective(tensordict, distribution, report)
         value = self.value_loss(tensordict, values)
         losses = {"loss_critic": self.value_coefficient * value, "loss_objective": objective}
-        entropy = entropy_of(distribution).mean() if self._bonus else None
+        entropy = self.mean(entropy_of(distribution), tensordict) if self._bonus else None
         if entropy is not None:
             losses["loss_entropy"] = -self.entropy_coefficient * entropy
         metrics |= {"policy": objective.detach(), "value": value.detach()}
         if report:
             with torch.no_grad():
-                metrics["entropy"] = entropy_of(distribution).mean() if entropy is None else entropy.detach()
+                known = entropy if entropy is not None else self.mean(entropy_of(distribution), tensordict)
+                metrics["entropy"] = known.detach()
         return losses, metrics
 
     def total_loss(self, tensordict: TensorDictBase, report: bool = True) -> tuple[Tensor, Metrics]:
@@ -253,11 +268,12 @@ class PPOLoss(PolicyGradientLoss):
         log_ratio = self.log_prob(tensordict, distribution) - self.entry(tensordict, keys.sample_log_prob)
         ratio = log_ratio.exp()
         # For a ratio > 0, clip(r) A is A + clip |A| wherever it is the smaller one: no gradient has to pass through it.
-        surrogate = torch.minimum(ratio * advantage, advantage + clip * advantage.abs()).mean()
+        surrogate = self.mean(torch.minimum(ratio * advantage, advantage + clip * advantage.abs()), tensordict)
         if not report:
             return -surrogate, {}
         with torch.no_grad():
-            kl, clipped = (ratio - 1 - log_ratio).mean(), ((ratio - 1).abs() > clip).to(ratio.dtype).mean()
+            kl = self.mean(ratio - 1 - log_ratio, tensordict)
+            clipped = self.mean(((ratio - 1).abs() > clip).to(ratio.dtype), tensordict)
         return -surrogate, {"kl": kl, "clipped": clipped}
 
     def value_loss(self, tensordict: TensorDictBase, value: Tensor) -> Tensor:
@@ -267,7 +283,7 @@ class PPOLoss(PolicyGradientLoss):
         target = self.entry(tensordict, self.tensor_keys.value_target)
         old = self.entry(tensordict, self.tensor_keys.value)
         near = old + (value - old).clamp(-self.clip_value, self.clip_value)
-        return torch.maximum((value - target).square(), (near - target).square()).mean()
+        return self.mean(torch.maximum((value - target).square(), (near - target).square()), tensordict)
 
 
 def _flat(what: str, entry: Tensor, tensordict: TensorDictBase) -> Tensor:
@@ -303,4 +319,4 @@ class A2CLoss(PolicyGradientLoss):
     """
 
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
-        return -(self.advantage(tensordict) * self.log_prob(tensordict, distribution)).mean(), {}
+        return -self.mean(self.advantage(tensordict) * self.log_prob(tensordict, distribution), tensordict), {}

@@ -44,7 +44,7 @@ class RNDLoss(Loss):
 
     def predictor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar, and no metrics."""
-        return self.distance(tensordict).mean(), {}
+        return self.mean(self.distance(tensordict), tensordict), {}
 
     def terms(self, tensordict: TensorDictBase) -> tuple[Metrics, Metrics]:
-        return {"loss_predictor": self.distance(tensordict).mean()}, {}
+        return {"loss_predictor": self.predictor_loss(tensordict)[0]}, {}

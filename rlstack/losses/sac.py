@@ -1,10 +1,12 @@
-"""The losses of SAC (Haarnoja et al. 2018, arXiv 1812.05905), and of discrete SAC (Christodoulou 2019)."""
+"""The losses of SAC (Haarnoja et al. 2018, arXiv 1812.05905), also with categorical critics (Palenicek et al. 2025,
+arXiv 2509.25174), and of discrete SAC (Christodoulou 2019).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
@@ -64,6 +66,7 @@ class SACLoss(Loss):
             ``tanh``, as in MarineNav's published agent.
         target_actor: the next action is that of a target of the actor.
         joint: use no targets, see :meth:`Loss.joint_values`; for critics that normalise over the batch.
+        joint_targets: with ``joint``, use targets nevertheless, which see both states as one batch, too.
 
     ``forward`` returns ``loss_critic``, ``loss_actor``, ``loss_alpha``, the loss of each critic, ``entropy``,
     ``alpha``, and the means ``value`` and ``target``.
@@ -99,17 +102,20 @@ class SACLoss(Loss):
         correction: Literal["exact", "tanh"] = "exact",
         target_actor: bool = False,
         joint: bool = False,
+        joint_targets: bool = False,
     ) -> None:
         super().__init__(gamma)
         if self.TWO_CRITICS and len(critics) != 2:
             raise ValueError(f"two critics are needed, got {len(critics)}")
+        if joint_targets and not joint:
+            raise ValueError("joint_targets is for joint=True")
         if joint and not self.JOINT:
             raise ValueError(f"joint: {type(self).__name__} needs target critics; SACLoss can do without")
         if alpha <= 0:
             raise ValueError(f"alpha: {alpha:g} is not positive")
         self.add_network("actor", actor, target=target_actor)
-        self.add_network("critics", Critics(critics), target=not joint)
-        self.joint = joint
+        self.add_network("critics", Critics(critics), target=joint_targets or not joint)
+        self.joint, self.joint_targets = joint, joint_targets
         dtype = next((parameter.dtype for parameter in actor.parameters()), None)
         self.add_network("temperature", Temperature(alpha, dtype))
         self.squash: Squash = squash
@@ -171,18 +177,29 @@ class SACLoss(Loss):
         """Returns the target of ``Q(s, a)``, ``[..., 1]``."""
         return self.bootstrapped(tensordict, self.soft_value(required(tensordict, "next")))
 
-    def joint_target(self, tensordict: TensorDictBase) -> tuple[Tensor, list[Tensor]]:
-        """Returns what :meth:`target_value` and :meth:`taken_values` return, for critics without target networks."""
+    def predictions(self, tensordict: TensorDictBase) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """Returns what both critics predict for ``(s, a)``, what their targets (or, without any, they themselves)
+        predict for ``(s', a')``, and ``log pi(a' | s') [..., 1]``.
+        """
+        following = required(tensordict, "next")
         with torch.no_grad():
-            action, log_prob = self.action_and_log_prob(required(tensordict, "next"), self.target_actor_acts)
-        values, following = self.joint_values(self.critics, tensordict, action)
-        soft = torch.minimum(*following) - self.temperature().detach() * log_prob
-        return self.bootstrapped(tensordict, soft), values
+            action, log_prob = self.action_and_log_prob(following, self.target_actor_acts)
+            if not self.joint:
+                then = self.values_of_all(self.target_critics, following, action)
+        if not self.joint:
+            return self.taken_values(tensordict), then, log_prob
+        now, then = self.joint_values(self.critics, tensordict, action)
+        if self.joint_targets:
+            with torch.no_grad():
+                _, then = self.joint_values(self.target_critics, tensordict, action)
+        return now, then, log_prob
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the sum of both critics' losses, and its metrics."""
         if self.joint:
-            target, values = self.joint_target(tensordict)
+            values, following, log_prob = self.predictions(tensordict)
+            soft = torch.minimum(*following) - self.temperature().detach() * log_prob
+            target = self.bootstrapped(tensordict, soft)
         else:
             target, values = self.target_value(tensordict), self.taken_values(tensordict)
         losses, metrics = self.regression(mse_loss, values, target, tensordict)
@@ -194,9 +211,13 @@ class SACLoss(Loss):
         if self.joint:
             self.critics.eval()
         action, log_prob = self.action_and_log_prob(tensordict)
-        least = torch.minimum(*self.values_of_all(self.critics, tensordict, action))
+        least = torch.minimum(*self.expected_values(tensordict, action))
         loss = (self.temperature().detach() * log_prob - least).mean()
         return loss, {"entropy": -log_prob.detach().mean()}
+
+    def expected_values(self, tensordict: TensorDictBase, action: Tensor) -> list[Tensor]:
+        """Returns ``Q(s, a) [..., 1]`` of both critics."""
+        return self.values_of_all(self.critics, tensordict, action)
 
     def alpha_loss(self, gap: Tensor) -> Tensor:
         """Returns ``log alpha`` times the gap by which the entropy is above its target."""
@@ -210,6 +231,73 @@ class SACLoss(Loss):
         wanted = acted.pop("target_entropy", self.target_entropy)
         losses = {"loss_critic": critic, "loss_actor": actor, "loss_alpha": self.alpha_loss(acted["entropy"] - wanted)}
         return losses, metrics | acted | {"alpha": self.temperature().detach()}
+
+
+class CategoricalSACLoss(SACLoss):
+    """SAC with critics that predict the distribution of returns over fixed atoms, as in XQC (arXiv 2509.25174).
+
+    The target is the distribution of ``r + gamma (z - alpha log pi(a' | s'))``, where ``z`` is distributed as the
+    critic with the smaller mean predicts for ``(s', a')``. It is projected onto the atoms (Bellemare et al. 2017,
+    algorithm 1), and each critic minimises its cross entropy. The actor's loss has the means of the distributions.
+
+    Args:
+        critics: two of (observation, action) -> logits ``[..., K]``.
+        atoms: the returns ``[K]`` that the logits belong to, evenly spaced, K at least 2.
+        options: see :class:`SACLoss`.
+
+    ``forward`` returns what that of :class:`SACLoss` does, without the loss of each critic, and ``clipped``, the mean
+    probability that targets give to the first and the last atom: it is large where the atoms span too small a range.
+    """
+
+    atoms: Tensor
+    RESULTS = ["loss_critic", "loss_actor", "loss_alpha", "entropy", "alpha", "value", "target", "clipped"]
+
+    def __init__(self, actor: nn.Module, critics: Sequence[nn.Module], atoms: Tensor, **options: Any) -> None:
+        super().__init__(actor, critics, **options)
+        self.register_buffer("atoms", atoms)
+
+    def expected(self, logits: Tensor) -> Tensor:
+        """Returns the mean returns ``[..., 1]`` of logits ``[..., K]``, in the precision of the atoms."""
+        return (logits.softmax(-1, dtype=self.atoms.dtype) * self.atoms).sum(-1, keepdim=True)
+
+    def expected_values(self, tensordict: TensorDictBase, action: Tensor) -> list[Tensor]:
+        return [self.expected(logits) for logits in self.values_of_all(self.critics, tensordict, action)]
+
+    @torch.no_grad()
+    def target_distribution(self, tensordict: TensorDictBase, following: Sequence[Tensor], log_prob: Tensor) -> Tensor:
+        """Returns the target probabilities ``[..., K]``.
+
+        Args:
+            following: logits ``[..., K]`` of both critics for ``(s', a')``.
+            log_prob: ``log pi(a' | s') [..., 1]``.
+        """
+        first, second = (logits.softmax(-1, dtype=self.atoms.dtype) for logits in following)
+        first_is_least = (first * self.atoms).sum(-1, keepdim=True) <= (second * self.atoms).sum(-1, keepdim=True)
+        probabilities = torch.where(first_is_least, first, second)
+        # At the end all mass goes to the reward, whatever was predicted there.
+        ended = required(required(tensordict, "next"), self.tensor_keys.terminated)
+        probabilities = torch.where(ended, 1 / len(self.atoms), probabilities)
+        returns = self.bootstrapped(tensordict, self.atoms - self.temperature() * log_prob)
+        # With 101 atoms, project_distribution would need more time and memory than the critics.
+        low, high, last = self.atoms[0], self.atoms[-1], len(self.atoms) - 1
+        position = (returns.clamp(low, high) - low) * (last / (high - low))
+        below = position.nan_to_num().floor().clamp(max=last - 1)
+        share = position - below  # of the upper neighbour; not a number where the return is none
+        index, projected = below.long(), torch.zeros_like(probabilities)
+        projected.scatter_add_(-1, index, probabilities * (1 - share))
+        return projected.scatter_add_(-1, index + 1, probabilities * share)
+
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """Returns the sum of both critics' losses, and its metrics."""
+        predicted, following, log_prob = self.predictions(tensordict)
+        target = self.target_distribution(tensordict, following, log_prob)
+        logits = torch.stack(tuple(predicted)).to(self.atoms.dtype)
+        errors = -(target * logits.log_softmax(-1)).sum(-1).sum(0)
+        with torch.no_grad():
+            values, wanted = self.expected(logits[0]), (target * self.atoms).sum(-1)
+            metrics = {"clipped": (target[..., 0] + target[..., -1]).mean()}
+        loss, others = self.distributional(errors, values, wanted, tensordict)
+        return loss, metrics | others
 
 
 class DiscreteSACLoss(SACLoss):

@@ -40,26 +40,9 @@ class Layers(nn.Sequential):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        for layer in self._modules.values():
-            if type(layer) is nn.Linear:
-                input = apply_linear(layer, input)
-            elif type(layer) is nn.ReLU:
-                input = input.relu_()
-            else:
-                input = layer.forward(input)
+        for layer in self:
+            input = input.relu_() if type(layer) is nn.ReLU else layer.forward(input)
         return input
-
-
-def apply_linear(layer: nn.Module, input: Tensor) -> Tensor:
-    """Returns the output of an ``nn.Linear``.
-
-    A module looks up attributes in three places; for weight and bias that takes as long as a small matrix product.
-    """
-    held = layer._parameters
-    weight = held.get("weight")
-    if weight is None:  # TorchRL holds targets as buffers
-        return functional.linear(input, layer.weight, layer.bias)  # type: ignore[arg-type]
-    return functional.linear(input, weight, held["bias"])
 
 
 def mlp(

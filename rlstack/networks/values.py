@@ -9,13 +9,14 @@ from typing import Any, Literal
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torch.nn import functional
 from torchrl.modules import BatchRenorm1d
 
 from rlstack.config.options import Activation
 from rlstack.envs.foundation.tensors import looks_are_free
 
 from .distributions import full_precision
-from .encoders import Layers, Observation, apply_linear, mlp
+from .encoders import Layers, Observation, mlp
 from .own import OwnNetwork
 from .recurrent import Remembering
 
@@ -47,14 +48,12 @@ class StateNetwork(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         """Returns the outputs ``[..., N]``."""
-        # Calling the parts as modules and looking them up as attributes would cost as much as a small network itself.
-        parts: dict[str, Any] = self._modules
-        return self.head(parts["encoder"].forward(observation))
+        # Calling the parts as modules would cost as much as a small network itself.
+        return self.head(self.encoder.forward(observation))
 
     def head(self, features: Tensor) -> Tensor:
         """Returns the outputs ``[..., N]`` for an observation that is already encoded."""
-        parts: dict[str, Any] = self._modules
-        return apply_linear(parts["output"], parts["trunk"].forward(features))
+        return self.output.forward(self.trunk.forward(features))
 
 
 class DuelingNetwork(nn.Module):
@@ -133,7 +132,7 @@ class ActionValue(nn.Module):
         """Returns the outputs ``[..., K]``."""
         x = self.encoder(observation)
         if self.action_encoder is None:
-            return apply_linear(self.output, self.trunk.forward(torch.cat((x, action), -1)))
+            return self.output.forward(self.trunk.forward(torch.cat((x, action), -1)))
         x = self.trunk[: self._first_layer](x) * self.action_encoder(action)
         return self.output(self.trunk[self._first_layer :](x))
 
@@ -243,6 +242,26 @@ class BatchRenorm(BatchRenorm1d):
         return out.reshape(x.shape)
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation (Ioffe & Szegedy 2015) of ``[..., F]``; batches that are not finite as in BatchRenorm."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features, eps=1e-3, momentum=0.01)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = full_precision(x).reshape(-1, x.shape[-1])
+        statistics = running = running_statistics(self)
+        if self.training:
+            statistics = [value.clone() for value in running]  # gradients need those of before
+        options = self.weight, self.bias, self.training, self.momentum, self.eps
+        out = functional.batch_norm(flat, *statistics, *options)
+        if self.training:
+            finite = statistics[0].isfinite().all() & statistics[1].isfinite().all()
+            for now, value in zip(running, statistics):
+                now.copy_(torch.where(finite, value, now))
+        return out.reshape(x.shape)
+
+
 def renormalized(network: Any, wanted: bool = True) -> nn.Module:
     """Returns a network, its ``trunk`` normalised over the batch before every linear layer and before the output."""
     layers: list[nn.Module] = []
@@ -253,9 +272,24 @@ def renormalized(network: Any, wanted: bool = True) -> nn.Module:
     return network
 
 
+def batch_normalized(network: Any) -> nn.Module:
+    """Returns a network, its ``trunk`` normalised over the batch at its input and after every linear layer, before the
+    activation (XQC, arXiv 2509.25174); the layers then have no bias of their own.
+    """
+    first, *_ = (layer for layer in network.trunk if isinstance(layer, nn.Linear))
+    layers: list[nn.Module] = [BatchNorm(first.in_features)]
+    for layer in network.trunk:
+        layers.append(layer)
+        if isinstance(layer, nn.Linear):
+            layer.bias = None
+            layers.append(BatchNorm(layer.out_features))
+    network.trunk = Layers(*layers)
+    return network
+
+
 def running_statistics(network: nn.Module) -> list[Tensor]:
     """Returns the running means and variances of such layers."""
-    layers = [layer for layer in network.modules() if isinstance(layer, BatchRenorm)]
+    layers = [layer for layer in network.modules() if isinstance(layer, BatchRenorm | BatchNorm)]
     return [value for layer in layers for value in (layer.running_mean, layer.running_var)]
 
 
@@ -390,9 +424,7 @@ class Others:
         worlds = (-1, self.agents)
         return self.among(features.unflatten(0, worlds), self._active.unflatten(0, worlds)).flatten(0, 1)
 
-    def values_after(
-        self, sequences: TensorDictBase, ends: Tensor, encoded: Callable[[tuple[Tensor, Tensor]], Tensor]
-    ) -> Tensor:
+    def values_after(self, sequences: TensorDictBase, ends: Tensor | None, encoded: Callable[[Any], Tensor]) -> Tensor:
         """Returns the values of the states that follow some decisions, given what all agents see then.
 
         Other agents count if they go on, or if they are truncated at the same step. Those that terminated at this step
@@ -400,18 +432,28 @@ class Others:
 
         Args:
             sequences: ``[B, T]``.
-            ends: which decisions, ``[B, T]`` bool, E of them.
+            ends: which decisions, ``[B, T]`` bool, E of them; None: all.
             encoded: maps indices (rows and steps) of decisions to the encodings of the observations that followed.
 
-        Returns ``[E, 1]``.
+        Returns ``[E, 1]``, or ``[B, T, 1]`` for all.
         """
         following, active = sequences.get("next"), sequences.get("active")
-        worlds, steps = ends.unflatten(0, (-1, self.agents)).any(1).nonzero(as_tuple=True)
-        rows = worlds[:, None] * self.agents + torch.arange(self.agents, device=ends.device)
+        worlds = (-1, self.agents)
+
+        def after(features: Tensor, there: Tensor, cut: Tensor, before: Tensor) -> Tensor:
+            """Returns the values ``[..., A, 1]`` of the agents of some worlds at some steps."""
+            goes_on = there.unsqueeze(-2) | (cut.unsqueeze(-1) & cut.unsqueeze(-2))
+            return self.critic.joint(features, goes_on & before.unsqueeze(-2))
+
+        cut = (following.get("done") & ~following.get("terminated"))[..., 0]
+        parts = following.get("active"), cut, active
+        if ends is None:
+            of_all = [part.unflatten(0, worlds).transpose(1, 2) for part in (encoded(slice(None)), *parts)]
+            return after(*of_all).transpose(1, 2).flatten(0, 1)
+        groups, steps = ends.unflatten(0, worlds).any(1).nonzero(as_tuple=True)
+        rows = groups[:, None] * self.agents + torch.arange(self.agents, device=ends.device)
         chosen = (rows, steps[:, None].expand_as(rows))
-        cut = (following.get("done") & ~following.get("terminated"))[..., 0][chosen]
-        goes_on = following.get("active")[chosen].unsqueeze(-2) | (cut.unsqueeze(-1) & cut.unsqueeze(-2))
-        values = self.critic.joint(encoded(chosen), goes_on & active[chosen].unsqueeze(-2))
+        values = after(encoded(chosen), *(part[chosen] for part in parts))
         found = values.new_zeros(*ends.shape, 1)
         found[chosen] = values
         return found[ends]

@@ -30,7 +30,7 @@ WORLD_OPTIONS = {
         "evaluated": in_evaluations,
     }
 }
-HOOKS = {"self_play": "rlstack.play.self_play:SelfPlay.of"}
+HOOKS = {"self_play": "rlstack.play.versus:SelfPlay.of"}
 PLAYERS = {"scripted": "rlstack.play.versus:own_policy"}
 
 

@@ -19,9 +19,8 @@ from rlstack.runs.manifest import seal, unseal
 
 from .games import GameResult, WinLossRecord, in_turns, pairing, pairs
 from .league import League, utc_now
-from .matches import GameRunner
+from .matches import BestGames, GameRunner
 from .ratings import Elo, Ratings, fit_elo
-from .replays import BestGames
 
 _COUNTS = ("games", "wins", "draws", "losses")
 

@@ -1,10 +1,11 @@
-"""A two-sided world with opponents inside: the learner controls one side, players from a pool the other."""
+"""A two-sided world with opponents inside: the learner controls one side, players from a pool the other; self-play."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -13,16 +14,22 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
+from rlstack.agents.base import Agent
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.errors import prefixed
 from rlstack.config.options import Count
 from rlstack.envs.world import GROUP, World, hooks_of
 from rlstack.envs.wrappers import Wrapper
+from rlstack.training.hooks import Hook
 
-from .players import RANDOM, SELF, ScriptedPlayer
-from .pool import Pool, make_sampler
-from .sides import EMPTY, Seats, half_worlds, of_first, sides_of
+from .players import EMPTY, RANDOM, SELF, ScriptedPlayer, Seats, half_worlds, of_first, sides_of
+from .pool import LEARNER, Pool, make_sampler
+from .register import without_opponents
+
+if TYPE_CHECKING:
+    from rlstack.training.loop import Training
+
 
 CHECKPOINT = "checkpoint"
 """Name of the learner's newest snapshot in the stages of a curriculum."""
@@ -141,7 +148,7 @@ class Versus(Wrapper):
 
     @property
     def learners(self) -> Tensor:
-        """The learning half-worlds ``[W]``; see :func:`~rlstack.play.sides.half_worlds`."""
+        """The learning half-worlds ``[W]``; see :func:`~rlstack.play.players.half_worlds`."""
         return self._own
 
     def follow(self, policy: TensorDictModuleBase) -> None:
@@ -368,3 +375,82 @@ def own_policy(env: EnvBase, name: str) -> TensorDictModuleBase | None:
         interface = Interface.of(env)
         return TensorDictModule(player, [interface.key("observation")], [interface.key("action")])
     return ScriptedPolicy(env, name) if name in own_players(env) else None
+
+
+# -- self-play ---------------------------------------------------------------------------------------------------------
+
+
+PROMOTION_GAMES = 100
+"""Number of games after a snapshot before the next promotion is possible."""
+
+
+class SelfPlay(Hook):
+    """Adds snapshots of a learner to the pool of a world with opponents, at intervals and on promotion.
+
+    Every rank has such a pool with the same snapshots and the results of all ranks.
+
+    Args:
+        world: the world that the learner trains in.
+        folder: folder of the snapshots, unless ``opponents.pool`` names one.
+        config: configuration of the run, which every snapshot includes.
+    """
+
+    def __init__(self, world: Versus, folder: Path, config: Mapping[str, Any]) -> None:
+        self._world, self._config = world, {**config, "env": without_opponents(config["env"])}
+        if world.pool.directory is None:
+            world.pool.directory = folder
+
+    @classmethod
+    def of(cls, training: Training) -> SelfPlay | None:
+        """Returns self-play in a run's world, whose opponent ``self`` is the agent; None without opponents inside."""
+        if not isinstance(training.env, Versus):
+            return None
+        training.env.follow(training.agent.policy(explore=True))
+        return cls(training.env, training.run.path / "opponents", training.raw_config)
+
+    def on_start(self, training: Training) -> None:
+        if training.ranks.count > 1:
+            self._world.pool.waiting = []
+
+    def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
+        if training.ranks.count > 1:
+            self._world.pool.settle(training.ranks.everyone)
+        if joined := self.observe(training.frames, training.agent):
+            training.event(joined)
+
+    def on_log(self, training: Training) -> Mapping[str, Any]:
+        return self.metrics()
+
+    def observe(self, frames: int, agent: Agent) -> str | None:
+        """Adds the agent to the pool if a snapshot is due; returns a line about it."""
+        why = self._reason(frames)
+        if why is None:
+            return None
+        state = {"frames": frames, "agent": agent.state_dict(), "config": self._config}
+        entry = self._world.pool.add_snapshot(state, frames)
+        self._world.new_snapshot()
+        return f"{entry.name} joined the opponents ({why}), {len(self._world.pool)} now"
+
+    def _reason(self, frames: int) -> str | None:
+        config, pool = self._world.config, self._world.pool
+        if self._world.snapshot_wanted:
+            return "for this stage"
+        passed = frames - pool.last_snapshot
+        if config.snapshot_every is not None and passed >= config.snapshot_every:
+            return f"after {passed:,} frames"
+        share = pool.recent_wins / max(pool.recent_games, 1)
+        if config.promotion is not None and pool.recent_games >= PROMOTION_GAMES and share >= config.promotion:
+            return f"won {share:.0%} of {pool.recent_games} games"
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the rating, the number of opponents, and the share of games won against each fixed opponent."""
+        pool = self._world.pool
+        row = {"play/elo": pool.ratings.rating(LEARNER), "play/opponents": float(len(pool))}
+        known = [entry for entry in pool.entries if entry.games]
+        if known:
+            row["play/win_rate"] = sum(entry.wins for entry in known) / sum(entry.games for entry in known)
+        for entry in known:
+            if not entry.frames:
+                row[f"play/win_rate_{entry.name}"] = entry.wins / entry.games
+        return row

@@ -20,13 +20,12 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean, writing
 from rlstack.envs.foundation.files import replacing
 
-from . import curves, explanations, provenance
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, number, shorter
 from .charts import page_data
 from .differences import GroupComparison, RunGroup, grouped
 from .listing import state_of
-from .results import leagues, results
 from .runs import CPU_SECONDS, SECONDS, StoredRun, check_folder, find
+from .sections import all_curves, configurations, environments, explained_runs, leagues, results, status, times
 
 _PARTS = Path(__file__).with_name("page")
 KINDS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
@@ -87,7 +86,7 @@ def report(
         raise ConfigError(f"score: no run has logged {score!r}, {did_you_mean(score, names)}logged: {', '.join(names)}")
     groups = grouped(runs)
     comparison = GroupComparison.of(groups, score)
-    explained = explanations.section(runs)  # which may add notes to runs
+    explained = explained_runs(runs)  # which may add notes to runs
     notes = []
     for run in runs:
         state, why = state_of(run)
@@ -100,11 +99,11 @@ def report(
         blocks: list[Block] = [Films(shown)] if shown else []
         sections = [results(comparison), Section("Episodes", blocks + ([Paragraphs(missing)] if missing else []))]
         sections.append(explained)
-        sections += curves.sections(comparison)
+        sections += all_curves(comparison)
     sections += leagues(league_folders, notes)
     if runs:
-        sections.append(provenance.time(comparison))
-        sections += [provenance.configuration(groups, folders), provenance.environment(runs)]
+        sections.append(times(comparison))
+        sections += [configurations(groups, folders), environments(runs)]
     sections = [entry for entry in sections if entry.blocks]
     return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(comparison), sections, comparison, notes)
 
@@ -138,7 +137,7 @@ def _tiles(comparison: GroupComparison) -> list[Tile]:
     complete = sum(run.complete for run in runs)
     if len(runs) > 1:
         tiles.append(Tile("Runs", str(len(runs)), f"{complete} complete" if complete < len(runs) else "all complete"))
-    progress = provenance.status(runs[0]) if len(runs) == 1 else "of all runs"
+    progress = status(runs[0]) if len(runs) == 1 else "of all runs"
     tiles.append(Tile("Frames", number(sum(run.frames for run in runs)), progress))
     wall, cpu = (sum(run.last(name) or 0.0 for run in runs) for name in (SECONDS, CPU_SECONDS))
     if wall:

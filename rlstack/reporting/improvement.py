@@ -243,9 +243,9 @@ def in_words(improvement: Improvement) -> list[str]:
     rows = [["", "runs", "episodes per run", "mean", *(["minimum", "maximum"] if several else [])]]
     for name, side in (("first", improvement.first), ("second", improvement.second)):
         counts = sorted(set(side.episodes))
-        told = "-" if counts == [1] else " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
+        episodes = "-" if counts == [1] else " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
         ends = [number(min(side.scores)), number(max(side.scores))] if several else []
-        rows.append([name, str(len(side.runs)), told, number(side.mean), *ends])
+        rows.append([name, str(len(side.runs)), episodes, number(side.mean), *ends])
     lines = [
         *(f"note: {note}" for note in improvement.notes),
         f"first:  {improvement.first.name}",
@@ -258,13 +258,13 @@ def in_words(improvement: Improvement) -> list[str]:
     if len(improvement.worlds) == 1:
         lines.append(f"second - first: {improvement.difference:+.4g}{_spread(improvement)}")
     if improvement.probability is not None:
-        told = "a run of the second scores higher than one of the first"
+        event = "a run of the second scores higher than one of the first"
         if improvement.between == "episodes":
-            told = "an episode of the second scores higher than one of the first"
+            event = "an episode of the second scores higher than one of the first"
         if improvement.paired:
-            told = "in the same episode, the second scores higher than the first"
+            event = "in the same episode, the second scores higher than the first"
         lines.append(
-            f"{told} with probability {improvement.probability:.3f}{_within(improvement.probability_interval)}"
+            f"{event} with probability {improvement.probability:.3f}{_within(improvement.probability_interval)}"
         )
     lines.append(f"verdict: {verdict(improvement)}")
     if improvement.differences:

@@ -103,10 +103,24 @@ _COUNTABLE = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.R
 
 
 @contextmanager
-def announced(overrides: Sequence[str]) -> Iterator[None]:
-    """A context in which the environment tells the jobs of a sweep how many there are, and which options differ.
+def telling(runs: int, keys: Sequence[str], first: int = 0) -> Iterator[None]:
+    """A context in which the environment tells the jobs of a sweep how many there are.
 
-    Only Hydra's own sweeper decides that beforehand, and only without ``glob``.
+    Args:
+        runs: the number of all jobs.
+        keys: options that differ between them.
+        first: number of the first job that begins in the context.
+    """
+    os.environ[_ANNOUNCED] = json.dumps({"runs": runs, "keys": list(keys), "first": first, "began": time.time()})
+    try:
+        yield
+    finally:
+        del os.environ[_ANNOUNCED]
+
+
+@contextmanager
+def announced(overrides: Sequence[str]) -> Iterator[None]:
+    """:func:`telling` for Hydra's own sweeper, which decides all jobs beforehand, except with ``glob``.
 
     Args:
         overrides: the command line without flags.
@@ -117,35 +131,42 @@ def announced(overrides: Sequence[str]) -> Iterator[None]:
         yield
         return
     runs = math.prod(len(list(entry.sweep_string_iterator())) for entry in varied)
-    told = {"runs": runs, "keys": [entry.key_or_group for entry in varied], "began": time.time()}
-    os.environ[_ANNOUNCED] = json.dumps(told)
-    try:
+    with telling(runs, [entry.key_or_group for entry in varied]):
         yield
-    finally:
-        del os.environ[_ANNOUNCED]
+
+
+def _short(value: str) -> str:
+    """Returns a long number, as searches draw them, with three digits."""
+    try:
+        return f"{float(value):.3g}" if len(value) > 8 else value
+    except ValueError:
+        return value
 
 
 class SweepPlace(Hook):
     """Tells which run of a sweep this is and, if one follows another, when all will have ended."""
 
     def on_start(self, training: Training) -> None:
-        if (told := json.loads(os.environ.get(_ANNOUNCED, "null"))) is None:
+        if (sweep := json.loads(os.environ.get(_ANNOUNCED, "null"))) is None:
             return
         from rlstack.training.progress import duration  # rich takes a while to import
 
         job = HydraConfig.get()
         given = dict(entry.lstrip("+~").partition("=")[::2] for entry in job.overrides.task)
-        number, keys = int(job.job.num), told["keys"]
+        number, keys = int(job.job.num), sweep["keys"]
         lasts = [key.rpartition(".")[2] for key in keys]
         names = [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts)]
-        values = ", ".join(f"{name}={given.get(key)}" for key, name in zip(keys, names))
-        place = f"run {number + 1} of {told['runs']}{f', {values}' * bool(values)}"
+        values = ", ".join(f"{name}={_short(given[key])}" for key, name in zip(keys, names) if key in given)
+        place = f"run {number + 1} of {sweep['runs']}{f', {values}' * bool(values)}"
         training.progress.latest("sweep", place)
+        begun, frames = number - sweep["first"], training.frames
 
         def row() -> str:
-            done = number + training.frames / training.last_frame
-            left = (time.time() - told["began"]) * (told["runs"] / max(done, 1e-9) - 1)
-            return f"{place}, {duration(left)} left of all" if done else place
+            part = (training.frames - frames) / max(training.last_frame - frames, 1)
+            if not begun + part:
+                return place
+            left = (time.time() - sweep["began"]) * (sweep["runs"] - number - part) / (begun + part)
+            return f"{place}, {duration(left)} left of all"
 
         if str(job.launcher.get("_target_")).endswith(".BasicLauncher"):
             training.progress.rows["sweep"] = row

@@ -24,7 +24,7 @@ from rlstack.config.errors import writing
 from rlstack.envs.foundation.files import check_regular, write_json
 from rlstack.runs.manifest import check, sealed
 
-from .folder import JOBS
+from .folder import JOBS, telling
 from .jobs import Compose, Launch, check_settings, checked, job, reached, show_scores, tell_failures, wait_for
 from .space import Space, assignment, check_values, split, value_of
 
@@ -256,7 +256,9 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
         if jobs:
             for index in range(config.members):
                 wait_for(population.run(index))
-            launch(jobs, number * config.members)
+            first = number * config.members
+            with telling(config.generations * config.members, list(space), first):
+                launch(jobs, first)
         tell_failures(population.folder / JOBS)  # a failed member continues as a copy of another
         for index, member in enumerate(generation.members):
             if reached(population.run(index), generation.until):

@@ -27,7 +27,7 @@ from rlstack.envs.foundation.packages import needs
 from rlstack.runs.manifest import changed, check, sealed
 from rlstack.training.hooks import Hook
 
-from .folder import JOBS
+from .folder import JOBS, telling
 from .jobs import Compose, Launch, check_settings, checked, job, reached, show_scores, tell_failures, wait_for
 from .space import RangeDimension, Space, assignment, check_values, split
 
@@ -264,7 +264,8 @@ def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compos
             print(f"trials {numbers[0] + 1} to {numbers[-1] + 1} of {config.n_trials}", flush=True)
             for number in left:
                 wait_for(searched.run(number))
-            launch(jobs, left[0])
+            with telling(config.n_trials, list(space), left[0]):
+                launch(jobs, left[0])
         tell_failures(searched.folder / JOBS)
         searched.finish({number: _ended(searched.run(number), run.objective) for number in numbers})
     show(searched)

@@ -258,7 +258,7 @@ class TrainConfig:
 
     :mod:`rlstack.training.acceleration` describes ``compile``, ``cudagraphs`` and ``deterministic``.
     ``init`` names a checkpoint; a new run starts from the networks of its agent. ``data`` names the data that an
-    offline run learns from (:mod:`rlstack.training.offline`). Without a ``curriculum`` the world keeps its options.
+    offline run learns from (:mod:`rlstack.training.recorded`). Without a ``curriculum`` the world keeps its options.
     ``debug`` is a number of frames, or True for the usual number (:func:`rlstack.training.run.debugged`). The run stops
     at ``until`` frames with a checkpoint and can be resumed; schedules refer to ``total_frames``. ``log_every``,
     ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``; here they are frames.

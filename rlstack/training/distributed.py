@@ -68,6 +68,8 @@ class Ranks:
 
     def sum(self, *numbers: float, kind: str = "SUM") -> list[float]:
         """Returns sums over the ranks, exact up to 2^53."""
+        if self.count == 1:
+            return list(numbers)
         values = torch.tensor(numbers, dtype=torch.float64)
         self._meet(lambda: dist.all_reduce(values, getattr(dist.ReduceOp, kind)))
         return values.tolist()

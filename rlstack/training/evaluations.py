@@ -44,7 +44,7 @@ class Evaluations(Hook):
 
     def evaluation_due(self, training: Training) -> bool | None:
         due, self._end = training.due(training.config.evaluation_every), math.inf
-        if training.config.eval.every is not None or not due or training.frames >= training.last_frame:
+        if training.config.eval.every is not None or not due or training.is_over():
             return due
         learning = training.clock.learning()
         allowed = (learning * _SHARE / (1 - _SHARE) - training.clock.total[EVALUATING]) / 2  # half is for the last one

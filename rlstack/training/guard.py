@@ -7,7 +7,7 @@ Each batch is checked by one sum over it, and the optimiser never takes a step w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from rlstack.agents.base import Agent
 from rlstack.config.errors import RunError
-from rlstack.data.finite import LEARNED_FROM, Finding, Sum, find, leaves
+from rlstack.data.finite import LEARNED_FROM, Finding, Sum, find, leaves, total_of
 from rlstack.data.flatten import flatten_agents
+from rlstack.data.graphs import Recorded
 from rlstack.runs.checkpoint import write_tensors
 from rlstack.runs.seeding import seed_everything
 
@@ -56,6 +57,9 @@ class Guard(Hook):
         self._in_a_row, self._dropped, self._rollbacks = 0, 0, 0
         self._sequences: TensorDictBase | None = None
         self._later = False
+        self._total: Callable[[list[Tensor]], Tensor] = total_of
+        if agent.compiler is not None and agent.compiler.graphs:
+            self._total = Recorded(total_of, "checking a batch", (), agent.device, lent=True)
 
     # -- called by the loop --------------------------------------------------------------------------------------
 
@@ -69,7 +73,7 @@ class Guard(Hook):
             RunError: the options say that the run ends, at once or after this many batches.
         """
         self._sequences = sequences
-        total = Sum([value for _, value in leaves(batch, LEARNED_FROM)])
+        total = Sum([value for _, value in leaves(batch, LEARNED_FROM)], self._total)
         self._later = self._config.non_finite == "error" and total.of_gpu
         if self._later:
             self._pending.append((total, batch, training.previous))
@@ -161,11 +165,11 @@ class Guard(Hook):
             self._in_a_row = 0
             return True
         self._refused_before = refused
-        told, batch = self._refusals(), sequences
+        refusals, batch = self._refusals(), sequences
         for optimizer in optimizers.values():
             if optimizer.refusal is not None:
                 batch, optimizer.refusal = optimizer.refusal.batch, None
-        self._act(f"{told}, in an update at frame {frames:,}", batch, frames)
+        self._act(f"{refusals}, in an update at frame {frames:,}", batch, frames)
         return self._config.non_finite == "skip"
 
     def _refusals(self) -> str:
@@ -218,5 +222,5 @@ class Guard(Hook):
         """Describes the finding, with its frame in the run, in a batch that begins after ``before`` frames."""
         if found.step:
             earlier = batch[..., : found.step]
-            before += count_frames(earlier, flatten_agents(earlier, self._agent.interface.group), self._unit)
+            before += int(count_frames(earlier, flatten_agents(earlier, self._agent.interface.group), self._unit))
         return f"{found}, frame {before:,}"

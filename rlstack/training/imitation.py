@@ -6,8 +6,7 @@ their values as logits of a choice, so they clone the order of the actions, not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -98,7 +97,15 @@ def imitate(
         if expert is None:
             raise ConfigError("imitate: an env needs an expert")
         policy = expert_policy(expert, source, agent.interface)
-        observe = (lambda sequences: _remember(agent, sequences)) if replay else None
+
+        def observe(sequences: TensorDictBase) -> None:
+            """Adds the expert's experience ``[B, T]``, which continues the previous one, to the replay buffer."""
+            if replay and isinstance(agent, OffPolicy):
+                if agent.reward_scaler is not None:
+                    agent.reward_scaler.update(sequences)
+                # An expert may write entries that the agent's own transitions do not have.
+                agent.extend(sequences.exclude("raw_action", "log_prob", "memory", ("next", "memory")))
+
         data = gather(source, policy, agent.interface, frames, agent.config.steps_per_batch, observe, ordered)
         if isinstance(agent, OffPolicy) and replay:  # later transitions are of other worlds: no return may span both
             agent.n_step.clear()
@@ -119,15 +126,6 @@ def check_learner(agent: Agent, replay: bool = False) -> None:
         raise ConfigError(f"imitation: {type(agent).__name__} cannot imitate, it has no imitation_loss")
     if replay and not isinstance(agent, OffPolicy):
         raise ConfigError(f"imitation.replay: {type(agent).__name__} has no replay buffer; set it to false")
-
-
-def _remember(agent: Agent, sequences: TensorDictBase) -> None:
-    """Adds the expert's experience ``[B, T]``, which continues the previous one, to the agent's replay buffer."""
-    assert isinstance(agent, OffPolicy)
-    if agent.reward_scaler is not None:
-        agent.reward_scaler.update(sequences)
-    # An expert may write entries that the agent's own transitions do not have.
-    agent.extend(sequences.exclude("raw_action", "log_prob", "memory", ("next", "memory")))
 
 
 def expert_policy(
@@ -185,21 +183,39 @@ def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: 
     recorded = RecordedSequences(agent, data) if isinstance(agent, Recurrent) else RecordedDecisions(agent, data)
     if agent.normalizer is not None:
         agent.normalizer.update(recorded.observations())
-    with _as_in_greedy_acting(agent):
+    modules = [module for network in agent.networks.values() for module in network.modules()]
+    modes = [module.training for module in modules]
+    for network in agent.networks.values():
+        network.eval()  # without the noise of noisy layers, as in greedy acting
+    try:
         loss = _fit(agent, recorded, epochs, batch_size, lr)
         recorded.refresh()
-        held_out = _held_out(agent, recorded)
+        judged = _judged(agent, recorded)
+    finally:
+        for module, mode in zip(modules, modes):
+            module.training = mode
     _copy_to_targets(agent)
-    metrics = {"imitation/loss": loss, "imitation/held_out": held_out}
-    return {**metrics, "imitation/frames": float(recorded.size(recorded.data)), **_agreement(agent, recorded)}
+    return {"imitation/loss": loss, **judged, "imitation/frames": float(recorded.size(recorded.data))}
 
 
 @torch.no_grad()
-def _held_out(agent: Agent, recorded: RecordedDecisions) -> float:
-    """Returns the mean loss on the held-out data."""
-    parts = counted(recorded.held_out(), "measuring the loss", "parts")
-    losses = [(float(_loss(agent, part)[0]), recorded.size(part)) for part in parts]
-    return sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
+def _judged(agent: Agent, recorded: RecordedDecisions) -> dict[str, float]:
+    """Returns the loss on the held-out data, and how well greedy acting agrees with them."""
+    policy, choices = agent.policy(explore=False), agent.interface.choices
+    loss, size, total, count = 0.0, 0, 0.0, 0
+    for part in counted(recorded.held_out(), "measuring", "parts"):
+        size += recorded.size(part)
+        loss += float(_loss(agent, part)[0]) * recorded.size(part)
+        action, wanted = recorded.greedy(policy, part)
+        count += len(wanted)
+        if choices is None:
+            total += float((action - wanted).square().sum()) / action.shape[-1]
+        else:
+            total += float((action == wanted).reshape(len(wanted), -1).all(-1).sum())
+    agreement = (
+        {"imitation/error": (total / count) ** 0.5} if choices is None else {"imitation/accuracy": total / count}
+    )
+    return {"imitation/held_out": loss / size, **agreement}
 
 
 def _fit(agent: Agent, recorded: RecordedDecisions, epochs: int, batch_size: int, lr: float) -> float:
@@ -231,20 +247,6 @@ def _loss(agent: Agent, batch: TensorDictBase) -> tuple[Tensor, Info]:
     return agent.imitation_loss(*agent.imitation_batch(batch)), {}
 
 
-@contextmanager
-def _as_in_greedy_acting(agent: Agent) -> Iterator[None]:
-    """A context without the noise of noisy layers, as in greedy acting."""
-    modules = [module for network in agent.networks.values() for module in network.modules()]
-    modes = [module.training for module in modules]
-    for network in agent.networks.values():
-        network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in zip(modules, modes):
-            module.training = mode
-
-
 @torch.no_grad()
 def _copy_to_targets(agent: Agent) -> None:
     """Makes every target a copy of its network, including those inside TorchRL's loss modules."""
@@ -257,30 +259,13 @@ def _copy_to_targets(agent: Agent) -> None:
                     getattr(network, name).data.update_(getattr(network, name.removeprefix("target_")).data)
 
 
-@torch.no_grad()
-def _agreement(agent: Agent, recorded: RecordedDecisions) -> dict[str, float]:
-    """Measures how well greedy acting agrees with the held-out data."""
-    interface, policy = agent.interface, agent.policy(explore=False)
-    total, count = 0.0, 0
-    for part in counted(recorded.held_out(), "measuring how well it acts", "parts"):
-        action, wanted = recorded.greedy(policy, part)
-        count += len(wanted)
-        if interface.choices is None:
-            total += float((action - wanted).square().sum()) / action.shape[-1]
-        else:
-            total += float((action == wanted).reshape(len(wanted), -1).all(-1).sum())
-    if interface.choices is None:
-        return {"imitation/error": (total / count) ** 0.5}
-    return {"imitation/accuracy": total / count}
-
-
 def gather(
     env: EnvBase,
     expert: TensorDictModuleBase,
     interface: Interface,
     frames: int,
     steps_per_batch: int = 16,
-    observe: Callable[[TensorDictBase], None] | None = None,
+    observe: Callable[[TensorDictBase], None] = lambda sequences: None,
     ordered: bool = False,
 ) -> TensorDict:
     """Lets a policy act until active agents have made ``frames`` decisions; returns these, ``[frames]``.
@@ -302,8 +287,7 @@ def gather(
         try:
             for batch in collector:
                 sequences = flatten_agents(batch, interface.group)
-                if observe is not None:
-                    observe(sequences)
+                observe(sequences)
                 gathered.append(decisions(sequences, ordered))
                 count += int(sequences.get("active").sum())
                 if count >= frames:

@@ -54,7 +54,7 @@ class Interrupts(Hook):
             raise Interrupted
 
     def on_iteration(self, training: Training) -> None:
-        if training.ranks.any(self._requested) and training.frames < training.last_frame:
+        if training.ranks.any(self._requested) and not training.is_over():
             raise Interrupted
 
     def close(self) -> None:

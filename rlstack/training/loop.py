@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from rlstack.agents import build_agent
 from rlstack.agents.optimizer import decided
@@ -19,7 +21,9 @@ from rlstack.config import ConfigError
 from rlstack.config.options import renewed
 from rlstack.config.overrides import given_overrides
 from rlstack.config.rooms import registered, target
+from rlstack.data.collector import LeanCollector
 from rlstack.data.flatten import flatten_agents
+from rlstack.data.graphs import Recorded
 from rlstack.envs import world_hooks
 from rlstack.envs.foundation.compilation import telling, under_way
 from rlstack.envs.foundation.work import Work, following
@@ -52,6 +56,12 @@ OWN_STATE = (
     *(hook.name for hook in (Monitor, Curriculum, Imitation, Guard)),
 )
 """Entries of a checkpoint that a user's hook must not take as its name."""
+
+
+def _folded(group: str | None, unit: str, batch: TensorDictBase) -> tuple[TensorDictBase, int | Tensor]:
+    """Returns the sequences of a batch, and its frames."""
+    sequences = flatten_agents(batch, group)
+    return sequences, count_frames(batch, sequences, unit)
 
 
 def hooks_of_run(training: Training, own: Sequence[Hook]) -> list[Hook]:
@@ -94,7 +104,8 @@ class Training:
         hooks: hooks that take part in the run; see :class:`rlstack.training.hooks.Hook`.
 
     Attributes:
-        frames: frames so far, of which ``previous`` came before the current batch.
+        frames: frames so far, of which ``previous`` or more came before the current batch. On a GPU that counts them,
+            reading this number waits for it.
         last_frame: number of frames at which the run ends.
         clock: time of the run so far.
         hooks: all hooks, in the order in which they are called.
@@ -103,6 +114,9 @@ class Training:
     logger: MetricLogger
     progress: Progress
     collector: Any
+    _frames: int
+    _most: int
+    _counted: Tensor | None  # frames so far, on a GPU that counts them; they are at most _most
 
     def __init__(
         self,
@@ -183,15 +197,16 @@ class Training:
         with self._started():
             if self.frames and self.frames >= self.last_frame:
                 self._judge()  # the evaluation at the end was interrupted
+            fold: Any = partial(_folded, self.agent.interface.group, self.config.collector.count)
+            if self.agent.compiler is not None and self.agent.compiler.graphs:
+                fold = Recorded(fold, "folding agents into a batch", (), self.device, lent=True)
             for batch in self._batches(self.collector):
-                sequences = flatten_agents(batch, self.agent.interface.group)
-                self.previous = self.frames
-                (count,) = self.ranks.sum(self._count(batch, sequences))
-                self.frames += int(count)
+                sequences, count = fold(batch)
+                self._count(count, sequences.get("active").numel())
                 try:
                     self._call("on_collected", batch, sequences)
                     with self.clock.spending(LEARNING):
-                        metrics = self.agent.learn(sequences, self.frames)
+                        metrics = self.agent.learn(sequences, self.frames if self._counted is None else self._counted)
                     self._call("on_batch", batch, metrics)
                 except DropBatch:
                     self.agent.begin_episodes()
@@ -203,10 +218,9 @@ class Training:
 
     def _follow_up(self) -> None:
         """Logs, evaluates and saves after a batch, as far as they are due."""
-        self.clock.read()
         if self.progress.due:
             seen = {} if self.device.type == "cuda" else self.metrics()  # to read them would wait for the GPU
-            self.progress.update(self.frames, {**seen, **self._updates(), **self.clock.total})
+            self.progress.update(self.frames, {**seen, **self._updates(), **self.clock.read()})
         if self.due(self.config.log_every):
             row = self._updates() | self.agent.schedule_metrics()
             for hook in self.hooks:
@@ -215,9 +229,9 @@ class Training:
             self.progress.update(self.frames, row | self.clock.total)
         try:
             self._judge()
-            ended = self.frames >= self.last_frame
+            ended = self.is_over()
             self._call("on_iteration")
-            if self.frames >= self.last_frame and not ended:  # a hook has just made this batch the last one
+            if not ended and self.is_over():  # a hook has just made this batch the last one
                 self._judge()
         except Interrupted:
             self.progress.update(self.frames)
@@ -263,17 +277,41 @@ class Training:
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
         """Yields batches until the last frame."""
-        batches = iter(collector)
-        while self.frames < self.last_frame:
+        collect = collector.rollout if isinstance(collector, LeanCollector) else partial(next, iter(collector))
+        while not self.is_over():
             with self.clock.spending(COLLECTING):
-                batch = next(batches)
+                batch = collect()
             yield batch
 
-    def _count(self, batch: TensorDictBase, sequences: TensorDictBase) -> int:
-        """Returns this process's number of frames in a batch; in an offline run the number of transitions drawn."""
-        if self.config.data is not None:
-            return int(self.collector.frames)
-        return count_frames(batch, sequences, self.config.collector.count)
+    def _count(self, count: int | Tensor, most: int) -> None:
+        """Adds the frames of a batch of all processes, of which this one has at most ``most``."""
+        self.previous = self._frames
+        if self.config.data is not None:  # the number of transitions drawn
+            count = int(self.collector.frames)
+        if isinstance(count, Tensor) and self.ranks.count == 1 and self.agent.follows_tensors:
+            if self._counted is None:
+                self._counted = torch.full_like(count, self._frames)
+            self._counted += count
+            self._most += most
+            return
+        (total,) = self.ranks.sum(int(count))
+        self.frames += int(total)
+
+    @property
+    def frames(self) -> int:
+        if self._counted is not None and self._most > self._frames:
+            self._frames = self._most = int(self._counted)
+            self.agent.know(self._frames)
+        return self._frames
+
+    @frames.setter
+    def frames(self, frames: int) -> None:
+        self._frames = self._most = frames
+        self._counted = None
+
+    def is_over(self) -> bool:
+        """Returns whether the run has made all its frames."""
+        return self._most >= self.last_frame and self.frames >= self.last_frame
 
     def _call(self, event: str, *arguments: Any) -> None:
         for hook in self.hooks:
@@ -316,7 +354,9 @@ class Training:
 
     def due(self, every: float) -> bool:
         """Returns whether something that happens every ``every`` frames is due; at the end of the run everything is."""
-        return is_due(every, self.previous, self.frames, self.last_frame)
+        # No call before this one found it due: frames that have not been read since are on the same side of it.
+        span = (every, self.previous)
+        return is_due(*span, self._most, self.last_frame) and is_due(*span, self.frames, self.last_frame)
 
     @property
     def worker_failures(self) -> int:
@@ -324,7 +364,7 @@ class Training:
         return self.collector.worker_failures if remote(self.config) else hooks_of(self.env).worker_failures
 
     def _updates(self) -> dict[str, Any]:
-        return {"train/updates": float(self.agent.updates)}
+        return {"train/updates": float(self.agent.updates_made())}
 
     # -- evaluation ----------------------------------------------------------------------------------------------
 
@@ -397,7 +437,7 @@ class Training:
         worlds = self.collector.worlds() if remote(self.config) else [self.env.state_dict()]
         state: dict[str, Any] = {
             "frames": self.frames,
-            "time": dict(self.clock.total),
+            "time": dict(self.clock.read()),
             "best_rank": self.best_rank,
             "agent": self.agent.state_dict(),
             "env": worlds[0],

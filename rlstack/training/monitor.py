@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rlstack.data.flatten import STAYS
 from rlstack.data.graphs import Recorded
+from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.evaluation.statistics import wilson_interval
 
 from .hooks import Hook
@@ -33,6 +34,7 @@ _BY_THEMSELVES = ("success", "level")
 """Statistics that are logged with more than their mean, or under another name."""
 
 _MEGABYTE = 1e6
+_SPANS = 64  # measured on a GPU before they are added up
 _EVERY = 0.5  # s; NVML itself averages over a sixth of a second to a second
 
 
@@ -47,7 +49,7 @@ class Monitor(Hook):
         self._names: list[str] = []
         self._sums: Tensor | None = None  # of episodes, and of their statistics by name
         self._learned: dict[str, Tensor | float] = {}
-        self._summed: Callable[..., Tensor] | None = None
+        self._add: Callable[..., Tensor] | None = None
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
         self.observe(batch, metrics)
@@ -65,11 +67,13 @@ class Monitor(Hook):
         if episode is None:
             return
         done = batch.get(("next", "done"))
-        if self._summed is None:
-            recorded = Recorded(_summed, "summing up episodes", (), done.device, lent=True)
-            self._summed = recorded if self._records else _summed
-        self._names, sums = list(episode.keys()), self._summed(episode, done)
-        self._sums = sums.clone() if self._sums is None else self._sums.to(sums.device) + sums
+        if self._add is None:
+            recorded = Recorded(_added, "summing up episodes", (), done.device, lent=True)
+            self._add = recorded if self._records else _added
+        self._names = list(episode.keys())
+        if self._sums is None:
+            self._sums = torch.zeros(len(self._names) + 1, dtype=torch.float64, device=done.device)
+        self._sums = self._add(self._sums.to(done.device), episode, done)
 
     def flush(self, everyone: Callable[[Any], list[Any]] = lambda state: [state]) -> dict[str, float]:
         """Returns :meth:`metrics` and resets the statistics.
@@ -84,7 +88,8 @@ class Monitor(Hook):
         for name in first["sums"]:
             first["sums"][name] += sum(state["sums"][name] for state in others)
         first["episodes"] += sum(state["episodes"] for state in others)
-        self._sums = None
+        if self._sums is not None:
+            self._sums.zero_()
         return _means(first)
 
     def metrics(self) -> dict[str, float]:
@@ -104,14 +109,14 @@ class Monitor(Hook):
         self._sums = torch.tensor(numbers, dtype=torch.float64) if state["sums"] else None
 
 
-def _summed(episode: TensorDictBase, done: Tensor) -> Tensor:
-    """Returns the number of episodes that ended in a batch ``[W, T]``, and the sum of each of their statistics."""
+def _added(sums: Tensor, episode: TensorDictBase, done: Tensor) -> Tensor:
+    """Adds the number of episodes that ended in a batch ``[W, T]``, and each of their statistics, to their sums."""
     ended = done[..., 0]
     parts = [ended.sum().double()]
     for value in episode.values():
         going_on = ~ended.view(*ended.shape, *[1] * (value.dim() - ended.dim()))
         parts.append(value.double().masked_fill(going_on, 0).sum())
-    return torch.stack(parts)
+    return sums.add_(torch.stack(parts))
 
 
 def _means(state: dict[str, Any]) -> dict[str, float]:
@@ -129,11 +134,16 @@ def _means(state: dict[str, Any]) -> dict[str, float]:
     return metrics
 
 
-def count_frames(batch: TensorDictBase, sequences: TensorDictBase, unit: str) -> int:
-    """Returns the frames in a batch: decisions of active agents, or steps of worlds (see ``CollectorConfig.count``)."""
+def count_frames(batch: TensorDictBase, sequences: TensorDictBase, unit: str) -> int | Tensor:
+    """Returns the frames in a batch: decisions of active agents, or steps of worlds (see ``CollectorConfig.count``).
+
+    A number of decisions that a GPU counts stays there, as a tensor (0-d).
+    """
     if unit == "env_steps" or sequences.get(STAYS, None) is None:  # no agent can leave: every entry counts
         return batch.numel()
-    return int(torch.count_nonzero(sequences.get("active")))
+    active = sequences.get("active")
+    count = torch.count_nonzero(active)
+    return int(count) if looks_are_free(active.device) else count
 
 
 class Clock:
@@ -150,6 +160,7 @@ class Clock:
     def __init__(self, gpu: bool = False) -> None:
         self.total = dict.fromkeys((_SECONDS, "time/cpu_seconds", COLLECTING, LEARNING, EVALUATING), 0.0)
         self._gpu, self._spans = gpu, deque[tuple[str, torch.cuda.Event, torch.cuda.Event]]()
+        self._unused: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.start(0)
 
     def start(self, frames: int) -> None:
@@ -161,7 +172,11 @@ class Clock:
     def spending(self, use: str) -> Iterator[None]:
         """A context whose time is added to an entry of :attr:`total`, such as ``time/learning_seconds``."""
         if self._gpu and use != EVALUATING:  # an evaluation waits for the GPU
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            if len(self._spans) > _SPANS:
+                self.read()
+            if not self._unused:
+                self._unused.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+            began, ended = self._unused.pop()
             began.record()
             yield
             ended.record()
@@ -189,6 +204,7 @@ class Clock:
         while self._spans and self._spans[0][2].query():  # passed by the GPU; this does not wait for it
             use, began, ended = self._spans.popleft()
             self.total[use] += began.elapsed_time(ended) / 1000
+            self._unused.append((began, ended))
         return self.total
 
 

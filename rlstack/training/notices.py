@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import queue
-import threading
 import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Iterable, MutableSequence
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -45,20 +43,16 @@ class Notices(Hook):
 
     def __init__(self, url: str | None, run: str) -> None:
         self._url, self._run = url, run
-        self._queue: queue.Queue[str] = queue.Queue(_WAITING)
-        self._fault, self._warned = "", False
-        self._thread: threading.Thread | None = None
+        self._pool = ThreadPoolExecutor(1, KEY)  # whose thread starts with the first message
+        self._sent: list[Future[str]] = []
+        self._warned = False
 
     def tell(self, message: str) -> None:
         """Queues a message."""
         self._warn()
-        if self._url is None:
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=KEY, daemon=True)
-            self._thread.start()
-        with suppress(queue.Full):
-            self._queue.put_nowait(f"rlstack, {self._run}: {message}"[:_LONGEST])
+        waiting = [sent for sent in self._sent if not sent.done()]
+        if self._url is not None and len(waiting) < _WAITING:
+            self._sent.append(self._pool.submit(_post, self._url, f"rlstack, {self._run}: {message}"[:_LONGEST]))
 
     def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
         if is_best:
@@ -78,22 +72,18 @@ class Notices(Hook):
             said = str(error).strip().partition("\n")[0]
             interrupted = issubclass(kind, KeyboardInterrupt)
             self.tell("interrupted" if interrupted else f"failed: {kind.__name__}: {said}")
-        with self._queue.all_tasks_done:  # Queue.join with a time limit
-            if not self._queue.all_tasks_done.wait_for(lambda: not self._queue.unfinished_tasks, _TIMEOUT):
-                self._fault = self._fault or "no answer in time"
-        self._warn()
+        late = wait(self._sent, _TIMEOUT).not_done
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._warn("no answer in time" if late else "")
 
-    def _work(self) -> None:
-        while True:
-            fault = _post(str(self._url), self._queue.get())
-            self._fault = self._fault or fault
-            self._queue.task_done()
-
-    def _warn(self) -> None:
-        if self._fault and not self._warned:
+    def _warn(self, fault: str = "") -> None:
+        """Warns once of a message that was not taken."""
+        answers = [sent.result() for sent in self._sent if sent.done() and not sent.cancelled()]
+        fault = next(filter(None, [*answers, fault]), "")
+        if fault and not self._warned:
             self._warned = True
             host = urlsplit(str(self._url)).hostname
-            warnings.warn(f"{KEY}: {host} has not taken a message ({self._fault})", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"{KEY}: {host} has not taken a message ({fault})", RuntimeWarning, stacklevel=3)
 
 
 def _post(url: str, message: str) -> str:

@@ -136,7 +136,7 @@ class Progress:
             if self._live is not None:
                 if work.over or self.due:
                     self._show()
-            elif not work.over and self._work.told(self._interval):
+            elif not work.over and self._work.line_due(self._interval):
                 self._print(self._work.text)
 
     def close(self) -> None:
@@ -170,11 +170,11 @@ class Progress:
         width = min(self._console.width, _WIDTH)
         rows = self._rows()
         left = f", {rows['left']} left" if "left" in rows else ""
-        told = f"{100 * self._fraction:.1f}%  {rows['elapsed']} elapsed{left}"
-        columns = max(width - len(told) - 6, 4)  # of the bar: without border, padding, and the space before the text
+        numbers = f"{100 * self._fraction:.1f}%  {rows['elapsed']} elapsed{left}"
+        columns = max(width - len(numbers) - 6, 4)  # of the bar: without border, padding, and the space before the text
         filled = round(columns * self._fraction)
         full, empty = ("█", "░") if self._unicode else ("#", "-")
-        bar = Text.assemble((full * filled, "green"), (empty * (columns - filled), "dim"), f"  {told}")
+        bar = Text.assemble((full * filled, "green"), (empty * (columns - filled), "dim"), f"  {numbers}")
         table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(style="dim", no_wrap=True, min_width=max(map(len, _STYLES)))
         table.add_column(ratio=1, overflow="fold")
@@ -322,7 +322,7 @@ class WorkDisplay:
             if now - max(self._shown_at + _REFRESH_SECONDS, self._status.began + _PATIENCE_SECONDS) >= 0:
                 self._shown_at = now
                 self._draw(work)
-        elif self._status.told(self._interval):
+        elif self._status.line_due(self._interval):
             encoding = self._console.encoding
             print(self._status.text.encode(encoding, "replace").decode(encoding), file=self._console.file, flush=True)
 
@@ -348,7 +348,7 @@ class _WorkStatus:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._work = clock, Work("", "", None)
-        self.began, self._first, self._told_at = clock(), 0, -math.inf
+        self.began, self._first, self._line_at = clock(), 0, -math.inf
         self._done, self._gained_at = 0, -math.inf
 
     def observe(self, work: Work) -> None:
@@ -357,11 +357,11 @@ class _WorkStatus:
         if work.done != self._done:
             self._done, self._gained_at = work.done, self._clock()
 
-    def told(self, interval: float) -> bool:
+    def line_due(self, interval: float) -> bool:
         """Returns whether a line is due: ``interval`` seconds have passed since the work began or the last line."""
         now = self._clock()
-        due = now - max(self.began, self._told_at) >= interval
-        self._told_at = now if due else self._told_at
+        due = now - max(self.began, self._line_at) >= interval
+        self._line_at = now if due else self._line_at
         return due
 
     @property

@@ -1,18 +1,23 @@
-"""Reads and writes recorded decisions and transitions, and checks that they fit the world that the agent learns for.
+"""Recorded decisions and transitions: read, written, checked to fit the world that the agent learns for, learned from.
 
 A file of decisions is an ``.npz`` without pickles: ``observation [N, ...]`` (``observation/<leaf>`` for structured
 observations), ``action [N, ...]`` in the world's form, and ``action_mask [N, n]`` if the world has one. Files of
 transitions (:mod:`rlstack.data.recordings`) contain these entries too, and recorded episodes of agents from elsewhere,
 such as MarineNav's ``evaluations.npz``, can be read as well.
+
+In an offline run (``data=``) an agent with a replay buffer learns from recorded data without stepping a world. The data
+fill its replay buffer, and the loop is that of every run. A frame is one transition drawn: there is an update for every
+``agent.batch_size`` frames, and ``total_frames`` divided by the number of transitions is the number of passes over the
+data. Worlds serve only for evaluations.
 """
 
 from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,23 +25,36 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Composite
+from torchrl.envs import EnvBase
 
+from rlstack.agents import Agent
 from rlstack.agents.compatibility import check_bounds
-from rlstack.agents.foreign import check_new_dataset, minari_arrays, recording_reader, write_minari
+from rlstack.agents.foreign import recording_reader
 from rlstack.agents.interface import MASK, Interface
+from rlstack.agents.off_policy import OffPolicy
+from rlstack.agents.recurrent import Recurrent
 from rlstack.config import ConfigError
 from rlstack.config.errors import nearest_path, prefixed, writing
+from rlstack.config.rooms import target as in_room
 from rlstack.data.recordings import episode_lengths, save_arrays
-from rlstack.envs.foundation.files import check_archive
+from rlstack.data.replay import Replay
+from rlstack.envs.foundation.files import check_archive, write_json
 from rlstack.files.safe_load import load_arrays
 from rlstack.runs.checkpoint import CheckpointError, content_digest
 from rlstack.runs.hub import hub_data
 from rlstack.runs.loading import checkpoint_file, read_agent
 from rlstack.runs.run_directory import HUB, make_folder
 
+from .config import TrainConfig, needs_memory
+from .hooks import Hook
+
+if TYPE_CHECKING:
+    from .loop import Training
+
+
 Arrays = dict[str, NDArray[Any]]
 
-MINARI = "minari:"
+MINARI, _MINARI = "minari:", "rlstack.adapters.minari"
 _DECISION = ("observation", "action", MASK)
 _FLAGS = ("next/terminated", "next/truncated")
 
@@ -86,7 +104,7 @@ def read_recorded(source: str, interface: Interface, n_step: int = 1, gamma: flo
 
 def _read(source: str, interface: Interface, n_step: int, gamma: float) -> tuple[TensorDict, bool]:
     if source.startswith(MINARI):
-        arrays = minari_arrays(source.removeprefix(MINARI))
+        arrays = in_room(f"{_MINARI}:read_dataset")(source.removeprefix(MINARI))
         with prefixed(source):
             return _checked(arrays, interface, transitions=True), True
     path, files = Path(source), []
@@ -130,7 +148,7 @@ def check_target(target: str | None) -> None:
     if target is None:
         return
     if target.startswith(MINARI):
-        check_new_dataset(target.removeprefix(MINARI))
+        in_room(f"{_MINARI}:check_new")(target.removeprefix(MINARI))
         return
     if not target.endswith(".npz"):
         raise ConfigError(f"transitions: {target} is neither a file episodes.npz nor minari:<name of a new dataset>")
@@ -154,7 +172,7 @@ def write_recorded(target: str, data: TensorDict, interface: Interface, policy: 
     check_target(target)
     with writing(f"transitions: {target}"):
         if target.startswith(MINARI):
-            write_minari(target.removeprefix(MINARI), data, interface, policy)
+            in_room(f"{_MINARI}:write_dataset")(target.removeprefix(MINARI), data, interface, policy)
         else:
             save_arrays(target, data)
     return f"{target} ({len(data):,} transitions)"
@@ -288,3 +306,111 @@ def _leaf(arrays: Arrays, name: str, shape: Sequence[int], dtype: torch.dtype) -
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ConfigError(f"{name} is not finite everywhere")
     return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
+
+
+# -- offline runs ------------------------------------------------------------------------------------------------------
+
+
+DATA_FILE = "data.json"
+_UPDATES = 8
+"""Updates in an iteration of the loop."""
+
+
+def recorded_for(config: TrainConfig, agent: Agent) -> RecordedTransitions:
+    """Reads the data of a run, for an agent like the run's own.
+
+    Raises:
+        ConfigError: the data do not fit the world, or such an agent cannot learn from data.
+    """
+    assert config.data is not None
+    name = agent.config.name
+    if not isinstance(agent, OffPolicy):
+        raise ConfigError(f"data: {needs_memory(name)}")
+    if not isinstance(agent.replay, Replay):
+        raise ConfigError(
+            f"data: agent={name} keeps its memory in a form of its own; agent.memory=prioritized does not"
+        )
+    if isinstance(agent, Recurrent):
+        raise ConfigError("data: a recurrent agent needs sequences, not single transitions; set agent.recurrent=null")
+    found = read_recorded(config.data, agent.interface, agent.config.n_step, agent.config.gamma)
+    if agent.reward_scaler is not None and not found.ordered:
+        raise ConfigError("data: agent.normalize_rewards=true needs whole episodes, a replay buffer holds none")
+    if len(found.data) < agent.config.batch_size:
+        few = f"{len(found.data):,} transitions are fewer than agent.batch_size={agent.config.batch_size:,}"
+        raise ConfigError(f"data: {few}; record more, or set a smaller batch")
+    return found
+
+
+class OfflineCollector:
+    """Yields empty batches for ever, so that the agent learns from its replay buffer.
+
+    Args:
+        env: the env whose batches they resemble.
+        frames: number of transitions drawn between two batches.
+    """
+
+    def __init__(self, env: EnvBase, frames: int) -> None:
+        self.frames = frames
+        self._nothing: TensorDictBase = env.fake_tensordict().unsqueeze(-1)[..., :0]
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        while True:
+            yield self._nothing
+
+    def reset(self) -> None:
+        """Does nothing: there are no episodes."""
+
+    def shutdown(self, close_env: bool = False) -> None:
+        """Does nothing: the collector holds no worlds."""
+
+    @classmethod
+    def of(cls, config: TrainConfig, env: EnvBase) -> OfflineCollector:
+        """Returns the collector of a run."""
+        return cls(env, _UPDATES * config.agent["batch_size"])
+
+
+class OfflineData(Hook):
+    """Fills an agent's replay buffer with recorded data. Checkpoints hold the digest of the data instead.
+
+    Args:
+        recorded: the data.
+    """
+
+    name = "data"
+
+    def __init__(self, recorded: RecordedTransitions) -> None:
+        self._recorded = recorded
+        self._known: dict[str, Any] | None = None
+
+    def on_prepare(self, training: Training) -> None:
+        """Fills the replay buffer.
+
+        Raises:
+            ConfigError: a resumed run has learned from other data.
+        """
+        agent, found, known = training.agent, self._recorded, self._known
+        assert isinstance(agent, OffPolicy)
+        if known is not None and known["sha256"] != found.digest:
+            raise ConfigError(
+                f"data: {found.source} is not what the run has learned from "
+                f"(sha256 {found.digest[:16]}, not {known['sha256'][:16]})"
+            )
+        agent.load_data(found.data, seen=known is not None)
+        self._memory = agent.replay
+        if known is None:
+            training.env.reset()  # creates a state to save
+        else:
+            self._memory.sampler.load_state_dict(known["sampler"])
+
+    def on_start(self, training: Training) -> None:
+        found = self._recorded
+        if training.ranks.first:
+            about = {"source": found.source, "transitions": len(found.data), "sha256": found.digest}
+            write_json(training.run.path / DATA_FILE, about)
+        training.event(f"data: {found}")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sha256": self._recorded.digest, "sampler": dict(self._memory.sampler.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._known = state

@@ -104,7 +104,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         from .distributed import aside, join, share_of
         from .environment import end_recorded
         from .loop import Training
-        from .offline import OfflineData
+        from .recorded import OfflineData
         from .summary import full_memory_errors, one_line_errors, where_things_are
 
         check_agent(config.agent, config.total_frames)
@@ -156,8 +156,8 @@ def _tried(
     from rlstack.runs.worlds import size_key
 
     from .acceleration import describe_determinism, planned
-    from .offline import recorded_for
     from .preflight import check_buildable, check_memory, few_worlds, self_check
+    from .recorded import recorded_for
     from .summary import describe
     from .workers import check_collector
 

@@ -122,7 +122,7 @@ def verify(folder: Path, start: str | int | None, frames: int | None, hooks: Seq
             training.execute()
         if again.state is None:  # another rank compares
             return found
-        entries = list(_differences(deciding(ends), deciding(to_saveable(again.state))))
+        entries = list(differences(deciding(ends), deciding(to_saveable(again.state))))
         if entries:
             more = f"; so do {len(entries) - 1} further entries" if entries[1:] else ""
             found.differences.append(f"{entries[0]}, at {found.end:,} frames{more}")
@@ -268,8 +268,8 @@ def _leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from _leaves(part, f"{path}.{name}".lstrip("."))
 
 
-def _differences(there: Any, here: Any) -> Iterator[str]:
-    """Yields a line about each entry of the run's state that differs from the one trained again."""
+def differences(there: Any, here: Any) -> Iterator[str]:
+    """Yields a line about each entry of a run's state that differs from the one trained again."""
     before, again = dict(_leaves(there)), dict(_leaves(here))
     for path in {**before, **again}:
         if path not in before or path not in again:

@@ -53,7 +53,7 @@ from rlstack.runs.worlds import build_world, device_of_worlds, size_key
 from .config import CollectorConfig, TrainConfig
 from .curriculum import Curriculum
 from .hooks import Hook
-from .offline import OfflineCollector
+from .recorded import OfflineCollector
 
 ATTEMPTS = 3
 """Number of times in a row that workers are replaced before the run ends."""

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from rlstack import envs
 from rlstack.adapters.marinenav.agents import CONFIGURATIONS
-from rlstack.adapters.marinenav.files import FILES
-from rlstack.adapters.marinenav.weights import NETWORKS
+from rlstack.adapters.marinenav.files import FILES, NETWORKS
 from rlstack.agents import Agent, make_agent
 
 Inputs = tuple[Tensor, Tensor, Tensor]

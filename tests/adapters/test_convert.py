@@ -19,8 +19,7 @@ from torchrl.data import Bounded, Categorical
 import rlstack
 from rlstack.adapters.agreement import compare, random_inputs
 from rlstack.adapters.sb3.model import load_sb3
-from rlstack.adapters.sb3.native import sb3_agent
-from rlstack.adapters.sb3.policy import sb3_policy
+from rlstack.adapters.sb3.native import sb3_agent, sb3_policy
 from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain

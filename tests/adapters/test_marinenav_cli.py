@@ -22,8 +22,7 @@ from rlstack.adapters.marinenav.__main__ import main, train_together
 from rlstack.adapters.marinenav.agents import network_state, published_agent
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.files import load_published
-from rlstack.adapters.marinenav.published_run import PublishedFiles, folders
-from rlstack.adapters.marinenav.trial import Trial, read_trials
+from rlstack.adapters.marinenav.published_run import PublishedFiles, Trial, folders, read_trials
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import RunError
 from rlstack.envs.marinenav.episodes import load_episodes

@@ -16,7 +16,7 @@ from rlstack import envs
 from rlstack.adapters.marinenav.__main__ import main
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.files import load_published
-from rlstack.adapters.marinenav.trial import Trial
+from rlstack.adapters.marinenav.published_run import Trial
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.imitation import Imitation
 from tests.exhaustive import exhaustive

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from rlstack.adapters.marinenav.agents import network_state, published_agent, published_policy, save_published
-from rlstack.adapters.marinenav.files import FILES, load_published
-from rlstack.adapters.marinenav.weights import NETWORKS
+from rlstack.adapters.marinenav.files import FILES, NETWORKS, load_published
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.data.flatten import flatten_agents

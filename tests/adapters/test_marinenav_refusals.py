@@ -12,8 +12,7 @@ from torch import Tensor
 
 from rlstack import envs
 from rlstack.adapters.marinenav.agents import published_agent, published_policy, save_published
-from rlstack.adapters.marinenav.files import load_published
-from rlstack.adapters.marinenav.weights import NETWORKS
+from rlstack.adapters.marinenav.files import NETWORKS, load_published
 from rlstack.config import ConfigError
 from tests.adapters.published_networks import CONTINUOUS, Inputs, acting_network, native, world, write
 from tests.exhaustive import exhaustive

@@ -15,7 +15,7 @@ from tensordict import TensorDict
 
 from rlstack.adapters.protocols import foreign_policy
 from rlstack.adapters.sb3.model import load_sb3
-from rlstack.adapters.sb3.policy import sb3_policy
+from rlstack.adapters.sb3.native import sb3_policy
 from rlstack.adapters.sb3.vecnormalize import VecNormalize, load_vecnormalize
 from rlstack.config import build
 from tests.adapters.small_worlds import Noise, box

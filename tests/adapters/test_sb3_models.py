@@ -13,9 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlstack.adapters.sb3.model import load_sb3
+from rlstack.adapters.sb3.model import SB3Network, load_sb3
 from rlstack.adapters.sb3.native import sb3_agent
-from rlstack.adapters.sb3.networks import SB3Network
 from rlstack.config import ConfigError
 from tests.adapters.small_worlds import Noise, box
 from tests.exhaustive import recordings

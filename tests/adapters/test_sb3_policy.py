@@ -15,7 +15,7 @@ from torchrl.envs import EnvBase, InitTracker, TransformedEnv
 
 from rlstack import envs
 from rlstack.adapters.sb3.model import SB3Model, load_sb3
-from rlstack.adapters.sb3.policy import sb3_policy
+from rlstack.adapters.sb3.native import sb3_policy
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from tests.adapters.small_worlds import Noise, box

@@ -147,6 +147,8 @@ ALGORITHMS = [
 ]
 """Those that learn, but for those around TorchRL's losses: a new one is in every list of the tests from here on."""
 SMALL: dict[str, dict[str, Any]] = {name: options_of(name, **_SMALL) for name in ALGORITHMS}
+for _name in ("sac", "tqc"):
+    del SMALL[_name]["num_atoms"]  # of categorical critics alone
 SMALL["ppo_published"] = {key: _SMALL[key] for key in ("self_features", "object_features", "hidden")}
 SMALL["ppo_published"] |= {"shared_layers": 0, "normalize_observations": False, "normalize_rewards": False}
 SMALL["rainbow_published"] = SMALL["rainbow"]

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from rlstack import envs
-from rlstack.adapters.marinenav.weights import ACTOR_NAMES, CRITIC_NAMES, published_state
+from rlstack.adapters.marinenav.files import ACTOR_NAMES, CRITIC_NAMES, published_state
 from rlstack.agents import make_agent
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents

@@ -70,8 +70,15 @@ def test_an_update_is_one_graph(name: str, discrete: bool) -> None:
 
 
 @pytest.mark.slow
-def test_statistics_of_critics_that_normalise_over_the_batch_run_on() -> None:
-    told = _compare("td3", False, "eager", critic_norm="batch")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("td3", {"critic_norm": "batch"}),
+        ("sac", {"critic_norm": "batch_targets", "critic": "categorical", "weight_norm": True}),
+    ],
+)
+def test_statistics_of_critics_that_normalise_over_the_batch_run_on(name: str, options: dict[str, Any]) -> None:
+    told = _compare(name, False, "eager", **options)
     assert told and not [line for line in told if "not compiled" in line]
 
 

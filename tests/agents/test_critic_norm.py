@@ -1,4 +1,4 @@
-"""``critic_norm=batch``, for critics without target networks, and ``weight_norm``."""
+"""``critic_norm``, ``weight_norm`` and ``critic=categorical``: critics without target networks, and those of XQC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.losses.ddpg import TD3Loss
-from rlstack.networks.values import BatchRenorm, running_statistics
+from rlstack.networks.values import BatchNorm, BatchRenorm, running_statistics
 from tests.agents.small_agents import Detour, copies, equal, plain, small
 from tests.agents.test_learning import learner
 from tests.refusals import refused
@@ -103,6 +103,96 @@ def test_td3_without_normalisation_bootstraps_from_its_own_networks() -> None:
     torch.testing.assert_close(joint.critic_loss(batch)[0], agent.loss.critic_loss(batch)[0])
 
 
+# -- XQC ---------------------------------------------------------------------------------------------------------------
+
+XQC = {
+    "critic_norm": "batch_targets",
+    "critic": "categorical",
+    "weight_norm": True,
+    "critic_hidden": [12, 12],
+    "num_atoms": 11,
+}
+
+
+def by_hand(critic: Any, observation: Tensor, action: Tensor) -> Tensor:
+    """Returns the output of a critic whose layers normalise by the mean and variance of this batch."""
+    x = torch.cat((observation, action), -1)
+    for layer in critic.trunk:
+        if isinstance(layer, BatchNorm):
+            x = (x - x.mean(0)) / (x.var(0, correction=0) + 1e-3).sqrt() * layer.weight + layer.bias
+        elif isinstance(layer, nn.Linear):
+            x = x @ layer.weight.T
+        else:
+            x = x.clamp(min=0)
+    return x @ critic.output.weight.T + critic.output.bias
+
+
+def test_critics_and_their_targets_see_both_states_as_one_batch() -> None:
+    agent = small(plain(False), name="sac", n_step=1, critic_norm="batch_targets", critic_hidden=[12, 12])
+    learned(agent)
+    batch = agent.prepared(agent.sample())
+    agent.loss.draw = torch.zeros_like
+    observations = torch.cat((batch["observation"], batch["next", "observation"]))
+    action, log_prob = agent.loss.action_and_log_prob(batch["next"])
+    actions = torch.cat((batch["action"], action))
+    targets = [by_hand(agent.targets[name].network, observations, actions)[16:] for name in agent.CRITICS]
+    soft = torch.minimum(*targets) - agent.temperature() * log_prob
+    wanted = batch["next", "reward"] + agent.config.gamma * soft * ~batch["next", "terminated"]
+    values = [by_hand(critic, observations, actions)[:16] for critic in agent.critics]
+    expected = sum((value - wanted).square().mean() for value in values)
+    torch.testing.assert_close(agent.loss.critic_loss(batch)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_running_statistics_are_those_of_the_trained_critics_alone() -> None:
+    agent = small(plain(False), name="sac", **XQC)
+    held = [value for target in agent.targets.values() for value in running_statistics(target.network)]
+    first, seen = copies(held), copies(statistics(agent))
+    learned(agent)
+    assert equal(first, held) and not any(map(torch.equal, seen, statistics(agent)))
+    batch, before = agent.prepared(agent.sample()), copies(statistics(agent))
+    agent.loss.actor_loss(batch)
+    assert equal(before, statistics(agent))
+
+
+def test_running_statistics_approach_those_of_the_batches() -> None:
+    layer, x = BatchNorm(3).double(), torch.randn(64, 3, dtype=torch.float64) * 2 + 1
+    layer(x)
+    torch.testing.assert_close(layer.running_mean, 0.01 * x.mean(0))
+    torch.testing.assert_close(layer.running_var, 0.99 + 0.01 * x.var(0))
+    with torch.no_grad():
+        expected = (x - layer.running_mean) / (layer.running_var + 1e-3).sqrt()
+        torch.testing.assert_close(layer.eval()(x), expected)
+
+
+def test_all_rows_of_categorical_critics_keep_their_norm() -> None:
+    agent = small(plain(False), name="sac", **XQC)
+    learned(agent)
+    layers = [layer for critic in agent.critics for layer in critic.modules() if isinstance(layer, nn.Linear)]
+    assert len(layers) == 6 and [layer.out_features for layer in layers] == [12, 12, 11] * 2
+    for layer in layers:
+        torch.testing.assert_close(layer.weight.norm(dim=-1), torch.ones(len(layer.weight)))
+
+
+def test_values_of_categorical_critics_are_means_of_distributions() -> None:
+    agent = small(plain(False), name="sac", **XQC)
+    observation, action = torch.rand(5, 3), torch.rand(5, 2)
+    chances = [critic.eval()(observation, action).softmax(-1) for critic in agent.critics]
+    atoms = torch.arange(11) - 5.0
+    expected = sum(chance @ atoms for chance in chances) / 2
+    torch.testing.assert_close(agent.predicted_values(observation, action), expected)
+
+
+@pytest.mark.slow
+def test_xqc_looks_two_steps_ahead() -> None:
+    env, frames = Detour(32), 0
+    agent = small(env, 5120, "sac", **{**learner("sac"), **XQC, "critic_hidden": [64, 64]})
+    for batch in make_collector(env, agent.policy(explore=True), 4, total_frames=5120):
+        frames += batch.numel()
+        agent.learn(flatten_agents(batch, None), frames)
+    first, second = env.rollout(2, agent.policy(explore=False))["action"][0].flatten().tolist()
+    assert first < -0.5 and abs(second - 0.5) < 0.35
+
+
 # -- layers ------------------------------------------------------------------------------------------------------------
 
 
@@ -150,6 +240,12 @@ def test_weights_of_hidden_units_keep_their_norm(name: str, options: dict[str, A
         ({"target_actor": True}, "critic_norm=batch has no target networks, target_actor must be false"),
         ({"network": {"critic": "a:B"}}, "critics of ours"),
         ({"critic_norm": "none", "weight_norm": True}, "weight_norm needs layers that are normalised"),
+        ({"critic_norm": "batch_targets", "layer_norm": True}, "critic_norm=batch_targets is in the place of"),
+        ({"critic_norm": "batch_targets", "join": "gated"}, "critic_norm=batch_targets needs join=concat"),
+        ({"value_max": 9.0}, "value_max is for critic=categorical, critic is scalar"),
+        ({"critic": "categorical", "value_max": -9.0}, "value_min must be below value_max"),
+        ({"critic_norm": "none", "critic": "categorical", "network": "a:B"}, "network may name no critic"),
+        ({"critic_hidden": []}, r"critic_hidden \[\] has no layers"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], reason: str) -> None:
@@ -158,12 +254,16 @@ def test_options_that_do_not_fit(options: dict[str, Any], reason: str) -> None:
 
 def test_who_has_no_such_critics() -> None:
     refused(ConfigError, "for critics of continuous actions", small, plain(True), name="sac", **NORM)
+    refused(ConfigError, "critic=categorical is for", small, plain(True), name="sac", critic="categorical")
+    refused(ConfigError, "critic=categorical is for sac", make_agent, "tqc", plain(False), critic="categorical")
+    refused(ConfigError, "critic_norm", make_agent, "td3", plain(False), critic_norm="batch_targets")
     refused(ConfigError, "critic_norm is for ddpg, td3 and sac", make_agent, "tqc", plain(False), **NORM)
 
 
-def test_a_batch_without_finite_statistics_leaves_the_running_ones() -> None:
+@pytest.mark.parametrize("kind", [BatchNorm, BatchRenorm])
+def test_a_batch_without_finite_statistics_leaves_the_running_ones(kind: type[Any]) -> None:
     """One observation of 1e25 has an infinite variance, with which no later step would be sound."""
-    layer = BatchRenorm(2)
+    layer = kind(2)
     layer(torch.randn(8, 2))
     before = copies(running_statistics(layer))
     layer(torch.cat((torch.randn(7, 2), torch.full((1, 2), 1e25))))

@@ -64,7 +64,8 @@ def test_the_size_of_the_bonus_is_logged() -> None:
         torch.manual_seed(1)
         data = env.experience(agent, 8, 64)
         found.append(agent.scaled_reward(data))
-        metrics = agent.curiosity.learn(data["next", "observation"].flatten(0, 1), 4, lambda loss, part: loss(part))
+        seen = data["next"].select("observation").reshape(-1)
+        metrics = agent.curiosity.learn(seen, 4, lambda loss, part: loss(part))
     torch.testing.assert_close(metrics["reward/bonus"], (found[1] - found[0]).mean())
 
 

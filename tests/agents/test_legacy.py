@@ -16,7 +16,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 import rlstack
 from rlstack import envs
 from rlstack.adapters.sb3.model import load_sb3
-from rlstack.adapters.sb3.policy import sb3_policy
+from rlstack.adapters.sb3.native import sb3_policy
 from rlstack.agents import Interface
 from rlstack.agents.legacy import EpsilonPolicy, SpecsOnly
 from rlstack.config import ConfigError, conf_dir, to_plain

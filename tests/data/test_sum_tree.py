@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
-from rlstack.data.sum_tree import SumTree, _rising_only_at_values, _summed
+from rlstack.data.samplers import SumTree, _rising_only_at_values, _summed
 from tests.exhaustive import exhaustive
 
 # Capacities at and around the width of a group (64), and one with wider groups.

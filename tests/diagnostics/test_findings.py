@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlstack.diagnostics.findings import best_setting, shares, verdict, whole_gain
+from rlstack.diagnostics.diagnosis import best_setting, shares, verdict, whole_gain
 
 
 def diagnosis(parts: dict[str, float] | None = None, **tests: Any) -> dict[str, Any]:

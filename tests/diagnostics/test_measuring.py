@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from rlstack.config import ConfigError
-from rlstack.diagnostics.comparison import SCHEMA, changes, lines, read
-from rlstack.diagnostics.gpu import count_events, places_of
 from rlstack.diagnostics.measuring import percentiles
-from rlstack.diagnostics.training import Sections
+from rlstack.diagnostics.report import SCHEMA, changes, lines, read
+from rlstack.diagnostics.training import Sections, count_events, places_of
 
 
 class Hands:

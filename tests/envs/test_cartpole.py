@@ -15,7 +15,7 @@ from torchrl.envs.utils import check_env_specs
 import rlstack
 from rlstack import envs
 from rlstack.config import load_group
-from rlstack.envs.cartpole.env import POLE
+from rlstack.envs.cartpole.env import POLE, simulate
 from rlstack.evaluation.evaluator import evaluate
 from tests.exhaustive import exhaustive
 
@@ -68,6 +68,16 @@ def test_it_keeps_to_its_specs_and_its_seed_decides_the_episodes() -> None:
     first = rollout()
     assert (first == rollout()).all()
     assert first["next", "truncated"].sum() == 9 and first["next", "episode", "length"].max() == 9
+
+
+def test_the_simulation_compiles_as_a_whole() -> None:
+    env = envs.make("cartpole", num_worlds=5, max_steps=3)
+    env.reset()
+    fast: Any = torch.compile(simulate, backend="aot_eager", fullgraph=True)
+    for length in (1.0, 2.0):
+        given = env.state, torch.full((5, 1), length), torch.tensor([0, 1, 0, 1, 1]), env._constants
+        wanted = simulate(*given)
+        assert wanted[3].all() == (length == 2) and all(map(torch.equal, fast(*given), wanted))
 
 
 def test_a_time_limit_of_no_steps_is_refused() -> None:

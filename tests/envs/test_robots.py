@@ -13,7 +13,7 @@ from tests.refusals import refused
 
 @pytest.mark.parametrize(("world", "package"), [("playground", "mujoco_playground"), ("mjlab", "mjlab")])
 def test_a_missing_package_is_named(world: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"rlstack.envs.{world}.env.find_spec", lambda name: None if name == package else object())
+    monkeypatch.setattr("rlstack.envs.torchrl.env.find_spec", lambda name: None if name == package else object())
     refused(ValueError, f"env={world} needs the extra '{world}'", envs.make, world, task="x")
 
 

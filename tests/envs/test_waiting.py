@@ -54,11 +54,16 @@ def test_initial_states_are_taken_in_turn_and_made_anew_when_more_than_half_are_
         return opening.made, found[mask].tolist()
 
     assert [places(ended), places(ended), places(ended)] == [(1, [0, 1]), (1, [2, 3]), (1, [0, 1])]
-    assert [places(ended), places(none), places(none)] == [(2, [0, 1]), (2, []), (2, [])], "six of four were used"
-    assert places(ended) == (2, [2, 3]), "two of four"
+    assert [places(ended), places(none), places(none)] == [(1, [2, 3]), (1, []), (1, [])], "six of four were used"
+    assert [places(none), places(none), places(ended)] == [(2, []), (2, []), (2, [0, 1])], "which is known later"
+    assert [places(ended), places(none), places(none)] == [(2, [2, 3]), (2, []), (2, [])], "two of four"
     pool.make_ready(3, calls=5, device=torch.device("cpu"))
-    assert made == [4, 4, 4] and [places(ended)[0] for _ in range(5)] == [3] * 5, "none is made in between"
-    assert places(ended)[0] == 4
+    assert made == [4, 4] and [places(ended)[0] for _ in range(5)] == [2] * 5, "none is made in between"
+    assert places(ended)[0] == 3, "four of four, seen before the last five"
+    assert [places(ended)[0] for _ in range(5)] == [3] * 5
+    resumed: Any = StartPool(make, lambda saved, device: Numbered(4, saved["made"]), size=4)
+    resumed.load_state_dict(pool.state_dict(), None)
+    assert [places(ended)[0], resumed.take_where(ended)[0].made] == [4, 5], "both make new ones at once"
 
 
 def test_only_ended_worlds_are_overwritten() -> None:

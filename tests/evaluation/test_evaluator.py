@@ -15,7 +15,7 @@ from torch import Tensor
 import rlstack
 from rlstack import envs
 from rlstack.envs.marinenav.env import MarineNav
-from rlstack.envs.marinenav.generator import evaluation_set
+from rlstack.envs.marinenav.episodes import evaluation_set
 from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation import evaluator
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from experiments.marinenav import benchmark
-from rlstack.envs.marinenav.generator import PUBLISHED_LEVELS, evaluation_set
+from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set
 
 
 def test_the_frozen_episodes_are_those_that_were_frozen() -> None:

@@ -25,7 +25,7 @@ from rlstack.losses.ppo import A2CLoss, PolicyGradientLoss, PPOLoss
 from rlstack.losses.quantile import ACIQNLoss, IQNLoss, QRDQNLoss, QuantileLoss, TQCLoss
 from rlstack.losses.retrace import RetraceLoss
 from rlstack.losses.rnd import RNDLoss
-from rlstack.losses.sac import DiscreteSACLoss, SACLoss
+from rlstack.losses.sac import CategoricalSACLoss, DiscreteSACLoss, SACLoss
 from tests.refusals import refused
 
 S, A, N, K = 3, 4, 6, 5
@@ -71,6 +71,9 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "ddpg": lambda: DDPGLoss(Net(S, 2), Net(S + 2, 1)),
     "td3": lambda: TD3Loss(Net(S, 2), [Net(S + 2, 1), Net(S + 2, 1)]),
     "sac": lambda: SACLoss(Net(S, 4, split=True), [Net(S + 2, 1), Net(S + 2, 1)], action_size=2),
+    "sac categorical": lambda: CategoricalSACLoss(
+        Net(S, 4, split=True), [Net(S + 2, K), Net(S + 2, K)], torch.linspace(-1, 1, K), action_size=2
+    ),
     "sac discrete": lambda: DiscreteSACLoss(Net(S, A), [Net(S, A), Net(S, A)], action_size=A),
     "tqc": lambda: TQCLoss(Net(S, 4, split=True), [Net(S + 2, K) for _ in range(3)], drop=1, action_size=2),
     "rnd": lambda: RNDLoss(Net(S, K), Net(S, K)),
@@ -124,7 +127,7 @@ def test_losses_and_metrics_are_scalars(made: tuple[Loss, TensorDict]) -> None:
     assert not any(key.startswith("target") for key, _ in loss.named_parameters())
 
 
-@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "tqc", "aciqn"])
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "sac categorical", "tqc", "aciqn"])
 def test_in_the_sum_the_actor_does_not_teach_the_critic(made: tuple[Loss, TensorDict]) -> None:
     loss, data = made
     out = loss(data)
@@ -257,7 +260,7 @@ def test_the_batch_may_bring_its_own_discount(made: tuple[Loss, TensorDict]) -> 
     torch.testing.assert_close(loss(data.exclude("gamma"))["target"], given)
 
 
-@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "sac"])
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "sac", "sac categorical"])
 def test_torchrl_s_n_step_returns_bring_a_discount_without_a_last_dimension(made: tuple[Loss, TensorDict]) -> None:
     loss, data = made
     torch.manual_seed(1)
@@ -305,6 +308,10 @@ def test_agents_must_be_in_the_batch(made: tuple[Loss, TensorDict]) -> None:
         (
             lambda: DiscreteSACLoss(Net(S, A), [Net(S, A)] * 2, joint=True, action_size=A),
             "joint: DiscreteSACLoss needs target critics",
+        ),
+        (
+            lambda: SACLoss(Net(S, 4, split=True), [Net(S + 2, 1)] * 2, joint_targets=True, action_size=2),
+            "joint_targets is for joint=True",
         ),
         (lambda: TD3Loss(Net(S, 2), [Net(S + 2, 1)] * 3), "one critic or two are needed, got 3"),
         (

@@ -16,8 +16,7 @@ from rlstack.envs.echelon.actions import orders_of
 from rlstack.envs.echelon.players import HEURISTIC, bot_orders
 from rlstack.play.games import pairing
 from rlstack.play.matches import GameRunner
-from rlstack.play.players import make_player
-from rlstack.play.sides import half_worlds, sides_of
+from rlstack.play.players import half_worlds, make_player, sides_of
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training

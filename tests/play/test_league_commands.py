@@ -14,9 +14,8 @@ import pytest
 
 from rlstack import league
 from rlstack.config import ConfigError
-from rlstack.play import candidates
-from rlstack.play.league import League
-from rlstack.play.league_training import OpenRun
+from rlstack.play import league as leagues
+from rlstack.play.league import League, OpenRun
 from rlstack.play.ratings import rating_system
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.runs.run_directory import RunDirectory
@@ -131,7 +130,7 @@ def test_train_goes_on_wherever_it_was_killed(command: Command, monkeypatch: pyt
             command("train", *TINY, "checkpoint.every=128")
     assert not entries()
     with monkeypatch.context() as patch:  # handed in, but not evaluated
-        patch.setattr(candidates, "evaluate", kill)
+        patch.setattr(leagues, "evaluate", kill)
         with pytest.raises(Killed):
             command("train", *TINY, "pool.players=[high]")
     assert [entry["name"] for entry in entries()] == [run.name, "high"]

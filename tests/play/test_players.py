@@ -12,8 +12,7 @@ import torch
 from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
-from rlstack.play.players import PolicyPlayer, make_player, name_of
-from rlstack.play.sides import EMPTY, Seats, half_worlds, sides_of
+from rlstack.play.players import EMPTY, PolicyPlayer, Seats, half_worlds, make_player, name_of, sides_of
 from tests.play.duel import NAME, Counting, CountingItself, Duel, Watching
 from tests.refusals import refused
 

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from rlstack.config import ConfigError, build
-from rlstack.play.candidates import (
+from rlstack.play.games import GameResult
+from rlstack.play.league import (
+    League,
+    LeagueMember,
     PoolConfig,
     commander_name,
     evaluate,
@@ -22,8 +25,6 @@ from rlstack.play.candidates import (
     to_evaluate,
     weights,
 )
-from rlstack.play.games import GameResult
-from rlstack.play.league import League, LeagueMember
 from rlstack.play.matches import GameRunner
 from rlstack.play.ratings import Elo, Glicko2, Rating, rate, ratings_from
 from tests.play.duel import NAME, Watching

@@ -16,8 +16,7 @@ from rlstack.envs.world import WorldHooks
 from rlstack.league import play, run_league
 from rlstack.play.games import GameResult, pairing
 from rlstack.play.league import League
-from rlstack.play.matches import GameRunner
-from rlstack.play.replays import BestGames, play_back
+from rlstack.play.matches import BestGames, GameRunner, play_back
 from tests.play.test_league import config
 from tests.refusals import refused
 

@@ -18,8 +18,7 @@ from rlstack.config import ConfigError, build, to_plain
 from rlstack.envs.registry import evaluation_options
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.play.pool import LEARNER, Pool, Standings, make_sampler
-from rlstack.play.self_play import SelfPlay
-from rlstack.play.versus import Versus
+from rlstack.play.versus import SelfPlay, Versus
 from rlstack.training.curriculum import Curriculum
 from rlstack.training.stages import CurriculumConfig
 from tests.play.duel import NAME, Duel

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlstack.reporting.charts import MOST, aligned, thinned
-from rlstack.reporting.provenance import seconds_of
 from rlstack.reporting.runs import Curve, find, natural, read_curves
+from rlstack.reporting.sections import seconds_of
 from tests.reporting.made_runs import HEADER, ROWS, config, make_evaluation, make_run
 
 

@@ -40,10 +40,8 @@ def sweep(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def table(output: str) -> dict[str, str]:
-    """Returns the lines of the final table by the folder of the run that they name."""
-    return {
-        match[0]: line for line in output.splitlines() if line[:1].isdigit() and (match := re.search(r"runs/\S+", line))
-    }
+    """Returns the lines of the final table by the name of the run's folder."""
+    return {match[1]: line for line in output.splitlines() if (match := re.match(r"\d.*\s(\S+_seed\d+)$", line))}
 
 
 def test_a_population_trains_and_is_complete_then(tmp_path: Path) -> None:
@@ -88,7 +86,7 @@ def test_joblib_runs_side_by_side(tmp_path: Path) -> None:
     assert result.returncode == 2 and "agent.gamma: 1.5 is outside [0, 1]" in result.stderr
     runs = table(result.stdout)
     (folder,) = (tmp_path / "runs").iterdir()
-    assert {str(run.relative_to(tmp_path)) for run in folder.iterdir() if run.is_dir()} == set(runs) and len(runs) == 2
+    assert {run.name for run in folder.iterdir() if run.is_dir()} == set(runs) and len(runs) == 2
     assert result.stdout.count("failed: agent.gamma") == 2
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from rlstack import report, train
 from rlstack.config import ConfigError
-from rlstack.sweeps.folder import SweepPlace, announced, sweep_folder
+from rlstack.sweeps.folder import SweepPlace, announced, sweep_folder, telling
 from rlstack.training.distributed import Ranks
 from rlstack.training.progress import Progress
 from tests.reporting.made_runs import config, make_run, score_rows
@@ -134,3 +134,9 @@ def test_the_panel_shows_the_place_of_a_run_in_its_sweep(monkeypatch: pytest.Mon
     monkeypatch.setattr("rlstack.sweeps.folder.time.time", lambda: 1090.0)
     training.frames = 60  # 1.6 runs of 2 in 90 s
     assert progress.rows["sweep"]() == "run 2 of 2, lr=1e-4, 0:00:22 left of all"
+    job.overrides.task[0] = "agent.lr=0.0009490243844384462"
+    with telling(4, ["agent.lr", "agent.gamma"], first=1):  # a trial of a search that continues at 60 frames
+        SweepPlace().on_start(training)
+    monkeypatch.setattr("rlstack.sweeps.folder.time.time", lambda: 1100.0)
+    training.frames = 80  # half of what was left of it, of 3 trials that are left
+    assert progress.rows["sweep"]() == "run 2 of 4, lr=0.000949, 0:00:50 left of all"

@@ -60,6 +60,7 @@ AGENTS: dict[str, list[str]] = {
     "dqn retrace": ["agent=dqn", *DISCRETE, "agent.n_step=3", "agent.correction=retrace"],
     "iqn retrace": ["agent=iqn", *DISCRETE, "agent.n_step=3", "agent.correction=retrace"],
     "dqn recurrent": ["agent=dqn", *DISCRETE, MEMORY],
+    **{f"{name} recurrent": [f"agent={name}", *MARINENAV, MEMORY] for name in ("sac", "td3", "ddpg", "tqc")},
     "sac": ["agent=sac", *MARINENAV, *NORMALIZED],
     "sac mirrored": ["agent=sac", *MARINENAV, "env.colregs_penalty=0", "agent.symmetry=augment"],
     "sac critic_norm": [
@@ -69,6 +70,7 @@ AGENTS: dict[str, list[str]] = {
         "agent.weight_norm=true",
         "agent.layer_norm=false",
     ],
+    "xqc": ["agent=xqc", *MARINENAV, "agent.critic_hidden=[16, 16]"],
     "sac discrete": ["agent=sac", *DISCRETE],
     **{name: [f"agent={name}", *(DISCRETE if "discrete" in name else MARINENAV)] for name in TORCHRL},
     "torchrl_sac": ["agent=torchrl_sac", *MARINENAV, *NORMALIZED],
@@ -146,7 +148,7 @@ def resumed(folder: Path, plain: dict[str, Any]) -> Training:
     return run
 
 
-QUICK = ("ppo", "acqn", "rainbow", "dqn recurrent", "dqn own network")
+QUICK = ("ppo", "acqn", "rainbow", "dqn recurrent", "sac recurrent", "dqn own network")
 
 
 RECORDED = ("dqn own network", "ppo own network", "acqn", "sac", "rainbow", "ppo_published", "rocket", "echelon")

@@ -143,7 +143,7 @@ def test_what_a_gpu_finds_is_known_later_but_before_anything_is_saved(
     """A sum that, like a GPU's, exists only after somebody waits for it."""
 
     class Late(guard.Sum):
-        def __init__(self, values: list[Tensor]) -> None:
+        def __init__(self, values: list[Tensor], *_: Any) -> None:
             super().__init__(values)
             self.of_gpu = True
 

@@ -355,10 +355,10 @@ def finished(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_imitates_first_then_learns_by_itself(finished: Path) -> None:
     logged = rows(finished)
     of = dict(zip(logged[0], zip(*logged[1:])))
-    assert of["frames"][:2] == ("0", "0") and int(of["frames"][-1]) >= 800
+    assert of["frames"][0] == "0" and int(of["frames"][-1]) >= 800
     assert float(of["imitation/held_out"][0]) < 1 and not any(of["imitation/held_out"][1:])
     assert float(of["imitation/frames"][0]) == 300
-    assert of["eval/return"][1] and any(of["loss/critic"])
+    assert of["eval/return"][0] and any(of["loss/critic"])
     assert read_checkpoint(finished / "checkpoints" / "checkpoint_000000000000.pt")["imitated"] is True
 
 

@@ -88,27 +88,25 @@ def test_a_gpu_has_units_from_capability_8_on(
 
 
 @pytest.mark.parametrize(
-    ("machine", "onednn", "avx512_bf16", "has"),
+    ("units", "highest", "has"),
     [
-        ("x86_64", True, True, True),
-        ("x86_64", True, False, False),  # AVX-512 alone, for which oneDNN converts to float32 and back
-        ("AMD64", False, True, False),  # held back by ONEDNN_MAX_CPU_ISA
-        ("aarch64", True, False, True),
-        ("aarch64", False, False, False),
+        ({"avx512_f": True, "avx512_bf16": True}, "", True),
+        ({"avx512_f": True, "avx512_bf16": True}, "AVX512_CORE_AMX", True),
+        ({"avx512_f": True, "avx512_bf16": True}, "avx2", False),
+        ({"avx512_f": True, "avx512_bf16": False}, "", False),  # oneDNN converts to float32 and back
+        ({"neon": True, "bf16": True}, "", True),
+        ({"neon": True, "bf16": False}, "", False),
     ],
 )
 def test_a_cpu_is_asked_for_its_units(
-    machine: str, onednn: bool, avx512_bf16: bool, has: bool, monkeypatch: pytest.MonkeyPatch
+    units: dict[str, bool], highest: str, has: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: onednn)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": avx512_bf16})
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", highest)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units)
     assert precision.has_bfloat16(CPU) is has
 
 
 def test_torch_still_tells_what_the_kernel_tells() -> None:
-    """If this fails with an AttributeError, torch has renamed what ``precision._cpu_has_bfloat16`` reads."""
-    assert isinstance(torch.ops.mkldnn._is_mkldnn_bf16_supported(), bool)
     if platform.machine() != "x86_64" or not Path("/proc/cpuinfo").is_file() or "ONEDNN_MAX_CPU_ISA" in os.environ:
         pytest.skip("the kernel does not tell, or oneDNN is held back")
     flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")).split()
@@ -116,9 +114,8 @@ def test_torch_still_tells_what_the_kernel_tells() -> None:
 
 
 def test_a_torch_that_tells_nothing_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     monkeypatch.delattr(torch.cpu, "get_capabilities")
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert not precision.has_bfloat16(CPU)
 
 

@@ -28,7 +28,7 @@ from rlstack.envs.pool import StartPool
 from rlstack.training.monitor import Monitor, count_frames
 from tests.agents.small_agents import CASES, SMALL, YAMLS, options_of
 from tests.exhaustive import exhaustive
-from tests.recorded_worlds import Drift
+from tests.recorded_worlds import Crowd, Drift
 from tests.rehearsal import rehearsing
 
 Change: TypeAlias = Callable[[int, Any, Any, Any], Any]
@@ -99,7 +99,7 @@ class Iterations:
         self.replayed = collector._recorded.replays, any(getattr(part, "replays", False) for part in learned)
 
 
-def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
+def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **how: Any) -> Iterations:
     """Asserts that recorded iterations are those that are computed, to the last bit."""
     found = []
     for records in (False, True):
@@ -113,6 +113,7 @@ def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest
         assert not differing, (number, differing)
     assert computed.metrics == pytest.approx(recorded.metrics, abs=0, nan_ok=True)
     assert any(bool(step["next/done"].any()) for step in computed.seen[4:]), "no episode ended while replaying"
+    return recorded
 
 
 _WORLDS: list[tuple[str, str, dict[str, Any]]] = [
@@ -146,6 +147,7 @@ def test_agents_with_all_that_may_follow_a_schedule(agent: str, choices: bool, m
 
 
 _NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
+_XQC = {"critic": "categorical", "critic_norm": "batch_targets", "weight_norm": True, "critic_hidden": [8, 8]}
 _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
     ("ppo", False, {"rnd": {"coefficient": 1.0}, **_NORMALIZED}),
     ("ppo", False, {"advantage": "vtrace", "symmetry": "augment", "clip_value": 0.2, "shared_layers": 1}),
@@ -158,6 +160,8 @@ _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
     ("sac", False, {"n_step": 3, **_NORMALIZED, "symmetry": "augment", "actor_every": 2}),
     ("sac", False, {"replay": {"sampler": "prioritized"}, "critic_norm": "batch"}),
     ("sac", False, {"weight_norm": True, "critic_norm": "batch"}),
+    ("sac", False, {**_XQC, "actor_every": 3, "normalize_rewards": True}),
+    ("sac", False, {"critic": "categorical", "n_step": 2, "replay": {"sampler": "prioritized"}}),
     ("sac", True, {"replay": {"sampler": "prioritized"}, "n_step": 2}),
     ("td3", False, {"actor_every": 2, "n_step": 2, "random_frames": 40}),
     ("dqn", True, {"correction": "retrace", "n_step": 3}),
@@ -165,12 +169,33 @@ _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
     ("qrdqn", True, {"correction": "retrace", "n_step": 3, "cvar": 0.5}),
     ("iqn", True, {"act_levels": "random", "target_action": "per_quantile", "cvar": 0.5}),
     ("rainbow", True, {"resample_noise": False, **_NORMALIZED}),
+    *((name, False, {}) for name in ("torchrl_sac", "crossq", "redq", "iql", "td3_bc")),
+    ("discrete_cql", True, {}),
 ]
 
 
 @exhaustive(("agent", "choices", "options"), _OPTIONS, quick=8)
 def test_options_of_agents(agent: str, choices: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     compared(agent, lambda: Drift(choices=choices), options, monkeypatch)
+
+
+_GROUPS: list[tuple[str, bool, dict[str, Any]]] = [
+    ("ppo", False, {"rnd": {"coefficient": 1.0}, **_NORMALIZED, "accumulate": 2, "symmetry": "augment"}),
+    ("ppo", True, {"critic": "central", "normalize_over": "rollout", "advantage": "vtrace"}),
+    ("ppo", True, {"lr": _FALLS, "clip": _FALLS, "entropy_coefficient": _FALLS, "clip_value": 0.2}),
+    ("ppo", False, {"lr": {"kind": "adaptive", "kl": 1e-4}, "critic_inputs": ["observation", "state"]}),
+    ("ppo_published", True, {}),
+    ("a2c", True, {"normalize_advantage": True}),
+    ("pqn", True, {"rnd": {"coefficient": 1.0}, "epsilon": _FALLS, **_NORMALIZED}),
+]
+
+
+@exhaustive(("agent", "choices", "options"), _GROUPS, quick=4)
+def test_groups_of_agents(agent: str, choices: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    state = "critic_inputs" in options
+    recorded = compared(agent, lambda: Crowd(choices=choices, state=state), options, monkeypatch)
+    assert recorded.agent._recorded["learning from a batch"].replays
+    assert 0.2 < recorded.seen[-1]["agents/active"].float().mean() < 0.9
 
 
 class Simulator(Drift):

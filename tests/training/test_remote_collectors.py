@@ -209,7 +209,7 @@ def has_restarted(run: Path) -> bool:
 def test_a_run_goes_on_without_a_worker_and_ends_with_all(how: signal.Signals, backend: str, tmp_path: Path) -> None:
     if backend == "ray":
         pytest.importorskip("ray")
-    process, workers = under_way(tmp_path, f"collector={backend}", "collector.timeout=60")
+    process, workers = under_way(tmp_path, f"collector={backend}", "collector.timeout=100")
     assert len(workers) == 2
     os.kill(workers[1], how)
     wait_for(lambda: has_restarted(tmp_path / "dqn"), process)

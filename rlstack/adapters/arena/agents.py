@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.sb3.networks import Weights, perceptron
+from rlstack.adapters.sb3.model import Weights, perceptron
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.agents.base import Policy
 from rlstack.agents.compatibility import describe_observation

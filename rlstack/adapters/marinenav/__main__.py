@@ -26,8 +26,7 @@ from rlstack.runs.worlds import choose_device
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.loggers import score
 
-from .published_run import check, folders, lay_out, resumable, run_trial
-from .trial import read_trials
+from .published_run import check, folders, lay_out, read_trials, resumable, run_trial
 
 OUTPUT = "output.txt"
 """The file for what a trial prints that is trained beside others."""

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.marinenav.exports import export_policy
-from rlstack.adapters.marinenav.files import Published, Source, load_published, write_directory
-from rlstack.adapters.marinenav.weights import (
+from rlstack.adapters.marinenav.files import (
     ACTION_SIZE,
     CHOICES,
     CONTINUOUS,
@@ -23,9 +21,14 @@ from rlstack.adapters.marinenav.weights import (
     NUM_OBJECTS,
     OBJECT_SIZE,
     SELF_SIZE,
+    Published,
+    Source,
+    export_policy,
+    load_published,
     published_arrays,
     published_state,
     widths,
+    write_directory,
 )
 from rlstack.adapters.published import PublishedRainbow, PublishedSAC
 from rlstack.agents import Agent, Interface, make_agent

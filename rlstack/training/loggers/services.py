@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 from rlstack.envs.foundation.files import write_text
 
 from ..config import LoggerConfig
-from .table import FRAMES, flat
+from .table import FRAMES, Sink, flat
 
 WANDB_RUN_ID = "wandb_run_id"
 
 
-class WandbSink:
+class WandbSink(Sink):
     """Weights & Biases, online or offline. A resumed run continues under the id kept in its directory."""
 
     name: ClassVar[str] = "W&B"
@@ -63,9 +63,6 @@ class WandbSink:
         """Sends one point of each metric."""
         self._run.log({FRAMES: frames, **metrics})
 
-    def truncate_after(self, frames: int) -> None:
-        """Does nothing: W&B keeps the points it has received, and draws later ones over them."""
-
     def close(self, failed: bool = False) -> None:
         """Waits until everything is sent (online) or written (offline)."""
         self._run.finish(exit_code=int(failed))
@@ -77,7 +74,7 @@ _MOST_PARAMETERS = 100  # parameters in a request, and characters in a value: ML
 _LONGEST_VALUE = 6000
 
 
-class MlflowSink:
+class MlflowSink(Sink):
     """MLflow. A resumed run continues under the id kept in its directory.
 
     Args:
@@ -120,9 +117,6 @@ class MlflowSink:
         points = [self._metric(_allowed(name), float(value), now, frames) for name, value in metrics.items()]
         self._client.log_batch(self._run, metrics=points)
 
-    def truncate_after(self, frames: int) -> None:
-        """Does nothing: MLflow keeps the points it has received, and draws later ones over them."""
-
     def close(self, failed: bool = False) -> None:
         """Reports how the run has ended."""
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
@@ -136,7 +130,7 @@ def _allowed(name: str) -> str:
 RUN_NAME_FILE = "trackio_run"
 
 
-class TrackioSink:
+class TrackioSink(Sink):
     """Trackio, which identifies a run by its name. A resumed run continues under the name kept in its directory.
 
     Args:
@@ -168,9 +162,6 @@ class TrackioSink:
         """Sends one point of each metric, with frames as Trackio's steps."""
         self._run.log(dict(metrics), step=frames)
 
-    def truncate_after(self, frames: int) -> None:
-        """Does nothing: Trackio keeps the points it has received, and draws later ones over them."""
-
     def close(self, failed: bool = False) -> None:
         """Waits until everything is written."""
         import trackio
@@ -183,7 +174,7 @@ RESULTS = ("eval/return", "eval/success", "train/return", "train/success")
 """Metrics by which TensorBoard compares hyperparameters."""
 
 
-class TensorBoardSink:
+class TensorBoardSink(Sink):
     """TensorBoard event files under ``tensorboard/``.
 
     Args:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TextIO
+from typing import Any, ClassVar, TextIO
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
@@ -17,18 +18,21 @@ from ..config import ObjectiveConfig
 FRAMES, METRICS_FILE = "frames", "metrics.csv"
 
 
-class Sink(Protocol):
+class Sink(ABC):
     """One destination of metrics, with a name for messages."""
 
     name: ClassVar[str]
 
+    @abstractmethod
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
         """Records metrics measured at ``frames``."""
 
     def truncate_after(self, frames: int) -> None:
-        """Removes entries beyond ``frames``, as far as the destination can."""
+        """Removes entries beyond ``frames``; a service keeps what it has received, and draws later points over it."""
+        return
 
-    def close(self, failed: bool) -> None:
+    @abstractmethod
+    def close(self, failed: bool = False) -> None:
         """Writes pending entries; ``failed`` means that the run ended with an exception."""
 
 
@@ -42,7 +46,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, boo
                 yield f"{prefix}{key}", value if isinstance(value, bool | int | float | str) else str(value)
 
 
-class CsvSink:
+class CsvSink(Sink):
     """``metrics.csv``: a row of numbers measured at the same frame, with empty cells where a metric was not measured.
 
     A call adds a row, or other metrics to the last row if that is of the same frame; their times replace its own. A

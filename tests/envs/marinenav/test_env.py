@@ -12,8 +12,7 @@ from torch import Tensor
 from torchrl.envs.utils import check_env_specs
 
 from rlstack import envs
-from rlstack.envs.marinenav.episodes import make_episode
-from rlstack.envs.marinenav.generator import PUBLISHED_LEVELS
+from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, make_episode
 from tests.envs.marinenav.recorded import act, build, robot
 from tests.exhaustive import exhaustive
 from tests.refusals import refused

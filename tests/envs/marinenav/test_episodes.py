@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-from rlstack.envs.marinenav.episodes import load_episodes, save_episodes, validate_episode
-from rlstack.envs.marinenav.generator import PUBLISHED_LEVELS, generate_episodes
+from rlstack.envs.marinenav.episodes import (
+    PUBLISHED_LEVELS,
+    generate_episodes,
+    load_episodes,
+    save_episodes,
+    validate_episode,
+)
 from tests.refusals import refused
 
 CROWDED = {"num_robots": 6, "num_cores": 8, "num_obstacles": 8, "min_start_goal_dis": 30.0}

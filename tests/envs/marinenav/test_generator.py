@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlstack.envs.marinenav.episodes import default_robot, load_episodes, validate_episode
-from rlstack.envs.marinenav.generator import PUBLISHED_LEVELS, generate_episodes
+from rlstack.envs.marinenav.episodes import (
+    PUBLISHED_LEVELS,
+    default_robot,
+    generate_episodes,
+    load_episodes,
+    validate_episode,
+)
 
 CROWDED = {"num_robots": 6, "num_cores": 8, "num_obstacles": 8, "min_start_goal_dis": 30.0}
 

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from rlstack import envs
-from rlstack.envs.marinenav.generator import generate_episodes
+from rlstack.envs.marinenav.episodes import generate_episodes
 from rlstack.envs.marinenav.state import WorldState
 from tests.envs.marinenav.recorded import load_json
 
