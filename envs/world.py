@@ -318,6 +318,9 @@ class World(WorldHooks, EnvBase):
     carries_memory = saves_episodes = True
     clamps_actions: bool = True
     """Whether continuous actions are clipped to the spec's bounds; False if the rules accept larger ones."""
+    draws_to_restart_alone: ClassVar[bool] = False
+    """Whether only :meth:`_restart` draws random numbers, from :attr:`generator`, and the state to save has a row for
+    each world. Then the worlds of several seeds can step as one batch."""
     choices: Sequence[int] | None = None
     """Number of choices of each part of an action, if :meth:`rand_action` should draw only allowed ones."""
     _pool: StartPool[Any] | None = None

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rlstack.command import HydraCommand, as_module
-from rlstack.config import ConfigError, build, convert, to_plain
+from rlstack.config import ConfigError, Interval, build, convert, to_plain
 from rlstack.config.groups import is_own
 from rlstack.config.overrides import given_overrides, in_sweep
 from rlstack.runs.run_directory import RunDirectory, named
 from rlstack.training import run as runs
+from rlstack.training import seeds
 from rlstack.training.config import RESUMABLE, ObjectiveConfig, TrainConfig, is_resumable, with_length
 from rlstack.training.hooks import Hook
-from rlstack.training.run import TrainedRun, debugged, run_name
+from rlstack.training.run import TrainedRun, TrainedRuns, debugged, run_name
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from rlstack.agents import Agent
@@ -66,6 +68,8 @@ def train(
         hooks = [*hooks, _Callbacks(on_batch, on_evaluation)]
 
     def task(cfg: DictConfig) -> TrainedRun:
+        if plains := _of_seeds(cfg):
+            return _trained_together(plains, hooks)
         plain = prepared(cfg)
         return _trained(runs.train(plain, hooks), plain)
 
@@ -96,6 +100,8 @@ def _ends(callback: Callback, training: Training, metrics: Mapping[str, Any]) ->
 
 def run(cfg: DictConfig) -> float:
     """Trains a new or resumed run and reports on it; returns its score, for sweeps."""
+    if plains := _of_seeds(cfg):
+        return _trained_together(plains).score
     plain, hooks = prepared(cfg), []
     if in_sweep():
         from rlstack.sweeps.folder import SweepPlace
@@ -113,6 +119,39 @@ def prepared(cfg: DictConfig) -> dict[str, Any]:
     plain = debugged(plain if plain["resume"] is not None else _completed(plain))
     plain |= _named(plain)
     return _resumed(plain) if plain["resume"] is not None else _placed(plain)
+
+
+def _of_seeds(cfg: DictConfig) -> list[dict[str, Any]]:
+    """Returns the configurations of runs that train together: new ones with ``seeds``, or those in a folder to resume.
+
+    Empty for a single run.
+
+    Raises:
+        ConfigError: they cannot train together.
+    """
+    plain = to_plain(cfg)
+    count = convert(Annotated[int, Interval(low=1, high=1000)] | None, plain.get("seeds"), "seeds")
+    found = seeds.found_in(convert(str | None, plain.get("resume"), "resume"))
+    if count is None and not found:
+        return []
+    if in_sweep():
+        raise ConfigError("seeds: the runs of -m are trained one after the other, set seed=0,1,...")
+    if found:
+        return [prepared(OmegaConf.create({**plain, "seeds": None, "resume": path})) for path in found]
+    if plain.get("resume") is not None:
+        raise ConfigError("seeds: a run to resume is one run; resume the folder with all seeds, or set seeds=null")
+    return seeds.seeded(with_length(prepared(cfg)))
+
+
+def _trained_together(plains: list[dict[str, Any]], hooks: Sequence[Hook] = ()) -> TrainedRuns:
+    """Trains several runs, prints their scores, and returns them."""
+    from rlstack.training.loggers import score
+
+    objective = build(ObjectiveConfig, plains[0].get("objective", {}), "objective")
+    trained = [TrainedRun(path, score(path, objective)) for path in seeds.train(plains, hooks)]
+    result = TrainedRuns(trained[0].path.parent, fmean(run.score for run in trained), trained)
+    result.show()
+    return result
 
 
 def _trained(run: RunDirectory, plain: dict[str, Any]) -> TrainedRun:

@@ -94,6 +94,7 @@ class CartPole(World):
     """
 
     pictures_per_second = 1 / SECONDS
+    draws_to_restart_alone = True
 
     state: Tensor
     length: Tensor

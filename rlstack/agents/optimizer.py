@@ -121,8 +121,11 @@ class Optimizer:
         left_out: the number of such steps, 0-d on the device; None before the first flag.
         mean: where several processes learn together, maps tensors (a step's gradients, and the scalars that it
             reports) to their means over the processes. All processes have equal weight and must take the same steps.
+        together: where several agents step as one batch (:mod:`rlstack.agents.together`), makes this agent's step;
+            returns None if it is to be made alone.
     """
 
+    together: Callable[[Loss, TensorDictBase], tuple[Tensor, Tensor, Info] | None] | None = None
     mean: Callable[[Sequence[Tensor]], list[Tensor]] | None = None
 
     def __init__(
@@ -173,9 +176,10 @@ class Optimizer:
         long row less (Palenicek et al. 2025, arXiv 2502.07523, keep the weights of CrossQ's critics at unit norm).
         """
         self._units += weights
-        self._constrain()
+        self.constrain()
 
-    def _constrain(self) -> None:
+    def constrain(self) -> None:
+        """Clamps and normalises what is kept within bounds, or at norm 1."""
         for parameter, low, high in self._bounds:
             parameter.data.clamp_(low, high)
         for weight in self._units:
@@ -216,7 +220,7 @@ class Optimizer:
 
         Args:
             loss: loss of the batch; it reports scalars, or one value for each entry.
-            plainly: whether to compute it here, even if it is compiled or recorded.
+            plainly: whether to compute it here, even if it is compiled, recorded or part of a larger batch.
 
         Returns the loss, the largest norm of a group's gradient before clipping (0 for a step that is skipped) and the
         report.
@@ -225,6 +229,8 @@ class Optimizer:
             if loss not in self._steps:
                 self._steps[loss] = self._compiled(self._compiler, loss)
             return self._steps[loss](batch)
+        if self.together is not None and not plainly and (stepped := self.together(loss, batch)) is not None:
+            return stepped
         for parameter in self.parameters:
             parameter.grad = None
         parts = [batch] if self.accumulate == 1 else batch.chunk(self.accumulate)
@@ -253,7 +259,7 @@ class Optimizer:
         if self.adapts:
             self._adapt(info)
         norm = self._step(value, info, batch)
-        self._constrain()
+        self.constrain()
         return value, norm, info
 
     @property
@@ -289,7 +295,7 @@ class Optimizer:
         if looks_are_free(loss.device):
             sound = all(math.isfinite(number.item()) for number in numbers)
             if not sound:
-                self._refuse(info, batch)
+                self.refuse(info, batch, [parameter.grad for parameter in self.parameters])
         else:
             # Zero times a number is zero if the number is finite, and NaN if not.
             refused = torch.stack(numbers).mul_(0).sum().ne(0).to(self.refused.dtype)
@@ -326,12 +332,19 @@ class Optimizer:
             self.left_out.add_(flag)
         return flag
 
-    def _refuse(self, info: Info, batch: TensorDictBase) -> None:
+    def refuse(self, info: Info, batch: TensorDictBase, gradients: Sequence[Tensor | None]) -> None:
+        """Counts a step that is not taken, and keeps the reason for the first.
+
+        Args:
+            info: what the loss reported.
+            batch: the batch of the step.
+            gradients: that of each parameter.
+        """
         self.refused.add_(1)
         if self.refusal is None:
             terms = [name for name, value in info.items() if not torch.isfinite(value).all()]
-            gradients = ((parameter, parameter.grad) for parameter in self.parameters)
-            bad = [parameter for parameter, grad in gradients if grad is not None and not torch.isfinite(grad).all()]
+            pairs = zip(self.parameters, gradients)
+            bad = [parameter for parameter, grad in pairs if grad is not None and not torch.isfinite(grad).all()]
             self.refusal = Refusal(terms, bad, batch)
 
     # -- compiled and recorded steps -----------------------------------------------------------------------------
@@ -357,6 +370,20 @@ class Optimizer:
         if not compiler.graphs and not self.adapts:
             self._live_lr = torch.tensor(self.lr, dtype=torch.float64, device=self.parameters[0].device)
             self._filled = None
+
+    @staticmethod
+    def descend_rows(optimizers: Sequence[Optimizer], rows: Sequence[tuple[Tensor, ...]]) -> None:
+        """Takes a step of Adam for several optimisers with one learning rate, whose parameters lie in a row each.
+
+        Args:
+            rows: for each optimiser the rows ``[P]`` of its parameters, their gradients, and both moments.
+        """
+        adams = [optimizer._optimizer for optimizer in optimizers]
+        counts = [adam.count for adam in adams if isinstance(adam, Adam)]
+        for count in counts:
+            count.add_(1)
+        values, gradients, means, squares = map(list, zip(*rows))
+        adam_of_all(values, gradients, means, squares, counts, optimizers[0].lr, adams[0].param_groups[0], None)
 
     def run_plainly(self) -> None:
         """Undoes :meth:`compile`."""
@@ -399,7 +426,7 @@ class Optimizer:
 
         def minimize(batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
             value, norms, info = compiled(batch, self._live_lr)
-            self._constrain()
+            self.constrain()
             return value, _largest(norms), info
 
         return minimize
@@ -453,6 +480,42 @@ def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
         gradient.mul_(factor)
 
 
+def adam_of_all(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    steps: list[Tensor],
+    lr: float | Tensor,
+    constants: Mapping[str, Any],
+    refused: Tensor | None,
+) -> None:
+    """Takes torch's fused step of Adam, after the steps have been counted.
+
+    Args:
+        means, squares: both moments.
+        steps: number of steps, 0-d each.
+        constants: further options of the optimiser: ``betas`` and ``eps``.
+        refused: 1 if nothing is to change, else 0; None for 0.
+    """
+    torch._fused_adam_(
+        parameters,
+        gradients,
+        means,
+        squares,
+        [],
+        steps,
+        lr=lr,
+        beta1=constants["betas"][0],
+        beta2=constants["betas"][1],
+        weight_decay=0.0,
+        eps=constants["eps"],
+        amsgrad=False,
+        maximize=False,
+        found_inf=refused,
+    )
+
+
 class Adam(torch.optim.Adam):
     """Torch's fused Adam (Kingma & Ba 2015) on parameters of one device and dtype."""
 
@@ -484,17 +547,7 @@ class Adam(torch.optim.Adam):
         means, squares, steps = self._columns
         for count in self._counts:
             count.add_(1)
-        torch._fused_adam_(
-            *(parameters, gradients, means, squares, [], steps),
-            lr=lr,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=0.0,
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-            found_inf=refused,
-        )
+        adam_of_all(parameters, gradients, means, squares, steps, lr, group, refused)
         if refused is not None:
             for count in self._counts:
                 count.sub_(refused)
@@ -515,6 +568,14 @@ class Adam(torch.optim.Adam):
                 state["step"] = states[0]["step"]
         self._columns = tuple([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
         self._counts = list({id(step): step for step in self._columns[2]}.values())
+
+    @property
+    def count(self) -> Tensor:
+        """The step count that all parameters share, 0-d."""
+        if self._columns is None:
+            self._line_up()
+        (count,) = self._counts
+        return count
 
     def count_apart(self) -> None:
         """Gives every parameter its own step count, as torch does, until the next :meth:`quick_step`."""

@@ -5,6 +5,7 @@ On the same batch the loss equals that of TorchRL's ``ClipPPOLoss``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from rlstack.envs.foundation.tensors import looks_are_free, shuffled
 from rlstack.losses.ppo import PPOLoss
 
 from .on_policy import OnPolicy, OnPolicyConfig
-from .optimizer import CannotCompile, Compiler
+from .optimizer import CannotCompile, Compiler, Info
 
 
 @dataclass
@@ -77,6 +78,8 @@ class PPO(OnPolicy):
         ``E[ratio - 1 - log ratio]`` (Schulman 2020) on the epoch's last minibatch, from which the metrics come, too. On
         a GPU, nothing waits for this estimate: further epochs are computed, but change nothing.
         """
+        if self.together is not None and (learned := self.together(batch)) is not None:
+            return learned
         c, rows = self.config, self.least(len(batch))
         if rows * self.row_size < self.LEAST_DECISIONS:
             return {}
@@ -108,6 +111,18 @@ class PPO(OnPolicy):
                 break
         self.optimizer.pause(None)
         return metrics
+
+    together: Callable[[TensorDictBase], dict[str, Any] | None] | None = None
+    """Where several agents learn as one batch (:mod:`rlstack.agents.together`), makes this agent's update; returns None
+    if it is to be made alone."""
+
+    def full_step(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Returns the objective of a minibatch, prepared by :meth:`for_step`, and its report."""
+        return self.objective(self.for_step(batch))
+
+    def plain_step(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Returns the same without the report."""
+        return self.plain_objective(self.for_step(batch))
 
     reports_all = False
     """Whether all minibatches report, not only the last one of an epoch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +45,9 @@ class LeanCollector(Collector):
     """
 
     _carrier: TensorDictBase
+    together: Callable[[Any], TensorDictBase | None] | None = None
+    """Where the worlds of several agents step as one batch, collects this agent's; returns None if it is to be made
+    alone."""
     records: bool | None = None
     lends = False
 
@@ -51,6 +55,8 @@ class LeanCollector(Collector):
     def rollout(self) -> TensorDictBase:
         """Returns a batch ``[*env.batch_size, steps]``."""
         policy: Any = self.policy
+        if self.together is not None and (batch := self.together(self)) is not None:
+            return batch
         with set_exploration_type(self.exploration_type):
             if self._in_one_go:
                 return self.env.collect(policy.entries, self.frames_per_batch)
@@ -62,6 +68,15 @@ class LeanCollector(Collector):
                 return self._steps()
             batch = self._recorded(self.exploration_type, getattr(policy, "phase", None), self.env.phase)
             return batch if self.lends or not self._recorded.replays else own(batch)
+
+    @property
+    def carrier(self) -> TensorDictBase:
+        """The root entries of the next step, ``[W]``."""
+        return self._carrier
+
+    @carrier.setter
+    def carrier(self, root: TensorDictBase) -> None:
+        self._carrier = root
 
     def _steps(self, *_phases: Any) -> TensorDictBase:
         """Makes the steps of a batch; where a policy or a world has several phases, each has its own recording."""

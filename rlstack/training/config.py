@@ -262,6 +262,7 @@ class TrainConfig:
     ``debug`` is a number of frames, or True for the usual number (:func:`rlstack.training.run.debugged`). The run stops
     at ``until`` frames with a checkpoint and can be resumed; schedules refer to ``total_frames``. ``log_every``,
     ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``; here they are frames.
+    ``seeds`` is the number of runs in one process (:mod:`rlstack.training.seeds`), None in the configuration of each.
     ``notify`` is the address of a webhook and a secret: no file of a run contains it.
     ``allow`` lists what files may name beyond data (:mod:`rlstack.config.allowed`); only the command line can set it.
     """
@@ -288,6 +289,7 @@ class TrainConfig:
     deterministic: bool | Literal["auto"] = "auto"
     curriculum: CurriculumConfig | None = None
     until: Count | None = None
+    seeds: Annotated[int, Interval(low=1, high=1000)] | None = None
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     notify: str | None = field(default=None, repr=False)

@@ -61,6 +61,10 @@ class Interrupts(Hook):
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    def ask(self) -> None:
+        """Ends the run after its batch."""
+        self._requested = True
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         before, self._requested = self._requested, True
         if self._insist and (before or not self._patient):

@@ -5,8 +5,10 @@ Importing it imports neither torch nor TorchRL, so a mistyped key is reported wi
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -18,7 +20,7 @@ from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, build, convert, to_plain
 from rlstack.config.errors import nearest_path
-from rlstack.config.groups import check_kinds
+from rlstack.config.groups import check_kinds, folder_flags
 from rlstack.config.options import Whole
 from rlstack.config.overrides import given_keys
 from rlstack.envs.foundation.files import leftovers
@@ -295,3 +297,24 @@ class TrainedRun:
         from rlstack.runs.loading import load
 
         return load(self.path, device, which)
+
+
+@dataclass(frozen=True)
+class TrainedRuns(TrainedRun):
+    """Finished runs that differ in their seed; ``path`` is their common folder, ``score`` the mean of their scores.
+
+    Attributes:
+        runs: the runs, in the order of their seeds.
+    """
+
+    runs: list[TrainedRun]
+
+    def show(self) -> None:
+        """Prints the score of each run, their mean with its interval, and the command that compares them."""
+        from rlstack.evaluation.statistics import by_mean
+        from rlstack.evaluation.table import print_rows
+
+        print_rows([{"run": run.path.name, "score": run.score} for run in self.runs], sys.stdout)
+        if scores := [run.score for run in self.runs if not math.isnan(run.score)]:
+            print_rows(list(by_mean({self.path.name: scores}).values()), sys.stdout)
+        print(f"compare them: rlstack report {shlex.quote(str(self.path))}{folder_flags(sys.argv[1:])}")

@@ -1,0 +1,307 @@
+"""Several runs of one configuration in one process, which differ in their seed and make their updates as one batch.
+
+Each run has a thread, in which everything is as if it ran alone: its folder, worlds, replay buffer, evaluations and
+checkpoints, and its own state of torch's random generator. One thread works at a time. When an agent is to make a step
+of an optimiser, its thread waits; once all wait, the steps of all agents are made as one
+(:mod:`rlstack.agents.together`), and each thread goes on with its result.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlstack.config import ConfigError, build
+from rlstack.runs.run_directory import CONFIG, make_first_free, make_folder, removed_if_empty
+
+from . import run as runs
+from .config import TrainConfig, with_length
+from .hooks import Hook
+from .interrupt import Interrupted, Interrupts
+
+if TYPE_CHECKING:
+    from rlstack.agents.together import Together
+
+    from .loop import Training
+
+ALGORITHMS = ("ppo", "dqn", "iqn", "sac", "td3", "acqn")
+"""The algorithms whose updates are made as one batch."""
+
+LEARN, COLLECT = "learn", "collect"
+"""Names of what agents do together beside the steps of optimisers."""
+
+
+def check(plain: dict[str, Any]) -> None:
+    """Checks that the runs of a configuration with ``seeds`` can be made together.
+
+    Raises:
+        ConfigError: an option rules it out; the message names all such options and what is allowed.
+    """
+    config = build(TrainConfig, with_length(plain))
+    agent = config.agent
+    wrong = {
+        f"agent.algorithm={agent.get('algorithm')}": agent.get("algorithm") not in ALGORITHMS,
+        "agent.recurrent": agent.get("recurrent") is not None,
+        "agent.rnd": agent.get("rnd") is not None,
+        "agent.network": agent.get("network") is not None,
+        "agent.critic_norm": agent.get("critic_norm", "none") != "none",
+        "agent.critic=central": agent.get("critic") == "central",
+        "agent.value_first": bool(agent.get("value_first")),
+        "agent.lr (adaptive)": isinstance(agent.get("lr"), dict) and agent["lr"].get("kind") == "adaptive",
+        f"agent.precision={agent.get('precision')}": agent.get("precision") in ("bfloat16", "float16"),
+        "agent.accumulate": agent.get("accumulate", 1) != 1,
+        "collector": config.collector.backend != "direct",
+        "compile=true": config.compile is True,
+        "cudagraphs=true": config.cudagraphs is True,
+        "data": config.data is not None,
+        "guard.non_finite": config.guard.non_finite != "error",
+        "logger (services)": config.logger.without_services() != config.logger,
+        "torchrun": int(os.environ.get("WORLD_SIZE", "1")) > 1,
+    }
+    if found := [name for name, is_wrong in wrong.items() if is_wrong]:
+        raise ConfigError(
+            f"seeds: runs in one process cannot have {', '.join(found)}; allowed are {', '.join(ALGORITHMS)} with "
+            "feed-forward networks of ours in float32, collector=default, no compile, guard.non_finite=error, and "
+            "loggers without services; -m seed=0,1,... trains any runs one after the other"
+        )
+    from rlstack.runs.worlds import choose_device  # imports torch, which takes seconds
+
+    if (device := choose_device(config.device)).type != "cpu":
+        raise ConfigError(f"seeds: runs in one process learn on a CPU, the device is {device}; set device=cpu")
+
+
+def seeded(plain: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the configurations of new runs, with the seeds from ``seed`` on, each with its folder in a new one.
+
+    The folder is ``run_dir``, or ``runs/<agent>_<env>_seeds<first>-<last>_<time>``.
+
+    Raises:
+        ConfigError: see :func:`check`; or the folder already holds runs.
+    """
+    check(plain)
+    seeds = range(plain["seed"], plain["seed"] + plain["seeds"])
+    plain = {**plain, "seeds": None, "compile": False, "cudagraphs": False}
+    name = runs.run_name(plain["agent"], plain["env"], seeds[0]).removesuffix(str(seeds[0]))
+    if plain["run_dir"] is None:
+        folder = Path("runs") / f"{name}s{seeds[0]}-{seeds[-1]}_{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = make_first_free(folder, "run_dir")
+    else:
+        folder = make_folder(Path(plain["run_dir"]), "run_dir")
+        if found_in(folder):
+            raise ConfigError(f"run_dir: {folder} already holds runs; choose another, or resume={folder}")
+    return [{**plain, "seed": seed, "run_dir": str(folder / f"{name}{seed}")} for seed in seeds]
+
+
+def found_in(folder: str | Path | None) -> list[str]:
+    """Returns the runs directly within a folder that is no run itself, in the order of their names' numbers."""
+    if folder is None or not os.path.isdir(folder) or (Path(folder) / CONFIG).is_file():
+        return []
+    names = [path.parent for path in Path(folder).glob(f"*_seed*/{CONFIG}")]
+    return [str(path) for path in sorted(names, key=lambda path: (len(path.name), path.name))]
+
+
+def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[Path]:
+    """Trains several runs together; returns their folders.
+
+    Args:
+        plains: the configuration of each; they differ in seed and folder.
+        hooks: hooks that take part in every run.
+
+    Raises:
+        ConfigError: the configuration has a mistake; nothing has been written.
+        RunError: a run cannot continue; the others have gone on to their end.
+        KeyboardInterrupt: Ctrl-C, after a checkpoint of each run.
+    """
+    group = _Group(len(plains))
+
+    def one(number: int) -> Path:
+        with runs.begun(plains[number], [*hooks, _Joins(group, number)]) as training:
+            training.execute()
+        return training.run.path
+
+    folder = Path(plains[0]["run_dir"] or plains[0]["resume"]).parent
+    with removed_if_empty(folder), group.interruptible(folder):
+        return group.run(one)
+
+
+class _Joins(Hook):
+    """Lets the optimisers of a run's agent step together with those of the others."""
+
+    def __init__(self, group: _Group, number: int) -> None:
+        self._group, self._number = group, number
+
+    def on_start(self, training: Training) -> None:
+        group = self._group
+        group.trainings[self._number] = training
+        agent: Any = training.agent
+        if hasattr(agent, "together"):  # PPO
+            agent.together = partial(group.meet, self._number, LEARN)
+            training.collector.together = partial(group.meet, self._number, COLLECT)
+        for name, optimizer in agent.optimizers.items():
+            optimizer.together = partial(group.meet, self._number, name)
+        place = f"run {self._number + 1} of {group.count}, seed {training.config.seed}"
+        training.progress.latest("seeds", f"{place}, in one process")
+
+
+class _Group:
+    """Threads that take turns, and meet where their agents make a step.
+
+    Args:
+        count: number of threads.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.trainings: dict[int, Training] = {}
+        self._gates = [threading.Lock() for _ in range(count)]
+        for gate in self._gates:
+            gate.acquire()
+        self._alive = list(range(count))
+        self._waiting: dict[int, tuple[str, Any]] = {}
+        self._stepped: dict[int, Any] = {}
+        self._results: dict[int, Any] = {}
+        self._errors: list[BaseException] = []
+        self._output, self._ended = sys.stdout, False
+        self._generators: list[Any] = []
+        self._together: Together | None = None
+
+    def run(self, task: Callable[[int], Any]) -> list[Any]:
+        """Returns the results of a task for each number, called in its thread.
+
+        Raises:
+            BaseException: that of the first thread that failed.
+        """
+        import torch
+
+        self._generators = [torch.Generator() for _ in range(self.count)]
+        threads = [threading.Thread(target=self._work, args=(task, number)) for number in range(self.count)]
+        for thread in threads:
+            thread.start()
+        self._gates[0].release()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self._ended = True  # each thread ends where it would wait next
+            raise
+        finally:
+            sys.stdout = self._output
+        if self._errors:
+            raise self._errors[0]
+        return [self._results[number] for number in range(self.count)]
+
+    @contextmanager
+    def interruptible(self, folder: Path) -> Iterator[None]:
+        """A context in which Ctrl-C ends all runs after their batch, with a checkpoint each; a second one at once."""
+        asked = False
+
+        def receive(number: int, frame: Any) -> None:
+            nonlocal asked
+            every = (hook for training in self.trainings.values() for hook in training.hooks)
+            hooks = [hook for hook in every if isinstance(hook, Interrupts)]
+            if asked or not hooks:
+                raise KeyboardInterrupt
+            asked = True
+            for hook in hooks:
+                hook.ask()
+
+        ours = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)} if ours else {}
+        try:
+            yield
+        except Interrupted:
+            print(f"all {self.count} runs have stopped; continue them with: rlstack train resume={folder}")
+            raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def meet(self, number: int, name: str, *request: Any) -> Any:
+        """Makes the step of an agent's optimiser of this name, or what else it says, with all others.
+
+        Returns None if it is to be made alone.
+
+        Args:
+            request: the loss and its batch; to learn the rollout, to collect the collector.
+        """
+        self._waiting[number] = name, request
+        self._leave(number)
+        if not any(other not in self._waiting for other in self._alive):
+            self._step()
+        self._hand_on(number)
+        self._gates[number].acquire()
+        self._enter(number)
+        stepped = self._stepped.pop(number)
+        if isinstance(stepped, BaseException):
+            raise stepped
+        return stepped
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    def _work(self, task: Callable[[int], Any], number: int) -> None:
+        self._gates[number].acquire()
+        self._enter(number)
+        try:
+            if not self._ended:
+                self._results[number] = task(number)
+        except BaseException as error:
+            self._errors.append(error)
+            if number not in self.trainings or isinstance(error, ConfigError):
+                self._ended = True  # a mistake that all have
+        finally:
+            self._leave(number)
+            self._alive.remove(number)
+            if self._alive and all(other in self._waiting for other in self._alive):
+                self._step()
+            self._hand_on(number)
+
+    def _hand_on(self, number: int) -> None:
+        """Lets the next thread work that has something to do."""
+        able = [other for other in self._alive if other not in self._waiting]
+        if able:
+            self._gates[min(able, key=lambda other: (other <= number, other))].release()
+
+    def _enter(self, number: int) -> None:
+        import torch
+
+        if self._ended:
+            self._stepped[number] = KeyboardInterrupt()
+        torch.set_rng_state(self._generators[number].get_state())
+        sys.stdout = self._output if number == 0 else io.StringIO()
+
+    def _leave(self, number: int) -> None:
+        import torch
+
+        self._generators[number].set_state(torch.get_rng_state())
+
+    def _step(self) -> None:
+        """Makes the steps for which all threads wait."""
+        waiting, self._waiting = self._waiting, {}
+        names = {name for name, _ in waiting.values()}
+        try:
+            if len(names) > 1 or len(waiting) < self.count:
+                self._stepped = dict.fromkeys(waiting)
+                return
+            if self._together is None:
+                from rlstack.agents.together import Together
+
+                agents = [self.trainings[number].agent for number in range(self.count)]
+                self._together = Together(agents, self._generators)
+            requests: list[Any] = [waiting[number][1] for number in range(self.count)]
+            name, stepped = names.pop(), None
+            if name in (LEARN, COLLECT):
+                stepped = getattr(self._together, name)([given for (given,) in requests])
+            else:
+                stepped = self._together.minimize(name, requests)
+            self._stepped = dict(enumerate(stepped or [None] * self.count))
+        except Exception as error:
+            self._stepped = dict.fromkeys(waiting, error)

@@ -1,0 +1,83 @@
+"""Several seeds in one process: each run is what it is alone, to rounding, and a run like any other afterwards."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlstack
+from rlstack.config import ConfigError
+from rlstack.training.loggers import METRICS_FILE, read_metrics
+from rlstack.training.seeds import found_in
+from tests.refusals import refused
+
+RUN = [
+    *("log_every=40", "eval.every=1e9", "eval.episodes=1", "eval.max_steps=4", "checkpoint.every=1e9", "device=cpu"),
+    *("checkpoint.keep=9", "logger=csv", "threads=1", "compile=false", "agent.hidden=[8,8]", "seed=3"),
+]
+CARTPOLE = ["env=cartpole", "env.num_worlds=4", "env.dtype=float64"]
+MARINENAV = ["env=marinenav", "env.num_worlds=2", "env.max_steps=9", "env.dtype=float64", "agent.self_features=4"]
+REPLAY = ["agent.batch_size=16", "agent.buffer_size=100", "agent.learning_starts=40", "agent.frames_per_update=4"]
+CHOICES, VECTORS = [*CARTPOLE, *REPLAY, "total_frames=240"], [*MARINENAV, *REPLAY, "agent.object_features=[4]"]
+SCHEDULE = "{kind: linear, start: 0.01, end: 0.001}"
+RUNS = {
+    "ppo": [
+        *("agent=ppo", *CARTPOLE, "agent.steps_per_batch=4", "agent.epochs=2", "agent.minibatch_size=8"),
+        *("total_frames=208", f"agent.clip={SCHEDULE}", "agent.normalize_observations=true", "agent.symmetry=augment"),
+    ],
+    "dqn": ["agent=dqn", *CHOICES, "agent.replay.sampler=prioritized"],
+    "iqn": ["agent=iqn", *CHOICES],
+    "sac": ["agent=sac", *VECTORS, "total_frames=240"],
+    "td3": ["agent=td3", *VECTORS, "total_frames=240"],
+    "acqn": ["agent=acqn", *VECTORS, "total_frames=240"],
+}
+LEARNED = ("loss/", "grad/", "value/", "policy/", "train/", "eval/", "schedule/")
+"""Groups of metrics that do not depend on the clock."""
+
+
+def train(name: str, folder: Path, *words: str) -> Any:
+    return rlstack.train(*RUN, *RUNS[name], f"run_dir={folder}", *words, quiet=True)
+
+
+def rows(run: Any) -> list[dict[str, float]]:
+    metrics = read_metrics(Path(run) / METRICS_FILE)
+    return [{name: value for name, value in row.items() if name.startswith(LEARNED)} for row in metrics]
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "ppo" else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+)
+def test_each_run_is_what_it_is_alone(name: str, tmp_path: Path) -> None:
+    together = train(name, tmp_path / "together", "seeds=2")
+    for number, run in enumerate(together.runs):
+        alone = train(name, tmp_path / f"alone{number}", f"seed={3 + number}")
+        mine, others = rows(run), rows(alone)
+        assert mine[-1]["train/updates"] >= 50 and any("loss/" in key for key in mine[-2])
+        assert name != "ppo" or any(row.get("policy/clipped") for row in mine)
+        assert [row.keys() for row in mine] == [row.keys() for row in others]
+        for own, other in zip(mine, others):
+            assert own == pytest.approx(other, rel=1e-8, abs=1e-10, nan_ok=True)
+
+
+@pytest.mark.slow
+def test_runs_stop_resume_and_are_evaluated(tmp_path: Path) -> None:
+    whole = train("dqn", tmp_path / "whole", "seeds=2")
+    train("dqn", tmp_path / "parts", "seeds=2", "until=120")
+    assert [Path(path).name for path in found_in(tmp_path / "parts")] == ["dqn_cartpole_seed3", "dqn_cartpole_seed4"]
+    resumed = rlstack.train(f"resume={tmp_path / 'parts'}", "until=null", quiet=True)
+    for one, other in zip(whole.runs, resumed.runs):
+        assert rows(one)[-1] == rows(other)[-1]
+        assert not math.isnan(one.score)
+    judged = rlstack.evaluate(checkpoint=str(resumed.runs[1].path), episodes=2, quiet=True)
+    assert len(judged.episodes["return"]) == 2
+
+
+def test_what_cannot_be_batched_is_named(tmp_path: Path) -> None:
+    wrong = ["seeds=2", "agent.recurrent={kind: lstm}", "collector=multiprocess", "compile=true"]
+    named = "agent.recurrent, collector, compile=true; allowed are ppo, dqn, iqn, sac, td3, acqn"
+    refused(ConfigError, named, train, "ppo", tmp_path / "run", *wrong)
+    refused(ConfigError, "agent.algorithm=pqn", rlstack.train, "agent=pqn", "env=cartpole", "seeds=2", quiet=True)
+    assert not (tmp_path / "run").exists()
