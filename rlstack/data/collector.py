@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +26,6 @@ LEAN: dict[str, Any] = {
     "use_buffers": False,
     "return_same_td": True,
     "trust_policy": True,
-    # Nothing waits for a GPU after a batch.
-    "no_cuda_sync": True,
 }
 
 
@@ -42,6 +40,7 @@ class LeanCollector(Collector):
         records: whether to record steps. None records them if the policy is random, or if its method ``phase`` returns
             everything besides tensors that its actions depend on, as the policies of agents do.
         lends: whether a recorded batch is lent: the next one is written into the same tensors.
+        collected: number of frames so far.
     """
 
     _carrier: TensorDictBase
@@ -50,6 +49,14 @@ class LeanCollector(Collector):
     alone."""
     records: bool | None = None
     lends = False
+    collected = 0
+
+    def iterator(self) -> Iterator[TensorDictBase]:
+        """Yields batches until ``total_frames``."""
+        while self.collected < self.total_frames:
+            batch = self.rollout()
+            self.collected += batch.numel()
+            yield batch
 
     @torch.no_grad()
     def rollout(self) -> TensorDictBase:
@@ -91,10 +98,15 @@ class LeanCollector(Collector):
     def _recorded(self) -> Recorded:
         return Recorded(self._steps, "collecting a batch", (self,), self.env.device)
 
+    def state_dict(self) -> Any:
+        """Returns TorchRL's state: those of the policy and of transforms, and the number of frames."""
+        return {**super().state_dict(), "frames": self.collected}
+
     def load_state_dict(self, state_dict: Any, **options: Any) -> None:
         """Restores a state, which has no ``policy_state_dict`` if the policy has none, such as a random one."""
         options = options if "policy_state_dict" in state_dict else {**options, "strict": False}
         super().load_state_dict(state_dict, **options)
+        self.collected = state_dict["frames"]
 
     @cached_property
     def _in_one_go(self) -> bool:

@@ -482,9 +482,10 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "td3": ACTOR,
     "ddpg": ACTOR,
     "sac": {**ACTOR, "lr_alpha": 1e-2, "alpha": 0.2},
+    "tqc": {**ACTOR, "lr_alpha": 1e-2, "alpha": 0.2},
 }
 FRAMES = {"ppo": 7_936, "a2c": 39_936, "dqn": 13_952, "iqn": 24_000}
-FRAMES |= {"td3": 12_032, "ddpg": 12_032, "sac": 16_128}
+FRAMES |= {"td3": 12_032, "ddpg": 12_032, "sac": 16_128, "tqc": 16_128}
 
 
 def score(name: str, memory: dict[str, Any] | None, frames: int, **options: Any) -> float:
@@ -511,7 +512,7 @@ def test_so_do_the_others(name: str, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), [("td3", "gru"), ("sac", "gru"), ("ddpg", "lstm")])
+@pytest.mark.parametrize(("name", "kind"), [("td3", "gru"), ("sac", "gru"), ("tqc", "gru"), ("ddpg", "lstm")])
 def test_actors_of_continuous_actions_and_their_critics_remember(name: str, kind: str) -> None:
     memory = {"kind": kind, "size": 16, "sequence_length": 8, "burn_in": 2}
     assert score(name, memory, FRAMES[name], continuous=True) > 0.9
