@@ -32,7 +32,7 @@ def each_with(function: Callable[[Tensor, Tensor], Tensor], vectors: Sequence[Te
     """Returns ``function(vector, other) [...]`` of several vectors, all at once unless :func:`in_parts`."""
     if in_parts(vectors[0]):
         return [function(vector, other) for vector in vectors]
-    return list(function(torch.stack(vectors, 1), other[:, None]).unbind(0))
+    return list(function(torch.stack(list(vectors), 1), other[:, None]).unbind(0))
 
 
 def cross(a: Tensor, b: Tensor) -> Tensor:

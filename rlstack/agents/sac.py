@@ -36,7 +36,7 @@ class SACConfig(CriticsConfig):
     """The options of SAC."""
 
     # networks
-    critic_norm: Literal["none", "batch", "batch_targets"] = "none"
+    critic_norm: Literal["none", "batch", "batch_targets"] = "none"  # type: ignore[assignment]  # one choice more
     #   batch: see above; batch_targets: batch normalisation between each layer of the critics and its activation, with
     #   target networks, which see a state and the next one as one batch, too (XQC, Palenicek et al. 2025)
     critic: Literal["scalar", "categorical"] = "scalar"  # categorical: critics predict the distribution of returns over
