@@ -33,7 +33,7 @@ Request = tuple[Loss, TensorDictBase]
 """The loss of one agent, and its batch."""
 Stepped = tuple[Tensor, Tensor, Info]
 """What :meth:`Optimizer.minimize` returns."""
-_Slot = tuple[dict[str, Any], str]
+_Slot = tuple[nn.Module, str]
 """The parameters or buffers of a module, and a name among them."""
 
 SCHEDULED = ("clip", "entropy_coefficient")
@@ -57,7 +57,7 @@ class Together:
         trained = {id(parameter) for agent in agents for parameter in agent.parameters()}
         self.slots = list(zip(*(list(_slots(agent)) for agent in agents)))
         for slots in self.slots:
-            tensors = [owner[key] for owner, key in slots]
+            tensors = [getattr(*slot) for slot in slots]
             if id(tensors[0]) not in trained:
                 _lay(tensors)
         self._traces: dict[Any, _Trace] = {}
@@ -176,20 +176,26 @@ class Together:
 
     def stacked(self) -> list[Tensor]:
         """Returns the parameters and buffers of all agents, ``[S, ...]`` each."""
-        return [_whole([owner[key] for owner, key in slots]) for slots in self.slots]
+        return [_whole([getattr(*slot) for slot in slots]) for slots in self.slots]
 
     @contextmanager
     def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
         """A context in which the networks of the first agent compute with other parameters and buffers."""
         slots = [slots[0] for slots in self.slots]
-        before = [owner[key] for owner, key in slots]
+        before = [getattr(*slot) for slot in slots]
         try:
-            for (owner, key), tensor in zip(slots, tensors):
-                owner[key] = tensor
+            for (module, name), tensor, own in zip(slots, tensors, before):
+                if isinstance(own, nn.Parameter):  # whose name takes parameters alone
+                    delattr(module, name)
+                setattr(module, name, tensor)
             yield
         finally:
-            for (owner, key), tensor in zip(slots, before):
-                owner[key] = tensor
+            for (module, name), own in zip(slots, before):  # all of a module, which restores their order
+                if isinstance(own, nn.Parameter):
+                    delattr(module, name)
+                    module.register_parameter(name, own)
+                else:
+                    setattr(module, name, own)
 
     def scheduled(self) -> dict[str, Tensor]:
         """Returns the present values ``[S]`` of what losses read from schedules."""
@@ -280,8 +286,8 @@ class _Trace:
             with torch.enable_grad():
                 leaves = [tensor.detach() for tensor in tensors]
                 wanted: dict[int, Tensor] = {}
-                for place, (owner, key) in enumerate(slots):
-                    if (number := trained.get(id(owner[key]))) is not None:
+                for place, slot in enumerate(slots):
+                    if (number := trained.get(id(getattr(*slot)))) is not None:
                         leaves[place] = wanted.setdefault(number, leaves[place].requires_grad_())
                 agents = torch.arange(count, device=leaves[0].device)
                 values, infos = torch.vmap(alone)(agents, leaves, entries, scheduled)
@@ -358,8 +364,8 @@ def _slots(agent: Agent) -> Iterator[_Slot]:
         roots += network.called().values() if isinstance(network, LossModule) else [network]
     modules = dict.fromkeys(module for root in roots for module in root.modules())
     for module in modules:
-        for owner in (module._parameters, module._buffers):
-            yield from ((owner, key) for key, tensor in owner.items() if tensor is not None)
+        for named in (module.named_parameters, module.named_buffers):
+            yield from ((module, name) for name, _ in named(recurse=False, remove_duplicate=False))
 
 
 def _lay(tensors: Sequence[Tensor]) -> None:

@@ -215,7 +215,7 @@ def test_a_sweep_without_a_run_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     for words, told in (
-        (["seeds=0,1"], "seeds: unknown key"),
+        (["seedz=0,1"], "seedz: unknown key"),
         (["seed=0,1", "hydra.sweep.dir=file/x"], "hydra.sweep.dir: file/x cannot be made (Not a directory)"),
     ):
         monkeypatch.setattr(sys, "argv", ["train", "-m", "agent=ppo", *words])

@@ -58,10 +58,8 @@ _FIXED = {
     "inputs": "raw",
     "normalize_observations": False,
     "squash": "arctan",
-    "num_atoms": 51,
-    "value_min": -1.0,
-    "value_max": 1.0,
 }
+_FIXED_OF = {"Rainbow": {"num_atoms": 51, "value_min": -1.0, "value_max": 1.0}, "SAC": {"critic": "scalar"}}
 """Options with which an agent's weights mean the same in the published networks."""
 
 
@@ -172,7 +170,8 @@ def save_published(agent: Agent, directory: str | Path) -> None:
         raise ConfigError(f"{type(agent).__name__} is not one of the published agents {', '.join(NETWORKS)}")
     _check_fit(agent.interface, kind)
     networks = {}
-    changed = any(getattr(agent.config, key, value) != value for key, value in _FIXED.items())
+    fixed = {**_FIXED, **_FIXED_OF.get(kind, {})}
+    changed = any(getattr(agent.config, key, value) != value for key, value in fixed.items())
     for part, names in NETWORKS[kind].items():
         state = network_state(agent, part)
         if changed or {key.rpartition(".")[0] for key in state} != set(names.values()):
