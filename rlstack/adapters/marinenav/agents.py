@@ -59,7 +59,10 @@ _FIXED = {
     "normalize_observations": False,
     "squash": "arctan",
 }
-_FIXED_OF = {"Rainbow": {"num_atoms": 51, "value_min": -1.0, "value_max": 1.0}, "SAC": {"critic": "scalar"}}
+_FIXED_OF: dict[str, dict[str, Any]] = {
+    "Rainbow": {"num_atoms": 51, "value_min": -1.0, "value_max": 1.0},
+    "SAC": {"critic": "scalar"},
+}
 """Options with which an agent's weights mean the same in the published networks."""
 
 
