@@ -591,7 +591,7 @@ class TaskRows(TorchRL):
         known = self.tasks()
         if task is None or task not in known:
             raise ValueError(f"task: {task!r} is none of {name}'s: {', '.join(known)}")
-        id, limit = f"{type(self).__module__}:Rows", self.own_limit(str(task)) if max_steps is None else max_steps
+        id, limit = f"{type(self).__module__}:Rows", self.own_limit(task) if max_steps is None else max_steps
         made_with = {"task": task, "num_envs": num_envs, **(kwargs or {})}
         super().__init__(id, num_envs, made_with, limit, observation_keys, dtype, device, seed, max_instances)
 

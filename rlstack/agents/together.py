@@ -34,7 +34,7 @@ Request = tuple[Loss, TensorDictBase]
 Stepped = tuple[Tensor, Tensor, Info]
 """What :meth:`Optimizer.minimize` returns."""
 _Slot = tuple[nn.Module, str]
-"""The parameters or buffers of a module, and a name among them."""
+"""A module, and the name of one of its own parameters or buffers."""
 
 SCHEDULED = ("clip", "entropy_coefficient")
 """Attributes of losses that follow schedules."""
