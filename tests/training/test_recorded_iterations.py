@@ -127,6 +127,7 @@ def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest
     return recorded
 
 
+_BOTS = {"players": ["heuristic", "veteran", "self"], "side": "both", "evaluation": ["rush"]}
 _WORLDS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "cartpole", {"max_steps": 7}),
     ("dqn", "arena", {"max_steps": 7}),
@@ -137,6 +138,8 @@ _WORLDS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "rocket", {"max_seconds": 0.5, "num_worlds": 2}),
     ("ppo", "echelon", {"blue": 2, "red": 2, "max_steps": 7, "maps": 4, "num_worlds": 2}),
     ("ppo", "echelon", {"blue": 1, "red": 1, "max_steps": 7, "maps": 4, "num_worlds": 2, "actions": "hybrid"}),
+    ("ppo", "rocket", {"max_seconds": 0.5, "num_worlds": 2, "opponents": {"players": ["rule", "random"]}}),
+    ("ppo", "echelon", {"blue": 2, "red": 2, "max_steps": 7, "maps": 4, "num_worlds": 2, "opponents": _BOTS}),
 ]
 
 
