@@ -195,6 +195,11 @@ class Policy(TensorDictModuleBase):
         """What a recording of the policy depends on beside tensors; see :meth:`Agent.phase`."""
         return None if self._agent is None else self._agent.phase()
 
+    @property
+    def recipe(self) -> tuple[Any, ...] | None:
+        """See :meth:`Agent.recipe`; None without an agent."""
+        return None if self._agent is None else self._agent.recipe()
+
     def catch_up(self) -> None:
         """Moves the agent of a copy to the frame and device of the weights that the copy was given."""
         agent, frames = self._agent, self.frames

@@ -34,7 +34,7 @@ class LeanCollector(Collector):
 
     TorchRL's own loop also handles device changes, hooks, trajectory ids and replay buffers, which costs more than a
     step of a few small worlds. The batches are the same. On a GPU the steps of a :class:`~rlstack.envs.world.World` are
-    recorded, all of a batch as one CUDA graph, unless it is a simulator outside torch (``saves_episodes`` is False).
+    recorded, all of a batch as one CUDA graph, if it is :attr:`~rlstack.envs.world.World.recordable`.
 
     Attributes:
         records: whether to record steps. None records them if the policy is random, or if its method ``phase`` returns
@@ -70,8 +70,8 @@ class LeanCollector(Collector):
             if isinstance(self.env, World):
                 self.env.make_ready(self.frames_per_batch)
             known = hasattr(policy, "phase") or isinstance(policy, RandomPolicy)
-            torch_only = isinstance(self.env, World) and self.env.saves_episodes
-            if not torch_only or not (known if self.records is None else self.records):
+            recordable = isinstance(self.env, World) and self.env.recordable
+            if not recordable or not (known if self.records is None else self.records):
                 return self._steps()
             batch = self._recorded(self.exploration_type, getattr(policy, "phase", None), self.env.phase)
             return batch if self.lends or not self._recorded.replays else own(batch)

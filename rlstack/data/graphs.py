@@ -97,7 +97,8 @@ class Recorded:
     new state in the objects that the function changes. These hold the same tensors before and after; what the function
     puts in their place is copied into them. Whole numbers that a call changes are counters, which a replay advances by
     as much; the function may not compute with them, nor with other numbers that change from call to call. If something
-    else replaces a tensor, such as a loaded checkpoint, its content is taken over.
+    else replaces a tensor, such as a loaded checkpoint, its content is taken over. A class may name attributes that the
+    function does not touch in ``unrecorded``.
 
     Arguments that are no tensors are part of the layout. The results of a replay are the same tensors each time.
     Where nothing can be recorded (on a CPU, beyond :data:`_LAYOUTS` layouts, inside another recording, or after a
@@ -437,7 +438,8 @@ def _entries(value: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
     if _of_a_library(type(value).__module__) and not isinstance(value, (nn.Module, torch.optim.Optimizer)):
         return None
     if (inside := getattr(value, "__dict__", None)) is not None:
-        return inside, list(inside.items())
+        apart = getattr(type(value), "unrecorded", ())
+        return inside, [(key, entry) for key, entry in inside.items() if key not in apart]
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(value, name)]
     return (value, [(name, getattr(value, name)) for name in slots]) if slots else None
 

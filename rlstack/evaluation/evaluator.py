@@ -327,7 +327,7 @@ def _play(
 
 def _can_record(env: EnvBase, policy: TensorDictModuleBase) -> bool:
     """Returns whether a GPU can record steps: of worlds in torch, under a policy that names what it depends on."""
-    return isinstance(env, World) and env.saves_episodes and env.device.type in GRAPHS and hasattr(policy, "phase")
+    return isinstance(env, World) and env.recordable and env.device.type in GRAPHS and hasattr(policy, "phase")
 
 
 class _StepsAhead:
