@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -121,6 +121,8 @@ class FromRollouts(Agent):
     optimizer: Optimizer
     row_size = 1
     """The number of decisions in an entry of a batch; above 1 where entries are sequences."""
+    LEAST_DECISIONS = 1
+    """The smallest number of decisions from which it learns."""
     curiosity: Curiosity | None = None
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
@@ -146,9 +148,31 @@ class FromRollouts(Agent):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes the updates on one :meth:`rollout`."""
 
+    def epochs(
+        self, batch: TensorDictBase, generator: torch.Generator | None = None
+    ) -> Iterator[tuple[TensorDictBase, list[int]]]:
+        """Yields a batch ``[N]`` in a new random order for each epoch, and the sizes of the minibatches in it.
+
+        All processes that learn together get equally many entries. A batch of too few decisions yields nothing.
+
+        Args:
+            generator: draws the order; None for the global one.
+        """
+        c, rows = self.config, self.least(len(batch))
+        if rows * self.row_size < self.LEAST_DECISIONS:
+            return
+        sizes = self.minibatch_sizes(rows, max(c.minibatch_size // self.row_size, 1))
+        for _ in range(c.epochs):
+            yield batch[shuffled(len(batch), self.device, generator)[:rows]], sizes
+
     def minibatch_sizes(self, rows: int, size: int) -> list[int]:
-        """Returns the lengths, each about ``size``, of the minibatches that ``rows`` entries are split into."""
-        return nearly_equal(rows, size)
+        """Splits ``rows`` entries into parts of about ``size``, with no small remainder whose gradient is mostly noise.
+
+        Every part has at least two entries if there are two: a single advantage cannot be normalised.
+        """
+        parts = max(1, min(round(rows / size), rows // 2))
+        least, more = divmod(rows, parts)
+        return [least + 1] * more + [least] * (parts - more)
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its mirror image appended if enabled, ``[2 N]``."""
@@ -242,8 +266,6 @@ class OnPolicy(FromRollouts):
 
     OPTIMIZER = "adam"
     ACTIONS: tuple[str, ...] = ("vector", "choice", "choices", "hybrid")
-    LEAST_DECISIONS = 1
-    """The smallest number of decisions from which it learns."""
     WEIGHS = False
     """Whether the loss itself multiplies advantages by the probability ratio of learner and acting policy."""
 
@@ -510,16 +532,6 @@ class OnPolicy(FromRollouts):
         if self.choices:
             return -self.distribution(observation, mask).log_prob(action).mean()
         return mse_loss(self.actor(observation), action)
-
-
-def nearly_equal(count: int, size: int) -> list[int]:
-    """Splits ``count`` into parts of about ``size``, with no small remainder whose gradient would be mostly noise.
-
-    Every part has at least two entries if there are two: a single advantage cannot be normalised.
-    """
-    parts = max(1, min(round(count / size), count // 2))
-    least, more = divmod(count, parts)
-    return [least + 1] * more + [least] * (parts - more)
 
 
 @dataclass(frozen=True)

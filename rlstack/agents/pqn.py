@@ -16,7 +16,6 @@ from torch import Tensor
 
 from rlstack.config.options import Count, Fraction, LearningRate, Positive, Probability, layers, linear
 from rlstack.config.typed import Interval
-from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.dqn import PQNLoss
 from rlstack.networks.values import StateNetwork
 
@@ -98,11 +97,9 @@ class PQN(Choosing, FromRollouts):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of updates on minibatches in random order; the returns are computed once, before the first."""
-        rows = self.least(len(batch))
         metrics: dict[str, Tensor | float] = {}
-        for _ in range(self.config.epochs if rows else 0):
-            sizes = self.minibatch_sizes(rows, self.config.minibatch_size)
-            for minibatch in batch[shuffled(len(batch), self.device)[: sum(sizes)]].split(sizes):
+        for shuffled, sizes in self.epochs(batch):
+            for minibatch in shuffled.split(sizes):
                 metrics = critic_metrics(*self.optimizer.minimize(self.objective, self.for_step(minibatch)))
                 self.updates += 1
         return metrics

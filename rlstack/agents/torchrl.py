@@ -32,7 +32,6 @@ from rlstack.config.options import RATE, Count, Finite, LearningRate, NoiseScale
 from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval, to_plain
 from rlstack.envs.foundation.packages import imported
-from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.ppo import normalized
 from rlstack.networks.distributions import full_precision
 from rlstack.networks.values import ActionValue, StateNetwork, renormalized
@@ -40,7 +39,7 @@ from rlstack.networks.values import ActionValue, StateNetwork, renormalized
 from .base import Agent, Policy, exploring, greedy
 from .interface import MASK, Interface
 from .off_policy import OffPolicy, OffPolicyConfig
-from .on_policy import FromRollouts, nearly_equal
+from .on_policy import FromRollouts
 from .optimizer import CannotCompile, Compiler, Info
 
 
@@ -556,12 +555,10 @@ class OnPolicyTorchRL(AroundLoss, FromRollouts):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of steps on minibatches in random order."""
-        c, rows = self.config, self.least(len(batch))
         metrics: dict[str, Tensor | float] = {}
-        for _ in range(c.epochs if rows else 0):
-            sizes = nearly_equal(rows, c.minibatch_size)
-            for part in shuffled(len(batch), self.device)[: sum(sizes)].split(sizes):
-                metrics, _ = self.step(batch[part])
+        for shuffled, sizes in self.epochs(batch):
+            for minibatch in shuffled.split(sizes):
+                metrics, _ = self.step(minibatch)
                 self.updates += 1
                 self.move_targets()
         return metrics

@@ -125,7 +125,7 @@ class Recorded:
         if self._kind is None or self.failed or Recorded._depth:
             return self.function(*arguments)
         tensors: list[Any] = []
-        structure = _flattened(arguments, tensors)
+        structure = flattened(arguments, tensors)
         parts = ((part.shape, part.dtype) if isinstance(part, Tensor) else part for part in tensors)
         layout = (structure, *parts)
         recording = self._recordings.get(layout)
@@ -177,7 +177,7 @@ class _Recording:
         of = self._of
 
         def compute(inputs: list[Any]) -> Any:
-            return of.function(*_unflattened(structure, iter(inputs)))
+            return of.function(*unflattened(structure, iter(inputs)))
 
         self._calls += 1
         if self._calls < _WARM_UP:
@@ -318,9 +318,9 @@ class _Changes:
     def apart(self, results: Any) -> Any:
         """Returns results with copies of those tensors that :meth:`copy` will overwrite."""
         parts: list[Any] = []
-        structure = _flattened(results, parts)
+        structure = flattened(results, parts)
         written = {_memory(old) for old, _ in self._pairs.values()}
-        return _unflattened(
+        return unflattened(
             structure,
             iter(part.clone() if isinstance(part, Tensor) and _memory(part) in written else part for part in parts),
         )
@@ -337,10 +337,10 @@ class _Changes:
             unchecked(olds, ()).update_(unchecked(news, ()))
 
 
-def _flattened(value: Any, parts: list[Any]) -> Any:
+def flattened(value: Any, parts: list[Any]) -> Any:
     """Appends what is inside nested tuples, lists, dicts and tensordicts to ``parts``.
 
-    Returns their structure, which can be hashed, for :func:`_unflattened`.
+    Returns their structure, which can be hashed, for :func:`unflattened`.
     """
     kind = type(value)
     if kind is Tensor:  # the most frequent by far
@@ -354,15 +354,15 @@ def _flattened(value: Any, parts: list[Any]) -> Any:
         parts.append(value)
         return None
     entries = list(value.items()) if hasattr(value, "items") else list(enumerate(value))
-    return kind, about, tuple((key, _flattened(entry, parts)) for key, entry in entries)
+    return kind, about, tuple((key, flattened(entry, parts)) for key, entry in entries)
 
 
-def _unflattened(structure: Any, parts: Iterator[Any]) -> Any:
-    """Returns what :func:`_flattened` took apart, with other parts."""
+def unflattened(structure: Any, parts: Iterator[Any]) -> Any:
+    """Returns what :func:`flattened` took apart, with other parts."""
     if structure is None:
         return next(parts)
     kind, about, inside = structure
-    entries = {key: _unflattened(part, parts) for key, part in inside}
+    entries = {key: unflattened(part, parts) for key, part in inside}
     if about is not None:
         return unchecked(entries, *about)
     if kind in (dict, list, tuple):
