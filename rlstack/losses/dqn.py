@@ -107,10 +107,7 @@ class C51Loss(Loss):
         chooser = self.logits(following) if self.double_targets else logits
         best = self.greedy(self.expected(chooser), following)
         probabilities = _of_action(logits, best).softmax(-1, dtype=self.atoms.dtype)
-        # At the end all mass goes to the reward, whatever was predicted there.
-        ended = required(following, self.tensor_keys.terminated)
-        probabilities = torch.where(ended, 1 / len(self.atoms), probabilities)
-        return project_distribution(probabilities, self.bootstrapped(tensordict, self.atoms), self.atoms)
+        return target_distribution(self, tensordict, probabilities, self.atoms, self.atoms)
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar, and metrics: each entry's cross entropy ``td_error``, and the mean ``value``."""
@@ -133,12 +130,28 @@ def project_distribution(probabilities: Tensor, target_atoms: Tensor, atoms: Ten
 
     Returns ``[..., K]``: each return's mass is split between its two neighbouring atoms, more to the nearer one.
     """
-    spacing = (atoms[-1] - atoms[0]) / (len(atoms) - 1)
-    position = (target_atoms.clamp(atoms[0], atoms[-1]) - atoms[0]) / spacing  # [..., K] in 0..K-1
-    index = torch.arange(len(atoms), dtype=position.dtype, device=position.device)
-    nearness = (1 - (position.unsqueeze(-1) - index).abs()).clamp_min(0)  # [..., K from, K to]
-    # Not a matrix product, which autocast would round.
-    return (probabilities.unsqueeze(-1) * nearness).sum(-2)
+    low, high, last = atoms[0], atoms[-1], len(atoms) - 1
+    position = (target_atoms.clamp(low, high) - low) * (last / (high - low))  # [..., K] in 0..K-1
+    below = position.nan_to_num().floor().clamp(max=last - 1)
+    share = position - below  # of the upper neighbour; not a number where the return is none
+    index, projected = below.long(), torch.zeros_like(probabilities)
+    projected.scatter_add_(-1, index, probabilities * (1 - share))
+    return projected.scatter_add_(-1, index + 1, probabilities * share)
+
+
+def target_distribution(
+    loss: Loss, tensordict: TensorDictBase, probabilities: Tensor, values: Tensor, atoms: Tensor
+) -> Tensor:
+    """Returns the probabilities ``[..., K]`` of the atoms in the distribution of ``r + gamma v``.
+
+    Args:
+        probabilities: of the values v, ``[..., K]``; at the end all mass goes to the reward, whatever they are.
+        values: v, ``[..., K]`` or ``[K]``.
+        atoms: the fixed returns ``[K]``.
+    """
+    ended = required(required(tensordict, "next"), loss.tensor_keys.terminated)
+    probabilities = torch.where(ended, 1 / len(atoms), probabilities)
+    return project_distribution(probabilities, loss.bootstrapped(tensordict, values), atoms)
 
 
 def _of_action(values: Tensor, action: Tensor) -> Tensor:

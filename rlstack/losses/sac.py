@@ -20,6 +20,7 @@ from rlstack.networks.distributions import legal, masked_logits
 from rlstack.networks.values import Critics
 
 from .base import Loss, Metrics, frozen, required
+from .dqn import target_distribution
 
 ENTROPY_SHARE = 0.89
 """The share of the entropy of uniform choices that discrete policies aim for unless ``target_entropy`` is given."""
@@ -274,18 +275,8 @@ class CategoricalSACLoss(SACLoss):
         first, second = (logits.softmax(-1, dtype=self.atoms.dtype) for logits in following)
         first_is_least = (first * self.atoms).sum(-1, keepdim=True) <= (second * self.atoms).sum(-1, keepdim=True)
         probabilities = torch.where(first_is_least, first, second)
-        # At the end all mass goes to the reward, whatever was predicted there.
-        ended = required(required(tensordict, "next"), self.tensor_keys.terminated)
-        probabilities = torch.where(ended, 1 / len(self.atoms), probabilities)
-        returns = self.bootstrapped(tensordict, self.atoms - self.temperature() * log_prob)
-        # With 101 atoms, project_distribution would need more time and memory than the critics.
-        low, high, last = self.atoms[0], self.atoms[-1], len(self.atoms) - 1
-        position = (returns.clamp(low, high) - low) * (last / (high - low))
-        below = position.nan_to_num().floor().clamp(max=last - 1)
-        share = position - below  # of the upper neighbour; not a number where the return is none
-        index, projected = below.long(), torch.zeros_like(probabilities)
-        projected.scatter_add_(-1, index, probabilities * (1 - share))
-        return projected.scatter_add_(-1, index + 1, probabilities * share)
+        values = self.atoms - self.temperature() * log_prob
+        return target_distribution(self, tensordict, probabilities, values, self.atoms)
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the sum of both critics' losses, and its metrics."""
