@@ -41,16 +41,7 @@ from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.values import ActionValue, BatchNorm, batch_normalized, renormalized, running_statistics
 
-from .base import (
-    Agent,
-    AgentConfig,
-    Choosing,
-    Policy,
-    RecurrentConfig,
-    check_critic_inputs,
-    critic_metrics,
-    exploring,
-)
+from .base import Agent, AgentConfig, Choosing, Policy, RecurrentConfig, check_critic_inputs, critic_metrics, exploring
 from .interface import Interface
 from .optimizer import Info, Optimizer
 

@@ -23,15 +23,7 @@ from rlstack.data.flatten import n_step_returns
 from rlstack.data.sequences import Windows, cut, episode_starts
 from rlstack.envs.foundation.tensors import by_name, unchecked
 from rlstack.envs.world import MEMORY
-from rlstack.networks.recurrent import (
-    REMEMBERED,
-    Core,
-    Remembering,
-    Segments,
-    becomes_a_program,
-    lasts,
-    remembered,
-)
+from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, Segments, becomes_a_program, lasts, remembered
 from rlstack.networks.values import Others
 
 from .a2c import A2C
@@ -74,12 +66,7 @@ class RecurrentPolicy(TensorDictModuleBase):
     """
 
     def __init__(
-        self,
-        interface: Interface,
-        inner: Policy,
-        recall: Recall,
-        size: int,
-        first: Callable[[int], Tensor],
+        self, interface: Interface, inner: Policy, recall: Recall, size: int, first: Callable[[int], Tensor]
     ) -> None:
         super().__init__()
         self._key: Any = interface.key(MEMORY)

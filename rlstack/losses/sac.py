@@ -79,17 +79,7 @@ class SACLoss(Loss):
     target_critics_params: TensorDictParams
     temperature_params: TensorDictParams
     TWO_CRITICS = JOINT = True
-    RESULTS = [
-        "loss_critic",
-        "loss_actor",
-        "loss_alpha",
-        "critic_1",
-        "critic_2",
-        "entropy",
-        "alpha",
-        "value",
-        "target",
-    ]
+    RESULTS = ["loss_critic", "loss_actor", "loss_alpha", "critic_1", "critic_2", "entropy", "alpha", "value", "target"]
 
     def __init__(
         self,
