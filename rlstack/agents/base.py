@@ -134,37 +134,22 @@ class Policy(TensorDictModuleBase):
 
     Like TorchRL's modules it can also be called by names, ``policy(observation=...)``.
 
-    An agent's policy has the agent's networks and its place in the run (``frames``) as parameters and buffers. A copy
-    made by ``deepcopy`` or pickle has its own networks and follows the weights it is given, schedules included. This
-    is how TorchRL's collectors send it to their workers and keep it up to date.
-
     Args:
         interface: the env as the agent sees it.
         act: maps an observation (and an action mask, where the env has one) to the env's action, or to a dict with
             ``action`` and the entries to store beside it (keys ``extras``).
         extras: names of these further entries.
-        agent: the agent that the policy belongs to.
-        explore: as passed to :meth:`Agent.policy`.
     """
 
     def __init__(
-        self,
-        interface: Interface,
-        act: Callable[..., Tensor | dict[str, Tensor]],
-        extras: Sequence[str] = (),
-        agent: Agent | None = None,
-        explore: bool | None = None,
+        self, interface: Interface, act: Callable[..., Tensor | dict[str, Tensor]], extras: Sequence[str] = ()
     ) -> None:
         super().__init__()
         _ = interface.as_is  # reads the bounds of actions, which cannot be done inside torch.export
         self.in_keys = interface.observation_keys() + ([interface.key(MASK)] if interface.masked else [])
         self.out_keys = [interface.key(name) for name in ("action", *extras)]
         self._observed, self._mask, self._act = interface.observed, interface.key(MASK), act
-        self._masked, self._agent, self._explore = interface.masked, agent, explore
-        self.copied, self.copies_on = False, None if agent is None else agent.device
-        if agent is not None:
-            self.networks = nn.ModuleDict(agent.acting())
-            self.register_buffer("frames", agent.clock)
+        self._masked = interface.masked
 
     def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns only the env's action for an observation ``[...]``, which is what an export traces."""
@@ -176,8 +161,6 @@ class Policy(TensorDictModuleBase):
 
         It does not turn gradients off: a caller that steps many times does so once.
         """
-        if self.copied:
-            self.catch_up()
         acted = self._act(observation, mask) if self._masked else self._act(observation)
         return {"action": acted} if isinstance(acted, Tensor) else acted
 
@@ -193,38 +176,70 @@ class Policy(TensorDictModuleBase):
     @property
     def phase(self) -> Any:
         """What a recording of the policy depends on beside tensors; see :meth:`Agent.phase`."""
-        return None if self._agent is None else self._agent.phase()
+        return None
+
+
+class AgentPolicy(Policy):
+    """The policy of an agent, with the agent's networks and its place in the run (``frames``) as its state.
+
+    A copy by ``deepcopy`` or pickle is that of a new agent: it has its own networks and follows the weights it is
+    given, schedules included. This is how TorchRL's collectors send it to their workers and keep it up to date.
+
+    Args:
+        agent: the agent that the policy belongs to.
+        act, extras: see :class:`Policy`.
+        explore: as passed to :meth:`Agent.policy`.
+
+    Attributes:
+        copied: whether it is such a copy.
+        copies_on: device of copies.
+    """
+
+    copied = False
+
+    def __init__(
+        self,
+        agent: Agent,
+        act: Callable[..., Tensor | dict[str, Tensor]],
+        extras: Sequence[str] = (),
+        explore: bool | None = None,
+    ) -> None:
+        super().__init__(agent.interface, act, extras)
+        self._agent, self._explore, self.copies_on = agent, explore, agent.device
+        self.networks = nn.ModuleDict(agent.acting())
+        self.register_buffer("frames", agent.clock)
+
+    def entries(self, observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
+        if self.copied:
+            self.catch_up()
+        return super().entries(observation, mask)
+
+    @property
+    def phase(self) -> Any:
+        return self._agent.phase()
 
     def catch_up(self) -> None:
         """Moves the agent of a copy to the frame and device of the weights that the copy was given."""
         agent, frames = self._agent, self.frames
-        if agent is not None and (agent.frames != frames or agent.device != frames.device):
+        if agent.frames != frames or agent.device != frames.device:
             agent.device = frames.device
             agent.set_frames(int(frames))
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        agent = self._agent
-        if agent is None:
-            return super().__reduce_ex__(protocol)
-        return policy_copy, (*agent.recipe(), self.copies_on, self._explore, self.state_dict())
+    def __reduce__(self) -> Any:
+        return policy_of_twin, (self._agent.recipe(), self.copies_on, self._explore, self.state_dict())
 
 
-def policy_copy(
-    algorithm: type[Agent],
-    config: Any,
-    interface: Interface,
-    total_frames: int,
-    device: torch.device,
-    explore: bool | None,
-    state: dict[str, Tensor],
+def policy_of_twin(
+    recipe: tuple[Any, ...], device: torch.device, explore: bool | None, state: dict[str, Tensor]
 ) -> Any:
     """Returns the policy of a new agent (see :meth:`Agent.recipe`), with the state of another policy of its kind."""
+    algorithm, *options = recipe
     with torch.random.fork_rng():
-        policy: Any = algorithm(config, interface, total_frames, device).policy(explore)
+        policy: Any = algorithm(*options, device).policy(explore)
     if not any(value.is_meta for value in state.values()):  # without weights, which the caller loads
         policy.load_state_dict(state)
     for module in policy.modules():
-        if isinstance(module, Policy):
+        if isinstance(module, AgentPolicy):
             module.copied = True
     return policy
 
@@ -232,7 +247,7 @@ def policy_copy(
 def copy_on(policy: Any, device: torch.device) -> Any:
     """Returns a copy of an agent's policy with its networks on the given device."""
     for part in policy.modules():
-        if isinstance(part, Policy):
+        if isinstance(part, AgentPolicy):
             part.copies_on = device
     return deepcopy(policy)
 

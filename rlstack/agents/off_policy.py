@@ -41,7 +41,16 @@ from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.values import ActionValue, BatchNorm, batch_normalized, renormalized, running_statistics
 
-from .base import Agent, AgentConfig, Choosing, Policy, RecurrentConfig, check_critic_inputs, critic_metrics, exploring
+from .base import (
+    Agent,
+    AgentConfig,
+    AgentPolicy,
+    Choosing,
+    RecurrentConfig,
+    check_critic_inputs,
+    critic_metrics,
+    exploring,
+)
 from .interface import Interface
 from .optimizer import Info, Optimizer
 
@@ -216,7 +225,7 @@ class OffPolicy(Agent):
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns exploring actions for an observation ``[...]``, in the agent's form."""
 
-    def policy(self, explore: bool | None = None) -> Policy:
+    def policy(self, explore: bool | None = None) -> AgentPolicy:
         try_out = self.exploit if explore is False else self.compiled(self.explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
@@ -228,7 +237,7 @@ class OffPolicy(Agent):
                 action = try_out(observation, mask)
             return self.interface.to_env(action)
 
-        return Policy(self.interface, act, agent=self, explore=explore)
+        return AgentPolicy(self, act, explore=explore)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -246,18 +255,14 @@ class OffPolicy(Agent):
             self._frames_due = 0.0
             return {}
         metrics: dict[str, Tensor | float] = {}
-        update = self.recorded(self._sample_and_update, "the update") if self.samples_here else self._sample_and_update
+        # Where the replay buffer lies where the agent learns, drawing from it is part of a recording.
+        here = getattr(self.replay, "direct", False) and self.replay.storage.device == self.clock.device
+        update = self.recorded(self._sample_and_update, "the update") if here else self._sample_and_update
         while self._frames_due >= c.frames_per_update:
             self._frames_due -= c.frames_per_update
             moves = self._targets_due(int(frames - self._frames_due))
             metrics |= update(self.updates % self.cycle, moves)  # of the last update that has each
         return metrics
-
-    @property
-    def samples_here(self) -> bool:
-        """Whether the replay buffer lies where the agent learns, so that drawing from it is part of a recording."""
-        here = torch.empty(0, device=self.device).device
-        return getattr(self.replay, "direct", False) and self.replay.storage.device == here
 
     @property
     def cycle(self) -> int:

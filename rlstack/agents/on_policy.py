@@ -39,9 +39,9 @@ from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybr
 from rlstack.networks.encoders import Trunk, build_encoder, seen_by_actor
 from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthogonal_
 
-from .base import Agent, AgentConfig, Policy, RecurrentConfig, check_critic_inputs, exploring, named
+from .base import Agent, AgentConfig, AgentPolicy, RecurrentConfig, check_critic_inputs, exploring, named
 from .interface import MASK, Interface, with_images
-from .optimizer import CannotCompile, Compiler, Info, Loss, Optimizer
+from .optimizer import CannotCompile, Compiler, Info, Optimizer
 
 
 @dataclass
@@ -230,7 +230,7 @@ class FromRollouts(Agent):
         if self.curiosity is not None:
             shown = TensorDict({"observation": sequences.get(("next", "observation"))}, sequences.batch_size)
             seen = self._decisions(shown, sequences)
-            metrics |= self.curiosity.learn(seen, self.least(len(seen)), self._predict)
+            metrics |= self.curiosity.learn(seen, self.least(len(seen)), self.predictor_optimizer, self._weighted)
         self.finish(sequences)
         return metrics
 
@@ -252,10 +252,6 @@ class FromRollouts(Agent):
             return reward
         seen = self._observations(sequences.get(("next", "observation")), sequences)
         return reward + self.curiosity.bonus(sequences, *seen)
-
-    def _predict(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
-        """Makes a step of the bonus's predictor."""
-        return self.predictor_optimizer.minimize(loss, self._weighted(batch))
 
     def compile(self, compiler: Compiler) -> None:
         super().compile(dataclasses.replace(compiler, varying=not compiler.graphs))
@@ -279,7 +275,12 @@ class OnPolicy(FromRollouts):
         actor = self.own_network("actor", outputs) or StateNetwork(
             shared or self.encoder("actor"), outputs, c.hidden[c.shared_layers :], c.activation
         )
-        critic = self._make_critic(shared)
+        others, hidden = interface.agents - 1, c.critic_hidden or c.hidden[c.shared_layers :]
+        if c.critic == "central" and others:
+            critic: Any = CentralNetwork(shared or self.encoder("critic"), hidden, others, c.activation)
+        else:
+            critic = self.own_network("critic", 1)
+            critic = critic or StateNetwork(shared or self.encoder("critic"), 1, hidden, c.activation)
         if c.orthogonal:
             for network, gain in ((actor, c.policy_gain), (critic, c.value_gain)):
                 if isinstance(network, StateNetwork):  # a user's network keeps its initial weights
@@ -299,15 +300,6 @@ class OnPolicy(FromRollouts):
         self.optimizer = self.add_optimizer("lr", parameters, max_grad_norm=c.max_grad_norm, **options)
         if self.numbers:
             self.optimizer.keep_within(self.actor.log_std, *LOG_STD_RANGE)
-
-    def _make_critic(self, shared: nn.Module | None) -> nn.Module:
-        """Returns a new critic, one that also sees the other agents if so configured and there are any."""
-        c, others = self.config, self.interface.agents - 1
-        hidden = c.critic_hidden or c.hidden[c.shared_layers :]
-        if c.critic == "central" and others:
-            return CentralNetwork(shared or self.encoder("critic"), hidden, others, c.activation)
-        own = self.own_network("critic", 1)
-        return own or StateNetwork(shared or self.encoder("critic"), 1, hidden, c.activation)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -332,12 +324,10 @@ class OnPolicy(FromRollouts):
     def _value(self, features: Tensor, batch: TensorDictBase) -> Tensor:
         """Returns the values ``[N]`` of the encoded observations of a batch ``[N]``."""
         if self.others is not None:
-            features = torch.cat((features, self._others(self.others, batch)), -1)
+            others = batch.get("others", None)  # where sequences were unrolled, with those of all agents
+            others = self.others.seen(batch.get("place")) if others is None else others
+            features = torch.cat((features, others), -1)
         return self.critic.head(features).squeeze(-1)
-
-    def _others(self, others: Others, batch: TensorDictBase) -> Tensor:
-        """Returns the pooled encodings of the others, for a central critic."""
-        return others.seen(batch.get("place"))
 
     def compile(self, compiler: Compiler) -> None:
         if self.others is not None:
@@ -346,7 +336,7 @@ class OnPolicy(FromRollouts):
             compiler = dataclasses.replace(compiler, compiles=False)
         super().compile(compiler)
 
-    def policy(self, explore: bool | None = None) -> Policy:
+    def policy(self, explore: bool | None = None) -> AgentPolicy:
         def chooser(explores: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
             def choose(observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
                 # Explores in the precision in which it learns: the ratio of a policy to itself must be one.
@@ -371,7 +361,7 @@ class OnPolicy(FromRollouts):
             return acted
 
         extras = () if explore is False else ("log_prob", *(("raw_action",) if self.numbers else ()))
-        return Policy(self.interface, act, extras, self, explore)
+        return AgentPolicy(self, act, extras, explore)
 
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
         if self.others is not None:  # what a central critic sees of others is gone after an update
@@ -419,21 +409,16 @@ class OnPolicy(FromRollouts):
         batch = TensorDict(
             {**entries, **{name: entry for name, entry in beside.items() if entry is not None}}, sequences.batch_size
         )
-        ends = following.get("done"), following.get("terminated")
-        advantage, target = self._advantages(batch, sequences, value, next_value, reward, *ends)
-        return self._batch(batch.set("advantage", advantage[..., 0]).set("return", target[..., 0]), sequences)
-
-    def _advantages(self, batch: TensorDict, sequences: TensorDictBase, *estimated: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns advantages and returns ``[B, T, 1]`` of entries ``[B, T]``, given the tensors for :func:`estimate`.
-
-        V-trace weights each advantage by the probability ratio of its action, unless the loss does (:attr:`WEIGHS`).
-        """
+        estimated = value, next_value, reward, following.get("done"), following.get("terminated")
         c = self.config
         if c.advantage == "gae":
-            return estimate(c.gamma, c.gae_lambda, *estimated)
-        ratio = self._log_prob(batch, sequences) - batch.get("log_prob")
-        ratio = torch.where(sequences.get("active"), ratio, 0.0).unsqueeze(-1)
-        return vtrace(c.gamma, c.gae_lambda, c.rho_clip, c.c_clip, ratio, *estimated, weighted=not self.WEIGHS)
+            advantage, target = estimate(c.gamma, c.gae_lambda, *estimated)
+        else:  # weights each advantage by the probability ratio of its action, unless the loss does
+            ratio = self._log_prob(batch, sequences) - batch.get("log_prob")
+            ratio = torch.where(sequences.get("active"), ratio, 0.0).unsqueeze(-1)
+            bounds = c.gae_lambda, c.rho_clip, c.c_clip
+            advantage, target = vtrace(c.gamma, *bounds, ratio, *estimated, weighted=not self.WEIGHS)
+        return self._batch(batch.set("advantage", advantage[..., 0]).set("return", target[..., 0]), sequences)
 
     def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:
         """Returns the log probabilities ``[B, T]`` of the actions of entries under the present policy."""
@@ -609,17 +594,20 @@ class Curiosity(nn.Module):
         self.mean_bonus = (bonus * there).sum() / there.sum().clamp(min=1)
         return bonus
 
-    def learn(self, batch: TensorDictBase, rows: int, minimize: Any) -> dict[str, Tensor | float]:
+    def learn(
+        self, batch: TensorDictBase, rows: int, optimizer: Optimizer, weighted: Callable[..., TensorDictBase]
+    ) -> dict[str, Tensor | float]:
         """Trains the predictor in one pass over a batch ``[N]`` of new observations.
 
         Args:
             rows: number of them to learn from, drawn at random; equal in all processes that learn together.
-            minimize: makes one step on a loss and a batch, see ``Optimizer.minimize``.
+            optimizer: that of the predictor.
+            weighted: adds the weights of entries to a part of the batch.
         """
         if not rows:
             return {}
         metrics: dict[str, Tensor | float] = {"reward/bonus": self.mean_bonus}
         batch = batch.copy().set("observation", self.statistics(seen_by_actor(batch.get("observation"))))
         for part in batch[shuffled(len(batch), self.mean_bonus.device)[:rows]].split(BATCH):
-            metrics["loss/predictor"] = minimize(self.loss.predictor_loss, part)[0]
+            metrics["loss/predictor"] = optimizer.minimize(self.loss.predictor_loss, weighted(part))[0]
         return metrics

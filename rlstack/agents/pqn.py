@@ -19,7 +19,7 @@ from rlstack.config.typed import Interval
 from rlstack.losses.dqn import PQNLoss
 from rlstack.networks.values import StateNetwork
 
-from .base import AgentConfig, Choosing, Policy, critic_metrics, exploring
+from .base import AgentConfig, AgentPolicy, Choosing, critic_metrics, exploring
 from .interface import Interface
 from .on_policy import FromRollouts, RNDConfig
 
@@ -68,14 +68,14 @@ class PQN(Choosing, FromRollouts):
         values: Tensor = self.network(self.normalized(observation))
         return values
 
-    def policy(self, explore: bool | None = None) -> Policy:
+    def policy(self, explore: bool | None = None) -> AgentPolicy:
         try_out = self.exploit if explore is False else self.compiled(self.explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
             choose = try_out if exploring(explore) else self.exploit
             return self.interface.to_env(choose(observation, mask))
 
-        return Policy(self.interface, act, agent=self, explore=explore)
+        return AgentPolicy(self, act, explore=explore)
 
     # -- learning ------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, Segments, 
 from rlstack.networks.values import Others
 
 from .a2c import A2C
-from .base import Agent, Policy, exploring
+from .base import Agent, AgentPolicy, exploring
 from .ddpg import DDPG
 from .dqn import DQN
 from .interface import MASK, Interface
@@ -66,7 +66,7 @@ class RecurrentPolicy(TensorDictModuleBase):
     """
 
     def __init__(
-        self, interface: Interface, inner: Policy, recall: Recall, size: int, first: Callable[[int], Tensor]
+        self, interface: Interface, inner: AgentPolicy, recall: Recall, size: int, first: Callable[[int], Tensor]
     ) -> None:
         super().__init__()
         self._key: Any = interface.key(MEMORY)
@@ -81,7 +81,7 @@ class RecurrentPolicy(TensorDictModuleBase):
 
     @property
     def phase(self) -> Any:
-        """See :class:`~rlstack.agents.base.Policy`."""
+        """See :class:`~rlstack.agents.base.AgentPolicy`."""
         return self.inner.phase
 
     def reset(self) -> None:
@@ -101,9 +101,9 @@ class RecurrentPolicy(TensorDictModuleBase):
         lead = self.interface.lead(observation)
         return self.step(observation, self._first(lead.numel()).view(*lead, -1), mask)[0]["action"]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        build, recipe = self.inner.__reduce_ex__(protocol)
-        return build, (*recipe[:-1], self.state_dict())
+    def __reduce__(self) -> Any:
+        build, arguments = self.inner.__reduce__()
+        return build, (*arguments[:-1], self.state_dict())
 
     @by_name()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -450,9 +450,6 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         encoded = self.critic.encoder(remembered({core.name: features}))
         worlds = (-1, others.agents)
         return others.among(encoded.unflatten(0, worlds), active.unflatten(0, worlds))[which, row % others.agents]
-
-    def _others(self, others: Others, batch: TensorDictBase) -> Tensor:
-        return batch.get("others")
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         return super().for_step(self.shared_out(batch, batch.get("active")))

@@ -99,8 +99,15 @@ class SAC(ActorCritic):
     def build(self) -> None:
         c, interface = self.config, self.interface
         self.choices = interface.choices[0] if interface.choices else None
-        self.actor = self.add_network("actor", self._new_actor())
-        self.critics = [self.add_network(name, self._new_critic()) for name in self.CRITICS]
+        if self.choices is not None:
+            actor = self.own_network("actor", self.choices)
+            actor = actor or StateNetwork(self.encoder("actor"), self.choices, c.hidden, c.activation)
+        else:
+            size = interface.action.shape[-1]
+            actor = self.own_network("actor", 2 * size, kind=OwnGaussianActor)
+            actor = actor or GaussianActor(self.encoder("actor"), size, c.hidden, c.activation)
+        self.actor = self.add_network("actor", actor)
+        self.critics = [self.add_network(name, self.new_critic()) for name in self.CRITICS]
         self.loss = self.make_loss()
         self.temperature = self.add_network("temperature", self.loss.temperature)
         self.follow_and_optimize(c.target_actor)
@@ -127,16 +134,8 @@ class SAC(ActorCritic):
         names = ("gamma", "alpha", "target_entropy", "squash", "target_actor")
         return {"action_size": size, **{name: getattr(c, name) for name in names}}
 
-    def _new_actor(self) -> nn.Module:
-        c = self.config
-        if self.choices is not None:
-            own = self.own_network("actor", self.choices)
-            return own or StateNetwork(self.encoder("actor"), self.choices, c.hidden, c.activation)
-        size = self.interface.action.shape[-1]
-        own = self.own_network("actor", 2 * size, kind=OwnGaussianActor)
-        return own or GaussianActor(self.encoder("actor"), size, c.hidden, c.activation)
-
-    def _new_critic(self) -> nn.Module:
+    def new_critic(self) -> nn.Module:
+        """Returns a new critic."""
         c = self.config
         if self.choices is not None:
             own = self.own_network("critic", self.choices)

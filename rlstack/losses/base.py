@@ -227,6 +227,13 @@ class Loss(LossModule):
             raise misshapen("the actions", action, tensordict)
         return action if action.shape[-1] == 1 else action.to(torch.uint8).argmax(-1, keepdim=True)
 
+    def act_and_penalty(self, actor: Any, tensordict: TensorDictBase, weight: float) -> tuple[Tensor, Tensor | float]:
+        """Returns a deterministic actor's action ``[..., D]``, and ``weight`` times its mean squared raw output."""
+        if not weight or isinstance(actor, TensorDictModuleBase):
+            return self.output(actor, tensordict, self.tensor_keys.action), 0.0
+        raw = actor.raw(required(tensordict, self.tensor_keys.observation))
+        return actor.squashed(raw), weight * raw.square().mean()
+
     # -- arithmetic ----------------------------------------------------------------------------------------------
 
     def bootstrapped(self, tensordict: TensorDictBase, values: Tensor) -> Tensor:

@@ -235,7 +235,8 @@ class PPOLoss(PolicyGradientLoss):
         critic: observation -> value ``[..., 1]``, or a ``ValueOperator``.
         clip: largest distance of the probability ratio from one; can be changed later.
         clip_value: largest distance of predicted values from the old ones that lowers the loss; None for no limit.
-        value_coefficient, entropy_coefficient, normalize_advantage, evaluate: see :class:`A2CLoss`.
+        options: ``value_coefficient``, ``entropy_coefficient``, ``normalize_advantage`` and ``evaluate``, see
+            :class:`A2CLoss`.
 
     ``forward`` returns what :class:`A2CLoss` returns, and ``kl``, the estimate ``E[r - 1 - log r]`` (Schulman 2020),
     and ``clipped``, the share of ratios beyond the clip.
@@ -249,12 +250,9 @@ class PPOLoss(PolicyGradientLoss):
         critic: nn.Module,
         clip: float | Tensor = 0.2,
         clip_value: float | None = None,
-        value_coefficient: float = 0.5,
-        entropy_coefficient: float | Tensor = 0.0,
-        normalize_advantage: bool = False,
-        evaluate: Callable[[TensorDictBase], tuple[Any, Tensor]] | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(actor, critic, value_coefficient, entropy_coefficient, normalize_advantage, evaluate)
+        super().__init__(actor, critic, **options)
         self.clip: Any = clip
         self.clip_value = clip_value
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
-from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
@@ -270,12 +269,6 @@ class ACIQNLoss(Loss):
         self.num_quantiles, self.kappa = num_quantiles, kappa
         self.shared_levels, self.target_noise, self.raw_penalty = shared_levels, target_noise, raw_penalty
 
-    def act(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """Returns the actor's action ``[..., D]`` in a state."""
-        actor = self.target_actor_network if target else self.actor_network
-        action: Tensor = self.output(actor, tensordict, self.tensor_keys.action)
-        return action
-
     def quantiles(self, tensordict: TensorDictBase, action: Tensor, tau: Tensor, target: bool = False) -> Tensor:
         """Returns ``Z_tau(s, a) [..., n]``."""
         critic = self.target_critic_network if target else self.critic_network
@@ -294,7 +287,7 @@ class ACIQNLoss(Loss):
     def target_quantiles(self, tensordict: TensorDictBase, tau: Tensor) -> Tensor:
         """Returns samples of the target distribution, ``[..., n]``."""
         following = required(tensordict, "next")
-        action = self.act(following, target=True)
+        action: Tensor = self.output(self.target_actor_network, following, self.tensor_keys.action)
         if self.target_noise:
             noise = torch.randn_like(action) * self.target_noise
             action = (action + noise.clamp(-2 * self.target_noise, 2 * self.target_noise)).clamp(-1, 1)
@@ -313,13 +306,7 @@ class ACIQNLoss(Loss):
 
     def actor_loss(self, tensordict: TensorDictBase, tau: Tensor | None = None) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar whose gradients also reach the critic, and its metrics."""
-        penalty: Tensor | float = 0.0
-        if self.raw_penalty and not isinstance(self.actor_network, TensorDictModuleBase):
-            actor: Any = self.actor_network
-            raw = actor.raw(required(tensordict, self.tensor_keys.observation))
-            action, penalty = actor.squashed(raw), self.raw_penalty * raw.square().mean()
-        else:
-            action = self.act(tensordict)
+        action, penalty = self.act_and_penalty(self.actor_network, tensordict, self.raw_penalty)
         tau = self.draw_levels(required(tensordict, self.tensor_keys.action)) if tau is None else tau
         value = self.quantiles(tensordict, action, tau).mean()
         return penalty - value, {"saturation": (action.detach().abs() > 0.95).to(action.dtype).mean()}

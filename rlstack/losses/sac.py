@@ -115,10 +115,11 @@ class SACLoss(Loss):
         if target_entropy is None:
             if action_size is None:
                 raise ValueError("give target_entropy, or action_size for the usual one")
-            target_entropy = self._usual_entropy(action_size)
+            target_entropy = self.usual_entropy(action_size)
         self.target_entropy = target_entropy
 
-    def _usual_entropy(self, action_size: int) -> float:
+    def usual_entropy(self, action_size: int) -> float:
+        """Returns the target entropy where none is given."""
         return -float(action_size)
 
     # -- actions -------------------------------------------------------------------------------------------------
@@ -136,15 +137,13 @@ class SACLoss(Loss):
         raw = mean + log_std.exp() * noise
         action = squashed(raw, self.squash)
         gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        return action, (gaussian - self._log_slope(raw, action)).sum(-1, keepdim=True)
-
-    def _log_slope(self, raw: Tensor, action: Tensor) -> Tensor:
-        """Returns the log derivative of the squash."""
         if self.correction == "tanh":
-            return torch.log(1 - action.square() + 1e-6)
-        if self.squash == "tanh":
-            return 2 * (math.log(2) - raw - softplus(-2 * raw))
-        return math.log(2 / math.pi) - torch.log1p(raw.square())
+            log_slope = torch.log(1 - action.square() + 1e-6)
+        elif self.squash == "tanh":
+            log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw))
+        else:
+            log_slope = math.log(2 / math.pi) - torch.log1p(raw.square())
+        return action, (gaussian - log_slope).sum(-1, keepdim=True)
 
     def draw(self, like: Tensor) -> Tensor:
         """Draws standard normal numbers."""
@@ -295,7 +294,7 @@ class DiscreteSACLoss(SACLoss):
 
     JOINT = False
 
-    def _usual_entropy(self, action_size: int) -> float:
+    def usual_entropy(self, action_size: int) -> float:
         return ENTROPY_SHARE * math.log(action_size)
 
     def log_probabilities(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
