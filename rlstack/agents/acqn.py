@@ -39,7 +39,7 @@ from rlstack.config.typed import Interval
 from rlstack.losses.quantile import ACIQNLoss
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
-from .base import Target, check_critic_inputs
+from .base import Target
 from .iqn import CVaR, check_level, levels
 from .off_policy import ActorCritic, OffPolicyConfig
 
@@ -100,7 +100,6 @@ class ACQNConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_critic_inputs(self)
         if self.critic_inputs is not None and self.candidates != 1:
             raise ValueError(
                 "critic_inputs needs candidates=1 and cvar=1.0: the policy cannot ask a critic that sees more"

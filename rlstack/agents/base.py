@@ -71,8 +71,8 @@ class AgentConfig:
     accumulate: Count = 1  # number of equal parts into which a batch is split; their gradients are summed
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "object_features"):
-            if not getattr(self, name):
+        for name in ("hidden", "object_features", "critic_hidden"):
+            if getattr(self, name, None) == []:
                 raise ValueError(f"{name} [] has no layers, give one width at least")
         if self.symmetry == "augment" and getattr(self, "recurrent", None) is not None:
             raise ValueError("symmetry=augment is for agents without a recurrent core, recurrent must be null")
@@ -81,19 +81,19 @@ class AgentConfig:
         part = "batch_size" if hasattr(self, "batch_size") else "minibatch_size"
         if (size := getattr(self, part, 0)) % self.accumulate:
             raise ValueError(f"accumulate {self.accumulate} does not divide {part} {size}")
+        if (names := getattr(self, "critic_inputs", None)) is None:
+            return
+        if names in ([], ["observation"]) or len(set(names)) < len(names):
+            raise ValueError(f"critic_inputs {names} names nothing new, or something twice; give null, or [state]")
+        if self.names_critic:
+            raise ValueError("critic_inputs is for critics of ours, network may name no critic")
+        if self.symmetry == "augment":
+            raise ValueError("symmetry=augment mirrors what actors see, critic_inputs must be null")
 
-
-def check_critic_inputs(config: Any) -> None:
-    """Raises a ``ValueError`` if ``critic_inputs`` has no effect, or does not go with another option."""
-    names, network = config.critic_inputs, config.network
-    if names is None:
-        return
-    if names in ([], ["observation"]) or len(set(names)) < len(names):
-        raise ValueError(f"critic_inputs {names} names nothing new, or something twice; give null, or such as [state]")
-    if isinstance(network, str) or "critic" in (network or ()):
-        raise ValueError("critic_inputs is for critics of ours, network may name no critic")
-    if config.symmetry == "augment":
-        raise ValueError("symmetry=augment mirrors what actors see, critic_inputs must be null")
+    @property
+    def names_critic(self) -> bool:
+        """Whether the critic is a network of the user's."""
+        return isinstance(self.network, str) or "critic" in (self.network or ())
 
 
 @dataclass(frozen=True)
@@ -494,13 +494,13 @@ class Agent(ABC):
         """Returns the active ones among entries ``[B, T, ...]`` as ``[N, ...]``; without a group, all are active."""
         if self.interface.group is not None:
             return kept(entries, sequences.get("active"))
-        return _flat(entries)
+        return flat(entries)
 
     def _observations(self, observations: Any, sequences: TensorDictBase) -> tuple[Any, Tensor | None]:
         """Returns the same and None, or on a GPU all entries, and which are active, so that nothing waits."""
         if self.interface.group is None or looks_are_free(self.device):
             return self._kept(observations, sequences), None
-        return _flat(observations), sequences.get("active").flatten()
+        return flat(observations), sequences.get("active").flatten()
 
     @property
     def augments(self) -> bool:
@@ -856,22 +856,24 @@ class OwnNetworks:
                 own.network.load_state_dict(state)
 
 
-def _flat(entries: Any) -> Any:
+def flat(entries: Any) -> Any:
+    """Returns entries ``[B, T, ...]`` as ``[B*T, ...]``."""
     return entries.flatten(0, 1) if isinstance(entries, Tensor) else entries.reshape(-1)
 
 
 class Choosing(Agent):
     """An agent that chooses by the value of each choice, and explores with random choices.
 
-    A subclass has a ``network`` and implements :meth:`action_values`.
+    A subclass has a ``network``, and implements :meth:`action_values` unless these are its outputs.
     """
 
     network: Any
     ACTIONS: tuple[str, ...] = ("choice",)
 
-    @abstractmethod
     def action_values(self, observation: Any) -> Tensor:
         """Returns the values ``[..., n]`` by which the agent chooses, given an observation ``[...]``."""
+        values: Tensor = self.network(self.normalized(observation))
+        return values
 
     def values_as_logits(self, observation: Any) -> Tensor:
         """Returns the values ``[N, n]`` of a normalised batch ``[N]``, used as logits in imitation."""
@@ -879,10 +881,9 @@ class Choosing(Agent):
         return values
 
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
-        observation = self.normalized(sequences.get("observation"))
-        flat = observation.flatten(0, 1) if isinstance(observation, Tensor) else observation.reshape(-1)
+        observation = flat(self.normalized(sequences.get("observation")))
         action = self.interface.from_env(sequences.get("action")).reshape(-1, 1)
-        return self.values_as_logits(flat).gather(-1, action).view(sequences.batch_size)
+        return self.values_as_logits(observation).gather(-1, action).view(sequences.batch_size)
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns the best (legal) choices for an observation ``[...]``."""

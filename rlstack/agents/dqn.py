@@ -98,7 +98,3 @@ class DQN(ValueBased):
             return {"action": self.interface.to_env(action), "log_prob": probability.log()}
 
         return AgentPolicy(self, act, ("log_prob",), explore)
-
-    def action_values(self, observation: Any) -> Tensor:
-        values: Tensor = self.network(self.normalized(observation))
-        return values

@@ -41,16 +41,7 @@ from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.values import ActionValue, BatchNorm, batch_normalized, renormalized, running_statistics
 
-from .base import (
-    Agent,
-    AgentConfig,
-    AgentPolicy,
-    Choosing,
-    RecurrentConfig,
-    check_critic_inputs,
-    critic_metrics,
-    exploring,
-)
+from .base import Agent, AgentConfig, AgentPolicy, Choosing, RecurrentConfig, critic_metrics, exploring, flat
 from .interface import Interface
 from .optimizer import Info, Optimizer
 
@@ -153,14 +144,10 @@ class CriticsConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_critic_inputs(self)
-        named = isinstance(self.network, str) or "critic" in (self.network or ())
         if self.weight_norm and self.critic_norm == "none" and not self.layer_norm:
             raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
-        if (self.weight_norm or self.critic_norm == "batch") and named:
+        if (self.weight_norm or self.critic_norm == "batch") and self.names_critic:
             raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
-        if self.critic_hidden == []:
-            raise ValueError("critic_hidden [] has no layers, give one width at least, or null")
         if self.critic_norm == "none":
             return
         norm = f"critic_norm={self.critic_norm}"
@@ -500,10 +487,9 @@ class ActorCritic(OffPolicy):
 
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
         sequences = self.with_critic_inputs(sequences)
-        observation = self.normalized(sequences.get("observation"))
-        flat = observation.flatten(0, 1) if isinstance(observation, Tensor) else observation.reshape(-1)
+        observation = flat(self.normalized(sequences.get("observation")))
         action = self.interface.from_env(sequences.get("action")).flatten(0, 1)
-        return self.predicted_values(flat, action).view(sequences.batch_size)
+        return self.predicted_values(observation, action).view(sequences.batch_size)
 
     def predicted_values(self, observation: Any, action: Tensor) -> Tensor:
         """Returns the mean value ``[N]`` of the critics for normalised observations and actions in the agent's form."""

@@ -39,7 +39,7 @@ from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybr
 from rlstack.networks.encoders import Trunk, build_encoder, seen_by_actor
 from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthogonal_
 
-from .base import Agent, AgentConfig, AgentPolicy, RecurrentConfig, check_critic_inputs, exploring, named
+from .base import Agent, AgentConfig, AgentPolicy, RecurrentConfig, exploring, named
 from .interface import MASK, Interface, with_images
 from .optimizer import CannotCompile, Compiler, Info, Optimizer
 
@@ -96,15 +96,12 @@ class OnPolicyConfig(AgentConfig):
             raise ValueError("network: networks of yours share no layers with others, give shared_layers=0")
         if self.shared_layers and self.critic_hidden is not None:
             raise ValueError("critic_hidden must be null where layers are shared")
-        check_critic_inputs(self)
         if self.critic_inputs is not None and self.shared_layers:
             raise ValueError("critic_inputs: a critic with inputs of its own shares no layers, give shared_layers=0")
         if self.critic_inputs is not None and self.critic == "central" and self.recurrent is not None:
             raise ValueError("critic_inputs goes with critic=central or with recurrent, not with both")
         if self.c_clip > self.rho_clip:
             raise ValueError(f"c_clip {self.c_clip} is above rho_clip {self.rho_clip}, give at most that")
-        if self.critic_hidden == []:
-            raise ValueError("critic_hidden [] has no layers, give one width at least, or null")
 
 
 LOG_STD_RANGE = (-20.0, 5.0)

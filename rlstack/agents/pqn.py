@@ -64,10 +64,6 @@ class PQN(Choosing, FromRollouts):
 
     # -- acting --------------------------------------------------------------------------------------------------
 
-    def action_values(self, observation: Any) -> Tensor:
-        values: Tensor = self.network(self.normalized(observation))
-        return values
-
     def policy(self, explore: bool | None = None) -> AgentPolicy:
         try_out = self.exploit if explore is False else self.compiled(self.explore)
 

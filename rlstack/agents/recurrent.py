@@ -19,8 +19,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rlstack.config import ConfigError
-from rlstack.data.flatten import n_step_returns
-from rlstack.data.sequences import Windows, cut, episode_starts
+from rlstack.data.flatten import Windows, cut, episode_starts, n_step_returns
 from rlstack.envs.foundation.tensors import by_name, unchecked
 from rlstack.envs.world import MEMORY
 from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, Segments, becomes_a_program, lasts, remembered
@@ -494,10 +493,10 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
     # -- data ----------------------------------------------------------------------------------------------------
 
     def extend(self, sequences: TensorDictBase) -> None:
-        super().extend(sequences if MEMORY in sequences.keys() else self._followed(sequences))  # noqa: SIM118
-
-    def _followed(self, sequences: TensorDictBase) -> TensorDict:
-        """Adds the recurrent state that this agent would have had, for data in which another one acted."""
+        if MEMORY in sequences.keys():  # noqa: SIM118
+            super().extend(sequences)
+            return
+        # Another one acted: adds the recurrent state that this agent would have had.
         windows, active = self.n_step, sequences.get("active")
         begun, size = windows.following, sum(core.core.memory_size for core in self.memories.values())
         if begun is None or len(begun) != len(active):
@@ -508,7 +507,8 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         ]
         over, memory = sequences.get(("next", "done"))[:, -1], torch.cat([last for _, last in followed], -1)
         windows.following = memory * (~over).to(memory.dtype)
-        return sequences.copy().set(MEMORY, torch.cat([torch.stack(before, 1) for before, _ in followed], -1))
+        states = torch.cat([torch.stack(before, 1) for before, _ in followed], -1)
+        super().extend(sequences.copy().set(MEMORY, states))
 
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
         return None  # the values depend on recurrent states of whole episodes

@@ -81,7 +81,7 @@ class SACConfig(CriticsConfig):
             given = {name: getattr(self, name) for name in ("num_atoms", "value_min", "value_max")}
             if changed := [name for name, value in given.items() if value != getattr(SACConfig, name)]:
                 raise ValueError(f"{changed[0]} is for critic=categorical, critic is scalar")
-        elif isinstance(self.network, str) or "critic" in (self.network or ()):
+        elif self.names_critic:
             raise ValueError("critic=categorical is for critics of ours, network may name no critic")
 
 
