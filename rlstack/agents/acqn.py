@@ -37,7 +37,7 @@ from rlstack.config.options import (
 )
 from rlstack.config.typed import Interval
 from rlstack.losses.quantile import ACIQNLoss
-from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
+from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic, midpoints
 
 from .base import Target
 from .iqn import CVaR, check_level, levels
@@ -167,8 +167,7 @@ class ACQN(ActorCritic):
         flat = seen.reshape(-1, *seen.shape[lead:]) if isinstance(seen, Tensor) else seen.reshape(-1)
         proposals = (action.reshape(-1, size) + self._offsets).clamp(-1, 1)  # [K, B, D]
         n = self.config.num_quantiles
-        tau = (torch.arange(n, dtype=action.dtype, device=action.device) + 0.5) / n
-        tau = levels(self.config.cvar, tau, self.interface, observation).reshape(-1, n)  # [1 or B, n]
+        tau = levels(self.config.cvar, midpoints(n, action), self.interface, observation).reshape(-1, n)  # [1 or B, n]
         best = critic(flat, proposals, tau).mean(-1).argmax(0)
         chosen = proposals.gather(0, best[None, :, None].expand(1, -1, size))
         return chosen.view_as(action)
@@ -195,9 +194,8 @@ class ACQN(ActorCritic):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def predicted_values(self, observation: Any, action: Tensor) -> Tensor:
-        n = self.config.num_quantiles
-        tau = (torch.arange(n, dtype=action.dtype, device=action.device) + 0.5) / n
-        values: Tensor = self.critic(observation, action, tau.expand(1, n))
+        tau = midpoints(self.config.num_quantiles, action)
+        values: Tensor = self.critic(observation, action, tau.unsqueeze(0))
         return values.mean(-1)
 
     def move_targets(self) -> None:

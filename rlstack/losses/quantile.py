@@ -14,6 +14,7 @@ from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
 from rlstack.networks.distributions import legal
+from rlstack.networks.quantile import midpoints
 
 from .base import Loss, Metrics, frozen, required
 from .sac import SACLoss
@@ -129,8 +130,7 @@ class QRDQNLoss(QuantileLoss):
 
     def draw_levels(self, like: Tensor) -> Tensor:
         """Returns the midpoints ``[n]`` of ``n`` equal parts of (0, 1)."""
-        n = self.num_quantiles
-        return (torch.arange(n, dtype=like.dtype, device=like.device) + 0.5) / n
+        return midpoints(self.num_quantiles, like)
 
 
 class IQNLoss(QuantileLoss):
@@ -210,8 +210,7 @@ class TQCLoss(SACLoss):
         target = self.target_value(tensordict)
         predicted = torch.stack(self.quantiles(self.critics, tensordict, required(tensordict, self.tensor_keys.action)))
         n = predicted.shape[-1]
-        tau = (torch.arange(n, dtype=predicted.dtype, device=predicted.device) + 0.5) / n
-        errors = quantile_huber_loss(predicted, target, tau, self.kappa).sum(0) / n
+        errors = quantile_huber_loss(predicted, target, midpoints(n, predicted), self.kappa).sum(0) / n
         return self.distributional(errors, predicted, target, tensordict)
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:

@@ -190,7 +190,7 @@ class Critics(nn.ModuleList):
 
         return list(torch.vmap(one, randomness="different")(stacked).unbind(0))
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce__(self) -> Any:
         return Critics, (list(self),), {"training": self.training}  # copies and pickles lie side by side, too
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
