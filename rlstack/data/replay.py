@@ -97,7 +97,7 @@ class Rows(LazyTensorStorage):
         """
         if isinstance(cursor, slice) and isinstance(data, TensorDictBase) and self.leaves:
             _write(self.leaves, data, cursor)
-            data = unchecked({}, data.batch_size)  # nothing is left to be written, only to be booked
+            data = unchecked({}, data.batch_size, self.device)  # nothing is left to be written, only to be booked
         super().set(cursor, data, set_cursor=set_cursor)
         if self._filled is not None:
             self._filled.fill_(len(self))
@@ -238,7 +238,8 @@ class Replay(TensorDictReplayBuffer):
             fault = f"one for {sampler.tree.capacity:,} does not fit a storage of {storage.max_size:,}"
             raise ConfigError(f"sampler: a SumTreeSampler has the capacity of its storage, {fault}")
         super().__init__(storage=storage, batch_size=batch_size, **options)
-        self.steps, self._is_involved = steps, any(options.get(name) for name in _INVOLVED)
+        self.steps = steps
+        self._plain = not len(self.transform) and not any(options.get(name) for name in _INVOLVED)
 
     def __len__(self) -> int:
         return len(self.storage) * self.steps
@@ -246,7 +247,7 @@ class Replay(TensorDictReplayBuffer):
     @property
     def direct(self) -> bool:
         """Whether the parts need nothing else from TorchRL's buffer, so that they can be called directly."""
-        return isinstance(self.storage, Rows) and not self._is_involved and not len(self.transform)
+        return self._plain and isinstance(self.storage, Rows)
 
     def add(self, data: TensorDictBase) -> int:
         """Adds one entry, without a batch dimension, as :meth:`extend` does, and returns its position."""
@@ -256,6 +257,16 @@ class Replay(TensorDictReplayBuffer):
         """Sets the generator of random numbers, on the storage's device; None for its global one."""
         super().set_rng(generator)
         self.sampler.generator = generator
+
+    def append_transform(self, transform: Any, *, invert: bool = False) -> Replay:
+        self._plain = False
+        super().append_transform(transform, invert=invert)
+        return self
+
+    def insert_transform(self, index: int, transform: Any, *, invert: bool = False) -> Replay:
+        self._plain = False
+        super().insert_transform(index, transform, invert=invert)
+        return self
 
     def extend(self, tensordicts: TensorDictBase, *, update_priority: bool | None = None) -> Tensor:
         """Adds entries ``[N]`` from any device and returns their positions ``[N]``.
