@@ -176,20 +176,15 @@ class ACQN(ActorCritic):
         """Adds Gaussian noise whose size differs between worlds; with probability ``epsilon``, acts at random."""
         action = self.actor(self.normalized(observation))
         if not self.unused("noise_scale") and self.config.noise_high > 0:
+            # Stds ``[W, 1...]``, log-spaced over the worlds; that of a single world is the geometric mean of the ends.
             worlds = len(action) if action.dim() > 1 else 1
-            action = (action + torch.randn_like(action) * self._noise_sizes(worlds, action)).clamp(-1, 1)
+            low, high = max(self.config.noise_low, 1e-6), max(self.config.noise_high, 1e-6)
+            ends = (math.log10(low), math.log10(high)) if worlds > 1 else 2 * (math.log10(low * high) / 2,)
+            sizes = torch.logspace(*ends, worlds, dtype=action.dtype, device=action.device)
+            sizes = self.scheduled_value("noise_scale") * sizes.view(-1, *[1] * (action.dim() - 1))
+            action = (action + torch.randn_like(action) * sizes).clamp(-1, 1)
         random = torch.rand_like(action) * 2 - 1
         return torch.where(torch.rand_like(action[..., :1]) < self.scheduled_value("epsilon"), random, action)
-
-    def _noise_sizes(self, worlds: int, like: Tensor) -> Tensor:
-        """Standard deviations ``[W, 1...]``, log-spaced from noise_low to noise_high across the worlds.
-
-        A single world gets their geometric mean.
-        """
-        low, high = max(self.config.noise_low, 1e-6), max(self.config.noise_high, 1e-6)
-        ends = (math.log10(low), math.log10(high)) if worlds > 1 else 2 * (math.log10(low * high) / 2,)
-        sizes = torch.logspace(*ends, worlds, dtype=like.dtype, device=like.device)
-        return self.scheduled_value("noise_scale") * sizes.view(-1, *[1] * (like.dim() - 1))
 
     # -- learning ------------------------------------------------------------------------------------------------
 

@@ -184,15 +184,15 @@ class EpisodeStarts:
 
     def _flags(self, tensordict: TensorDictBase, name: str, lead: torch.Size) -> Tensor | None:
         """Returns a flag for every entry, set where the world's or the agent's is set; None if neither exists."""
-        found: Tensor | None = None
+        flags: Tensor | None = None
         for key in {name, self._interface.key(name)}:
             flag = tensordict.get(key, None)
             if flag is None:
                 continue
             flag = flag.bool().reshape(flag.shape[:-1] if flag.shape[-1:] == (1,) and flag.dim() > 1 else flag.shape)
             flag = flag.reshape(*flag.shape, *[1] * (len(lead) - flag.dim())).expand(lead)
-            found = flag if found is None else found | flag
-        return found
+            flags = flag if flags is None else flags | flag
+        return flags
 
 
 class Recurrent(Agent):

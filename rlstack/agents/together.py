@@ -348,20 +348,15 @@ def _lay_in_rows(columns: Sequence[Sequence[Tensor]]) -> Tensor:
     return rows
 
 
-def _side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
-    """Returns tensors that lie at equal distances in one storage as one tensor ``[S, ...]``; None if they do not."""
+def _whole(tensors: Sequence[Tensor]) -> Tensor:
+    """Returns tensors as one ``[S, ...]``, without a copy if they lie at equal distances in one storage."""
     first, storage = tensors[0].detach(), tensors[0].untyped_storage().data_ptr()
     places = [tensor.storage_offset() for tensor in tensors]
     step = places[1] - places[0] if len(places) > 1 else 0
     apart = any(tensor.untyped_storage().data_ptr() != storage for tensor in tensors)
     if apart or step <= 0 or places != list(range(places[0], places[0] + step * len(places), step)):
-        return None
+        return torch.stack([tensor.detach() for tensor in tensors])
     return first.as_strided((len(tensors), *first.shape), (step, *first.stride()), places[0])
-
-
-def _whole(tensors: Sequence[Tensor]) -> Tensor:
-    found = _side_by_side(tensors)
-    return torch.stack([tensor.detach() for tensor in tensors]) if found is None else found
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------

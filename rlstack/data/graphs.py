@@ -157,12 +157,12 @@ class Recorded:
         self._recordings.clear()
         first = error.__context__  # the end of a recording that has failed raises an error of its own
         error = first if isinstance(first, RuntimeError) else error
-        told, where = (str(error) or type(error).__name__).splitlines()[0], ""
+        reason, where = (str(error) or type(error).__name__).splitlines()[0], ""
         if not isinstance(error, CannotRecord):
             frames = traceback.extract_tb(error.__traceback__)
             at = next((frame for frame in reversed(frames) if "site-packages" not in frame.filename), frames[-1])
             where = f" ({Path(at.filename).name}, line {at.lineno}: {at.line})"
-        warnings.warn(f"{self.what} is not recorded as a CUDA graph: {told}{where}", stacklevel=3)
+        warnings.warn(f"{self.what} is not recorded as a CUDA graph: {reason}{where}", stacklevel=3)
 
 
 class _Recording:
@@ -301,8 +301,8 @@ class _Changes:
                 self._pairs[id(old)] = (old, new)
                 return
         elif type(old) is type(new):
-            if (found := _entries(old)) is not None:
-                (inner, before), after = found, dict(_entries(new)[1])  # type: ignore[index]
+            if (inside := _entries(old)) is not None:
+                (inner, before), after = inside, dict(_entries(new)[1])  # type: ignore[index]
                 if dict(before).keys() != after.keys():
                     raise CannotRecord(f"it changes the entries of {key!r}")
                 for name, value in before:
@@ -415,11 +415,11 @@ def own(value: Any) -> Any:
     if isinstance(value, tuple):
         parts = [own(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if (found := _entries(value)) is None:
+    if (inside := _entries(value)) is None:
         return value
     copied = copy.copy(value)
     owner, _ = _entries(copied)  # type: ignore[misc]
-    for key, entry in found[1]:
+    for key, entry in inside[1]:
         _put(owner, key, own(entry))
     return copied
 
@@ -453,8 +453,8 @@ def _holds_tensors(value: Any, known: dict[int, bool]) -> bool:
         return True
     if id(value) not in known:
         known[id(value)] = False  # for what refers back to it
-        found = None if isinstance(value, _NUMBERS) else _entries(value)
-        known[id(value)] = found is not None and any(_holds_tensors(entry, known) for _, entry in found[1])
+        inside = None if isinstance(value, _NUMBERS) else _entries(value)
+        known[id(value)] = inside is not None and any(_holds_tensors(entry, known) for _, entry in inside[1])
     return known[id(value)]
 
 
@@ -480,8 +480,8 @@ def _reachable(roots: Sequence[Any]) -> tuple[list[Place], list[torch.Generator]
             stack += [cell.cell_contents for cell in cells]
         elif isinstance(value, partial):
             stack += (value.func, value.args, value.keywords)
-        elif (found := _entries(value)) is not None:
-            owner, entries = found
+        elif (inside := _entries(value)) is not None:
+            owner, entries = inside
             stack += [entry for _, entry in entries]
             if owner is not None:
                 places += [(owner, key, entry) for key, entry in entries]

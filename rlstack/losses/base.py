@@ -135,13 +135,13 @@ class Loss(LossModule):
         """The entries that the networks read, without the action: those that a ``TensorDictModule`` names, and for
         others the observation.
         """
-        found: list[NestedKey] = []
+        keys: list[NestedKey] = []
         for name in self._names:
             network = self.__dict__[name]
             for part in network if isinstance(network, nn.ModuleList) else [network]:
                 read = part.in_keys if isinstance(part, TensorDictModuleBase) else [self.tensor_keys.observation]
-                found += [key for key in read if key not in (*found, self.tensor_keys.action)]
-        return found
+                keys += [key for key in read if key not in (*keys, self.tensor_keys.action)]
+        return keys
 
     @property
     def functional(self) -> bool:

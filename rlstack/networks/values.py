@@ -458,6 +458,6 @@ class Others:
         rows = groups[:, None] * self.agents + torch.arange(self.agents, device=ends.device)
         chosen = (rows, steps[:, None].expand_as(rows))
         values = after(encoded(chosen), *(part[chosen] for part in parts))
-        found = values.new_zeros(*ends.shape, 1)
-        found[chosen] = values
-        return found[ends]
+        everywhere = values.new_zeros(*ends.shape, 1)
+        everywhere[chosen] = values
+        return everywhere[ends]
