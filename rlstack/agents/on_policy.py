@@ -41,7 +41,7 @@ from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthog
 
 from .base import Agent, AgentConfig, AgentPolicy, RecurrentConfig, exploring, named
 from .interface import MASK, Interface, with_images
-from .optimizer import CannotCompile, Compiler, Info, Optimizer
+from .optimizer import CannotCompile, Compiler, Info, Loss, Optimizer
 
 
 @dataclass
@@ -227,7 +227,11 @@ class FromRollouts(Agent):
         if self.curiosity is not None:
             shown = TensorDict({"observation": sequences.get(("next", "observation"))}, sequences.batch_size)
             seen = self._decisions(shown, sequences)
-            metrics |= self.curiosity.learn(seen, self.least(len(seen)), self.predictor_optimizer, self._weighted)
+
+            def minimize(loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
+                return self.predictor_optimizer.minimize(loss, self._weighted(batch))
+
+            metrics |= self.curiosity.learn(seen, self.least(len(seen)), minimize)
         self.finish(sequences)
         return metrics
 
@@ -591,20 +595,17 @@ class Curiosity(nn.Module):
         self.mean_bonus = (bonus * there).sum() / there.sum().clamp(min=1)
         return bonus
 
-    def learn(
-        self, batch: TensorDictBase, rows: int, optimizer: Optimizer, weighted: Callable[..., TensorDictBase]
-    ) -> dict[str, Tensor | float]:
+    def learn(self, batch: TensorDictBase, rows: int, minimize: Any) -> dict[str, Tensor | float]:
         """Trains the predictor in one pass over a batch ``[N]`` of new observations.
 
         Args:
             rows: number of them to learn from, drawn at random; equal in all processes that learn together.
-            optimizer: that of the predictor.
-            weighted: adds the weights of entries to a part of the batch.
+            minimize: makes one step on a loss and a batch, see ``Optimizer.minimize``.
         """
         if not rows:
             return {}
         metrics: dict[str, Tensor | float] = {"reward/bonus": self.mean_bonus}
         batch = batch.copy().set("observation", self.statistics(seen_by_actor(batch.get("observation"))))
         for part in batch[shuffled(len(batch), self.mean_bonus.device)[:rows]].split(BATCH):
-            metrics["loss/predictor"] = optimizer.minimize(self.loss.predictor_loss, weighted(part))[0]
+            metrics["loss/predictor"] = minimize(self.loss.predictor_loss, part)[0]
         return metrics

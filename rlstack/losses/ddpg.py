@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, smooth_l1_loss
 
@@ -34,10 +34,6 @@ class DDPGLoss(Loss):
     ``forward`` returns ``loss_critic``, ``loss_actor``, and the means ``value`` and ``target``.
     """
 
-    actor_params: TensorDictParams
-    target_actor_params: TensorDictParams
-    critics_params: TensorDictParams
-    target_critics_params: TensorDictParams
     RESULTS = ["loss_critic", "loss_actor", "value", "target"]
 
     def __init__(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
@@ -31,9 +31,6 @@ class DQNLoss(Loss):
 
     ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
     """
-
-    network_params: TensorDictParams
-    target_network_params: TensorDictParams
 
     def __init__(self, network: nn.Module, gamma: float = 0.99, double: bool = True) -> None:
         super().__init__(gamma)
@@ -78,8 +75,6 @@ class C51Loss(Loss):
     entropy.
     """
 
-    network_params: TensorDictParams
-    target_network_params: TensorDictParams
     atoms: Tensor
     RESULTS = ["loss_critic", "value"]
 
@@ -184,7 +179,6 @@ class PQNLoss(Loss):
         value_target: NestedKey = "value_target"
 
     default_keys = _AcceptedKeys
-    network_params: TensorDictParams
 
     def __init__(self, network: nn.Module, gamma: float = 0.99, td_lambda: float = 0.65) -> None:
         super().__init__(gamma)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
@@ -114,8 +114,6 @@ class PolicyGradientLoss(Loss):
 
     RESULTS = ["loss_objective", "loss_critic", "loss_entropy", "policy", "value", "entropy"]
     default_keys = _AcceptedKeys
-    actor_params: TensorDictParams
-    critic_params: TensorDictParams
 
     def __init__(
         self,

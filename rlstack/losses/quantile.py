@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
@@ -47,9 +47,6 @@ def quantile_huber_loss(prediction: Tensor, target: Tensor, tau: Tensor, kappa: 
 
 class QuantileLoss(Loss):
     """The base class of QR-DQN and IQN: quantile Huber loss of ``Z_tau(s, a)`` to ``r + gamma Zbar_tau'(s', a')``."""
-
-    network_params: TensorDictParams
-    target_network_params: TensorDictParams
 
     def __init__(
         self,
@@ -245,10 +242,6 @@ class ACIQNLoss(Loss):
         tau: NestedKey = "tau"
 
     default_keys = _AcceptedKeys
-    actor_network_params: TensorDictParams
-    target_actor_network_params: TensorDictParams
-    critic_network_params: TensorDictParams
-    target_critic_network_params: TensorDictParams
     RESULTS = ["loss_critic", "loss_actor", "value", "target", "saturation"]
 
     def __init__(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, softplus
@@ -73,11 +73,6 @@ class SACLoss(Loss):
     ``alpha``, and the means ``value`` and ``target``.
     """
 
-    actor_params: TensorDictParams
-    target_actor_params: TensorDictParams
-    critics_params: TensorDictParams
-    target_critics_params: TensorDictParams
-    temperature_params: TensorDictParams
     TWO_CRITICS = JOINT = True
     RESULTS = ["loss_critic", "loss_actor", "loss_alpha", "critic_1", "critic_2", "entropy", "alpha", "value", "target"]
 
