@@ -522,7 +522,7 @@ class Adam(torch.optim.Adam):
         group = self.param_groups[0]
         (low, high), eps = group["betas"], group["eps"]
         options = {"lr": lr, "beta1": low, "beta2": high, "eps": eps, "weight_decay": 0.0, "found_inf": refused}
-        columns = parameters, gradients, means, squares, [], steps
+        columns: list[list[Tensor]] = [parameters, gradients, means, squares, [], steps]
         torch._fused_adam_(*columns, amsgrad=False, maximize=False, **options)
 
     def step(self, closure: Any = None) -> Any:

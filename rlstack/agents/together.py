@@ -187,7 +187,8 @@ class Together:
                     setattr(module, name, value)
 
         with torch.enable_grad():
-            leaves, wanted = [tensor.detach() for tensor in tensors], {}
+            leaves = [tensor.detach() for tensor in tensors]
+            wanted: dict[int, Tensor] = {}
             for place, slots in enumerate(self.slots):
                 if (number := trained.get(id(getattr(*slots[0])))) is not None:
                     leaves[place] = wanted.setdefault(number, leaves[place].requires_grad_())

@@ -160,7 +160,7 @@ class Loss(LossModule):
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def output(self, network: Any, tensordict: TensorDictBase, key: NestedKey, **given: Tensor) -> Any:
+    def output(self, network: Any, tensordict: TensorDictBase, key: NestedKey, **given: Tensor) -> Tensor:
         """Returns the output of a network for a tensordict's entries.
 
         Args:
@@ -169,17 +169,18 @@ class Loss(LossModule):
             key: where a ``TensorDictModule`` writes its output.
             given: further inputs by the name of their key, such as ``action``.
         """
-        if not isinstance(network, TensorDictModuleBase):
-            return network(required(tensordict, self.tensor_keys.observation), *given.values())
-        inputs = tensordict.select(*network.in_keys, strict=False)
-        for name, tensor in given.items():
-            inputs.set(getattr(self.tensor_keys, name), tensor)
-        return network(inputs).get(key)
+        if isinstance(network, TensorDictModuleBase):
+            inputs = tensordict.select(*network.in_keys, strict=False)
+            for name, tensor in given.items():
+                inputs.set(getattr(self.tensor_keys, name), tensor)
+            out: Tensor = network(inputs).get(key)
+        else:
+            out = network(required(tensordict, self.tensor_keys.observation), *given.values())
+        return out
 
     def value(self, critic: nn.Module, tensordict: TensorDictBase, action: Tensor) -> Tensor:
         """Returns ``Q(s, a) [..., 1]``."""
-        value: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
-        return value
+        return self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
 
     def values_of_all(self, critics: Any, tensordict: TensorDictBase, action: Tensor) -> list[Tensor]:
         """Returns ``Q(s, a) [..., 1]`` of each critic, see :class:`~rlstack.networks.values.Critics`."""

@@ -56,10 +56,8 @@ class DDPGLoss(Loss):
 
     def target_action(self, following: TensorDictBase) -> Tensor:
         """Returns the next action ``[..., D]``, whose value is in the target."""
-        action: Tensor = self.output(
-            self.actor if self.joint else self.target_actor, following, self.tensor_keys.action
-        )
-        return action
+        actor = self.actor if self.joint else self.target_actor
+        return self.output(actor, following, self.tensor_keys.action)
 
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:

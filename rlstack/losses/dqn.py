@@ -87,7 +87,7 @@ class C51Loss(Loss):
     def logits(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
         """Returns the logits of every action's return, ``[..., n, K]``."""
         network = self.target_network if target else self.network
-        out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value)
+        out = self.output(network, tensordict, self.tensor_keys.action_value)
         return out.transpose(-2, -1) if isinstance(network, TensorDictModuleBase) else out
 
     def expected(self, logits: Tensor) -> Tensor:
@@ -192,8 +192,7 @@ class PQNLoss(Loss):
 
     def values(self, tensordict: TensorDictBase) -> Tensor:
         """Returns ``Q(s, .) [..., n]``."""
-        values: Tensor = self.output(self.network, tensordict, self.tensor_keys.action_value)
-        return values
+        return self.output(self.network, tensordict, self.tensor_keys.action_value)
 
     @torch.no_grad()
     def returns(self, sequences: TensorDictBase) -> Tensor:

@@ -120,7 +120,7 @@ class QRDQNLoss(QuantileLoss):
     def quantiles(self, tensordict: TensorDictBase, tau: Tensor, target: bool = False) -> Tensor:
         """Returns ``Z(s, .)`` of all actions, ``[..., quantiles, actions]``, at the network's fixed levels."""
         network = self.target_network if target else self.network
-        out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value)
+        out = self.output(network, tensordict, self.tensor_keys.action_value)
         if out.shape[-2] != self.num_quantiles:
             raise ValueError(f"num_quantiles is {self.num_quantiles}, the network returns {out.shape[-2]} per action")
         return out
@@ -154,8 +154,7 @@ class IQNLoss(QuantileLoss):
     def quantiles(self, tensordict: TensorDictBase, tau: Tensor, target: bool = False) -> Tensor:
         """Returns ``Z_tau(s, .)`` of all actions, ``[..., n, actions]``."""
         network = self.target_network if target else self.network
-        out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value, tau=tau)
-        return out
+        return self.output(network, tensordict, self.tensor_keys.action_value, tau=tau)
 
     def draw_levels(self, like: Tensor) -> Tensor:
         """Draws uniform levels ``[..., n]`` for entries ``[..., 1]``."""
@@ -264,8 +263,7 @@ class ACIQNLoss(Loss):
     def quantiles(self, tensordict: TensorDictBase, action: Tensor, tau: Tensor, target: bool = False) -> Tensor:
         """Returns ``Z_tau(s, a) [..., n]``."""
         critic = self.target_critic_network if target else self.critic_network
-        out: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action, tau=tau)
-        return out
+        return self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action, tau=tau)
 
     def draw_levels(self, like: Tensor) -> Tensor:
         """Draws quantile levels ``[..., n]`` for entries ``[..., k]``; ``[1, n]`` if shared."""
@@ -279,7 +277,7 @@ class ACIQNLoss(Loss):
     def target_quantiles(self, tensordict: TensorDictBase, tau: Tensor) -> Tensor:
         """Returns samples of the target distribution, ``[..., n]``."""
         following = required(tensordict, "next")
-        action: Tensor = self.output(self.target_actor_network, following, self.tensor_keys.action)
+        action = self.output(self.target_actor_network, following, self.tensor_keys.action)
         if self.target_noise:
             noise = torch.randn_like(action) * self.target_noise
             action = (action + noise.clamp(-2 * self.target_noise, 2 * self.target_noise)).clamp(-1, 1)

@@ -299,8 +299,7 @@ class DiscreteSACLoss(SACLoss):
 
     def values(self, critic: nn.Module, tensordict: TensorDictBase) -> Tensor:
         """Returns ``Q(s, .) [..., n]``."""
-        values: Tensor = self.output(critic, tensordict, self.tensor_keys.action_value)
-        return values
+        return self.output(critic, tensordict, self.tensor_keys.action_value)
 
     def taken_values(self, tensordict: TensorDictBase) -> list[Tensor]:
         values = [self.values(critic, tensordict) for critic in self.critics]
