@@ -183,8 +183,7 @@ class ACQN(ActorCritic):
             sizes = torch.logspace(*ends, worlds, dtype=action.dtype, device=action.device)
             sizes = self.scheduled_value("noise_scale") * sizes.view(-1, *[1] * (action.dim() - 1))
             action = (action + torch.randn_like(action) * sizes).clamp(-1, 1)
-        random = torch.rand_like(action) * 2 - 1
-        return torch.where(torch.rand_like(action[..., :1]) < self.scheduled_value("epsilon"), random, action)
+        return self.mixed_with_random(action, observation)
 
     # -- learning ------------------------------------------------------------------------------------------------
 

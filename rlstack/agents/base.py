@@ -490,6 +490,15 @@ class Agent(ABC):
             chosen = chosen.unsqueeze(-1)
         return torch.where(chosen, self.interface.random_action(lead, self.device, mask), best())
 
+    def mixed_with_random(self, action: Tensor, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """Returns actions ``[...]``, each replaced by a uniformly random (legal) one with probability ``epsilon``."""
+        if self.unused("epsilon"):
+            return action
+        lead = self.interface.lead(observation)
+        random = self.interface.random_action(lead, self.device, mask)
+        chosen = torch.rand(lead, device=self.device) < self.scheduled_value("epsilon")
+        return torch.where(chosen if self.interface.choices is not None else chosen.unsqueeze(-1), random, action)
+
     def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
         """Returns the active ones among entries ``[B, T, ...]`` as ``[N, ...]``; without a group, all are active."""
         if self.interface.group is not None:

@@ -152,12 +152,7 @@ class SAC(ActorCritic):
         return greedy(out, mask) if self.choices is not None else squashed(out[0], self.config.squash)
 
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        action = self._sample(observation, mask)
-        if self.unused("epsilon"):
-            return action
-        random = self.interface.random_action(self.interface.lead(observation), self.device, mask)
-        chosen = torch.rand(self.interface.lead(observation), device=self.device) < self.scheduled_value("epsilon")
-        return torch.where(chosen if self.choices is not None else chosen.unsqueeze(-1), random, action)
+        return self.mixed_with_random(self._sample(observation, mask), observation, mask)
 
     def _sample(self, observation: Any, mask: Tensor | None) -> Tensor:
         out = self.actor(self.normalized(observation))
