@@ -188,12 +188,12 @@ def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: 
         network.eval()  # without the noise of noisy layers, as in greedy acting
     try:
         loss = _fit(agent, recorded, epochs, batch_size, lr)
+        _copy_to_targets(agent)  # AC-IQN acts by one
         recorded.refresh()
         judged = _judged(agent, recorded)
     finally:
         for module, mode in zip(modules, modes):
             module.training = mode
-    _copy_to_targets(agent)
     return {"imitation/loss": loss, **judged, "imitation/frames": float(recorded.size(recorded.data))}
 
 
