@@ -26,10 +26,8 @@ from rlstack import envs
 from rlstack.agents import Agent
 from rlstack.agents.optimizer import CannotCompile, Compiler
 from rlstack.data.graphs import GRAPHS
-from rlstack.runs.worlds import choose_device
 
 from .config import TrainConfig
-from .workers import worlds_here
 
 LONG = 200_000
 """Number of updates from which ``auto`` compiles on a CPU: about three times as many as repay the compiler's time."""
@@ -98,14 +96,6 @@ class Acceleration:
             agent.compile(Compiler(compiles=compiles, graphs=self._graphs))
         except CannotCompile as error:
             self.notes.append(f"compile: the agent runs as it is, {error}")
-
-
-def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
-    """Describes what a run will compile and record, tried on ``agent``, an unused twin of the run's agent."""
-    device = choose_device(config.device)
-    acceleration = Acceleration(config, device, worlds_here(config, device), shared)
-    acceleration.apply(agent)
-    return acceleration.describe(agent)
 
 
 def missing_compiler(device: torch.device) -> str | None:

@@ -370,32 +370,33 @@ class OfflineCollector:
 
 
 class OfflineData(Hook):
-    """Fills an agent's replay buffer with recorded data. Checkpoints hold the digest of the data instead.
+    """Fills an agent's replay buffer with the run's recorded data. Checkpoints hold the digest of the data instead.
 
     Args:
-        recorded: the data.
+        config: configuration of the run.
     """
 
     name = "data"
 
-    def __init__(self, recorded: RecordedTransitions) -> None:
-        self._recorded = recorded
-        self._known: dict[str, Any] | None = None
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        self._known: dict[str, Any] | None = None  # of a resumed run
 
     def on_prepare(self, training: Training) -> None:
-        """Fills the replay buffer.
+        """Reads the data and fills the replay buffer.
 
         Raises:
-            ConfigError: a resumed run has learned from other data.
+            ConfigError: the data do not fit the agent and its world, or a resumed run has learned from other data.
         """
-        agent, found, known = training.agent, self._recorded, self._known
+        agent, known = training.agent, self._known
+        recorded = self._recorded = recorded_for(self._config, agent)
         assert isinstance(agent, OffPolicy)
-        if known is not None and known["sha256"] != found.digest:
+        if known is not None and known["sha256"] != recorded.digest:
             raise ConfigError(
-                f"data: {found.source} is not what the run has learned from "
-                f"(sha256 {found.digest[:16]}, not {known['sha256'][:16]})"
+                f"data: {recorded.source} is not what the run has learned from "
+                f"(sha256 {recorded.digest[:16]}, not {known['sha256'][:16]})"
             )
-        agent.load_data(found.data, seen=known is not None)
+        agent.load_data(recorded.data, seen=known is not None)
         self._memory = agent.replay
         if known is None:
             training.env.reset()  # creates a state to save
@@ -403,11 +404,11 @@ class OfflineData(Hook):
             self._memory.sampler.load_state_dict(known["sampler"])
 
     def on_start(self, training: Training) -> None:
-        found = self._recorded
+        recorded = self._recorded
         if training.ranks.first:
-            about = {"source": found.source, "transitions": len(found.data), "sha256": found.digest}
+            about = {"source": recorded.source, "transitions": len(recorded.data), "sha256": recorded.digest}
             write_json(training.run.path / DATA_FILE, about)
-        training.event(f"data: {found}")
+        training.event(f"data: {recorded}")
 
     def state_dict(self) -> dict[str, Any]:
         return {"sha256": self._recorded.digest, "sampler": dict(self._memory.sampler.state_dict())}
