@@ -152,7 +152,10 @@ def evaluate(
             if recorder is None and first == 0 and 0 in recorded:
                 watched, rows, recorder = [0], [0], rendered(env)
             ahead: Iterator[TensorDictBase] | None = None
-            if recorder is None and transitions is None and noise_source is None and _can_record(env, policy):
+            watches = recorder is not None or transitions is not None or noise_source is not None
+            # A GPU can record steps of worlds in torch, under a policy that names what it depends on.
+            in_torch = isinstance(env, World) and env.saves_episodes and env.device.type in GRAPHS
+            if in_torch and not watches and hasattr(policy, "phase"):
                 ahead = iter(_StepsAhead(env, policy, start))
             scores = _play(env, policy, start, limit, recorder, rows, work, first, transitions, ahead)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
@@ -323,11 +326,6 @@ def _play(
     if transitions is not None:
         transitions.end()
     return scores
-
-
-def _can_record(env: EnvBase, policy: TensorDictModuleBase) -> bool:
-    """Returns whether a GPU can record steps: of worlds in torch, under a policy that names what it depends on."""
-    return isinstance(env, World) and env.saves_episodes and env.device.type in GRAPHS and hasattr(policy, "phase")
 
 
 class _StepsAhead:

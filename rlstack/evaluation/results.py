@@ -128,22 +128,20 @@ class Evaluation:
         chosen = [("all", torch.ones(len(self.levels), dtype=torch.bool))]
         if len(names) > 1:
             chosen[:0] = [(name, torch.tensor([level == name for level in self.levels])) for name in names]
-        return [{"level": name, "episodes": int(mask.sum()), **self._aggregate(mask)} for name, mask in chosen]
-
-    def _aggregate(self, mask: Tensor) -> dict[str, float | None]:
-        values = {name: value[mask] for name, value in self.episodes.items()}
-        success = values.pop("success", None)
-        returns, discounted = values.pop("return", None), values.pop("discounted_return", None)
-        row: dict[str, float | None] = {}
-        if success is not None:
-            low, high = wilson_interval(int((success > 0).sum()), len(success))
-            row = {"success": float((success > 0).double().mean()), "success_low": low, "success_high": high}
-        row["return"] = _mean(returns if discounted is None else discounted)
-        for name, value in values.items():
-            if name in OF_SUCCESSES and success is not None:
-                value = value[success > 0]
-            row[name] = _mean(value)
-        return row
+        rows = []
+        for level, mask in chosen:
+            values = {name: value[mask] for name, value in self.episodes.items()}
+            success = values.pop("success", None)
+            returns, discounted = values.pop("return", None), values.pop("discounted_return", None)
+            row: Row = {"level": level, "episodes": int(mask.sum())}
+            if success is not None:
+                low, high = wilson_interval(int((success > 0).sum()), len(success))
+                row |= {"success": float((success > 0).double().mean()), "success_low": low, "success_high": high}
+            row["return"] = _mean(returns if discounted is None else discounted)
+            for name, value in values.items():
+                row[name] = _mean(value[success > 0] if name in OF_SUCCESSES and success is not None else value)
+            rows.append(row)
+        return rows
 
     def print_table(self, stream: TextIO | None = None) -> None:
         """Prints :meth:`table` to a stream (default: stdout): with rich to a terminal, otherwise as aligned ASCII.

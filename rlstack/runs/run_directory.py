@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError
-from rlstack.config.allowed import check_named, links_in, sign
-from rlstack.config.bounded_yaml import read_text
+from rlstack.config.allowed import check_named, links_in, sign, yaml_text
 from rlstack.config.errors import missing_option, nearest_path
 from rlstack.config.options import renewed
 from rlstack.envs.foundation.files import write_text
@@ -173,7 +172,7 @@ class RunDirectory:
                 earlier version that this one does not support.
         """
         try:
-            config = OmegaConf.to_container(OmegaConf.create(read_text(self.path / CONFIG)))
+            config = OmegaConf.to_container(OmegaConf.create(yaml_text(self.path / CONFIG)))
         except Exception as error:
             raise ConfigError(f"{self.path / CONFIG}: not a configuration ({error})") from None
         if not isinstance(config, dict):
