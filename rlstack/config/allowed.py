@@ -87,8 +87,8 @@ def names_in(content: Any) -> list[str]:
 
     The file of an agent from elsewhere is given as ``kind:path``, however the content has it.
     """
-    found = ((key, text) for key, text in _texts(content) if ":" in text or key in _PLACES)
-    return sorted({text for key, text in found if key not in _HARMLESS or not _HARMLESS[key].fullmatch(text)})
+    names = ((key, text) for key, text in _texts(content) if ":" in text or key in _PLACES)
+    return sorted({text for key, text in names if key not in _HARMLESS or not _HARMLESS[key].fullmatch(text)})
 
 
 def links_in(folder: Path, parts: Sequence[str] = (".",)) -> list[dict[str, str]]:

@@ -104,8 +104,8 @@ def missing_compiler(device: torch.device) -> str | None:
         if not importlib.util.find_spec("triton"):
             return "the package triton is not installed"
         # Triton compiles the code that launches a kernel.
-        found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-        return None if found else "there is no C compiler (such as gcc)"
+        compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+        return None if compiler else "there is no C compiler (such as gcc)"
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     return None if shutil.which(name) else "there is no C++ compiler (such as g++)"
 

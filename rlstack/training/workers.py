@@ -469,15 +469,17 @@ def check_collector(config: TrainConfig) -> None:
     c = config.collector
     if not remote(config):
         return
-    name, kind = config.agent["name"], agent_class(config.agent["algorithm"])
-    from_rollouts = issubclass(kind, OnPolicy | FromRollouts) or config.agent.get("data") == "rollout"
-    corrects = issubclass(kind, OnPolicy) and config.agent.get("advantage") == "vtrace"
-    if c.backend == "multiasync" and from_rollouts and not corrects:
-        remedy = "correct for that with agent.advantage=vtrace, or " if issubclass(kind, OnPolicy) else ""
-        raise ConfigError(
-            f"collector.backend: multiasync brings what older policies have gathered, agent={name} learns from its "
-            f"present policy's alone: {remedy}set collector=multiprocess"
-        )
+    if c.backend == "multiasync":
+        kind = agent_class(config.agent["algorithm"])
+        from_rollouts = issubclass(kind, OnPolicy | FromRollouts) or config.agent.get("data") == "rollout"
+        corrects = issubclass(kind, OnPolicy) and config.agent.get("advantage") == "vtrace"
+        if from_rollouts and not corrects:
+            name = config.agent["name"]
+            remedy = "correct for that with agent.advantage=vtrace, or " if issubclass(kind, OnPolicy) else ""
+            raise ConfigError(
+                f"collector.backend: multiasync brings what older policies have gathered, agent={name} learns from its "
+                f"present policy's alone: {remedy}set collector=multiprocess"
+            )
     if config.env.get("opponents") is not None:
         raise ConfigError(f"env.opponents: cannot be combined with collector.backend={c.backend}, set it to null")
     key = size_key(config.env)
