@@ -463,7 +463,7 @@ class Agent(ABC):
             if self._drawn.shape != lead:
                 self._drawn = torch.empty(lead, device=self.device)
             drawn = self._drawn.uniform_()  # what torch.rand draws, without its allocation
-            random = np.count_nonzero(drawn.numpy() < epsilon)
+            random = np.count_nonzero(drawn.numpy() < float(epsilon))
             if not random:
                 return best()
             if random == drawn.numel():

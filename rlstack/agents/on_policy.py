@@ -319,7 +319,7 @@ class OnPolicy(FromRollouts):
 
     def compile(self, compiler: Compiler) -> None:
         if self.others is not None:
-            if not compiler.graphs:
+            if compiler.compiles and not compiler.graphs:
                 raise CannotCompile("agent.critic=central looks up what others see")
             compiler = dataclasses.replace(compiler, compiles=False)
         super().compile(compiler)

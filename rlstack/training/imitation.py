@@ -189,19 +189,20 @@ def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: 
         network.eval()  # without the noise of noisy layers, as in greedy acting
     try:
         loss = _fit(agent, recorded, epochs, batch_size, lr)
+        # Every target becomes a copy of its network, also in TorchRL's loss modules; AC-IQN acts by one.
+        with torch.no_grad():
+            for name, copy in agent.targets.items():
+                copy.network.load_state_dict(agent.networks[name].state_dict())
+            for network in agent.networks.values():
+                parts = dict(network.named_children()) if isinstance(network, LossModule) else {}
+                for name in parts:
+                    if name.startswith("target_") and name.endswith("_params"):
+                        getattr(network, name).data.update_(getattr(network, name.removeprefix("target_")).data)
         recorded.refresh()
         judged = _judged(agent, recorded)
     finally:
         for module, mode in zip(modules, modes):
             module.training = mode
-    with torch.no_grad():  # every target becomes a copy of its network, including those in TorchRL's loss modules
-        for name, copy in agent.targets.items():
-            copy.network.load_state_dict(agent.networks[name].state_dict())
-        for network in agent.networks.values():
-            parts = dict(network.named_children()) if isinstance(network, LossModule) else {}
-            for name in parts:
-                if name.startswith("target_") and name.endswith("_params"):
-                    getattr(network, name).data.update_(getattr(network, name.removeprefix("target_")).data)
     return {"imitation/loss": loss, **judged, "imitation/frames": float(recorded.size(recorded.data))}
 
 
