@@ -15,8 +15,7 @@ import torch
 from PIL import Image
 
 from rlstack import envs
-from rlstack.envs.arena.recording import ArenaAnimation, ArenaRecording
-from rlstack.envs.arena.render import SIZE, ArenaRenderer
+from rlstack.envs.arena.recording import SIZE, ArenaAnimation, ArenaRecording, ArenaRenderer
 from rlstack.envs.echelon.drawing import EchelonLayout, background
 from rlstack.envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
 from rlstack.envs.echelon.recording import EchelonAnimation
