@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..foundation.tensors import made_once
+from ..foundation.tensors import constant
 from .rules import CONTINUOUS_THRUST_RATE, THRUST_RATES, MarineNavRules, Number
 
 TWO_PI = 2 * math.pi
@@ -54,14 +54,11 @@ def thrust_change(action: Tensor, rules: MarineNavRules, continuous: bool) -> Te
         return action * (CONTINUOUS_THRUST_RATE * duration)
     left, right = action // 5, action % 5
     if rules.left_thrust_change is None or rules.right_thrust_change is None:
-        return made_once(_thrust_rates, action.device)[torch.stack((left, right))] * duration
+        rates = constant(THRUST_RATES, action, 0, torch.get_default_dtype())
+        return rates[torch.stack((left, right))] * duration
     left_rate = rules.left_thrust_change.gather(0, left[None])[0]
     right_rate = rules.right_thrust_change.gather(0, right[None])[0]
     return torch.stack((left_rate, right_rate)) * duration
-
-
-def _thrust_rates(device: torch.device) -> Tensor:
-    return torch.tensor(THRUST_RATES, device=device)
 
 
 def add_scaled(total: Tensor, scale: Number, *factors: Tensor) -> Tensor:
@@ -85,17 +82,6 @@ def rotate_back(cos: Tensor, sin: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor,
     return torch.addcmul(cos * x, sin, y), torch.addcmul(cos * y, sin, x, value=-1)
 
 
-def thruster_force(left: Tensor, right: Tensor, rules: MarineNavRules) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Returns surge force, sway force (N; None if zero) and yaw moment (N m) of the two stern thrusters."""
-    half_width, half_length = 0.5 * rules.width, 0.5 * rules.length
-    if isinstance(rules.left_pos, float) and rules.left_pos == rules.right_pos == 0.0:
-        return left + right, None, half_width * (left - right)
-    left_pos, right_pos = torch.as_tensor(rules.left_pos), torch.as_tensor(rules.right_pos)
-    ahead_left, ahead_right = left_pos.cos() * left, right_pos.cos() * right
-    sway = left_pos.sin() * left + right_pos.sin() * right
-    return ahead_left + ahead_right, sway, half_width * (ahead_left - ahead_right) - half_length * sway
-
-
 class ThrusterImpulse(NamedTuple):
     """The change of the body-frame velocity by the thrusters in one ``dt``, equal in every substep of an action."""
 
@@ -104,14 +90,19 @@ class ThrusterImpulse(NamedTuple):
     yaw: Tensor
 
 
-def thruster_impulse(thrust: tuple[Tensor, Tensor], rules: MarineNavRules) -> ThrusterImpulse:
-    """Multiplies thruster forces by the inverse of the mass matrix ``M_RB + M_A`` and ``dt``."""
-    surge, sway, yaw = thruster_force(*thrust, rules)
+def thruster_impulse(left: Tensor, right: Tensor, rules: MarineNavRules) -> ThrusterImpulse:
+    """Multiplies the forces of the two stern thrusters (N) by the inverse mass matrix ``M_RB + M_A`` and ``dt``."""
+    half_width, half_length = 0.5 * rules.width, 0.5 * rules.length
     per_surge, (vv, vr, rv, rr) = _inverse_mass(rules)
-    if sway is None:
+    if isinstance(rules.left_pos, float) and rules.left_pos == rules.right_pos == 0.0:
+        yaw = half_width * (left - right)
         side = None if isinstance(vr, float) and vr == 0.0 else vr * yaw
-        return ThrusterImpulse(per_surge * surge, side, rr * yaw)
-    return ThrusterImpulse(per_surge * surge, vv * sway + vr * yaw, rv * sway + rr * yaw)
+        return ThrusterImpulse(per_surge * (left + right), side, rr * yaw)
+    left_pos, right_pos = torch.as_tensor(rules.left_pos), torch.as_tensor(rules.right_pos)
+    ahead_left, ahead_right = left_pos.cos() * left, right_pos.cos() * right
+    sway = left_pos.sin() * left + right_pos.sin() * right
+    yaw = half_width * (ahead_left - ahead_right) - half_length * sway
+    return ThrusterImpulse(per_surge * (ahead_left + ahead_right), vv * sway + vr * yaw, rv * sway + rr * yaw)
 
 
 def _inverse_mass(c: MarineNavRules) -> tuple[Number, tuple[Number, Number, Number, Number]]:
@@ -209,7 +200,7 @@ def move(
     """
     # The new thrust acts from the first acceleration on; the first displacement precedes it.
     thrust = (thrust + change).clamp(rules.min_thrust, rules.max_thrust)  # type: ignore[arg-type]
-    impulse = thruster_impulse((thrust[0], thrust[1]), rules)
+    impulse = thruster_impulse(thrust[0], thrust[1], rules)
     x, y, theta = pose.unbind()
     ground = relative = velocity_r.unbind()
     sailed: list[tuple[Tensor, ...]] = []

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..foundation.compilation import Compiled, at_once
 from ..foundation.tensors import GROUP, made_once
 from .dynamics import add_scaled, move, thrust_change
-from .perception import NoiseDraws, Percept, perceive
+from .perception import NoiseDraws, Percept, others, perceive
 from .rules import MarineNavRules
 from .state import WorldState
 
@@ -36,12 +36,6 @@ class StepOptions:
     discount: float = 0.99
     timeout_is_terminal: bool = False
     end_on_collision: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_steps < 0:
-            raise ValueError(f"max_steps: {self.max_steps} is negative")
-        if not 0 <= self.discount <= 1:
-            raise ValueError(f"discount: {self.discount} is outside [0, 1]")
 
 
 class StepOutputs(NamedTuple):
@@ -111,7 +105,7 @@ Report = dict[str, Any]
 
 def look_around(state: WorldState, rules: MarineNavRules, noise: NoiseDraws | None) -> tuple[WorldState, Report]:
     """Computes the percepts of a reset, which may already set flags."""
-    percept = perceive(state.scene, rules, noise)
+    percept = perceive(state, rules, noise)
     state = state.replace(
         collided=state.collided | (percept.collided & state.active),
         reached=state.reached | (percept.reached & state.active),
@@ -124,7 +118,7 @@ def conclude(
     state: WorldState, progress: Tensor, rules: MarineNavRules, options: StepOptions, noise: NoiseDraws | None
 ) -> tuple[WorldState, Report, Report]:
     """Perceives and judges after the physics of a step; returns state, root entries, and reward with end flags."""
-    percept = perceive(state.scene, rules, noise)
+    percept = perceive(state, rules, noise)
     after, out = judge(state, percept, progress, rules, options)
     flags, over = ends(after, state.active, out.time_out, options)
     root = show(after, percept, {"info": out.info, "energy": out.energy, "reward": out.reward, **flags})
@@ -140,7 +134,11 @@ def show(state: WorldState, percept: Percept, more: dict[str, Tensor]) -> Report
         "mask": worlds_first(percept.mask),
     }
     rows = {"active": state.active, "colregs": percept.colregs, "phi": percept.phi, **more}
-    return {GROUP: {"observation": observation, **_each_worlds_first(rows)}, "episode": episode(state)}
+    shown = {name: worlds_first(row) for name, row in rows.items()} if torch.compiler.is_compiling() else {}
+    for kind in () if shown else dict.fromkeys(row.dtype for row in rows.values()):  # those of one type as one
+        same = {name: row for name, row in rows.items() if row.dtype == kind}
+        shown |= zip(same, torch.stack(list(same.values())).mT.contiguous())
+    return {GROUP: {"observation": observation, **shown}, "episode": episode(state)}
 
 
 def episode(state: WorldState) -> dict[str, Tensor]:
@@ -182,17 +180,6 @@ def ends(
     )
 
 
-def _each_worlds_first(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns :func:`worlds_first` of every entry ``[A, W]``; those of one type are transposed as one."""
-    if torch.compiler.is_compiling():
-        return {name: worlds_first(row) for name, row in rows.items()}
-    found: dict[str, Tensor] = {}
-    for kind in dict.fromkeys(row.dtype for row in rows.values()):
-        same = {name: row for name, row in rows.items() if row.dtype == kind}
-        found |= zip(same, torch.stack(list(same.values())).mT.contiguous())
-    return found
-
-
 def worlds_first(value: Tensor) -> Tensor:
     """Transposes ``[..., W]`` to contiguous ``[W, ...]`` in two dimensions, which torch does in blocks.
 
@@ -215,24 +202,22 @@ def compiled_for_speed(function: Callable[..., Outcome]) -> Callable[..., Outcom
     vector's mask element by element, which takes ten times as long as all the arithmetic before it.
     """
 
+    def to_byte(value: Tensor) -> Tensor:
+        return torch.where(value, 1.0, 0.0).to(torch.uint8) if value.dtype == torch.bool else value
+
+    def to_flag(value: Tensor) -> Tensor:
+        return value.view(torch.bool) if value.dtype == torch.uint8 else value
+
     def compute(*arguments: Any) -> Any:
-        return _map_tensors(_bool_to_byte, function(*arguments))
+        return _map_tensors(to_byte, function(*arguments))
 
     fast = Compiled(compute, f"{function.__name__} of marinenav", dynamic=False)
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
-        return _map_tensors(_byte_to_bool, fast(*arguments))
+        return _map_tensors(to_flag, fast(*arguments))
 
     return call
-
-
-def _bool_to_byte(value: Tensor) -> Tensor:
-    return torch.where(value, 1.0, 0.0).to(torch.uint8) if value.dtype == torch.bool else value
-
-
-def _byte_to_bool(value: Tensor) -> Tensor:
-    return value.view(torch.bool) if value.dtype == torch.uint8 else value
 
 
 def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -310,12 +295,6 @@ def _gaps(state: WorldState, rules: MarineNavRules) -> Tensor:
         gap = torch.hypot(other_x[:, None] - x, other_y[:, None] - y) - radius[:, None] - hull
         return gap.masked_fill(~there, torch.inf)
 
-    others = made_once(_others, len(x), x.device)
-    robots = to(state.active[:, None] & others, x, y, hull)
+    robots = to(state.active[:, None] & made_once(others, len(x), x.device), x, y, hull)
     obstacles = to(state.obstacle_present[:, None], *state.obstacles)
     return torch.cat((robots, obstacles)).amin(0).clamp_min(0).clamp_max(rules.range)
-
-
-def _others(robots: int, device: torch.device) -> Tensor:
-    """Returns ``[A, A, 1]``: whether a robot is another one."""
-    return ~torch.eye(robots, dtype=torch.bool, device=device)[:, :, None]

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..record import Record
-from .perception import PerceivedScene
 
 
 @dataclass
@@ -38,18 +37,11 @@ class WorldState(Record):
     discounted: Tensor  # [A, W] sum of discount^t x reward
     time: Tensor  # [A, W] s while active
     energy: Tensor  # [A, W] sum of power_coefficient x |thrust| x s while active
-    # Measured only with the option measure_safety, see safety.py.
+    # Measured only with the option measure_safety; see ``measured`` in simulation.py.
     path: Tensor  # [A, W] m sailed
     closest: Tensor  # [A, W] smallest gap to anything, m
     rule_time: Tensor  # [A, W] s in which a rule of the road required a turn
     violation_time: Tensor  # [A, W] s of these without a turn to starboard
-
-    @property
-    def scene(self) -> PerceivedScene:
-        """Returns the part that perception reads."""
-        return PerceivedScene(
-            self.pose, self.velocity, self.thrust, self.goal, self.active, self.obstacles, self.obstacle_present
-        )
 
 
 MEASURED = ("path", "closest", "rule_time", "violation_time")
