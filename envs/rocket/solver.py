@@ -118,8 +118,15 @@ def relax(rows: Tensor, wanted: Tensor, deep: Tensor, active: Tensor, friction: 
     matrix = matrix * inverse
     aims = torch.stack((wanted, pad(deep, (0, 0, 0, count))), 1) * inverse  # [R, 2, n]
     if torch.compiler.is_compiling():
+        # Without writing in place.
         share = constant([value for own in friction for value in (own, 0.0)], aims[0, 0]).unflatten(0, (count, 2))
-        return _relaxed_by_rows(matrix, aims, share)
+        impulses = [torch.zeros_like(aims[0])] * size
+        for _ in range(rules.SWEEPS):
+            for row in range(size):
+                value = aims[row] - sum(matrix[row, other] * impulses[other] for other in range(size) if other != row)
+                most = share[row - count] * impulses[row - count]
+                impulses[row] = value.clamp_min(0.0) if row < count else value.clamp(-most, most)
+        return torch.stack(impulses)
     # A tape of all sweeps' rows. An impulse, once it is known, is subtracted from the next R - 1 rows: from those below
     # it in the same sweep, and from those above it in the next one.
     tape = aims.repeat(rules.SWEEPS + 1, 1, 1)
@@ -140,21 +147,6 @@ def relax(rows: Tensor, wanted: Tensor, deep: Tensor, active: Tensor, friction: 
             place = places[first + row].clamp_(bounds[row - count], bounds[row])
             windows[first + row + 1].addcmul_(weights[row], place, value=-1)
     return tape[(rules.SWEEPS - 1) * size : rules.SWEEPS * size]
-
-
-def _relaxed_by_rows(matrix: Tensor, aims: Tensor, share: Tensor) -> Tensor:
-    """Computes :func:`relax` without writing in place, for compiled code."""
-    size, count = len(matrix), len(share)
-    impulses = [torch.zeros_like(aims[0])] * size
-    for _ in range(rules.SWEEPS):
-        for row in range(size):
-            value = aims[row] - sum(matrix[row, other] * impulses[other] for other in range(size) if other != row)
-            if row < count:
-                impulses[row] = value.clamp_min(0.0)
-            else:
-                most = share[row - count] * impulses[row - count]
-                impulses[row] = value.clamp(-most, most)
-    return torch.stack(impulses)
 
 
 def sideways(velocity: Tensor, normal: Tensor) -> Tensor:
