@@ -413,10 +413,10 @@ class Effects:
 
 def happened(before: ArenaSnapshot, now: ArenaSnapshot, rules: ArenaRules) -> list[VisualEvent]:
     """Returns the events between two snapshots of an episode."""
-    found: list[VisualEvent] = []
+    events: list[VisualEvent] = []
 
     def add(kind: Kind, at: Array, slot: int = -1) -> None:
-        found.append(VisualEvent(kind, now.step, (float(at[0]), float(at[1])), slot))
+        events.append(VisualEvent(kind, now.step, (float(at[0]), float(at[1])), slot))
 
     next_phase = now.phase != before.phase
     set_up = next_phase and not now.won(rules)
@@ -434,7 +434,7 @@ def happened(before: ArenaSnapshot, now: ArenaSnapshot, rules: ArenaRules) -> li
         add("death", now.position)
     elif now.health != before.health:
         add("hurt" if now.health < before.health else "heal", now.position)
-    return found
+    return events
 
 
 def _changed(before: ArenaSnapshot, now: ArenaSnapshot) -> tuple[list[int], list[int]]:

@@ -10,7 +10,6 @@ World-last layout (``[..., A, W]``: robots x worlds) keeps every elementwise ope
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -156,34 +155,6 @@ def accelerate(
     return new_u, new_v, new_r
 
 
-def wrap_to_two_pi(theta: Tensor) -> Tensor:
-    """Returns the angle in [0, 2 pi); a tiny negative angle, lost in rounding to 2 pi, becomes 0."""
-    theta = torch.remainder(theta, TWO_PI)
-    return theta * (theta < TWO_PI)
-
-
-def substep(
-    theta: Tensor,
-    velocity_r: tuple[Tensor, ...],
-    water: tuple[Tensor, Tensor] | None,
-    impulse: ThrusterImpulse,
-    rules: MarineNavRules,
-) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Advances by one ``dt``: explicit Euler for the heading with the old velocity, then for the velocity.
-
-    The velocity is updated at the new heading. ``water`` is the current's velocity, None without one. Returns the
-    heading, velocity over ground *at the start of the substep* (the one that is observed), and velocity_r.
-    """
-    rx, ry, yaw_rate = velocity_r
-    vx, vy = (rx, ry) if water is None else (rx + water[0], ry + water[1])
-    theta = add_scaled(theta, rules.dt, yaw_rate)  # wrapped once per action, in move()
-    cos, sin = theta.cos(), theta.sin()
-    u_r, v_r = rotate_back(cos, sin, rx, ry)
-    u, v = (u_r, v_r) if water is None else rotate_back(cos, sin, vx, vy)
-    u_r, v_r, new_yaw_rate = accelerate(u, v, u_r, v_r, yaw_rate, impulse, rules)
-    return theta, (vx, vy, yaw_rate), (*rotate(cos, sin, u_r, v_r), new_yaw_rate)
-
-
 def move(
     pose: Tensor, velocity_r: Tensor, thrust: Tensor, change: Tensor, cores: Tensor, rules: MarineNavRules
 ) -> Tensor:
@@ -205,9 +176,18 @@ def move(
     ground = relative = velocity_r.unbind()
     sailed: list[tuple[Tensor, ...]] = []
     for k in range(rules.substeps):
+        # Explicit Euler for the heading with the old velocity, then for the velocity at the new heading. The velocity
+        # over ground is that at the start of the substep, which is observed.
         water = current(x, y, cores, rules.core_radius) if cores.shape[1] else None
         old = theta, *ground, *relative
-        theta, ground, relative = substep(theta, relative, water, impulse, rules)
+        rx, ry, yaw_rate = relative
+        vx, vy = (rx, ry) if water is None else (rx + water[0], ry + water[1])
+        theta = add_scaled(theta, rules.dt, yaw_rate)  # wrapped once, at the end
+        cos, sin = theta.cos(), theta.sin()
+        u_r, v_r = rotate_back(cos, sin, rx, ry)
+        u, v = (u_r, v_r) if water is None else rotate_back(cos, sin, vx, vy)
+        u_r, v_r, new_yaw_rate = accelerate(u, v, u_r, v_r, yaw_rate, impulse, rules)
+        ground, relative = (vx, vy, yaw_rate), (*rotate(cos, sin, u_r, v_r), new_yaw_rate)
         sailed.append(ground[:2])
         if rules.substeps_used is not None:
             running = k < rules.substeps_used
@@ -217,11 +197,10 @@ def move(
             sailed[-1] = tuple(speed * running for speed in sailed[-1])
         if water is not None:  # otherwise the position has no effect on the next substep
             x, y = (add_scaled(place, rules.dt, speed) for place, speed in zip((x, y), sailed.pop()))
-    if sailed:
-        x, y = (add_scaled(place, rules.dt, total(speeds)) for place, speeds in zip((x, y), zip(*sailed)))
-    return torch.stack((x, y, wrap_to_two_pi(theta), *ground, *relative, *thrust))
-
-
-def total(rows: Sequence[Tensor]) -> Tensor:
-    """Returns the sum of some tensors; compiled code, which joins operations by itself, adds one by one."""
-    return reduce(torch.add, rows) if torch.compiler.is_compiling() else torch.stack(tuple(rows)).sum(0)
+    if sailed:  # compiled code, which joins operations by itself, adds one by one
+        joined = torch.compiler.is_compiling()
+        ways = (reduce(torch.add, speeds) if joined else torch.stack(speeds).sum(0) for speeds in zip(*sailed))
+        x, y = (add_scaled(place, rules.dt, way) for place, way in zip((x, y), ways))
+    theta = torch.remainder(theta, TWO_PI)
+    theta = theta * (theta < TWO_PI)  # a tiny negative angle, lost in rounding to 2 pi, becomes 0
+    return torch.stack((x, y, theta, *ground, *relative, *thrust))

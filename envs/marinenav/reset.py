@@ -76,13 +76,13 @@ def _rejection_sample(wanted: Tensor, slots: int, source: Source, fits: Fits, li
         runs = len(attempts)
         # The first successful run; a maximum of floats is much faster than a search among booleans.
         first = runs - (good * torch.arange(runs, 0.0, -1.0, device=device)[:, None]).amax(0).long()
-        found, last = first < runs, first.clamp_max(runs - 1)[None]
+        succeeds, last = first < runs, first.clamp_max(runs - 1)[None]
         number = count.index_select(0, index)
-        place = torch.where(found, number, slots) * worlds + index
+        place = torch.where(succeeds, number, slots) * worlds + index
         chosen = candidate.gather(1, last.expand(features, 1, -1))[:, 0]
         accepted.view(features, -1).scatter_(1, place.expand(features, -1), chosen)
         tried[index] = before + attempts.gather(0, last)[0]
-        count[index] = number + found
+        count[index] = number + succeeds
 
 
 class _Stream:

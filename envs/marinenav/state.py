@@ -105,8 +105,8 @@ def true_state(state: WorldState, obstacles: int, max_steps: int) -> Tensor:
     def nearest(rows: Tensor, there: Tensor, offset: Tensor, slots: int) -> Tensor:
         """Returns the nearest of the objects that are there, ``[W, A, slots * F]``."""
         order = offset.norm(dim=-1).masked_fill(~there, torch.inf).argsort(dim=-1, stable=True)[..., :slots]
-        found = (rows * there[..., None]).gather(2, order[..., None].expand(-1, -1, -1, rows.shape[-1]))
-        return pad(found, (0, 0, 0, slots - found.shape[2])).flatten(2)
+        shown = (rows * there[..., None]).gather(2, order[..., None].expand(-1, -1, -1, rows.shape[-1]))
+        return pad(shown, (0, 0, 0, slots - shown.shape[2])).flatten(2)
 
     ways = (goal - position, velocity[..., :2], velocity[..., :2] - through_water)
     to_goal, speed, current = turned(torch.stack(ways, 2)).unbind(2)

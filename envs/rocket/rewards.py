@@ -15,7 +15,7 @@ from . import rules
 from .prediction import Forecast
 from .simulation import Events
 from .state import RocketState, team_signs
-from .vectors import dot, length
+from .vectors import constant, dot, length
 
 MODES: dict[str, dict[str, float]] = {
     "sparse": {"sparse": 1.0},
@@ -125,6 +125,11 @@ def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -
     x, y, z = ball.position[:, None].expand(3, *touched.shape)
     goal = torch.stack((-x, side * _GOAL_CENTRE - y, rules.GOAL_HEIGHT / 2 - z))  # the rivals', from the ball
     to_goal = dot(goal, ball.velocity[:, None]) / length(goal).clamp_min(1.0)
+    count, places = len(touched), cars.position
+    teams = [car // ((count + 1) // 2) for car in range(count)]
+    mates = [one != other and teams[one] == teams[other] for one in range(count) for other in range(count)]
+    mates = constant(mates, cars.boost[0], dtype=torch.bool).unflatten(0, (count, count)) & ~cars.gone.isinf()[:, None]
+    nearest = torch.where(mates, length(places[:, :, None] - places[:, None]), 1.0e6).amin(0)
     off = (cars.wheels.sum(0) < 3) & (ball.position[2] > _AERIAL)
     there = (cars.gone == 0).to(kind)
     flag = {
@@ -145,7 +150,8 @@ def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -
         "approach": (before.distance - distance) / 100.0 * there,
         "ball_to_goal": to_goal / rules.BALL_TOP_SPEED,
         "kick_off": kick_off * side,
-        "spacing": _spacing(state),
+        # 1 from 1500 uu to the nearest mate on, and 0 for a car without mates.
+        "spacing": torch.where(nearest < 1.0e5, (nearest / 1500.0).clamp_max(1.0), 0.0),
         "big_pad": events.big_pads,
         "small_pad": events.small_pads,
         "boost_use": events.boost_used / 10.0,
@@ -153,20 +159,3 @@ def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -
     flags = dict(zip(flag, torch.stack([row.expand_as(touched) for row in flag.values()]).to(kind).unbind(0)))
     terms = {**flags, **{name: row.expand_as(touched) for name, row in value.items()}}
     return torch.stack([terms[name] for name in TERMS]), Before(distance, ahead.threat, opening, last)
-
-
-def _spacing(state: RocketState) -> Tensor:
-    """Returns 1 from 1500 uu to the nearest mate on, and 0 for a car without mates."""
-    count = state.cars.boost.shape[0]
-    half = count // 2
-    places = state.cars.position
-    absent = state.cars.gone.isinf()
-    nearest = []
-    for car in range(count):
-        team = range(half) if car < half else range(half, count)
-        mates = [
-            torch.where(absent[mate], 1.0e6, length(places[:, mate] - places[:, car])) for mate in team if mate != car
-        ]
-        nearest.append(torch.stack(mates).amin(0) if mates else torch.full_like(places[0, car], 1.0e6))
-    distance = torch.stack(nearest)
-    return torch.where(distance < 1.0e5, (distance / 1500.0).clamp_max(1.0), 0.0)
