@@ -1,7 +1,7 @@
 """One MarineNav step for a batch of worlds as pure functions of the state.
 
-:func:`advance` moves; :func:`conclude` computes percepts, rewards and ends, and returns contiguous world-first tensors in
-nested dicts with the environment's keys.
+:func:`advance` moves; :func:`conclude` computes percepts, rewards and ends, and returns contiguous world-first tensors
+in nested dicts with the environment's keys.
 """
 
 from __future__ import annotations
