@@ -17,24 +17,8 @@ from torch import Tensor
 
 from ..foundation.compilation import Compiled
 from ..foundation.tensors import constant
-from .events import (
-    ArenaDraws,
-    Drawn,
-    emptied,
-    fire,
-    free_slot,
-    gone,
-    jam,
-    per_target,
-    quiet_steps,
-    set_up,
-    shoot,
-    spawn,
-    spawn_everywhere,
-    vanish,
-    volley,
-    waiting,
-)
+from . import events
+from .events import ArenaDraws, Drawn
 from .observation import closest, observe
 from .rules import FAR, NEVER, SURELY, ArenaRules, ArenaTables
 from .state import ArenaState, Changes, kept_inside, length, length2, pick, rows_of, spots
@@ -102,9 +86,9 @@ class Impact(NamedTuple):
 def touching(state: ArenaState, rules: ArenaRules) -> tuple[Tensor, Tensor]:
     """Returns whether the player's shots touch targets, ``[T, N, n]``, and their offsets, ``[2, T, N, n]``."""
     away = state.targets[:, :, None] - state.shots[:, None]
-    away = torch.add(away, gone(state, rules), alpha=FAR)
+    away = torch.add(away, events.gone(state, rules), alpha=FAR)
     enemy, spawner = (radius + rules.shot_radius for radius in (rules.enemy_radius, rules.spawner_radius))
-    reach2 = per_target(away, rules, enemy**2, spawner**2)
+    reach2 = events.per_target(away, rules, enemy**2, spawner**2)
     return (reach2 - length2(away)).mul_(SURELY).clamp_(0, 1), away
 
 
@@ -184,7 +168,7 @@ def collide(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules, ta
         "damage_dealt": state.damage_dealt + (state.target_health - hits.health).sum(0),
         "damage_taken": state.damage_taken + healed - health,
         "phase": state.phase + cleared,
-        **emptied(state, consumed, state.bullet_ends),
+        **events.emptied(state, consumed, state.bullet_ends),
         **closed_ranks(state, target_health, rules),
     }
     return Impact(changes, reward, cleared)
@@ -265,7 +249,7 @@ def advance(
     """
     enemies = rules.max_enemies
     state, shoots = kernels.move(state, action, rules, tables)
-    _apply(state, _where(shoots), shoot, rules)
+    _apply(state, _where(shoots), events.shoot, rules)
 
     # The shots of all enemies at once; a world occurs once for each of its enemies that fires.
     ready = _where(state.ready[:enemies].amin(0) <= state.step)
@@ -279,15 +263,15 @@ def advance(
             wanted = min(int((taken + rank).amax()) + 1, rules.enemy_shot_slots)
             if wanted > len(state.bullet_ends):
                 state = state.with_bullet_slots(-(-wanted // kernels.slots) * kernels.slots)
-            slot = free_slot(state.bullet_ends.index_select(1, worlds), rank)
+            slot = events.free_slot(state.bullet_ends.index_select(1, worlds), rank)
             fits = slot < len(state.bullet_ends)
             if not bool(fits.all()):
-                _apply(state, worlds[~fits], jam, enemy[~fits], rules)
+                _apply(state, worlds[~fits], events.jam, enemy[~fits], rules)
                 worlds, enemy, slot = worlds[fits], enemy[fits], slot[fits]
-            _apply(state, worlds, fire, enemy, slot, rules)
+            _apply(state, worlds, events.fire, enemy, slot, rules)
 
     # The new enemies of all spawners at once, which are too far apart to block each other's.
-    worlds = _where(waiting(state, rules))
+    worlds = _where(events.waiting(state, rules))
     if len(worlds):
         part = state.part(worlds)
         due = part.ready[enemies:] <= part.step
@@ -296,8 +280,8 @@ def advance(
         spawner, place = makes.nonzero().unbind(1)
         before, made = (rank - 1)[spawner, place], makes.sum(0)[place]
         units = draws.spawn(spawner, worlds[place])
-        _apply(state, worlds[place], spawn, spawner, before, made, units, rules, tables)
-    _apply(state, _where(state.bullet_ends.amin(0) <= state.step), vanish, rules)
+        _apply(state, worlds[place], events.spawn, spawner, before, made, units, rules, tables)
+    _apply(state, _where(state.bullet_ends.amin(0) <= state.step), events.vanish, rules)
 
     # The worlds where anything touches anything.
     nearest_enemy, nearest_bullet = kernels.closest(state, rules)
@@ -307,7 +291,7 @@ def advance(
     if len(worlds):
         part = state.part(worlds)
         touch, away = touching(part, rules)
-        steps = quiet_steps(away, part.shot_velocity, rules).amin(0)
+        steps = events.quiet_steps(away, part.shot_velocity, rules).amin(0)
         state.put(worlds, {"quiet": part.step + steps.clamp_min(1)})
         touched[worlds[_where(touch.flatten(0, 1).amax(0))]] = True
 
@@ -321,7 +305,7 @@ def advance(
         reward.index_add_(0, worlds, impact.reward)
         begins = worlds[_where(impact.cleared & (impact.changes["phase"] < len(rules.phases)))]
         if len(begins):
-            _apply(state, begins, set_up, draws.jitter(begins), rules, tables)
+            _apply(state, begins, events.set_up, draws.jitter(begins), rules, tables)
     return _conclude(state, reward, kernels.observe(state, rules, tables), rules)
 
 
@@ -350,16 +334,16 @@ def advance_densely(
     Enemy shots need all their slots from the beginning, see :attr:`ArenaRules.enemy_shot_slots`.
     """
     state, shoots = move(state, action, rules, tables, in_place=False)
-    state = state.changed(shoots, shoot(state, rules, foresees=False))
+    state = state.changed(shoots, events.shoot(state, rules, foresees=False))
     fires = (drawn.fire < rules.fire_probability) & (state.ready[: rules.max_enemies] <= state.step)
-    state = state.replace(**volley(state, fires, rules))
-    state = state.replace(**spawn_everywhere(state, drawn.spawn, rules, tables))
-    state = state.replace(**vanish(state, rules))
+    state = state.replace(**events.volley(state, fires, rules))
+    state = state.replace(**events.spawn_everywhere(state, drawn.spawn, rules, tables))
+    state = state.replace(**events.vanish(state, rules))
     touch, _ = touching(state, rules)
     impact = collide(state, touch, rules.shot_slots, rules, tables)
     state = state.replace(**impact.changes, quiet=state.step)
     begins = impact.cleared & (state.phase < len(rules.phases))
-    state = state.changed(begins, set_up(state, drawn.jitter, rules, tables))
+    state = state.changed(begins, events.set_up(state, drawn.jitter, rules, tables))
     reward = impact.reward + rules.step_reward
     return _conclude(state, reward, observe(state, rules, tables), rules)
 

@@ -26,16 +26,7 @@ from torch import Tensor
 from ..foundation.files import MOST, check_regular, replacing
 from . import rules
 from .dynamics import current
-from .rules import (
-    CLEAR_RADIUS,
-    HYDRODYNAMICS,
-    MAP_SIZE,
-    OBSERVED_OBJECTS,
-    OBSTACLE_MARGIN,
-    PERCEPTION,
-    START_MARGIN,
-    MarineNavRules,
-)
+from .rules import MarineNavRules
 from .state import WorldState, blank_state
 
 Config = dict[str, Any]
@@ -44,14 +35,14 @@ _RULES = MarineNavRules()
 _ENV: Config = {  # the published values of the `env` part, and its schema; None: checked separately
     "seed": 0,
     "is_eval_env": True,
-    "width": MAP_SIZE,
-    "height": MAP_SIZE,
+    "width": rules.MAP_SIZE,
+    "height": rules.MAP_SIZE,
     "r": _RULES.core_radius,
     "v_rel_max": rules.MAX_RELATIVE_SPEED,
     "p": rules.CORE_SPEED_RATIO,
     "v_range": list(rules.CORE_EDGE_SPEED),
     "obs_r_range": list(rules.OBSTACLE_RADIUS),
-    "clear_r": CLEAR_RADIUS,
+    "clear_r": rules.CLEAR_RADIUS,
     "angular_speed_max": math.pi / 2,  # stored in every published file, without effect
     "angular_speed_penalty": -1.0,  # the same
     "timestep_penalty": _RULES.timestep_penalty,
@@ -234,7 +225,7 @@ def check_keys(mapping: Any, keys: set[str], where: str) -> None:
 
 _ROBOT_SCALARS = (
     *("dt", "length", "width", "detect_r", "r", "goal_dis", "power_coefficient", "min_thrust", "max_thrust"),
-    *HYDRODYNAMICS,
+    *rules.HYDRODYNAMICS,
 )
 _FAR = 1.0e6
 """Coordinate of absent vortex cores, far from every robot."""
@@ -252,9 +243,9 @@ def load_worlds(
     if most > num_robots:
         raise ValueError(f"an episode has {most} robots, the world was built for num_robots={num_robots}")
     slots = max(max(config["robots"]["perception"]["max_obj_num"]) for config in configs)
-    if slots > OBSERVED_OBJECTS:
+    if slots > rules.OBSERVED_OBJECTS:
         raise ValueError(
-            f"max_obj_num: an episode asks for {slots} objects, observations have {OBSERVED_OBJECTS} slots"
+            f"max_obj_num: an episode asks for {slots} objects, observations have {rules.OBSERVED_OBJECTS} slots"
         )
 
     def tensor(values: Any) -> Tensor:
@@ -270,9 +261,9 @@ def load_worlds(
     def world(name: str) -> Tensor:
         return tensor([config["env"][name] for config in configs])
 
-    rules = MarineNavRules(
+    numbers = MarineNavRules(
         **{name: robots(name) for name in _ROBOT_SCALARS},
-        **{name: per_robot([config["robots"]["perception"][name] for config in configs]) for name in PERCEPTION},
+        **{name: per_robot([config["robots"]["perception"][name] for config in configs]) for name in rules.PERCEPTION},
         substeps=int(max(max(config["robots"]["N"]) for config in configs)),
         substeps_used=robots("N"),
         left_pos=robots("init_left_pos"),
@@ -305,8 +296,8 @@ def load_worlds(
     state.velocity_r = robots("init_velocity_r")
     state.velocity = state.velocity_r.clone()
     if num_cores:
-        state.velocity[:2] += torch.stack(current(state.pose[0], state.pose[1], state.cores, rules.core_radius))
-    return state, rules
+        state.velocity[:2] += torch.stack(current(state.pose[0], state.pose[1], state.cores, numbers.core_radius))
+    return state, numbers
 
 
 def _rows(group: dict[str, Any], positions: str, *columns: str) -> Any:
@@ -381,7 +372,9 @@ def generate_episodes(seed: int, levels: Sequence[Mapping[str, float]], per_leve
 
 def _random_episode(seed: int, rng: RandomState, level: Mapping[str, float]) -> Config:
     def new_route() -> list[float]:
-        return rng.uniform(START_MARGIN, MAP_SIZE - START_MARGIN, size=4).tolist()  # start x y, goal x y
+        return rng.uniform(
+            rules.START_MARGIN, rules.MAP_SIZE - rules.START_MARGIN, size=4
+        ).tolist()  # start x y, goal x y
 
     def route_fits(candidate: list[float], placed: list[list[float]]) -> bool:
         start, goal, separation = candidate[:2], candidate[2:], rules.MIN_ROBOT_SEPARATION
@@ -398,11 +391,11 @@ def _random_episode(seed: int, rng: RandomState, level: Mapping[str, float]) -> 
     keep_clear = np.array([robot[key] for robot in robots for key in ("start", "goal")])
 
     def clear(centre: list[float], r: float) -> bool:
-        inside = r <= min(centre) and max(centre) <= MAP_SIZE - r
-        return inside and bool((_distance(keep_clear, centre) >= r + CLEAR_RADIUS).all())
+        inside = r <= min(centre) and max(centre) <= rules.MAP_SIZE - r
+        return inside and bool((_distance(keep_clear, centre) >= r + rules.CLEAR_RADIUS).all())
 
     def new_core() -> list[float]:
-        position = rng.uniform(0.0, MAP_SIZE, size=2).tolist()
+        position = rng.uniform(0.0, rules.MAP_SIZE, size=2).tolist()
         flag = rng.binomial(1, 0.5)
         return [*position, flag, 2 * math.pi * _CORE_RADIUS * rng.uniform(*rules.CORE_EDGE_SPEED)]
 
@@ -421,7 +414,7 @@ def _random_episode(seed: int, rng: RandomState, level: Mapping[str, float]) -> 
     cores = list(_place(int(level["num_cores"]), new_core, core_fits))
 
     def new_obstacle() -> list[float]:
-        position = rng.uniform(OBSTACLE_MARGIN, MAP_SIZE - OBSTACLE_MARGIN, size=2).tolist()
+        position = rng.uniform(rules.OBSTACLE_MARGIN, rules.MAP_SIZE - rules.OBSTACLE_MARGIN, size=2).tolist()
         return [*position, rng.uniform(*rules.OBSTACLE_RADIUS)]
 
     def obstacle_fits(disc: list[float], placed: list[list[float]]) -> bool:

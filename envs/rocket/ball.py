@@ -52,20 +52,15 @@ _HIT_CURVE = pieces(rules.HIT_CURVE)
 _HITTERS = 2  # number of nearest cars of a world that can hit the ball in the same tick
 
 
-class Reach(NamedTuple):
-    """The points of cars nearest to the ball."""
-
-    gap: Tensor  # [...]
-    normal: Tensor  # [3, ...] from the car to the ball
-    arm: Tensor  # [3, ...] from the car's origin to the point of contact
-
-
-def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
+def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Finds the point of a car's body, a box with round edges, nearest to the ball's centre.
 
     Args:
         position, rotation: the cars', ``[3, ...]`` and ``[3, 3, ...]``.
         ball: position of the ball, broadcastable.
+
+    Returns:
+        The gap ``[...]``; the normal towards the ball, and the arm from the car's origin to the point of contact.
     """
     like = position[0]
     half = constant([side / 2 - rules.CORE_MARGIN for side in rules.HITBOX], like)
@@ -78,7 +73,7 @@ def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
     normal = torch.where(distance < 1.0e-6, constant((0.0, 0.0, 1.0), like), normal)
     arm = (core + centre).add(normal, alpha=rules.EDGE_RADIUS)
     normal, arm = to_world(rotation[:, :, None], torch.stack((normal, arm), 1)).unbind(1)
-    return Reach(distance - (rules.EDGE_RADIUS + rules.BALL_RADIUS), normal, arm)
+    return distance - (rules.EDGE_RADIUS + rules.BALL_RADIUS), normal, arm
 
 
 def extra_speed(position: Tensor, forward: Tensor, velocity: Tensor, ball: Tensor, ball_velocity: Tensor) -> Tensor:
@@ -139,9 +134,9 @@ def hits(meeting: Meeting) -> BallHits:
     """Computes the hits of the cars of each world that are nearest to the ball."""
     ball = Ball(*meeting.ball)
     spot, fallen = ball.position[:, None], meeting.fallen[:, None]
-    near = reach(meeting.position, meeting.rotation, spot)
-    gap = torch.where(meeting.gone > 0, rules.HEIGHT, near.gap)
-    values = (*near[1:], meeting.position, meeting.velocity, meeting.torque, *meeting.moved)
+    gap, *contact = reach(meeting.position, meeting.rotation, spot)
+    gap = torch.where(meeting.gone > 0, rules.HEIGHT, gap)
+    values = (*contact, meeting.position, meeting.velocity, meeting.torque, *meeting.moved)
     rotation, extra_hit, hitters = meeting.rotation, meeting.extra_hit, None
     if len(gap) > _HITTERS:  # in the order of the cars, which determines the order of solving
         hitters = gap.topk(_HITTERS, dim=0, largest=False).indices.sort(0).values  # [H, n]

@@ -186,20 +186,6 @@ def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, fa
     }
 
 
-class Thrust(NamedTuple):
-    """The effect of maneuvers in a tick, in world axes ``[3, ...]``.
-
-    Attributes:
-        kick, twist: immediate changes of velocity and spin.
-        force, torque: accelerations, which contacts counteract.
-    """
-
-    kick: Tensor
-    twist: Tensor
-    force: Tensor
-    torque: Tensor
-
-
 class Facts(NamedTuple):
     """Quantities of wheels and motion that maneuvers depend on."""
 
@@ -264,8 +250,12 @@ _FLIP_GAIN_PER_SPEED = (rules.FLIP_SPEED * 0.9 / rules.CAR_TOP_SPEED, rules.FLIP
 """Of flips to the side and backwards: the change of speed, and what the car's own speed adds to it."""
 
 
-def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tensor], Thrust]:
-    """Applies jumps, flips, air control, auto-flip, auto-roll and boost in order; also returns changes of ``cars``."""
+def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tensor], Motion]:
+    """Applies jumps, flips, air control, auto-flip, auto-roll and boost in order.
+
+    Returns:
+        Changes of ``cars``, and those of the motion: immediate ones of velocity and spin, force and torque.
+    """
     like, flags = cars.boost, facts.flags
     forward, _, up = cars.rotation.unbind(0)
 
@@ -363,7 +353,7 @@ def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tens
         },
         **{"auto_flip": (auto_ticks - 1).clamp_min(0.0), "auto_side": auto_side},
     }
-    return changes, Thrust(kick, twist, force, torque)
+    return changes, Motion(kick, twist, force, torque)
 
 
 def drive(cars: Cars, controls: Tensor, ground: WheelGround) -> tuple[Cars, Motion]:
@@ -386,7 +376,7 @@ def drive(cars: Cars, controls: Tensor, ground: WheelGround) -> tuple[Cars, Moti
     moving = fast > rules.STOPPING_SPEED
     facts = Facts(speed, fast, flags, some_wheels, all_wheels, throttle, up, spin, throttle != 0, moving)
     rolling = tell_wheels(cars, control, wheels, ground.slope, facts)
-    flying, thrust = maneuver(cars, control, facts)
+    flying, change = maneuver(cars, control, facts)
     push, turn = to_world(rotation[:, :, None], torch.stack((wheels.push, wheels.turn), 1)).unbind(1)
-    motion = Motion(cars.velocity + thrust.kick + push, cars.spin + thrust.twist + turn, thrust.force, thrust.torque)
+    motion = Motion(cars.velocity + change.velocity + push, cars.spin + change.spin + turn, *change[2:])
     return cars.replace(**rolling, **flying), motion
