@@ -73,7 +73,8 @@ def rule_controls(state: RocketState, flights: FlightKernels | None = None) -> T
     big = [row for row, place in enumerate(rules.PADS) if place in rules.BIG_PADS]
     x, y = (constant([rules.PADS[row][axis] for row in big], cars.boost) for axis in (0, 1))
     away = torch.hypot(x - cars.position[0], y - cars.position[1])  # [6, C, W]
-    least, row = torch.where(state.pads[big][:, None] <= 0, away, 1.0e5).min(0)
+    waiting = state.pads.index_select(0, constant(big, cars.boost, 0, torch.int64))
+    least, row = torch.where(waiting[:, None] <= 0, away, 1.0e5).min(0)
     signs = team_signs(count, cars.boost)
     east, north = (column.reshape(-1)[row] * signs for column in (x, y))
     there = (least < 2500.0) & grounded
