@@ -15,8 +15,7 @@ from tensordict import TensorDict
 from rlstack.envs.recording import Frames
 from rlstack.envs.rocket.actions import controls
 from rlstack.envs.rocket.env import Rocket
-from rlstack.envs.rocket.pitch import ABSENT
-from rlstack.envs.rocket.recording import COLUMNS, RocketAnimation, RocketRecorder, RocketRecording, load_replay
+from rlstack.envs.rocket.recording import ABSENT, COLUMNS, RocketAnimation, RocketRecorder, RocketRecording, load_replay
 from tests.refusals import refused
 
 STEP = 8  # ticks
