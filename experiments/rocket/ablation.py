@@ -10,18 +10,19 @@ beginnings and draws counted as not won; evaluations are left out. Results besid
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from experiments.results import interval, markdown, picture
-from experiments.runs import logged, train
+from experiments.runs import logged, options, train
 from rlstack.config import conf_dir
+from rlstack.envs.foundation.files import write_json
 from rlstack.envs.rocket.rewards import MODES, TERMS
 from rlstack.evaluation.statistics import wilson_interval
 
@@ -77,8 +78,9 @@ def draw(found: dict[str, tuple[float, float, float]], path: Path) -> None:
         axis.set(xlabel="share of games won against the rules", xlim=(0, 1))
 
 
-def table(found: dict[str, tuple[float, float, float]]) -> str:
+def table(result: Mapping[str, Any]) -> str:
     """Returns a row for each variant."""
+    found = result["won"]
     rows = [
         [name, interval(share, bounds, ".1%"), "" if name == EVERYTHING else f"{share - found[EVERYTHING][0]:+.1%}"]
         for name, (share, *bounds) in found.items()
@@ -88,15 +90,10 @@ def table(found: dict[str, tuple[float, float, float]]) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, HERE, "runs/rocket/ablation", (0,))
     parser.add_argument("--frames", type=int, default=3_000_000, help="of every variant")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
-    parser.add_argument("--folder", type=Path, default=Path("runs/rocket/ablation"), help="of the run directories")
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
     arguments = parser.parse_intermixed_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    (seed,) = arguments.seeds
     start = imitate(arguments.folder, arguments.overrides)
     shared = ["experiment=rocket/rules", "imitation.expert=null", f"init={start}"]
     shared += [f"total_frames={arguments.frames}", *UNEVALUATED, *arguments.overrides]
@@ -104,13 +101,13 @@ def main() -> None:
     for name, weights in variants().items():
         text = ", ".join(f"{term}: {weight}" for term, weight in weights.items())
         folder = arguments.folder / name.replace(" ", "_")
-        jobs.append((arguments.seed, folder, [*shared, f"++env.reward_weights={{{text}}}"]))
+        jobs.append((seed, folder, [*shared, f"++env.reward_weights={{{text}}}"]))
     runs = dict(zip(variants(), train(jobs, arguments.parallel), strict=True))
     found = {name: won(run) for name, run in runs.items()}
-    facts = {"frames": arguments.frames, "seed": arguments.seed, "won": found}
-    (arguments.out / "ablation.json").write_text(json.dumps(facts, indent=2) + "\n")
+    result = {"frames": arguments.frames, "seed": seed, "won": found}
+    write_json(arguments.out / "ablation.json", result)
     draw(found, arguments.out / "ablation.png")
-    print(table(found), end="")
+    print(table(result))
 
 
 if __name__ == "__main__":
