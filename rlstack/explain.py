@@ -177,12 +177,8 @@ def prepare(config: SpeedConfig, plain: dict[str, Any]) -> MeasuredTraining:
     return measured
 
 
-def _speed_arguments(arguments: list[str]) -> list[str]:
-    return [word for word in arguments if word != SPEED]
-
-
 command = HydraCommand("explain", words_as("run"))
-speed_command = HydraCommand("explain_speed", _speed_arguments)
+speed_command = HydraCommand("explain_speed", lambda words: [word for word in words if word != SPEED])
 _main, _speed_main = command.line(run), speed_command.line(speed)
 
 

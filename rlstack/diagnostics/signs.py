@@ -123,7 +123,13 @@ def signs(agent: Agent, sequences: TensorDictBase, policy: Any) -> dict[str, Ten
             act(agent, policy, part)
         judged = (part, values) if steps > 1 else latest_transitions(agent, len(sequences))
         if judged is not None and judged[1] is not None and getattr(agent, "curiosity", None) is None:
-            found |= _errors_within(agent, judged[0], judged[1])
+            (followed, predicted), gamma = judged, agent.config.gamma
+            following = followed.get("next")
+            reward, done, terminated = (following.get(name)[..., 0] for name in ("reward", "done", "terminated"))
+            if agent.reward_scaler is not None:
+                reward = agent.reward_scaler(reward)
+            returns, counted = discounted(reward, done, terminated, gamma, predicted[:, -1])  # end with a value
+            found |= value_errors(predicted, returns, counted & followed.get("active"))
     found |= activity.shares()
     if ratios is not None:
         found["policy/kl"] = _mean(ratios.exp() - 1 - ratios, active)
@@ -207,16 +213,6 @@ def predictions(agent: Agent, sequences: TensorDictBase) -> tuple[Tensor | None,
         return agent.predicted_returns(sequences), agent.log_ratios(sequences)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
         return None, None  # an algorithm of a user's own that keeps its networks in another way
-
-
-def _errors_within(agent: Agent, sequences: TensorDictBase, values: Tensor) -> dict[str, Tensor]:
-    """Returns :func:`value_errors` of values ``[B, T]`` against returns within sequences, which end with a value."""
-    following = sequences.get("next")
-    reward, done, terminated = (following.get(name)[..., 0] for name in ("reward", "done", "terminated"))
-    if agent.reward_scaler is not None:
-        reward = agent.reward_scaler(reward)
-    returns, counted = discounted(reward, done, terminated, agent.config.gamma, values[:, -1])
-    return value_errors(values, returns, counted & sequences.get("active"))
 
 
 def value_errors(values: Tensor, returns: Tensor, counted: Tensor) -> dict[str, Tensor]:
