@@ -59,8 +59,8 @@ def run(experiments: Sequence[Experiment], here: Path, description: str | None) 
     kept = other_seeds(out / f"{name}.json", seeds, check(jobs)[0]["total_frames"], games=games)
     runs = dict(zip(map(str, seeds), train(jobs, arguments.parallel), strict=True))
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        found = pool.map(lambda path: judge(path, experiment, games, arguments.evaluation_seed), runs.values())
-    measured = {seed: {"machine": trained_on(runs[seed]), **one} for seed, one in zip(runs, found, strict=True)}
+        judged = pool.map(lambda path: judge(path, experiment, games, arguments.evaluation_seed), runs.values())
+    measured = {seed: {"machine": trained_on(runs[seed]), **one} for seed, one in zip(runs, judged, strict=True)}
     results = {"games": games, "seeds": dict(sorted({**kept, **measured}.items()))}
     write_json(out / f"{name}.json", results)
     draw(write_rows(out / f"{name}.csv", kept, SHOWN, read_log(runs)), out / f"{name}.png", experiment.ylabel)

@@ -74,8 +74,8 @@ def main() -> None:
             for kind, (overrides, _) in KINDS.items()
         ]
         judgements = map(judged, train(jobs, arguments.parallel))
-        found = {study: {kind: {seed: scores} for kind, scores in zip(KINDS, judgements, strict=True)}}
-        results = join(arguments.out / "critic_inputs.json", found)
+        scored = {study: {kind: {seed: scores} for kind, scores in zip(KINDS, judgements, strict=True)}}
+        results = join(arguments.out / "critic_inputs.json", scored)
     print(table(results))
 
 

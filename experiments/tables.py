@@ -68,7 +68,7 @@ def table(name: str) -> str:
 
 def rewritten(page: str) -> str:
     """Returns a page with its marked tables rewritten."""
-    return MARKED.sub(lambda found: f"<!-- table: {found[1]} -->\n{table(found[1])}<!-- end -->", page)
+    return MARKED.sub(lambda match: f"<!-- table: {match[1]} -->\n{table(match[1])}<!-- end -->", page)
 
 
 def main(arguments: list[str] | None = None) -> int:

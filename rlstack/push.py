@@ -164,8 +164,8 @@ def _scores(run_folder: Path, frames: int) -> dict[str, float]:
     stored = sorted(RunDirectory(run_folder).evaluations.glob("*.json"), reverse=True)
     for file in stored:
         if file.stem.isdigit() and int(file.stem) <= frames:
-            found = Evaluation.from_json(file.read_text(encoding="utf-8"))
-            return {**found.summary(), "episodes": len(found.levels)}
+            evaluation = Evaluation.from_json(file.read_text(encoding="utf-8"))
+            return {**evaluation.summary(), "episodes": len(evaluation.levels)}
     return {}
 
 

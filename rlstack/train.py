@@ -130,13 +130,13 @@ def _of_seeds(cfg: DictConfig) -> list[dict[str, Any]]:
     """
     plain = to_plain(cfg)
     count = convert(Annotated[int, Interval(low=1, high=1000)] | None, plain.get("seeds"), "seeds")
-    found = seeds.found_in(convert(str | None, plain.get("resume"), "resume"))
-    if count is None and not found:
+    folders = seeds.found_in(convert(str | None, plain.get("resume"), "resume"))
+    if count is None and not folders:
         return []
     if in_sweep():
         raise ConfigError("seeds: the runs of -m are trained one after the other, set seed=0,1,...")
-    if found:
-        return [prepared(OmegaConf.create({**plain, "seeds": None, "resume": path})) for path in found]
+    if folders:
+        return [prepared(OmegaConf.create({**plain, "seeds": None, "resume": path})) for path in folders]
     if plain.get("resume") is not None:
         raise ConfigError("seeds: a run to resume is one run; resume the folder with all seeds, or set seeds=null")
     return seeds.seeded(with_length(prepared(cfg)))

@@ -88,7 +88,7 @@ def updating(case: Case, compiles: bool) -> Callable[[], int]:
         before = agent.updates
         for _ in range(case.updates if rollout is None else 1):
             agent.update(agent.prepared(agent.sample()) if rollout is None else rollout)
-        return agent.updates - before
+        return case.updates if rollout is None else agent.updates - before
 
     return update
 

@@ -75,13 +75,13 @@ def rates(collector: str, *overrides: str) -> list[float]:
     """Steps of worlds per second of wall clock, in some rounds."""
     with collecting(collector, *overrides) as batches:
         next(batches)
-        found = []
+        rounds = []
         for _ in range(ROUNDS):
             begun, steps = time.perf_counter(), 0
             while (passed := time.perf_counter() - begun) < SECONDS:
                 steps += next(batches).numel()
-            found.append(steps / passed)
-    return found
+            rounds.append(steps / passed)
+    return rounds
 
 
 def table(result: dict[str, Any]) -> str:

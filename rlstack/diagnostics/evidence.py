@@ -283,8 +283,7 @@ def _replay(run: LoadedRun) -> dict[str, float] | None:
         state = read_checkpoint(run.path).get("replay")
     except CheckpointError:
         return None
-    entries = state.get("transitions") if isinstance(state, dict) else None
-    if not isinstance(entries, dict) or "next" not in entries:
+    if not isinstance(state, dict) or "next" not in (entries := state.get("transitions") or {}):
         return None
     reward, terminated = entries["next"]["reward"], entries["next"]["terminated"]
     size = float(terminated.numel())
@@ -370,7 +369,7 @@ def _rewards(evidence: Evidence) -> dict[str, Any]:
     rewarded = any(bool((part.sequences.get(("next", "reward")) != 0).any()) for part in rollouts)
     known: dict[str, Any] = {} if rewarded or len(evidence.ends) < 4 else {"unrewarded": 1}
     sums = [returns_that_followed(evidence.agent, part.sequences) for part in rollouts]
-    returns = torch.cat([found[counted] for found, counted in sums])
+    returns = torch.cat([values[counted] for values, counted in sums])
     if len(returns) > 1 and float(returns.std()) > 0:
         known["return_std"] = float(returns.std())
     return known

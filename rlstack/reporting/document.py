@@ -235,10 +235,10 @@ def plotly() -> bytes:
     Raises:
         ConfigError: the package is not installed.
     """
-    found = find_spec("plotly")
-    if found is None or found.origin is None:
+    package = find_spec("plotly")
+    if package is None or package.origin is None:
         raise ConfigError("a page needs the package plotly: pip install plotly")
-    return (Path(found.origin).parent / "package_data" / "plotly.min.js").read_bytes()
+    return (Path(package.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
 
 @cache
