@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from rlstack.envs.foundation.files import write_json
-from rlstack.runs.versions import versions
+from rlstack.runs import versions
 from rlstack.training.environment import instruction_set, processor
 
 RESULTS = Path(__file__).parent / "results"
