@@ -89,7 +89,7 @@ class StoredRun:
         run = cls(path, name)
         run.config = _config(path, run.notes)
         run.curves = read_curves(path / METRICS_FILE, run.notes, whole)
-        run.evaluations = list(_evaluations(path / "evaluations", run.notes)) if whole else []
+        run.evaluations = list(read_evaluations(path / "evaluations", run.notes)) if whole else []
         if (path / ENVIRONMENT).is_file():
             run.environment = [entry for entry in _json(path / ENVIRONMENT, run.notes) or [] if isinstance(entry, dict)]
         for name in changed(path) if whole else []:
@@ -292,7 +292,8 @@ def _config(path: Path, notes: list[str]) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def _evaluations(folder: Path, notes: list[str]) -> Iterator[StoredEvaluation]:
+def read_evaluations(folder: Path, notes: list[str]) -> Iterator[StoredEvaluation]:
+    """Yields the evaluations in training, oldest first, then later ones; adds a note for each that is damaged."""
     for path in sorted(folder.glob("*.json")):
         if path.stem.isdigit() and (content := _json(path, notes)) is not None:
             yield StoredEvaluation(path.stem.lstrip("0") or "0", int(path.stem), content)
