@@ -1,24 +1,18 @@
-"""The AC-IQN agent: how it explores, and what it refuses."""
+"""The AC-IQN agent: how it acts and explores."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
 from scipy import stats
 from tensordict import TensorDict
 from torch import Tensor
-from torchrl.envs import EnvBase
 
 from rlstack import envs
 from rlstack.agents import Agent, make_agent
-from rlstack.config import ConfigError
-from tests.agents.small_agents import Detour, online_parameters, sequences, small
-from tests.refusals import refused
-
-# -- how it acts -------------------------------------------------------------------------------------------------------
+from tests.agents.small_agents import online_parameters, sequences, small
 
 
 def act(agent: Agent, observation: Tensor, explore: bool) -> Tensor:
@@ -88,51 +82,6 @@ def test_greedy_actor_is_the_one_asked_for() -> None:
         taken = policy(TensorDict({"observation": observation}, [6]))["action"]  # built before the updates
         assert torch.equal(taken, expected) and not torch.equal(taken, other)
         assert not taken.requires_grad
-
-
-# -- what it refuses ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"gama": 0.9}, r"agent.gama: unknown key, did you mean 'gamma'\?"),
-        ({"batch_size": "many"}, "agent.batch_size: expected a whole number such as 64 or 1e6, got 'many'"),
-        ({"gamma": 1.5}, "agent.gamma: 1.5 is outside"),
-        ({"target_tau": 0.0}, "agent.target_tau: 0.0 is outside"),
-        ({"frames_per_update": 0}, "agent.frames_per_update: 0.0 is outside"),
-        ({"critic": "gate"}, "agent.critic: did you mean 'gated'"),
-        ({"batch_size": 2000}, "agent: batch_size 2000 is larger than buffer_size 1000"),
-        ({"noise_low": 1.0}, "agent: noise_low 1.0 is above noise_high"),
-        ({"cvar": 0.25, "candidates": 1}, "cvar has no effect with candidates=1.*; give candidates=16, or cvar=1.0"),
-        ({"critic": "gated", "hidden": [8, 4]}, "critic=gated has two hidden layers of one width"),
-        ({"lr_actor": {"kind": "constant"}}, "agent.lr_actor: kind 'constant' takes only start and warmup"),
-        ({"algorithm": "acqm"}, "did you mean 'acqn'"),
-        ({"algorithm": "no.such.module:Agent"}, "agent.algorithm: no.such.module:Agent cannot be imported"),
-        ({"algorithm": ".relative:Agent"}, "agent.algorithm: .relative:Agent cannot be imported"),
-        ({"algorithm": "rlstack.agents.base:Agent"}, "base:Agent has no Config, a dataclass of its options"),
-        ({"algorithm": "rlstack.agents.acqn:Nothing"}, "has no 'Nothing'; it has .*ACQN"),
-    ],
-)
-def test_mistakes_in_the_configuration_are_one_line(overrides: dict[str, Any], message: str) -> None:
-    refused(ConfigError, message, small, **overrides)
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        (
-            Detour(discrete=True),
-            r"agent=acqn needs continuous actions, the env has 3 discrete actions; choose an agent .*, sac\)$",
-        ),
-        (
-            envs.make("marinenav", num_worlds=1, continuous_actions=False),
-            r"choose an agent for such actions \(a2c, .*\), or set env.continuous_actions=true$",
-        ),
-    ],
-)
-def test_an_env_it_cannot_act_on_is_one_line(env: EnvBase, message: str) -> None:
-    refused(ConfigError, message, small, env)
 
 
 def test_of_all_candidates_the_one_with_the_best_worst_half_is_chosen() -> None:

@@ -11,12 +11,11 @@ from tensordict import TensorDict
 
 from rlstack import envs
 from rlstack.agents.optimizer import Compiler, Optimizer
-from rlstack.config import ConfigError
 from rlstack.config.schedules import ScheduleConfig, in_words
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from tests.agents.recall import Recall
-from tests.agents.small_agents import Detour, copies, equal, plain, small
+from tests.agents.small_agents import Detour, copies, equal, small
 
 ADAPTIVE: dict[str, Any] = {"kind": "adaptive", "kl": 0.01}
 
@@ -99,26 +98,6 @@ def test_a_state_with_a_fixed_rate_goes_on_from_it() -> None:
     agent, adaptive = (small(Detour(), name="ppo", lr=lr) for lr in (2e-3, ADAPTIVE))
     adaptive.load_state_dict(agent.state_dict())
     assert float(adaptive.optimizer.lr) == pytest.approx(2e-3)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("a2c", {"lr": ADAPTIVE}, r"agent\.lr: kind 'adaptive' follows the KL .* only the learning rate of ppo can"),
-        ("sac", {"lr_actor": ADAPTIVE}, r"agent\.lr_actor: kind 'adaptive' follows the KL"),
-        ("ppo", {"clip": ADAPTIVE}, r"agent\.clip: kind 'adaptive' follows the KL"),
-        ("ppo", {"lr": {"kind": "adaptive"}}, r"agent\.lr: kind 'adaptive' needs the KL divergence"),
-        ("ppo", {"lr": {**ADAPTIVE, "end": 1e-4}}, r"agent\.lr: kind 'adaptive' takes kl, start, low, high and factor"),
-        ("ppo", {"lr": {**ADAPTIVE, "factor": 0.5}}, r"factor 0\.5 of kind 'adaptive' is not above 1"),
-        ("ppo", {"lr": {**ADAPTIVE, "start": 0.1}}, r"starts at 0\.1, outside \[1e-05, 0\.01\]"),
-        ("ppo", {"lr": {"kind": "linear", "start": 1, "end": 0, "kl": 1}}, "takes no kl, low and high"),
-        ("ppo", {"lr": {"kind": "linear", "end": 0}}, "kind 'linear' needs a start"),
-        ("ppo", {"lr": ADAPTIVE, "value_first": 10}, "value_first: an adaptive lr follows the policy"),
-    ],
-)
-def test_elsewhere_it_is_refused(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        small(plain(discrete=False), name=name, **options)
 
 
 def test_it_is_told_in_words() -> None:

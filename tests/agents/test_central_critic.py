@@ -13,7 +13,6 @@ from torch import Tensor
 
 from rlstack import envs
 from rlstack.agents import make_agent
-from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from tests.agents.recall import Recall
@@ -21,7 +20,6 @@ from tests.agents.signals import Signals
 from tests.agents.small_agents import SMALL, copies, equal
 from tests.agents.test_agents_going_on import both_go_on
 from tests.exhaustive import exhaustive
-from tests.refusals import refused
 
 NAMES = ("ppo", "a2c")
 A = 3
@@ -327,11 +325,3 @@ def test_other_agents_keep_what_they_kept() -> None:
     agent = make_agent("sac", env, **{**SMALL["sac"], "buffer_size": 100})
     agent.extend(next(batches(env, agent, 8)))
     assert set(agent.sample()["next"].keys()) == {"observation", "reward", "terminated", "done"}
-
-
-# -- options -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_another_critic_is_refused_in_one_line(name: str) -> None:
-    refused(ConfigError, r"agent\.critic: .*'own', 'central'", small, Signals(1, 2), name, critic="joint")

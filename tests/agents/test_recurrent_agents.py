@@ -373,34 +373,6 @@ def test_replayed_targets_choose_among_what_is_allowed_next(name: str) -> None:
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["acqn", "qrdqn", "rainbow"])
-def test_agents_without_a_memory_say_so(name: str) -> None:
-    env = envs.make("marinenav", num_worlds=1, continuous_actions=name == "acqn")
-    with pytest.raises(ConfigError, match="has no recurrent core; ppo, a2c, dqn, iqn, ddpg, td3, sac, tqc have"):
-        make_agent(name, env, recurrent={"kind": "lstm"})
-
-
-@pytest.mark.parametrize(
-    ("memory", "message"),
-    [
-        ({"kind": "rnn"}, "expected one of 'lstm', 'gru'"),
-        ({"kind": "lstm", "size": 0}, r"agent.recurrent.size: 0 is outside"),
-        ({"kind": "lstm", "length": 3}, "agent.recurrent.length: unknown key"),
-        ("lstm", "agent.recurrent: expected"),
-    ],
-)
-def test_impossible_memories_are_refused(memory: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_agent("ppo", Recall(1), recurrent=memory)
-
-
-def test_replayed_batches_are_whole_sequences() -> None:
-    with pytest.raises(ConfigError, match=r"batch_size 64 is not a multiple of recurrent.sequence_length \(48\)"):
-        make_agent("dqn", Recall(1), batch_size=64, recurrent={"kind": "lstm", "sequence_length": 48})
-    with pytest.raises(ConfigError, match=r"times accumulate \(4\)"):
-        make_agent("dqn", Recall(1), batch_size=64, accumulate=4, recurrent={"kind": "lstm"})
-
-
 def test_shared_layers_share_one_memory() -> None:
     env = Recall(4)
     agent = small(env, "ppo", shared_layers=1)
@@ -499,30 +471,29 @@ def score(name: str, memory: dict[str, Any] | None, frames: int, **options: Any)
     return float(played["next", "reward"][played["next", "done"]].mean())
 
 
-@exhaustive(("name", "kind"), [("ppo", "lstm"), ("dqn", "gru")])
-def test_it_learns_to_remember(name: str, kind: str) -> None:
-    burn_in = {"burn_in": 2} if name == "dqn" else {}
-    assert score(name, {"kind": kind, "size": 16, "sequence_length": 8, **burn_in}, FRAMES[name]) > 0.95
+GRU: dict[str, Any] = {"kind": "gru", "size": 16, "sequence_length": 8}
+LSTM = {**GRU, "kind": "lstm"}
+CONTINUOUS_ACTION, MASKED = {"continuous": True}, {"masked": True}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), [("ppo", "gru"), ("a2c", "gru"), ("dqn", "lstm"), ("iqn", "gru")])
-def test_so_do_the_others(name: str, kind: str) -> None:
-    assert score(name, {"kind": kind, "size": 16, "sequence_length": 8}, FRAMES[name]) > 0.95
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), [("td3", "gru"), ("sac", "gru"), ("tqc", "gru"), ("ddpg", "lstm")])
-def test_actors_of_continuous_actions_and_their_critics_remember(name: str, kind: str) -> None:
-    memory = {"kind": kind, "size": 16, "sequence_length": 8, "burn_in": 2}
-    assert score(name, memory, FRAMES[name], continuous=True) > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
-def test_it_learns_to_remember_under_masks(name: str) -> None:
-    memory = {"kind": "lstm", "size": 16, "sequence_length": 8}
-    assert score(name, memory, 2 * FRAMES[name], masked=True) > 0.95
+@exhaustive(
+    ("name", "memory", "options"),
+    [
+        ("ppo", LSTM, {}),
+        ("dqn", {**GRU, "burn_in": 2}, {}),
+        ("ppo", GRU, {}),
+        ("a2c", GRU, {}),
+        ("dqn", LSTM, {}),
+        ("iqn", GRU, {}),
+        *((name, {**GRU, "burn_in": 2}, CONTINUOUS_ACTION) for name in ("td3", "sac", "tqc")),
+        ("ddpg", {**LSTM, "burn_in": 2}, CONTINUOUS_ACTION),
+        ("ppo", LSTM, MASKED),
+        ("dqn", LSTM, MASKED),
+    ],
+)
+def test_it_learns_to_remember(name: str, memory: dict[str, Any], options: dict[str, bool]) -> None:
+    frames = FRAMES[name] * (2 if options is MASKED else 1)
+    assert score(name, memory, frames, **options) > (0.9 if options is CONTINUOUS_ACTION else 0.95)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Bounded, MultiCategorical
@@ -27,7 +27,7 @@ from rlstack.training.imitation import Imitation
 from rlstack.training.loop import Training
 from rlstack.training.recorded import read_demonstrations, save_demonstrations
 from tests.adapters.small_worlds import Noise
-from tests.agents.small_agents import CONTINUOUS, DISCRETE, Detour, options_of
+from tests.agents.small_agents import CONTINUOUS, DISCRETE, options_of
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 from tests.small_run import SMALL_RUN, begun, composed, reopened
@@ -98,22 +98,6 @@ def test_several_choices_are_cloned() -> None:
         return torch.stack(((observation[..., 3] > 0).long(), choose(observation)), -1)
 
     assert rlstack.imitate(agent, env, scripted(both, env), **SETTINGS)["imitation/accuracy"] > 0.88
-
-
-@exhaustive("name", ["dqn", "ddpg"])
-def test_an_agents_policy_is_cloned_in_the_detour(name: str) -> None:
-    env = Detour(discrete=name == "dqn")
-
-    def best(observation: Tensor) -> Tensor:
-        second = observation[..., 0] > 0
-        return second.long() if name == "dqn" else torch.where(second, 0.5, -0.9)[..., None]
-
-    agent = agent_for(name, env)
-    rlstack.imitate(agent, env, scripted(best, env), frames=640, epochs=20, batch_size=32, lr=1e-2)
-    rollout = env.rollout(2, agent.policy(explore=False))
-    reward = rollout["next", "reward"].sum(1).mean()
-    exact = -1 + 1.5 if name == "dqn" else -0.9 + 1.5 * 0.9
-    assert float(reward) == pytest.approx(exact, abs=0.05)
 
 
 # -- what else it does to an agent -------------------------------------------------------------------------------
@@ -209,18 +193,6 @@ def test_a_published_agent_is_cloned_in_marinenav(fixtures_dir: Path) -> None:
     metrics = rlstack.imitate(agent, env, expert, frames=3000, epochs=8, batch_size=64)
     assert error() < 0.75 * before  # an expert that switches between the extremes
     assert metrics["imitation/error"] == pytest.approx(error(), abs=0.15)
-
-
-@pytest.mark.slow
-def test_choices_of_several_agents_are_cloned() -> None:
-    env = marinenav(continuous_actions=False)
-
-    def flee(observation: TensorDictBase) -> Tensor:
-        return torch.where(observation["self"][..., 1] > 0, 3, 20)
-
-    agent = agent_for("iqn", env)
-    metrics = rlstack.imitate(agent, env, scripted(flee, env), frames=2000, epochs=10, batch_size=64, lr=2e-3)
-    assert metrics["imitation/accuracy"] > 0.95
 
 
 def test_recorded_decisions_come_back_from_their_file(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torchrl.envs import EnvBase
 
 from rlstack import envs
 from rlstack.envs.marinenav.env import MarineNav
@@ -235,28 +234,6 @@ def assert_equal(a: TensorDict, b: TensorDict) -> None:
     assert set(ours.keys()) == set(theirs.keys())
     for key in ours.keys():  # noqa: SIM118
         assert torch.equal(ours[key], theirs[key]), key
-
-
-@exhaustive("max_steps", [12, 1000])
-def test_the_fast_path_does_what_torchrl_does(max_steps: int) -> None:
-    env, plain = pair_of_envs(max_steps=max_steps, end_on_collision=max_steps < 1000, min_start_goal_dis=30.0)
-    td, other = env.reset(), plain.reset()
-    resets = 0
-    for _ in range(40):
-        action = env.action_spec.rand()
-        td, other = td.update(action), other.update(action.clone())
-        done_td, td = env.step_and_maybe_reset(td)
-        done_other, other = EnvBase.step_and_maybe_reset(plain, other)
-        assert_equal(done_td, done_other)
-        assert_equal(td, other.exclude(("agents", "action")))
-        done = done_td["next", "done"][:, 0]
-        resets += int(done.sum())
-        assert not td["done"].any() and not td["terminated"].any() and not td["truncated"].any()
-        assert not td["agents", "done"][done].any()
-        assert torch.equal(td["agents", "done"][~done], done_td["next", "agents", "done"][~done])
-        assert (td["episode", "length"][done] == 0).all()
-        assert (td["episode", "length"][~done] == done_td["next", "episode", "length"][~done]).all()
-    assert (resets > 24) == (max_steps == 12)
 
 
 def test_the_last_observation_is_that_of_the_world_that_ended() -> None:

@@ -141,40 +141,6 @@ def test_matches_are_cut_off_not_ended_by_time() -> None:
         assert (after["episode", "time"] - 8 * 8 / 120).abs().max() < 1e-6
 
 
-def test_finished_matches_restart_alone() -> None:
-    env = build(3)
-    root = env.reset()
-    set_up(env, position=[0.0, -5000.0, 200.0], velocity=[0.0, -4000.0, 0.0])
-    root["agents", "action"] = chosen_for("multi", torch.zeros(8, 2, 3))
-    for _ in range(4):
-        root, following = env.step_and_maybe_reset(root)
-        ended = root["next", "done"][:, 0]
-        if ended.any():
-            break
-        root = following.set(("agents", "action"), root["agents", "action"])
-    assert ended.tolist() == [True, False, False]
-    assert root["next", "episode", "goals_against"][0] == 1
-    assert following["episode", "length"][0] == 0 and (following["episode", "length"][1:] > 0).all()
-    assert env.worlds.world.clock[0] == 0 and env.worlds.world.goal[0] == 0
-
-
-@pytest.mark.slow
-def test_terms_add_up_to_the_return() -> None:
-    env = build(4, blue=2, orange=2, rewards="dense", **MIXED)
-    root, total = env.reset(), torch.zeros(4)
-    for step in range(20):
-        root["agents", "action"] = env.full_action_spec["agents", "action"].rand()
-        root, following = env.step_and_maybe_reset(root)
-        if root["next", "done"].any() or step == 19:
-            break
-        total += root["next", "agents", "reward"][:, :2].mean((1, 2))
-        episode = root["next", "episode"]
-        summed = torch.stack([episode[f"reward_{name}"] for name in TERMS]).sum(0)
-        torch.testing.assert_close(summed, episode["return"], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(episode["return"][:, 0], total, rtol=1e-4, atol=1e-5)
-        root = following
-
-
 def test_touch_shot_and_kick_off_pay_who_earns_them() -> None:
     env = build(1, reward_weights=dict.fromkeys(TERMS, 1.0), rewards="dense")
     root = env.reset()
