@@ -264,17 +264,6 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, memory: Any) 
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-10)
 
 
-@exhaustive("precision", ["bfloat16", "float16"])
-def test_low_precision_learns(precision: str) -> None:
-    env = marinenav()
-    agent = small(env, precision=precision)
-    before = copies(agent.parameters())
-    for part in islice(batches(env, agent, 8), 2):
-        agent.learn(part, agent.frames + part.numel())
-    assert not equal(before, agent.parameters())
-    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
-
-
 @exhaustive("name", NAMES)
 @exhaustive("world", ["marinenav", "recall"])
 @exhaustive("memory", MEMORIES)

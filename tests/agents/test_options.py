@@ -16,7 +16,18 @@ from rlstack.agents.on_policy import LOG_STD_RANGE
 from rlstack.agents.optimizer import Optimizer
 from rlstack.agents.sac import LOG_ALPHA_RANGE
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
-from tests.agents.small_agents import CASES, DISCRETE, FRESH, Decisions, copies, equal, options_of, plain, small
+from tests.agents.small_agents import (
+    CASES,
+    DISCRETE,
+    FRESH,
+    REMEMBERING,
+    Decisions,
+    copies,
+    equal,
+    options_of,
+    plain,
+    small,
+)
 from tests.exhaustive import exhaustive
 
 OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in FRESH]
@@ -31,12 +42,17 @@ def updated(agent: Any, env: Decisions, rounds: int = 2) -> None:
 # -- precision ---------------------------------------------------------------------------------------------------------
 
 
-@exhaustive(("name", "discrete"), CASES)
+MEMORY = {"recurrent": {"kind": "gru", "size": 4, "sequence_length": 3}}
+RECURRENT = [(name, name in DISCRETE, MEMORY) for name in REMEMBERING]
+
+
+@exhaustive(("name", "discrete", "own"), [*((*case, {}) for case in CASES), *RECURRENT])
 @exhaustive("precision", ["bfloat16", "float16"])
-def test_low_precision_learns(name: str, discrete: bool, precision: str) -> None:
+def test_low_precision_learns(name: str, discrete: bool, own: dict[str, Any], precision: str) -> None:
     action = Categorical(4, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(2,))
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), action, masked=discrete)
-    agent = small(env, name=name, precision=precision)
+    batch = {} if not own or name in FRESH else {"batch_size": 15}
+    agent = small(env, name=name, precision=precision, **own, **batch)
     before = copies(agent.parameters())
     updated(agent, env, 4)  # the first steps may be left out, until the loss's scale fits
     assert agent.updates > 0 and all(torch.isfinite(parameter).all() for parameter in agent.parameters())
@@ -270,9 +286,6 @@ def test_reported_losses_hold_no_graph() -> None:
     agent = small(env, name="sac", n_step=1)
     loss, info = agent.loss.critic_loss(env.experience(agent, 1, 16)[0])
     assert loss.requires_grad and not any(value.requires_grad for value in info.values())
-
-
-MEMORY = {"recurrent": {"kind": "gru", "size": 4, "sequence_length": 3}}
 
 
 @pytest.mark.parametrize(

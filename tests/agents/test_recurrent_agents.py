@@ -382,18 +382,6 @@ def test_shared_layers_share_one_memory() -> None:
     assert agent.learn(part, 32) and not equal(before, copies(agent.parameters()))
 
 
-@exhaustive("name", REMEMBERING)
-@exhaustive("precision", ["bfloat16", "float16"])
-def test_low_precision_learns(name: str, precision: str) -> None:
-    env = recall(name, 4)
-    agent = small(env, name, precision=precision)
-    before = copies(agent.parameters())
-    for part in islice(batches(env, agent, 8), 6):
-        agent.learn(part, agent.frames + part.numel())
-    assert not equal(before, copies(agent.parameters()))
-    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
-
-
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_in_low_precision_a_policy_acts_as_it_learns(name: str, kind: str) -> None:

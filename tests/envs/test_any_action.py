@@ -287,6 +287,7 @@ STEPPED: list[tuple[str, dict[str, Any]]] = [
     ("cartpole", {"num_worlds": 3, "max_steps": 4}),
     ("arena", {"num_worlds": 2, "max_steps": 4}),
     ("marinenav", {"num_worlds": 4, "max_steps": 5, "end_on_collision": True}),
+    *(("marinenav", {"num_worlds": w, "num_robots": r, "max_steps": 5}) for w, r in ((1, 5), (3, 1), (1, 1))),
     ("rocket", {"num_worlds": 2, "max_seconds": 0.4}),
     ("echelon", {"num_worlds": 2, "blue": 1, "red": 1, "maps": 2, "max_steps": 4}),
     ("gymnasium", {"id": "tests.envs.gymnasium_toys:Structured", "num_envs": 2}),

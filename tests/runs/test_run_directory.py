@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from rlstack.config import ConfigError
 from rlstack.runs.run_directory import RunDirectory, taken
 
 ROOT = Path(__file__).parents[2]
@@ -30,29 +26,6 @@ def test_runs_that_start_in_the_same_second_get_folders_of_their_own(
         runs = list(threads.map(lambda _: new_run(), range(64)))
     assert len(set(runs)) == 64
     assert all(run.is_dir() and run.parent == Path("runs") for run in runs)
-
-
-@pytest.mark.slow
-def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    code = f"""
-import time
-from rlstack.runs.run_directory import taken
-with taken({str(run)!r}):
-    print(flush=True)
-    time.sleep(99)
-"""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        with pytest.raises(ConfigError, match="another process trains"), taken(run):
-            pass
-        assert run.is_dir(), "the other's, and still empty"
-        other.kill()
-    with taken(run):
-        (run / "config.yaml").touch()
-    assert run.is_dir()
 
 
 def test_a_folder_that_nothing_came_to_be_in_is_gone(tmp_path: Path) -> None:

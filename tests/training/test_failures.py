@@ -19,7 +19,6 @@ from rlstack.command import HydraCommand, user_errors
 from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
 from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
-from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
 from rlstack.training.loop import Training
@@ -193,20 +192,6 @@ def test_wandb_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 # -- Ctrl-C, workers, and the line itself --------------------------------------------------------------------------
-
-
-def test_an_interrupted_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = CheckpointStore(tmp_path)
-    store.save({"x": 1}, 10)
-
-    def interrupted(_: Any, file: Any) -> None:
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        store.save({"x": 2}, 20)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_000000000010.pt"] and store.load() == {"x": 1}
 
 
 def test_ctrl_c_before_the_first_frame_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

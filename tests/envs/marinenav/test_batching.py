@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.episodes import Config, default_robot, make_episode
 from rlstack.envs.marinenav.noise import PublishedNoise
 from tests.envs.marinenav.recorded import act, build, lively_episodes, robot
-from tests.envs.marinenav.test_env import ahead, stay
+from tests.envs.marinenav.test_env import ahead
 from tests.exhaustive import exhaustive
 
 STEPS = 60
@@ -98,17 +97,6 @@ def assert_padding(agents: TensorDict) -> None:
         assert (agents[key] == 0).all(), key
     for key in ("self", "objects", "mask"):
         assert (agents["observation", key] == 0).all(), key
-
-
-@pytest.mark.slow
-def test_the_order_of_the_worlds_does_not_matter() -> None:
-    episodes = lively_episodes()
-    order = [2, 0, 3, 1]
-    actions = random_actions((4, 5), continuous=True)
-    env, shuffled = build(4, 5), build(4, 5)
-    result = run(env, env.reset_to(episodes), actions)
-    other = run(shuffled, shuffled.reset_to([episodes[w] for w in order]), actions[:, order])
-    assert_same(result[:, order], other)
 
 
 @pytest.mark.slow
@@ -254,31 +242,6 @@ def test_the_last_observation_is_that_of_the_world_that_ended() -> None:
         ended |= step["next", "done"][:, 0]
         other = other.exclude("done", "terminated", "truncated")
     assert ended.all()
-
-
-@pytest.mark.parametrize(("worlds", "robots"), [(24, 5), (1, 5), (24, 1), (1, 1)])
-def test_what_was_handed_out_never_changes(worlds: int, robots: int) -> None:
-    """This also holds for one world or one robot, where a transposed tensor may share the state's memory."""
-    env, _ = pair_of_envs(num_worlds=worlds, num_robots=robots)
-    td = env.reset()
-    kept: list[tuple[TensorDict, TensorDict]] = []
-    for _ in range(15):
-        step, td = env.step_and_maybe_reset(td.update(env.action_spec.rand()))
-        kept += [(step, copy.deepcopy(step)), (td, copy.deepcopy(td))]
-        td = td.copy()
-    assert any(step["next", "done"].any() for step, _ in kept[::2])
-    for handed_out, then in kept:
-        assert_equal(handed_out, then)
-
-
-@pytest.mark.parametrize(("worlds", "robots"), [(3, 2), (1, 2), (3, 1), (1, 1)])
-def test_the_end_of_an_episode_is_not_overwritten_by_the_next(worlds: int, robots: int) -> None:
-    arrived = [robot((15.0 + 15 * k, 20.0), (16.0 + 15 * k, 20.0)) for k in range(robots)]
-    env = build(worlds, robots)
-    td = env.reset_to([make_episode(arrived)] * worlds)
-    step, td = env.step_and_maybe_reset(td.set(("agents", "action"), stay(td)))
-    assert step["next", "done"].all() and (step["next", "agents", "info"] == 3).all()
-    assert not step["next", "agents", "active"].any() and td["agents", "active"].all()
 
 
 def test_a_partial_reset_leaves_the_other_worlds_alone() -> None:
