@@ -16,8 +16,8 @@ from rlstack.config import ConfigError
 from rlstack.data.flatten import n_step_returns, transitions
 from rlstack.losses.dqn import DQNLoss
 from tests.agents.recall import Recall
-from tests.agents.small_agents import Decisions, plain, small
-from tests.agents.test_recurrent_agents import batches, marinenav
+from tests.agents.small_agents import Decisions, plain, small, some_arrive
+from tests.agents.test_recurrent_agents import batches
 from tests.agents.test_recurrent_agents import small as with_memory
 
 DOUBLE = torch.float64
@@ -93,7 +93,7 @@ def test_of_its_own_data_it_is_what_generalised_advantages_are() -> None:
 @pytest.mark.parametrize("critic", ["own", "central"])
 def test_a_memory_is_unrolled_for_the_present_probabilities(length: int, critic: str) -> None:
     """Before any update, the probabilities equal those of acting, wherever an agent acted."""
-    env = Recall(6, delay=2, dtype=DOUBLE) if critic == "own" else marinenav()
+    env = Recall(6, delay=2, dtype=DOUBLE) if critic == "own" else some_arrive()
     agent = with_memory(env, "ppo", length=length, advantage="vtrace", critic=critic)
     seen, now = [], agent._log_prob
     agent._log_prob = lambda *given: seen.append(now(*given)) or seen[-1]

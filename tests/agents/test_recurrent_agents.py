@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -20,7 +19,18 @@ from rlstack.data.flatten import flatten_agents, n_step_returns
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.networks.recurrent import REMEMBERED
 from tests.agents.recall import Recall
-from tests.agents.small_agents import CONTINUOUS, ON_POLICY, REMEMBERING, SMALL, Detour, copies, equal, options_of
+from tests.agents.small_agents import (
+    CONTINUOUS,
+    ON_POLICY,
+    REMEMBERING,
+    SMALL,
+    Detour,
+    batches,
+    copies,
+    equal,
+    options_of,
+    some_arrive,
+)
 from tests.exhaustive import exhaustive
 
 OFF_POLICY = [name for name in REMEMBERING if name not in ON_POLICY]
@@ -41,26 +51,7 @@ def recall(name: str, *args: Any, **options: Any) -> Recall:
     return Recall(*args, continuous=name in ACTORS, **options)
 
 
-def batches(env: Any, agent: Any, steps: int) -> Iterator[TensorDict]:
-    group = agent.interface.group
-    for batch in make_collector(env, agent.policy(explore=True), steps):
-        yield flatten_agents(batch, group)
-
-
-def marinenav(num_worlds: int = 3) -> Any:
-    """Robots arrive, or collide, at different times, and are inactive from then on."""
-    curriculum = {
-        "timesteps": None,
-        "num_robots": [2, 3],
-        "num_cores": [0, 0],
-        "num_obstacles": [1, 3],
-        "min_start_goal_dis": [5.0, 5.0],
-    }
-    options = {"max_steps": 12, "curriculum": curriculum, "perception_noise": False}
-    return envs.make("marinenav", num_worlds=num_worlds, seed=1, **options)
-
-
-WORLDS = {"recall": lambda: Recall(6, delay=2, dtype=torch.float64), "marinenav": marinenav}
+WORLDS = {"recall": lambda: Recall(6, delay=2, dtype=torch.float64), "marinenav": some_arrive}
 
 
 # -- acting ------------------------------------------------------------------------------------------------------------
@@ -139,7 +130,7 @@ def test_values_of_what_follows_are_those_of_the_next_step_and_of_true_last_obse
 
 
 def test_an_agent_that_is_not_active_remembers_nothing() -> None:
-    env = marinenav()
+    env = some_arrive()
     agent = small(env, "ppo")
     for part in islice(batches(env, agent, 12), 2):
         assert (part["next", "memory"][~part["active"]] == 0).all()
@@ -386,7 +377,7 @@ def test_shared_layers_share_one_memory() -> None:
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_in_low_precision_a_policy_acts_as_it_learns(name: str, kind: str) -> None:
     """Its log probabilities are those of the update, but for the rounding of batches of other sizes."""
-    env = marinenav()
+    env = some_arrive()
     agent = small(env, name, precision="bfloat16", policy_gain=5.0, kind=kind)
     entries = agent.rollout(next(batches(env, agent, 8)))
     with agent.optimizer.autocast():

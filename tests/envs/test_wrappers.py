@@ -18,6 +18,7 @@ from rlstack import envs
 from rlstack.envs.world import World
 from rlstack.envs.wrappers import ActionRepeat, FrameStack
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
+from tests.envs.test_any_action import assert_equal
 from tests.evaluation.scripted import Scripted, episodes, full_ahead
 
 ENDS = ("done", "terminated", "truncated")
@@ -141,13 +142,6 @@ def clock(**options: Any) -> EnvBase:
 
 def act(env: EnvBase, td: TensorDictBase, value: float = 1.0) -> tuple[TensorDictBase, TensorDictBase]:
     return env.step_and_maybe_reset(td.set("action", torch.full((3, 1), value)))
-
-
-def assert_equal(a: TensorDictBase, b: TensorDictBase) -> None:
-    ours, theirs = a.flatten_keys("."), b.flatten_keys(".")
-    assert set(ours.keys()) == set(theirs.keys())
-    for key in ours.keys():  # noqa: SIM118
-        assert torch.equal(ours[key], theirs[key]), key
 
 
 # --- the options every world takes

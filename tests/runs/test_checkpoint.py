@@ -149,11 +149,11 @@ def test_other_types_are_refused_before_anything_is_written(
     ("error", "told"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), r"No space left on device: .*checkpoint_000000000020.pt"),
-        (KeyboardInterrupt(), ""),
+        (KeyboardInterrupt(), None),
     ],
 )
 def test_a_failing_or_interrupted_write_leaves_the_earlier_checkpoint_alone(
-    error: BaseException, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(tmp_path)
     store.save({"x": 1}, 10)

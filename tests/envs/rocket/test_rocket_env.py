@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
-from torch import Tensor
 from torchrl.envs import check_env_specs
 
-from rlstack import envs
 from rlstack.envs.rocket.actions import chosen_for, controls, lookup_table
 from rlstack.envs.rocket.env import Rocket
 from rlstack.envs.rocket.observation import observe
@@ -18,13 +15,10 @@ from rlstack.envs.rocket.prediction import forecast
 from rlstack.envs.rocket.rewards import TERMS, make_weights
 from rlstack.envs.rocket.rules import PADS
 from rlstack.envs.rocket.state import Ball, RocketState
+from tests.envs.rocket.fields import act, build
 from tests.exhaustive import exhaustive
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}
-
-
-def build(worlds: int = 4, **options: Any) -> Rocket:
-    return envs.make("rocket", num_worlds=worlds, **options)  # type: ignore[return-value]
 
 
 def set_up(env: Rocket, **changes: Any) -> None:
@@ -34,14 +28,6 @@ def set_up(env: Rocket, **changes: Any) -> None:
     for name, value in changes.items():
         getattr(ball, name)[:, 0] = torch.tensor(value)
     env.worlds.world = world.replace(ball=ball)
-
-
-def act(env: Rocket, root: TensorDict, wanted: Tensor | None = None) -> TensorDict:
-    """Takes one step; nothing is pressed unless given."""
-    cars = env.starts.cars
-    wanted = torch.zeros(8, cars, env.num_worlds) if wanted is None else wanted
-    root["agents", "action"] = chosen_for(env._actions, wanted)
-    return env.step(root)["next"]
 
 
 @exhaustive(
