@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlstack.data.flatten import NStep, flatten_agents, n_step_returns, transitions
+from rlstack.data.flatten import NStep, Windows, cut, episode_starts, flatten_agents, n_step_returns, transitions
 from rlstack.data.replay import make_replay
-from rlstack.data.sequences import Windows, cut, episode_starts
 
 W, T, A = 2, 3, 2
 

@@ -24,8 +24,17 @@ from rlstack.config import ConfigError, conf_dir, load_group, to_plain
 from rlstack.config.allowed import granting
 from rlstack.config.overrides import readable
 from rlstack.envs.rendering.canvas import WrittenText, write
-from rlstack.evaluation.pictures import FinishedAnimation, LiveEpisode, animate, numbers
-from rlstack.evaluation.playback import TerminalScreen, blocks, frames, record, show
+from rlstack.evaluation.pictures import (
+    FinishedAnimation,
+    LiveEpisode,
+    TerminalScreen,
+    animate,
+    blocks,
+    frames,
+    numbers,
+    record,
+    show,
+)
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.training.interrupt import stopping_between_steps
 from rlstack.watch import find_policy, run
@@ -208,7 +217,7 @@ def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlstack.evaluation.playback.show", interrupted)
+    monkeypatch.setattr("rlstack.evaluation.pictures.show", interrupted)
     command(f"checkpoint={checkpoint}", "show=terminal")
     out = capsys.readouterr().out
     assert "\x1b[?25h" in out and out.endswith("episode 1, step 0\n")  # the cursor is back

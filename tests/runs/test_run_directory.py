@@ -15,13 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlstack import convert, evaluate, train, watch
+from rlstack import convert, evaluate, runs, train, watch
 from rlstack.config import ConfigError
 from rlstack.config.groups import compose_config
 from rlstack.play.league import League
 from rlstack.play.ratings import rating_system
 from rlstack.reporting.runs import StoredRun
-from rlstack.runs import versions
 from rlstack.runs.manifest import MANIFEST, changed, sealed
 from rlstack.runs.run_directory import RunDirectory, named, taken
 from rlstack.runs.seeding import restore_rng, rng_state
@@ -213,8 +212,8 @@ def test_a_nightly_build_counts_as_the_package(nightly: bool, monkeypatch: pytes
             raise PackageNotFoundError(name)
         return "2026.10.27"
 
-    monkeypatch.setattr(versions, "version", installed)
-    assert versions.versions()["torchrl"] == "2026.10.27"
+    monkeypatch.setattr(runs, "version", installed)
+    assert runs.versions()["torchrl"] == "2026.10.27"
 
 
 def test_simulators_are_named_if_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,8 +222,8 @@ def test_simulators_are_named_if_they_are_installed(monkeypatch: pytest.MonkeyPa
             raise PackageNotFoundError(name)
         return f"{name} 1.0"
 
-    monkeypatch.setattr(versions, "version", installed)
-    found = versions.versions()
+    monkeypatch.setattr(runs, "version", installed)
+    found = runs.versions()
     assert set(found) == {"rlstack", "python", "torch", "mujoco"}
     assert found["mujoco"] == "mujoco 1.0"
 
