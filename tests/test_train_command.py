@@ -17,8 +17,6 @@ from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import RunError
-from rlstack.config.groups import compose_config
-from rlstack.config.typed import resolve
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.train import main
 from rlstack.training.config import TrainConfig
@@ -26,7 +24,7 @@ from rlstack.training.run import debugged, run_name
 from rlstack.training.summary import one_line_errors, where_things_are
 from tests.conftest import Ended
 from tests.exhaustive import exhaustive
-from tests.small_run import SMALL_RUN
+from tests.small_run import SMALL_RUN, composed, logged
 
 ROOT = Path(__file__).parent.parent
 TINY = [*SMALL_RUN, "total_frames=1500", "eval.every=1500", "checkpoint.every=500", "agent.buffer_size=2000"]
@@ -115,13 +113,6 @@ def test_debug_runs_every_part(tmp_path: Path) -> None:
         assert any(row["loss/critic"] for row in csv.DictReader(file))
 
 
-def without_clock(run: Path) -> list[dict[str, str]]:
-    with open(run / "metrics.csv", newline="") as file:
-        return [
-            {key: row[key] for key in row if not key.startswith(("time/", "system/"))} for row in csv.DictReader(file)
-        ]
-
-
 @pytest.mark.slow
 def test_killed_at_any_moment_the_run_resumes_to_the_same_end(tmp_path: Path) -> None:
     """SIGKILL is sent at five moments, also during a write; the run then resumes to the same end each time."""
@@ -151,11 +142,7 @@ def test_killed_at_any_moment_the_run_resumes_to_the_same_end(tmp_path: Path) ->
     result = train("resume=killed", cwd=tmp_path)
     complete = result.returncode == 2 and "complete" in result.stderr
     assert result.returncode == 0 or complete, result.stderr
-    assert without_clock(tmp_path / "killed") == without_clock(tmp_path / "straight")
-
-
-def composed(*overrides: str) -> dict[str, Any]:
-    return resolve(compose_config("train", overrides), "")
+    assert logged(tmp_path / "killed") == logged(tmp_path / "straight")
 
 
 MOST_AGENTS = {"marinenav": 5, "arena": 1, "rocket": 6, "echelon": 10, "cartpole": 1}
