@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -193,7 +193,7 @@ def struck(scene: Scene, met: Met, worlds: Tensor | None = None, compute: Callab
 
     own = (cars.position, cars.rotation, scene.motion.velocity, scene.motion.torque, cars.gone, cars.extra_hit)
     moved, balls = (met.cars.velocity, met.cars.spin), (ball.position, ball.velocity, ball.spin)
-    parts = *map(part, own), tuple(map(part, moved)), tuple(map(part, balls)), part(scene.fallen), part(scene.pull)
+    parts: Any = *map(part, own), tuple(map(part, moved)), tuple(map(part, balls)), part(scene.fallen), part(scene.pull)
     after = compute(Meeting(*parts, Plane(*map(part, scene.plane)), Moved(*map(part, met.ball))))
 
     def put_back(old: Tensor, new: Tensor) -> Tensor:
