@@ -250,7 +250,7 @@ def make_tables(rules: ArenaRules, dtype: torch.dtype, device: torch.device | st
         *((x, 0.0), (-x, 1.0), (y, 0.0), (-y, 1.0), (1 / rules.max_enemies, 0.0)),
     ]
     scale, shift = zip(*scaling)
-    controls = [(0, 0, 0), (rules.thrust, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, 0)]
+    controls: list[tuple[float, float, float]] = [(0, 0, 0), (rules.thrust, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, 0)]
     if rules.style == 2:
         walk, kept = rules.walking_speed, (0.0, 0.0, math.nan)
         controls = [kept, (0.0, -walk, -0.5), (0.0, walk, 0.5), (-walk, 0.0, 1.0), (walk, 0.0, 0.0), kept]

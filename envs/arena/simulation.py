@@ -370,6 +370,9 @@ PLAIN = ArenaKernels(move, closest, observe, advance_densely, 4)
 
 def compiled_kernels() -> ArenaKernels:
     """The kernels, compiled for the shapes they are first called with."""
-    eager = PLAIN[:4]
-    compiled = (Compiled(each, f"{each.__name__} of arena", dynamic=False, options=_OPTIONS) for each in eager)
-    return ArenaKernels(*compiled, slots=24)  # more than are almost ever needed: another number is compiled anew
+
+    def compiled(function: Callable[..., Any]) -> Compiled:
+        return Compiled(function, f"{function.__name__} of arena", dynamic=False, options=_OPTIONS)
+
+    # More slots than are almost ever needed: another number is compiled anew.
+    return ArenaKernels(compiled(move), compiled(closest), compiled(observe), compiled(advance_densely), slots=24)

@@ -188,7 +188,8 @@ class MarineNav(World):
         rewards |= {"collision_penalty": collision_penalty, "goal_reward": goal_reward}
         for name, value in rewards.items():
             check_within(name, value, -1e6, 1e6)
-        self._default_rules = MarineNavRules(**{name: float(value) for name, value in rewards.items()})
+            rewards[name] = float(value)
+        self._default_rules = MarineNavRules(**rewards)
         prepare: Callable[[Any], Any] = compiled_for_speed if compiled else lambda function: function
         self._advance_physics, self._conclude = prepare(advance), prepare(conclude)
         self._look_around = prepare(look_around)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -193,8 +193,9 @@ def struck(scene: Scene, met: Met, worlds: Tensor | None = None, compute: Callab
 
     own = (cars.position, cars.rotation, scene.motion.velocity, scene.motion.torque, cars.gone, cars.extra_hit)
     moved, balls = (met.cars.velocity, met.cars.spin), (ball.position, ball.velocity, ball.spin)
-    parts = *map(part, own), tuple(map(part, moved)), tuple(map(part, balls)), part(scene.fallen), part(scene.pull)
-    after = compute(Meeting(*parts, Plane(*map(part, scene.plane)), Moved(*map(part, met.ball))))
+    parts: Any = (*map(part, own), tuple(map(part, moved)), tuple(map(part, balls)))
+    parts += part(scene.fallen), part(scene.pull), Plane(*map(part, scene.plane)), Moved(*map(part, met.ball))
+    after = compute(Meeting(*parts))
 
     def put_back(old: Tensor, new: Tensor) -> Tensor:
         return new if worlds is None else old.index_copy(-1, worlds, new)
