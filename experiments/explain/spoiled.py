@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Binary, Bounded, Categorical, Unbounded
 
-from rlstack.agents.base import Policy
+from rlstack.agents.base import AgentPolicy
 from rlstack.agents.dqn import DQN
 from rlstack.agents.ppo import PPO
 from rlstack.envs.cartpole.env import CartPole
@@ -136,14 +136,14 @@ class DeadDQN(DQN):
 class RawGreedyPPO(PPO):
     """Its greedy policy, which evaluations use, forgets the normaliser."""
 
-    def policy(self, explore: bool | None = None) -> Policy:
+    def policy(self, explore: bool | None = None) -> AgentPolicy:
         if explore is not False:
             return super().policy(explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
             return self.interface.to_env(self.distribution(observation, mask).mode().clamp(-1, 1))
 
-        return Policy(self.interface, act, agent=self, explore=explore)
+        return AgentPolicy(self, act, explore=explore)
 
 
 class LosesStatistics(Hook):
