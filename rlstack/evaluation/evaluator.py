@@ -154,7 +154,7 @@ def evaluate(
             ahead: Iterator[TensorDictBase] | None = None
             watches = recorder is not None or transitions is not None or noise_source is not None
             # A GPU can record steps of worlds in torch, under a policy that names what it depends on.
-            in_torch = isinstance(env, World) and env.saves_episodes and env.device.type in GRAPHS
+            in_torch = isinstance(env, World) and env.recordable and env.device.type in GRAPHS
             if in_torch and not watches and hasattr(policy, "phase"):
                 ahead = iter(_StepsAhead(env, policy, start))
             scores = _play(env, policy, start, limit, recorder, rows, work, first, transitions, ahead)

@@ -28,8 +28,7 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
 from rlstack.config.rooms import registered, target
 from rlstack.data.collector import make_collector
-from rlstack.data.flatten import flatten_agents
-from rlstack.data.sequences import cut, episode_starts
+from rlstack.data.flatten import cut, episode_starts, flatten_agents
 from rlstack.envs.foundation.work import counted, working
 from rlstack.envs.world import MEMORY
 from rlstack.runs.seeding import rng_untouched

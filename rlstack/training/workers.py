@@ -38,7 +38,7 @@ from torchrl.weight_update import SharedMemWeightSyncScheme
 from torchrl.weight_update.weight_sync_schemes import WeightStrategy
 
 from rlstack.agents import Agent, agent_class
-from rlstack.agents.base import Policy, copy_on
+from rlstack.agents.base import AgentPolicy, copy_on
 from rlstack.agents.on_policy import FromRollouts, OnPolicy
 from rlstack.config import ConfigError
 from rlstack.data.collector import LEAN, LeanCollector, make_collector
@@ -109,7 +109,7 @@ def check_followed(agent: Agent, seen: TensorDictBase) -> None:
     """
     policy = copy_on(agent.policy(explore=True), agent.device)
     for part in policy.modules():
-        if isinstance(part, Policy):
+        if isinstance(part, AgentPolicy):
             part.frames.fill_(agent.total_frames)  # at the beginning of a run many act at random
     policy(seen.copy())
     before = TensorDict.from_module(policy)
