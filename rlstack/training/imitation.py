@@ -319,21 +319,25 @@ class RecordedDecisions:
         self.agent, data = agent, data.to(agent.device).copy()
         self.data = data.set("action", agent.interface.from_env(data.get("action")))
         self._held = _is_held_out(len(data), agent.device)
+        self._trained = ~self._held
 
     def refresh(self) -> None:
         """Prepares a pass over the data."""
 
     def size(self, batch: TensorDictBase) -> int:
         """Returns the number of decisions in a batch."""
-        return len(batch)
+        active = batch.get("active", None)
+        return len(batch) if active is None else int(active.sum())
 
     def train(self) -> TensorDictBase:
         """Returns the part that is trained on."""
-        return self.data[~self._held]
+        return self.data[self._trained]
 
     def observations(self) -> Any:
         """Returns the observations that are trained on, ``[N]``."""
-        return self.train().get("observation")
+        train = self.train()
+        active = train.get("active", None)
+        return train.get("observation") if active is None else train.get("observation")[active]
 
     def batches(self, batch_size: int) -> list[TensorDictBase]:
         """Returns the part that is trained on, shuffled, in batches of about ``batch_size`` decisions."""
@@ -376,11 +380,12 @@ class RecordedSequences(RecordedDecisions):
         parts = cut(entries, agent.config.recurrent.sequence_length)
         parts.batch_size = parts.batch_size[:1]
         super().__init__(agent, parts)
-        self._used = self.data.get("active").any(1)
-        if (count := int(self._used.sum())) < HELD_OUT:
+        used = self.data.get("active").any(1)
+        if (count := int(used.sum())) < HELD_OUT:
             raise ConfigError(f"imitation: {count} {self._units} with decisions are too few, give at least {HELD_OUT}")
-        self._held = self._used.clone()
-        self._held[self._used] = _is_held_out(count, agent.device)
+        self._held = used.clone()
+        self._held[used] = _is_held_out(count, agent.device)
+        self._trained = ~self._held & used
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -392,16 +397,6 @@ class RecordedSequences(RecordedDecisions):
             observation = agent.normalized(part.get("observation"))
             _, memory = core.follow(observation, memory, part.get("starts"), part.get("active"))
         self.data.set(MEMORY, torch.stack(begun, 1).flatten(0, 1))
-
-    def size(self, batch: TensorDictBase) -> int:
-        return int(batch.get("active").sum())
-
-    def train(self) -> TensorDictBase:
-        return self.data[~self._held & self._used]
-
-    def observations(self) -> Any:
-        train = self.train()
-        return train.get("observation")[train.get("active")]
 
     def greedy(self, policy: RecurrentPolicy, batch: TensorDictBase) -> tuple[Tensor, Tensor]:
         observation, wanted, mask = self.agent.imitation_batch(batch)

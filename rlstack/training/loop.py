@@ -464,7 +464,7 @@ class Training:
                 if hook.name in state:
                     hook.load_state_dict(state[hook.name])
             if remote(self.config):
-                self._worlds = [state.get("env"), *state.get("other_ranks_env", [])]
+                self._worlds = [state["env"], *state.get("other_ranks_env", [])]
             else:
                 self.env.load_state_dict(state.get("env"))
             if not hooks_of(self.env).saves_episodes:

@@ -343,12 +343,15 @@ class OfflineCollector:
     """Yields empty batches for ever, so that the agent learns from its replay buffer.
 
     Args:
+        config: configuration of the run.
         env: the env whose batches they resemble.
+
+    Attributes:
         frames: number of transitions drawn between two batches.
     """
 
-    def __init__(self, env: EnvBase, frames: int) -> None:
-        self.frames = frames
+    def __init__(self, config: TrainConfig, env: EnvBase) -> None:
+        self.frames = _UPDATES * config.agent["batch_size"]
         self._nothing: TensorDictBase = env.fake_tensordict().unsqueeze(-1)[..., :0]
 
     def __iter__(self) -> Iterator[TensorDictBase]:
@@ -360,11 +363,6 @@ class OfflineCollector:
 
     def shutdown(self, close_env: bool = False) -> None:
         """Does nothing: the collector holds no worlds."""
-
-    @classmethod
-    def of(cls, config: TrainConfig, env: EnvBase) -> OfflineCollector:
-        """Returns the collector of a run."""
-        return cls(env, _UPDATES * config.agent["batch_size"])
 
 
 class OfflineData(Hook):

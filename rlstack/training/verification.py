@@ -143,10 +143,10 @@ def verify(folder: Path, start: str | int | None, frames: int | None, hooks: Seq
             verified.rows = len(both)
             metrics = ((frames, name) for frames in both for name in before[frames].keys() & trained[frames].keys())
             for frames, name in metrics:
-                one, other = before[frames][name], trained[frames][name]
-                if repr(one) != repr(other):
-                    line = f"{METRICS_FILE}, {name} at {frames:,} frames: {one!r} in the run, {other!r} trained again"
-                    verified.differences.append(line)
+                logged, again_logged = before[frames][name], trained[frames][name]
+                if repr(logged) != repr(again_logged):
+                    numbers = f"{logged!r} in the run, {again_logged!r} trained again"
+                    verified.differences.append(f"{METRICS_FILE}, {name} at {frames:,} frames: {numbers}")
                     break
     verified.remarks += [] if verified.equal else unlike(folder)
     return verified

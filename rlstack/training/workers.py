@@ -539,7 +539,7 @@ def start_collector(
     """
     c = config.collector
     if config.data is not None:
-        return OfflineCollector.of(config, env)
+        return OfflineCollector(config, env)
     if not remote(config):
         collector: Any = make_collector(env, agent.policy(explore=True), c.steps_per_batch, policy_device=agent.device)
         collector.lends = True
