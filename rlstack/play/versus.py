@@ -328,14 +328,14 @@ class Versus(Wrapper):
                 self.pool.release(name)
 
     @property
-    def recordable(self) -> bool:  # type: ignore[override]
+    def recordable(self) -> bool:
         return self.inner.recordable and all(player.recordable for player in self._seats.players)
 
     @property
-    def phase(self) -> Any:  # type: ignore[override]
+    def phase(self) -> Any:
         return self.inner.phase, self.pool.learner(self.inner).phase
 
-    def make_ready(self, steps: int) -> None:  # type: ignore[override]
+    def make_ready(self, steps: int) -> None:
         """See :meth:`World.make_ready`; counts results, and draws other opponents if that is due."""
         self.inner.make_ready(steps)
         if looks_are_free(self.device):
