@@ -493,7 +493,8 @@ class World(WorldHooks, EnvBase):
         finished = following.get("done")
         any_ended = self._begin_anew(finished.squeeze(-1))
         root = self._current()
-        flags = dict(zip(_FLAGS, torch.zeros(len(_FLAGS), *finished.shape, dtype=torch.bool, device=self.device)))
+        none = torch.zeros(len(_FLAGS), *finished.shape, dtype=torch.bool, device=self.device)
+        flags = dict(zip(_FLAGS, none.unbind(0)))
         root = unchecked(dict(root.items(), **flags), root.batch_size, root.device)
         for key in self.done_keys:
             if key not in flags:  # an agent's

@@ -37,7 +37,7 @@ from .projectiles import Which
 from .rewards import make_weights
 from .rules import MAP
 from .state import EchelonStarts
-from .tables import make_tables
+from .tables import Tables
 
 
 class Echelon(World):
@@ -141,7 +141,7 @@ class Echelon(World):
         self.num_stages = len(self._stages)
         self._stage: int | None = None
         weights = [weight * reward_scale for weight in make_weights(reward_weights).values()]
-        self.tables = make_tables(make_maps(maps, map_seed, symmetric_maps, size), (blue, red), dtype, self.device)
+        self.tables = Tables(make_maps(maps, map_seed, symmetric_maps, size), (blue, red), dtype, self.device)
         mechs = self.tables.mechs
         lead = (num_worlds, self._teams * mechs)
         shown: dict[str, TensorSpec] = {

@@ -15,18 +15,15 @@ import torch
 from PIL import Image
 
 from rlstack import envs
-from rlstack.envs.arena.recording import ArenaAnimation, ArenaRecording
-from rlstack.envs.arena.render import SIZE, ArenaRenderer
-from rlstack.envs.echelon.drawing import EchelonLayout, background
+from rlstack.envs.arena.recording import SIZE, ArenaAnimation, ArenaRecording, ArenaRenderer
+from rlstack.envs.echelon.drawing import EchelonAnimation, EchelonLayout, background
 from rlstack.envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
-from rlstack.envs.echelon.recording import EchelonAnimation
 from rlstack.envs.echelon.replay import RecordedMap
 from rlstack.envs.marinenav.recording import MarineNavRecording, on_map, to_world
 from rlstack.envs.recording import EpisodeRecording, Frames
 from rlstack.envs.rendering.canvas import Canvas, Picture, PictureLayout, captioned, texts_apart, width_of, write
 from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_picture
-from rlstack.envs.rocket.pitch import RocketPictureLayout
-from rlstack.envs.rocket.recording import RocketAnimation, RocketRecording
+from rlstack.envs.rocket.recording import RocketAnimation, RocketPictureLayout, RocketRecording
 from tests.conftest import REPO
 from tests.envs.arena import pictured as arena
 from tests.envs.echelon.episodes import fight
@@ -272,7 +269,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "echelon_ground": ground,
     "echelon_laser": lambda: shooting("laser_hit"),
     "echelon_kill": lambda: shooting("kill"),
-    "echelon_end": lambda: EchelonAnimation(fight()[1]).draw(None, 20.0),
+    "echelon_end": lambda: EchelonAnimation(fight()[1].replay).draw(None, 20.0),
     "echelon_overview": lambda: fight()[1].overview(),
 }
 
@@ -378,7 +375,7 @@ def test_everything_is_within_any_picture(size: tuple[int, int]) -> None:
     assert land.corner[1] - 64 * land.scale > 50 * land.unit and land.corner[1] < size[1]
     assert land.panel >= 290 * land.unit
     assert RocketAnimation(soccer(cars=6), size).draw().shape == (size[1], size[0], 3)
-    assert EchelonAnimation(fight()[1], size).draw(ways=True).shape == (size[1], size[0], 3)
+    assert EchelonAnimation(fight()[1].replay, size).draw(ways=True).shape == (size[1], size[0], 3)
 
 
 def test_impossible_pictures_are_refused(tmp_path: Path) -> None:
