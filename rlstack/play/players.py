@@ -255,7 +255,7 @@ class PolicyPlayer(Player):
         self._ours = next((part for part in policy.modules() if isinstance(part, Policy)), None)
 
     @property
-    def phase(self) -> Any:  # type: ignore[override]
+    def phase(self) -> Any:
         return getattr(self._policy, "phase", None)
 
     def become(self, other: Player) -> bool:
@@ -322,7 +322,7 @@ class LearnerPlayer(Player):
         self._acts = PolicyPlayer(self._env, policy, SELF)
 
     @property
-    def phase(self) -> Any:  # type: ignore[override]
+    def phase(self) -> Any:
         return self._acts.phase
 
     def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor, counts: Tensor | None = None) -> Tensor:

@@ -226,28 +226,32 @@ class Versus(Wrapper):
 
     def _begin_games(self, worlds: Tensor) -> None:
         """Draws sides and opponents in the worlds of an index tensor, or of a mask ``[W]``, which is not read."""
-        masked, sides = worlds.dtype == torch.bool, self._own % 2
+        masked, free, sides = worlds.dtype == torch.bool, looks_are_free(self.device), self._own % 2
         begins = worlds if masked else torch.zeros_like(self._own, dtype=torch.bool).index_fill(0, worlds, True)
+        count = len(worlds) if free else self.num_worlds  # on a GPU numbers are drawn for all
 
         def of_all(drawn: Tensor) -> Tensor:
-            return drawn if masked else torch.zeros_like(self._own).index_copy(0, worlds, drawn)
+            return torch.zeros_like(self._own).index_copy(0, worlds, drawn) if free else drawn
 
         if self.config.side == "both":
-            drawn = torch.randint(2, (len(worlds),), generator=self.generator, device=self.device)
+            drawn = torch.randint(2, (count,), generator=self.generator, device=self.device)
             sides = torch.where(begins, of_all(drawn), sides)
             self._own = 2 * self._every_world + sides
         self._returns = self._returns.masked_fill(begins, 0.0)  # not in place: batches may refer to it
-        if masked:
-            drawn = torch.rand(len(worlds), generator=self.generator, device=self.device, dtype=torch.float64)
-            which = torch.searchsorted(self._chances, drawn, right=True)
-        else:
+        if not masked:
             if not self._drawn or self._episodes >= self.config.refresh:
                 self._draw()
             self._episodes += len(worlds)
             self._unread = True  # others are seated
-            which = of_all(torch.multinomial(self._shares, len(worlds), replacement=True, generator=self.generator))
+        if free:
+            which = of_all(torch.multinomial(self._shares, count, replacement=True, generator=self.generator))
+        else:
+            which = torch.searchsorted(self._chances, self._numbers(count), right=True)
         learns = self._both == sides[:, None]  # [W, 2]
         self._seats.seat(begins, torch.where(learns, EMPTY, self._places[which][:, None]))
+
+    def _numbers(self, count: int) -> Tensor:
+        return torch.rand(count, generator=self.generator, device=self.device, dtype=torch.float64)
 
     def _draw(self) -> None:
         """Draws the next set of opponents; earlier ones are unloaded once no world plays against them.
@@ -256,29 +260,31 @@ class Versus(Wrapper):
         """
         self.count_results()
         candidates = self._candidates()
-        weights = self._sampler(self.pool.standings())[candidates].to(self.generator.device)
+        weights, most = self._sampler(self.pool.standings())[candidates], self.config.at_once
         chosen, shares = candidates, weights
-        if len(candidates) > self.config.at_once:
-            # With replacement: an opponent with twice the weight is met twice as often.
-            drawn = torch.multinomial(weights, self.config.at_once, replacement=True, generator=self.generator)
+        if len(candidates) > most:  # with replacement: an opponent with twice the weight is met twice as often
+            if looks_are_free(self.device):
+                drawn = torch.multinomial(weights, most, replacement=True, generator=self.generator)
+            else:
+                drawn = torch.searchsorted(_chances(weights), self._numbers(most).cpu(), right=True)
             chosen = [candidates[place] for place in drawn.tolist()]
-            shares = torch.ones_like(weights[: self.config.at_once])
+            shares = torch.ones_like(weights[:most])
         names = [self.pool.entries[index].name for index in chosen]
         if looks_are_free(self.device):
             seated = [self._names[index] for index in self._seats.assignment.unique().tolist() if index != EMPTY]
             self._load([*seated, *names])
         elif not self._make_room(names):
             return
-        self._drawn, self._shares, self._episodes = names, shares, 0
+        self._drawn, self._shares, self._episodes = names, shares.to(self.generator.device), 0
         self._offer()
 
     def _offer(self) -> None:
         """Sets the tensors from which worlds draw, on a GPU always as many numbers, so that recordings go on."""
         places = [self._names.index(name) for name in self._drawn]
         if not looks_are_free(self.device):
-            shares, spare = self._shares[: len(places)].double(), max(self.config.at_once - len(places), 0)
-            self._chances = torch.cat((shares, shares.new_zeros(spare))).cumsum(0) / shares.sum()
-            self._chances[len(places) - 1 :] = 1.0  # more than any number drawn
+            spare = max(self.config.at_once - len(places), 0)
+            chances = _chances(self._shares[: len(places)].double().cpu())
+            self._chances = torch.cat((chances, chances.new_ones(spare))).to(self.device)
             places += spare * [0]
         self._places = torch.tensor(places, device=self.device)
 
@@ -322,14 +328,14 @@ class Versus(Wrapper):
                 self.pool.release(name)
 
     @property
-    def recordable(self) -> bool:  # type: ignore[override]
+    def recordable(self) -> bool:
         return self.inner.recordable and all(player.recordable for player in self._seats.players)
 
     @property
-    def phase(self) -> Any:  # type: ignore[override]
+    def phase(self) -> Any:
         return self.inner.phase, self.pool.learner(self.inner).phase
 
-    def make_ready(self, steps: int) -> None:  # type: ignore[override]
+    def make_ready(self, steps: int) -> None:
         """See :meth:`World.make_ready`; counts results, and draws other opponents if that is due."""
         self.inner.make_ready(steps)
         if looks_are_free(self.device):
@@ -453,6 +459,13 @@ class Versus(Wrapper):
         self._own, self._returns = state["own"].to(self.device), state["returns"].to(self.device)
         if not self.saves_episodes:  # the inner world began new episodes
             self._seats.begin()
+
+
+def _chances(shares: Tensor) -> Tensor:
+    """Returns the sums up to each share, the last of which is more than any number drawn."""
+    chances = shares.cumsum(0) / shares.sum()
+    chances[-1] = 1.0
+    return chances
 
 
 def _mean(reward: Tensor, active: Tensor | None) -> Tensor:
