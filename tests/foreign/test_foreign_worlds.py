@@ -29,8 +29,7 @@ from torchrl.envs import (
 from torchrl.envs.utils import check_env_specs
 
 from rlstack import envs
-from rlstack.envs.faces.single import SingleWorld
-from rlstack.envs.faces.vector import VectorWorld
+from rlstack.envs.faces.gymnasium import SingleWorld, VectorWorld
 from rlstack.envs.world import World
 from tests.exhaustive import exhaustive
 
