@@ -245,12 +245,13 @@ class WorldHooks:
         """Returns the two sides that its agents form; None for a world without opponents."""
         return None
 
-    def tell(self, half_worlds: Tensor, exact: Tensor) -> None:
+    def tell(self, half_worlds: Tensor, exact: Tensor, counts: Tensor | None = None) -> None:
         """Sets scripted players' choices for the next step that actions cannot express; see :class:`Told`.
 
         Args:
             half_worlds: indices ``[n]``, 2 w + s for side s of world w.
             exact: choices ``[n, ...]``.
+            counts: ``[n]`` bool, the choices that count; None: all.
         """
         raise NotImplementedError(f"{type(self).__name__} takes actions alone")
 
@@ -498,7 +499,8 @@ class World(WorldHooks, EnvBase):
             self._restart(worlds)
             any_ended = True
         root = self._current()
-        flags = dict(zip(_FLAGS, torch.zeros(len(_FLAGS), *finished.shape, dtype=torch.bool, device=self.device)))
+        none = torch.zeros(len(_FLAGS), *finished.shape, dtype=torch.bool, device=self.device)
+        flags = dict(zip(_FLAGS, none.unbind(0)))
         root = unchecked(dict(root.items(), **flags), root.batch_size, root.device)
         for key in self.done_keys:
             if key not in flags:  # an agent's
@@ -534,6 +536,11 @@ class World(WorldHooks, EnvBase):
     def _restart_where(self, ended: Tensor) -> bool:
         """Restarts worlds ``[W]`` bool without reading the mask; returns False if the world does not implement it."""
         return False
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a GPU can record its steps: not those of simulators outside torch."""
+        return self.saves_episodes
 
     @property
     def phase(self) -> Any:

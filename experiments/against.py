@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import subprocess
 import sys
@@ -13,17 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.results import interval, markdown, picture, read_csv, write_csv
-from experiments.runs import add_options, check, cost, other_seeds, settings_file, train, trained_on
+from experiments.results import interval, markdown, picture, read_csv, saved, write_csv
+from experiments.runs import check, cost, options, other_seeds, settings_file, train, trained_on
+from rlstack.envs.foundation.files import write_json
 
 SHOWN = (
-    "frames",
-    "time/seconds",
-    "time/cpu_seconds",
-    "train/episodes",
-    "train/success",
-    "train/return",
-    "train/length",
+    *("frames", "time/seconds", "time/cpu_seconds"),
+    *("train/episodes", "train/success", "train/return", "train/length"),
 )
 Log = Sequence[Mapping[str, str]]
 
@@ -54,40 +48,27 @@ class Experiment:
 def run(experiments: Sequence[Experiment], here: Path, description: str | None) -> None:
     """Runs the command line of some experiments with results in the folder ``here``."""
     named = {experiment.name: experiment for experiment in experiments}
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(description, here, "runs", None)
     parser.add_argument("experiment", choices=list(named))
-    add_options(parser, None, here, None)
     parser.add_argument("--games", type=int, help="against each opponent")
     arguments = parser.parse_intermixed_args()
     experiment = named[arguments.experiment]
-    arguments.folder = arguments.folder or Path("runs") / experiment.config
-    arguments.seeds = arguments.seeds or list(experiment.seeds)
-    arguments.games = arguments.games or experiment.games
-    overrides = [f"experiment={experiment.config}", *arguments.overrides]
-    out, name = arguments.out, experiment.name
-    jobs = [(seed, arguments.folder, overrides) for seed in arguments.seeds]
-    frames = check(jobs)[0]["total_frames"]
-    kept = other_seeds(out / f"{name}.json", arguments.seeds, frames, games=arguments.games)
-    paths = train(jobs, arguments.parallel)
+    seeds, games = arguments.seeds or list(experiment.seeds), arguments.games or experiment.games
+    out, name, folder = arguments.out, experiment.name, arguments.folder / experiment.config
+    jobs = [(seed, folder, [f"experiment={experiment.config}", *arguments.overrides]) for seed in seeds]
+    kept = other_seeds(out / f"{name}.json", seeds, check(jobs)[0]["total_frames"], games=games)
+    runs = dict(zip(map(str, seeds), train(jobs, arguments.parallel), strict=True))
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        found = list(pool.map(lambda path: judge(path, experiment, arguments.games, arguments.evaluation_seed), paths))
-    out.mkdir(parents=True, exist_ok=True)
-    runs = {str(seed): path for seed, path in zip(arguments.seeds, paths, strict=True)}
-    measured: dict[str, Any] = {
-        seed: {"machine": trained_on(path), **one} for (seed, path), one in zip(runs.items(), found, strict=True)
-    }
-    seeds: dict[str, Any] = dict(sorted((kept | measured).items()))
-    results = {"games": arguments.games, "seeds": seeds}
-    (out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
-    rows = write_rows(out / f"{name}.csv", kept, SHOWN, read_log(runs))
-    draw(rows, out / f"{name}.png", experiment.ylabel)
-    first = next(iter(seeds))
-    if first in runs:
+        judged = pool.map(lambda path: judge(path, experiment, games, arguments.evaluation_seed), runs.values())
+    measured = {seed: {"machine": trained_on(runs[seed]), **one} for seed, one in zip(runs, judged, strict=True)}
+    results = {"games": games, "seeds": dict(sorted({**kept, **measured}.items()))}
+    write_json(out / f"{name}.json", results)
+    draw(write_rows(out / f"{name}.csv", kept, SHOWN, read_log(runs)), out / f"{name}.png", experiment.ylabel)
+    if (first := next(iter(results["seeds"]))) in runs:
         shutil.copyfile(settings_file(runs[first]), out / f"{name}.yaml")
         for ending in experiment.films:
-            shutil.copyfile(
-                _folder(runs[first], experiment.opponents[0]) / f"best_1.{ending}", out / f"{name}.{ending}"
-            )
+            best = _folder(runs[first], experiment.opponents[0]) / f"best_1.{ending}"
+            shutil.copyfile(best, out / f"{name}.{ending}")
     print(table(results))
 
 
@@ -101,16 +82,11 @@ def write_rows(file: Path, kept: Container[str], columns: Sequence[str], rows: L
 
 def judge(path: Path, experiment: Experiment, games: int, seed: int) -> dict[str, Any]:
     """Plays games with a run's last checkpoint, exploring, and reads the cost of its training."""
-    results = {
-        name: _games(path, name, games, seed, bool(experiment.films) and name == experiment.opponents[0])
-        for name in experiment.opponents
-    }
-    return {
-        **cost(path),
-        "opponents": {
-            name: {**found["opponents"][0], "rating": found["fitted_elo"]} for name, found in results.items()
-        },
-    }
+    opponents = {}
+    for name in experiment.opponents:
+        report = _games(path, name, games, seed, name == experiment.opponents[0])
+        opponents[name] = {**report["opponents"][0], "rating": report["fitted_elo"]}
+    return {**cost(path), "opponents": opponents}
 
 
 def _folder(path: Path, opponent: str) -> Path:
@@ -120,12 +96,12 @@ def _folder(path: Path, opponent: str) -> Path:
 def _games(path: Path, opponent: str, games: int, seed: int, video: bool) -> dict[str, Any]:
     """Returns a report of ``rlstack.evaluate``, making it unless it exists."""
     output = _folder(path, opponent)
-    there = json.loads((output / "results.json").read_text()) if (output / "results.json").is_file() else {}
+    there = saved(output / "results.json")
     if (there.get("total_games"), there.get("seed")) != (games, seed):
         command = [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={path}", f"opponents=[{opponent}]"]
         command += ["policy=explore", f"episodes={games}", f"seed={seed}", f"output={output}", f"video={video}"]
         subprocess.run(command, check=True)
-    return json.loads((output / "results.json").read_text())
+    return saved(output / "results.json")
 
 
 def read_log(
@@ -150,20 +126,20 @@ def draw(rows: Log, path: Path, ylabel: str) -> None:
         axis.set(xlabel="CPU minutes, one thread", ylabel=ylabel, ylim=(0, 1))
 
 
+def won(row: Mapping[str, Any]) -> str:
+    """Returns the share of games won, with its interval."""
+    return interval(row["win_rate"], (row["win_rate_low"], row["win_rate_high"]), ".1%")
+
+
 def table(results: Mapping[str, Any]) -> str:
     """Returns a row for each seed and opponent."""
-
-    def rate(row: Mapping[str, Any]) -> str:
-        return interval(row["win_rate"], (row["win_rate_low"], row["win_rate_high"]), ".1%")
-
     rows = [
         [
-            *(seed, f"{found['frames']:,.0f}", f"{found['cpu_minutes']:.1f}", name),
-            *(row["wins"], row["draws"], row["losses"]),
-            *(rate(row), f"{row['rating']:.0f}"),
+            *(seed, f"{entry['frames']:,.0f}", f"{entry['cpu_minutes']:.1f}", name),
+            *(row["wins"], row["draws"], row["losses"], won(row), f"{row['rating']:.0f}"),
         ]
-        for seed, found in results["seeds"].items()
-        for name, row in found["opponents"].items()
+        for seed, entry in results["seeds"].items()
+        for name, row in entry["opponents"].items()
     ]
     heads = "seed | frames | CPU-min | against | won | drawn | lost"
     return markdown(f"{heads} | won of all (95 %) | Elo by these", rows)

@@ -9,13 +9,12 @@ follow each other, so that both kinds meet the same load. Results: ``critic_inpu
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
+from itertools import product
 from pathlib import Path
 
-from experiments.results import interval, markdown
-from experiments.runs import add_options, cost, logged, train
+from experiments.results import interval, join, markdown
+from experiments.runs import cost, logged, options, train
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 STUDIES = {
@@ -39,13 +38,12 @@ KINDS = {
     "state": (["env.state=true", "agent.critic_inputs=[observation, state]"], "the true state, too"),
 }
 SCORES = ("train/return", "train/success")
-Found = dict[str, dict[str, dict[str, dict[str, float]]]]
 
 
-def table(found: Found) -> str:
+def table(results: dict[str, dict[str, dict[str, dict[str, float]]]]) -> str:
     """Returns a row for each study, kind and score."""
     rows = []
-    for study, kinds in found.items():
+    for study, kinds in results.items():
         for score in SCORES:
             own = [seed[score] for seed in kinds["own"].values()]
             for kind, seeds in kinds.items():
@@ -67,22 +65,18 @@ def judged(run: Path) -> dict[str, float]:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, Path("runs/critic_inputs"), Path(__file__).parent)
+    parser = options(__doc__, Path(__file__).parent, "runs/critic_inputs")
     parser.add_argument("--studies", nargs="+", choices=list(STUDIES), default=list(STUDIES))
     arguments = parser.parse_intermixed_args()
-    results = arguments.out / "critic_inputs.json"
-    found: Found = json.loads(results.read_text()) if results.is_file() else {}
-    for seed in arguments.seeds:
-        for study in arguments.studies:
-            jobs = [
-                (seed, arguments.folder / study / kind, [*STUDIES[study], *COMMON, *overrides, *arguments.overrides])
-                for kind, (overrides, _) in KINDS.items()
-            ]
-            for kind, run in zip(KINDS, train(jobs, arguments.parallel), strict=True):
-                found.setdefault(study, {}).setdefault(kind, {})[str(seed)] = judged(run)
-            results.write_text(json.dumps(found, indent=2) + "\n")
-    print(table(found))
+    for seed, study in product(arguments.seeds, arguments.studies):
+        jobs = [
+            (seed, arguments.folder / study / kind, [*STUDIES[study], *COMMON, *overrides, *arguments.overrides])
+            for kind, (overrides, _) in KINDS.items()
+        ]
+        judgements = map(judged, train(jobs, arguments.parallel))
+        scored = {study: {kind: {seed: scores} for kind, scores in zip(KINDS, judgements, strict=True)}}
+        results = join(arguments.out / "critic_inputs.json", scored)
+    print(table(results))
 
 
 if __name__ == "__main__":

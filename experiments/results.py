@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,27 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from rlstack.envs.foundation.files import write_json
+
 Rows = Sequence[Mapping[str, Any]]
+
+
+def saved(file: Path) -> dict[str, Any]:
+    """Returns the content of a result file; nothing if it does not exist."""
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def join(file: Path, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds results to a file, mapping by mapping, and returns its new content."""
+
+    def merged(old: Any, new: Any) -> Any:
+        if not isinstance(old, dict) or not isinstance(new, dict):
+            return new
+        return old | {key: merged(old.get(key), value) for key, value in new.items()}
+
+    content: dict[str, Any] = merged(saved(file), json.loads(json.dumps(results)))
+    write_json(file, content)
+    return content
 
 
 def markdown(heads: str, rows: Iterable[Iterable[object]]) -> str:

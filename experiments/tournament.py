@@ -8,14 +8,15 @@ Players are ``<name>=<source>``, with sources as for ``rlstack league run``. An 
 
 from __future__ import annotations
 
-import argparse
-import json
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import rlstack
-from experiments.results import interval, markdown, read_csv
+from experiments.against import won
+from experiments.results import markdown, read_csv, saved
+from rlstack.envs.foundation.files import write_json
 from rlstack.training.environment import machine
 
 
@@ -43,7 +44,7 @@ def tournament(env: str, players: Mapping[str, str], games: int, folder: Path, o
         }
         for row in ranking
     ]
-    out.write_text(json.dumps({"machine": machine(), "games": games, "rows": rows}, indent=2) + "\n")
+    write_json(out, {"machine": machine(), "games": games, "rows": rows})
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -51,8 +52,7 @@ def table(results: Mapping[str, Any]) -> str:
     names = [row["player"] for row in results["rows"]]
     rows = [
         [
-            *(row["player"], f"{row['elo']:.0f}"),
-            interval(row["win_rate"], (row["win_rate_low"], row["win_rate_high"]), ".1%"),
+            *(row["player"], f"{row['elo']:.0f}", won(row)),
             *(row["against"][name].replace("-", "–", 2) if name != row["player"] else "" for name in names),
         ]
         for row in results["rows"]
@@ -62,7 +62,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("env", help="name of the world")
     parser.add_argument("out", type=Path, help="JSON file of the results")
     parser.add_argument("players", nargs="+", metavar="name=source")
@@ -73,7 +73,7 @@ def main() -> None:
         parser.error(f"players: {wrong[0]!r} is not <name>=<source>")
     players = dict(player.split("=", 1) for player in arguments.players)
     tournament(arguments.env, players, arguments.games, arguments.folder, arguments.out)
-    print(table(json.loads(arguments.out.read_text())))
+    print(table(saved(arguments.out)))
 
 
 if __name__ == "__main__":

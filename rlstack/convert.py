@@ -192,10 +192,10 @@ def _compare(agent: Any, original: Any, path: str) -> str:
     )
     answer = original(seen).get(agent.interface.key("action"))
     policy: Any = agent.policy(explore=False)
-    found = compare(policy.action, answer.squeeze(1) if grouped else answer, observation, mask, agent.interface)
-    if found.wrong:
-        raise ConfigError(f"{path}: converted, it acts otherwise on {found.wrong} of {_INPUTS} random observations")
-    return f"{found} on {_INPUTS} random observations"
+    agreement = compare(policy.action, answer.squeeze(1) if grouped else answer, observation, mask, agent.interface)
+    if agreement.wrong:
+        raise ConfigError(f"{path}: converted, it acts otherwise on {agreement.wrong} of {_INPUTS} random observations")
+    return f"{agreement} on {_INPUTS} random observations"
 
 
 def _world_given(own: tuple[str, dict[str, Any]] | None) -> str:

@@ -75,23 +75,15 @@ def _list(as_json: bool) -> list[dict[str, Any]]:
     if as_json:
         print(json.dumps(cards, indent=1))
         return cards
-    print_rows([_row(known) for known in cards], sys.stdout)
+    rows = []
+    for known in cards:
+        row = {key: known[key] for key in ("name", "agent", "world")} | {"frames": f"{known['frames']:,}"}
+        success, returned = known["score"].get("eval/success"), known["score"]["eval/return"]
+        row |= {"success": "" if success is None else f"{success:.3f}", "return": round(returned, 2)}
+        rows.append({**row, "episodes": known["episodes"]})
+    print_rows(rows, sys.stdout)
     print("watch one with rlstack watch checkpoint=zoo:<name>; rlstack demo list --json shows the cards")
     return cards
-
-
-def _row(known: dict[str, Any]) -> dict[str, Any]:
-    score = known["score"]
-    success = score.get("eval/success")
-    return {
-        "name": known["name"],
-        "agent": known["agent"],
-        "world": known["world"],
-        "frames": f"{known['frames']:,}",
-        "success": "" if success is None else f"{success:.3f}",
-        "return": round(score["eval/return"], 2),
-        "episodes": known["episodes"],
-    }
 
 
 command = HydraCommand("demo", words_as("name"))

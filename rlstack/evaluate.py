@@ -131,7 +131,13 @@ def run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
         acting: an object that acts, in place of a loaded agent; see :func:`evaluate`.
     """
     config = build(EvaluateConfig, cfg)
-    _name_foreign(config)
+    if config.checkpoint is not None and ":" in config.checkpoint and "algorithm" not in (config.agent or {}):
+        from rlstack.agents.foreign import parse
+
+        kind, path = parse(config.checkpoint)
+        if kind not in ("rlstack", "zoo", "hf"):  # replaced by the agent that acts like it
+            config.checkpoint = None
+            config.agent = load_group("agent", "legacy", {**(config.agent or {}), "kind": kind, "path": path})
     _check(config, acting)
     from torchrl.envs.utils import ExplorationType, set_exploration_type
 
@@ -161,18 +167,6 @@ def run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
     drawn = ExplorationType.RANDOM if config.policy == "explore" else ExplorationType.DETERMINISTIC
     with nullcontext() if acting is None else set_exploration_type(drawn):
         return (judge if config.opponents is None else play_games)(config, judged, device)
-
-
-def _name_foreign(config: EvaluateConfig) -> None:
-    """Replaces ``checkpoint=kind:path`` of an agent from elsewhere by the agent that acts like it."""
-    if config.checkpoint is None or ":" not in config.checkpoint or "algorithm" in (config.agent or {}):
-        return
-    from rlstack.agents.foreign import parse
-
-    kind, path = parse(config.checkpoint)
-    if kind not in ("rlstack", "zoo", "hf"):
-        config.checkpoint = None
-        config.agent = load_group("agent", "legacy", {**(config.agent or {}), "kind": kind, "path": path})
 
 
 def _check(config: EvaluateConfig, acting: Any) -> None:
@@ -297,12 +291,11 @@ def from_object(config: EvaluateConfig, acting: Any, device: torch.device) -> tu
     from rlstack.config.rooms import target
     from rlstack.evaluation.evaluator import check_fit, judging_world
     from rlstack.runs.loading import LoadedRun
-    from rlstack.runs.worlds import chosen_world
 
     of_run = None
     if isinstance(acting, LoadedRun):
         acting, of_run = acting.agent, acting.config["env"]
-    env = _without_opponents(config, chosen_world(config.env, of_run))
+    env = world_for(config, of_run)
     name = str(getattr(acting, "__qualname__", type(acting).__qualname__))
     if isinstance(acting, Agent):
         check_fit(acting, env)
@@ -334,10 +327,9 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     from rlstack.evaluation.evaluator import as_names, check_fit
     from rlstack.runs.loading import load, overrides
     from rlstack.runs.run_directory import named
-    from rlstack.runs.worlds import chosen_world
 
     loaded = load(named(str(config.checkpoint), "checkpoint"), device=device, which=config.which, agent=config.agent)
-    env = _without_opponents(config, chosen_world(config.env, loaded.config["env"]))
+    env = world_for(config, loaded.config["env"])
     check_fit(loaded.agent, env)
     changes = overrides(config.agent or {})
     name = f"{loaded.path} ({config.policy}, {loaded.frames:,} frames{', ' if changes else ''}{changes})"
@@ -357,13 +349,12 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     from rlstack.agents import agent_class, build_agent
     from rlstack.agents.legacy import Legacy
     from rlstack.evaluation.evaluator import as_names, judging_world, short_hash
-    from rlstack.runs.worlds import chosen_world
 
     assert config.agent is not None
     if not issubclass(agent_class(config.agent["algorithm"]), Legacy):
         name = config.agent.get("name")
         raise ConfigError(f"agent={name}: would have to be trained first; set checkpoint=, or agent=legacy")
-    env = _without_opponents(config, chosen_world(config.env, None))
+    env = world_for(config, None)
     with judging_world(env) as world:
         agent = build_agent(config.agent, world, 1, device)
     source = f"{config.agent['kind']}:{config.agent['path']}"
@@ -385,9 +376,8 @@ def from_world(config: EvaluateConfig) -> Candidate:
     from rlstack.envs.world import hooks_of
     from rlstack.evaluation.evaluator import judging_world
     from rlstack.play.versus import own_policy
-    from rlstack.runs.worlds import chosen_world
 
-    options = chosen_world(config.env, None)
+    options = world_for(config, None)
     world = options["name"]
     with judging_world(options) as env:
         if config.policy not in (known := hooks_of(env).players()):
@@ -400,8 +390,11 @@ def from_world(config: EvaluateConfig) -> Candidate:
     return Candidate(policy, options, config.policy, folder, player=config.policy)
 
 
-def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
-    """Returns the world's options without opponents: in games, both sides are agents."""
+def world_for(config: EvaluateConfig, of_run: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the options of the world, that of a run by default; in games without opponents: both sides are agents."""
+    from rlstack.runs.worlds import chosen_world
+
+    env = chosen_world(config.env, of_run)
     if config.opponents is None:
         return env
     from rlstack.play.register import without_opponents

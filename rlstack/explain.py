@@ -77,21 +77,21 @@ def run(cfg: DictConfig) -> list[Any]:
 
     path = Path(named(config.run, "run"))
     known = evidence.gather(path, config.allow)
-    facts, found = known.facts(), checks.findings(known)
+    facts, findings = known.facts(), checks.findings(known)
     print("\n".join(checks.heading(known, facts)))
-    for number, finding in enumerate(found, 1):
+    for number, finding in enumerate(findings, 1):
         print(f"\n{number}. {finding}")
-    if not found:
-        print("\nNothing that usually keeps an agent from learning was found.")
+    if not findings:
+        print("\nNothing that usually keeps an agent from learning was findings.")
     record: dict[str, Any] = {
         "schema": "rlstack.explanation/1",
         "frames": known.frames,
-        "findings": [asdict(finding) for finding in found],
+        "findings": [asdict(finding) for finding in findings],
         "facts": facts,
         "trial": None,
     }
     if tries:
-        changed = next((finding for finding in found if finding.options), None)
+        changed = next((finding for finding in findings if finding.options), None)
         if changed is None:
             print("\nThere is no change to try: none of the findings can be written as options.")
         else:
@@ -102,7 +102,7 @@ def run(cfg: DictConfig) -> list[Any]:
     if output is not None:
         write_json(output, record)
         print(f"\nwrote {output}")
-    return found
+    return findings
 
 
 # -- why training is slow ------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def speed(cfg: DictConfig) -> dict[str, Any]:
     print(report.heading(parts.described(measured)), flush=True)
     with removed_if_empty(folder):
         diagnosis = parts.diagnose(
-            measured, config.test, lambda name, found: print("\n".join(report.section(name, found)), flush=True)
+            measured, config.test, lambda name, results: print("\n".join(report.section(name, results)), flush=True)
         )
     written = [folder / "diagnosis.json"]
     write_json(written[0], diagnosis)
@@ -177,12 +177,8 @@ def prepare(config: SpeedConfig, plain: dict[str, Any]) -> MeasuredTraining:
     return measured
 
 
-def _speed_arguments(arguments: list[str]) -> list[str]:
-    return [word for word in arguments if word != SPEED]
-
-
 command = HydraCommand("explain", words_as("run"))
-speed_command = HydraCommand("explain_speed", _speed_arguments)
+speed_command = HydraCommand("explain_speed", lambda words: [word for word in words if word != SPEED])
 _main, _speed_main = command.line(run), speed_command.line(speed)
 
 

@@ -116,19 +116,14 @@ def _described(group: str, name: str, files: dict[str, Path]) -> str:
     if group == "env" and (":" in target or not parts):
         parts.append(_options_of_world(target, files))
     elif group == "agent" and (":" in target or parts):
-        parts.append(_options_of_agent(target))
+        from rlstack.agents import agent_class
+
+        declared = [cls for cls in agent_class(target).Config.__mro__[:-1] if "__annotations__" in vars(cls)]
+        sources = [re.split(r"\n    (?:@|def )", inspect.getsource(cls), maxsplit=1)[0].rstrip() for cls in declared]
+        parts += [f"the options of {target}, for agent.<option>=<value>", *sources]
     elif not parts:
         raise ConfigError(missing_option(group, target, list(files)))
     return "\n\n".join(parts)
-
-
-def _options_of_agent(algorithm: str) -> str:
-    """Returns the declarations of an algorithm's options: types, defaults, and what each does."""
-    from rlstack.agents import agent_class
-
-    declared = [cls for cls in agent_class(algorithm).Config.__mro__[:-1] if "__annotations__" in vars(cls)]
-    sources = [re.split(r"\n    (?:@|def )", inspect.getsource(cls), maxsplit=1)[0].rstrip() for cls in declared]
-    return "\n\n".join([f"the options of {algorithm}, for agent.<option>=<value>", *sources])
 
 
 def _options_of_world(world: str, files: dict[str, Path]) -> str:

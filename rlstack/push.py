@@ -6,8 +6,8 @@ import json
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import nearest_path, writing
+from rlstack.envs.foundation.files import write_text
 
 _FILMS = (".mp4", ".gif")
 _PRIVATE = ("run_dir", "resume", "init", "notify", "logger", "hydra.", "data")
@@ -64,12 +65,21 @@ def run(cfg: DictConfig) -> str:
         raise ConfigError("what and to: missing, as in: rlstack push runs/<run> <user>/<name>; see rlstack push --help")
     hub.check_name(config.to, "to")
     transitions = _transitions(Path(config.what))
-    with _folder(config.out) as folder:
-        if transitions:
-            _refuse_options_of_agents(config)
-            _write_data(folder, transitions, config)
+    with ExitStack() as stack:
+        if config.out is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push_")))
         else:
-            _write_agent(folder, config)
+            folder = Path(config.out)
+            if folder.exists():
+                raise ConfigError(f"out: {config.out} exists already")
+            with writing(f"out: {config.out}"):
+                folder.mkdir(parents=True)
+        head, parts = data_card(folder, transitions, config) if transitions else agent_card(folder, config)
+        known = {key: value for key, value in {**head, "license": config.license}.items() if value is not None}
+        with writing(folder):
+            write_text(
+                folder / hub.CARD, "\n\n".join([f"---\n{yaml.safe_dump(known, sort_keys=False)}---", *parts]) + "\n"
+            )
         hub.write_sums(folder)
         for file in sorted(folder.iterdir()):
             print(f"{file.stat().st_size:>12,} bytes  {file.name}")
@@ -82,19 +92,8 @@ def run(cfg: DictConfig) -> str:
     return address
 
 
-@contextmanager
-def _folder(out: str | None) -> Iterator[Path]:
-    """A context with the folder of the files: a new one, or a temporary one."""
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="push_") as name:
-            yield Path(name)
-        return
-    folder = Path(out)
-    if folder.exists():
-        raise ConfigError(f"out: {out} exists already")
-    with writing(f"out: {out}"):
-        folder.mkdir(parents=True)
-    yield folder
+Card = tuple[dict[str, Any], list[str]]
+"""The head of a card, and its paragraphs."""
 
 
 def _use(name: str, data: bool) -> str:
@@ -106,54 +105,51 @@ def _use(name: str, data: bool) -> str:
 # -- an agent ----------------------------------------------------------------------------------------------------------
 
 
-def _write_agent(folder: Path, config: PushConfig) -> None:
+def agent_card(folder: Path, config: PushConfig) -> Card:
+    """Writes an agent and its film; returns the card."""
     from rlstack.runs import hub
     from rlstack.runs.loading import checkpoint_file, read_agent
     from rlstack.runs.run_directory import named
 
-    source = named(str(config.what), "what")
-    file = checkpoint_file(Path(source), config.which)
+    file = checkpoint_file(Path(named(str(config.what), "what")), config.which)
     state = hub.acting_parts(read_agent(file))
     hub.write_agent(folder, state)
     run_folder = file.parent.parent if file.parent.name == "checkpoints" else file.parent
-    film = _film(config.film, run_folder, file.parent)
-    if film is not None:
-        with writing(folder):
-            shutil.copyfile(film, folder / f"film{film.suffix}")
-    scores = _scores(run_folder, state["frames"])
+    film = None if config.film in (None, "none") else Path(str(config.film))
+    if config.film is None:  # the newest one of the run
+        places = run_folder.rglob("*") if run_folder != file.parent else run_folder.glob("*")
+        films = [path for path in places if path.suffix in _FILMS and path.is_file()]
+        film = max(films, key=lambda path: path.stat().st_mtime_ns, default=None)
+    elif film is not None and (film.suffix not in _FILMS or not film.is_file()):
+        raise ConfigError(f"film: {film} is not a file {' or '.join(_FILMS)}{nearest_path(film)}")
     agent, env = state["config"]["agent"]["name"], state["config"]["env"]["name"]
-    head: dict[str, Any] = {
+    scores = _scores(run_folder, state["frames"])
+    named_scores = {"eval/return": "mean_reward", "eval/success": "success_rate"}
+    metrics = [
+        {"type": kind, "name": kind, "value": scores[key]} for key, kind in named_scores.items() if key in scores
+    ]
+    task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+    results = {"task": task, "dataset": {"type": env, "name": env}, "metrics": metrics}
+    head = {
         "library_name": "rlstack",
         "pipeline_tag": "reinforcement-learning",
         "tags": ["reinforcement-learning", "rlstack", "torchrl", agent, env],
-        "model-index": [{"name": config.to, "results": _results(scores, env)}] if scores else None,
-        "license": config.license,
+        "model-index": [{"name": config.to, "results": [results]}] if scores else None,
     }
     parts = [f"# {agent} in {env}", f"Trained by rlstack for {state['frames']:,} frames."]
     if film is not None:
+        with writing(folder):
+            shutil.copyfile(film, folder / f"film{film.suffix}")
         video = '<video src="film.mp4" controls autoplay loop muted></video>'
         parts.append(video if film.suffix == ".mp4" else "![film](film.gif)")
-    parts += ["## Scores", _table(scores) if scores else "The agent has not been evaluated in its run."]
+    rows = [f"| {key.removeprefix('eval/')} | {value:,.4g} |" for key, value in scores.items()]
+    table = "\n".join(["| | |", "|---|---|", *rows])
+    parts += ["## Scores", table if scores else "The agent has not been evaluated in its run."]
     parts += ["## Use", _code([_use(str(config.to), False), f"rlstack watch checkpoint=hf:{config.to}"])]
     if trained := _trained(run_folder):
         parts += ["## Training", _code([trained])]
     shown = {key: state["config"][key] for key in ("agent", "env")}
-    parts += ["## Configuration", _code([yaml.safe_dump(shown, sort_keys=False).strip()], "yaml")]
-    _write_card(folder, head, parts)
-
-
-def _film(given: str | None, run_folder: Path, beside: Path) -> Path | None:
-    """Returns the film for the card: the user's, or the newest of the run."""
-    if given == "none":
-        return None
-    if given is not None:
-        film = Path(given)
-        if film.suffix not in _FILMS or not film.is_file():
-            raise ConfigError(f"film: {given} is not a file {' or '.join(_FILMS)}{nearest_path(film)}")
-        return film
-    places = run_folder.rglob("*") if run_folder != beside else beside.glob("*")
-    films = [path for path in places if path.suffix in _FILMS and path.is_file()]
-    return max(films, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return head, [*parts, "## Configuration", _code([yaml.safe_dump(shown, sort_keys=False).strip()], "yaml")]
 
 
 def _scores(run_folder: Path, frames: int) -> dict[str, float]:
@@ -168,17 +164,9 @@ def _scores(run_folder: Path, frames: int) -> dict[str, float]:
     stored = sorted(RunDirectory(run_folder).evaluations.glob("*.json"), reverse=True)
     for file in stored:
         if file.stem.isdigit() and int(file.stem) <= frames:
-            found = Evaluation.from_json(file.read_text(encoding="utf-8"))
-            return {**found.summary(), "episodes": len(found.levels)}
+            evaluation = Evaluation.from_json(file.read_text(encoding="utf-8"))
+            return {**evaluation.summary(), "episodes": len(evaluation.levels)}
     return {}
-
-
-def _results(scores: Mapping[str, float], env: str) -> list[dict[str, Any]]:
-    """Returns the scores in the form of the Hub's ``model-index``."""
-    named = {"eval/return": "mean_reward", "eval/success": "success_rate"}
-    metrics = [{"type": kind, "name": kind, "value": scores[key]} for key, kind in named.items() if key in scores]
-    task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
-    return [{"task": task, "dataset": {"type": env, "name": env}, "metrics": metrics}]
 
 
 def _trained(run_folder: Path) -> str:
@@ -205,15 +193,13 @@ def _transitions(path: Path) -> list[Path]:
     return sorted(path.glob("*.npz")) if path.is_dir() else []
 
 
-def _refuse_options_of_agents(config: PushConfig) -> None:
+def data_card(folder: Path, files: Sequence[Path], config: PushConfig) -> Card:
+    """Copies files of recorded transitions; returns the card."""
+    from rlstack.files.safe_load import load_arrays
+
     for key, usual in (("film", None), ("which", "latest")):
         if getattr(config, key) != usual:
             raise ConfigError(f"{key}: is for agents, {config.what} holds recorded transitions")
-
-
-def _write_data(folder: Path, files: Sequence[Path], config: PushConfig) -> None:
-    from rlstack.files.safe_load import load_arrays
-
     rows = ["| file | transitions | arrays |", "|---|---|---|"]
     for file in files:
         try:
@@ -221,32 +207,12 @@ def _write_data(folder: Path, files: Sequence[Path], config: PushConfig) -> None
         except (OSError, ValueError) as error:
             raise ConfigError(f"what: {file} cannot be read as recorded transitions ({error})") from None
         shapes = ", ".join(f"`{name}` {list(array.shape[1:])} {array.dtype}" for name, array in sorted(arrays.items()))
-        rows.append(
-            f"| {file.name} | {max((len(array) for array in arrays.values() if array.ndim), default=0):,} | {shapes} |"
-        )
+        count = max((len(array) for array in arrays.values() if array.ndim), default=0)
+        rows.append(f"| {file.name} | {count:,} | {shapes} |")
         with writing(folder):
             shutil.copyfile(file, folder / file.name)
-    head = {"tags": ["reinforcement-learning", "rlstack"], "license": config.license}
     parts = ["# Recorded transitions", "\n".join(rows), "Each row is a decision; the episodes follow one another."]
-    _write_card(folder, head, [*parts, "## Use", _code([_use(str(config.to), True)])])
-
-
-# -- cards -------------------------------------------------------------------------------------------------------------
-
-
-def _write_card(folder: Path, head: Mapping[str, Any], parts: Sequence[str]) -> None:
-    from rlstack.envs.foundation.files import write_text
-    from rlstack.runs.hub import CARD
-
-    known = {key: value for key, value in head.items() if value is not None}
-    text = "\n\n".join([f"---\n{yaml.safe_dump(known, sort_keys=False)}---", *parts])
-    with writing(folder):
-        write_text(folder / CARD, f"{text}\n")
-
-
-def _table(scores: Mapping[str, float]) -> str:
-    rows = [f"| {key.removeprefix('eval/')} | {value:,.4g} |" for key, value in scores.items()]
-    return "\n".join(["| | |", "|---|---|", *rows])
+    return {"tags": ["reinforcement-learning", "rlstack"]}, [*parts, "## Use", _code([_use(str(config.to), True)])]
 
 
 def _code(lines: Sequence[str], language: str = "") -> str:

@@ -57,11 +57,21 @@ def run(cfg: DictConfig) -> Any:
     config = build(ReportConfig, cfg)
     if not config.serve and given_keys() & {"port"}:
         raise ConfigError("port: is for serve=true")
+    folder = Path(config.folder or "runs")
     if config.serve:
-        return _serve(config)
+        from rlstack.reporting import document
+        from rlstack.reporting.runs import check_folder
+        from rlstack.reporting.serving import FILES, LivePage, serve
+
+        asked = {"other": config.other, "output": config.output, "json": config.json, "page=false": not config.page}
+        for key in (key for key, value in asked.items() if value):
+            raise ConfigError(f"{key}: has no effect with serve=true")
+        check_folder("folder", folder)
+        document.plotly()  # reports that it is missing
+        make = partial(document.report, folder, config.score, config.films_mb, own_folders(sys.argv[1:]), FILES)
+        return serve(LivePage(folder, make), config.port)
     if config.other is not None:
         return _compare(config)
-    folder = Path(config.folder or "runs")
     if not folder.is_dir():
         raise ConfigError(f"folder: {folder} is not a folder")
     if config.folder is None or config.json or not config.page:
@@ -78,21 +88,6 @@ def run(cfg: DictConfig) -> Any:
         print(f"note: {name}: {note}")
     print(f"wrote {output} ({output.stat().st_size / 1e3:,.0f} kB): {page.subtitle}")
     return output
-
-
-def _serve(config: ReportConfig) -> None:
-    from rlstack.reporting import document
-    from rlstack.reporting.runs import check_folder
-    from rlstack.reporting.serving import FILES, LivePage, serve
-
-    asked = {"other": config.other, "output": config.output, "json": config.json, "page=false": not config.page}
-    for key, value in asked.items():
-        if value:
-            raise ConfigError(f"{key}: has no effect with serve=true")
-    folder = check_folder("folder", Path(config.folder or "runs"))
-    document.plotly()  # reports that it is missing
-    make = partial(document.report, folder, config.score, config.films_mb, own_folders(sys.argv[1:]), FILES)
-    serve(LivePage(folder, make), config.port)
 
 
 def _list(folder: Path, as_json: bool) -> list[dict[str, Any]]:

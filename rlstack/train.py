@@ -83,9 +83,8 @@ class _Callbacks(Hook):
         self._on_batch, self._on_evaluation = on_batch, on_evaluation
 
     def on_batch(self, training: Training, batch: Any, metrics: Mapping[str, Any]) -> None:
-        if self._on_batch is not None and training.ranks.any(
-            _ends(self._on_batch, training, {**training.metrics(), **metrics})
-        ):
+        given = {**training.metrics(), **metrics} if self._on_batch is not None else {}
+        if self._on_batch is not None and training.ranks.any(_ends(self._on_batch, training, given)):
             training.finish()
 
     def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
@@ -131,13 +130,13 @@ def _of_seeds(cfg: DictConfig) -> list[dict[str, Any]]:
     """
     plain = to_plain(cfg)
     count = convert(Annotated[int, Interval(low=1, high=1000)] | None, plain.get("seeds"), "seeds")
-    found = seeds.found_in(convert(str | None, plain.get("resume"), "resume"))
-    if count is None and not found:
+    folders = seeds.found_in(convert(str | None, plain.get("resume"), "resume"))
+    if count is None and not folders:
         return []
     if in_sweep():
         raise ConfigError("seeds: the runs of -m are trained one after the other, set seed=0,1,...")
-    if found:
-        return [prepared(OmegaConf.create({**plain, "seeds": None, "resume": path})) for path in found]
+    if folders:
+        return [prepared(OmegaConf.create({**plain, "seeds": None, "resume": path})) for path in folders]
     if plain.get("resume") is not None:
         raise ConfigError("seeds: a run to resume is one run; resume the folder with all seeds, or set seeds=null")
     return seeds.seeded(with_length(prepared(cfg)))
@@ -185,7 +184,8 @@ def _placed(plain: dict[str, Any]) -> dict[str, Any]:
 
 def _completed(plain: dict[str, Any]) -> dict[str, Any]:
     """Adds all options of a world or an algorithm without a shipped yaml, whose class alone knows them."""
-    world, algorithm = (_named_in(plain, *place) for place in (("env", "name"), ("agent", "algorithm")))
+    groups = [plain[group] if isinstance(plain.get(group), dict) else {} for group in ("env", "agent")]
+    world, algorithm = (str(group.get(key) or "") for group, key in zip(groups, ("name", "algorithm")))
     own_world, own_algorithm = is_own(world), ":" in algorithm
     if not own_world and not own_algorithm:
         return plain
@@ -195,11 +195,6 @@ def _completed(plain: dict[str, Any]) -> dict[str, Any]:
 
     plain = {**plain, "env": with_defaults(plain["env"])} if own_world else plain
     return {**plain, "agent": completed(plain["agent"])} if own_algorithm else plain
-
-
-def _named_in(plain: dict[str, Any], group: str, key: str) -> str:
-    found = plain[group].get(key) if isinstance(plain.get(group), dict) else None
-    return found if isinstance(found, str) else ""
 
 
 def _resumed(plain: dict[str, Any]) -> dict[str, Any]:

@@ -59,15 +59,15 @@ def run(cfg: DictConfig, hooks: Sequence[Hook] = ()) -> Verified:
         raise ConfigError("run: missing; rlstack verify <run>")
     from rlstack.training import verification
 
-    found = verification.verify(Path(named(config.run, "run")), start, config.frames, hooks)
+    verified = verification.verify(Path(named(config.run, "run")), start, config.frames, hooks)
     if os.environ.get("RANK", "0") == "0":
-        print(found)
-    return found
+        print(verified)
+    return verified
 
 
 def _judge(cfg: DictConfig) -> None:
-    if not (found := run(cfg)).equal:
-        raise RunError(f"{found.run} is not what training gives here")
+    if not (verified := run(cfg)).equal:
+        raise RunError(f"{verified.run} is not what training gives here")
 
 
 command = HydraCommand("verify", words_as("run"))

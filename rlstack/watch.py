@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from rlstack.data.recordings import TransitionRecorder
     from rlstack.diagnostics.reward_terms import RewardBreakdown
     from rlstack.envs.rendering.window import Window
-    from rlstack.evaluation.pictures import ActingPolicy, EpisodeAnimation
+    from rlstack.evaluation.pictures import ActingPolicy, EpisodeAnimation, LiveEpisode
 
 _FILMS = (".mp4", ".gif")
 _TRAINED = ("greedy", "explore")
@@ -155,7 +155,7 @@ def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title:
         ConfigError: neither is available.
     """
     from rlstack.envs.rendering.window import TkWindow
-    from rlstack.evaluation.playback import HOLD_SECONDS, TerminalScreen, record, show
+    from rlstack.evaluation.pictures import HOLD_SECONDS, TerminalScreen, record, show
 
     if config.record is not None:
         record(animations, Path(config.record), config.speed)
@@ -187,23 +187,25 @@ def has_display() -> bool:
     return sys.platform in ("darwin", "win32") or bool(named)
 
 
-def _numbers_of(config: WatchConfig) -> Iterator[int]:
-    """Returns the numbers of the episodes: without end only if somebody watches, in a terminal or a window."""
+def _episodes(config: WatchConfig, shown: WatchedPolicy) -> Iterator[LiveEpisode]:
+    """Yields the episodes: without end only if somebody watches, in a terminal or a window."""
+    from rlstack.evaluation.pictures import LiveEpisode
+
     watched = sys.stdout.isatty() or config.show in ("auto", "window")
-    if config.episodes is None and config.record is None and watched:
-        return count(1)
-    return iter(range(1, (config.episodes or 1) + 1))
+    endless = config.episodes is None and config.record is None and watched
+    for number in count(1) if endless else range(1, (config.episodes or 1) + 1):
+        yield LiveEpisode(shown.env, shown.policy, config.seed, number, shown.transitions)
 
 
 def _animations(
     config: WatchConfig, shown: WatchedPolicy, captions: list[str]
 ) -> Generator[EpisodeAnimation, None, None]:
     """Yields the episodes one after another; appends the caption of each one shown to ``captions``."""
-    from rlstack.evaluation.pictures import LiveEpisode, animate
+    from rlstack.evaluation.pictures import animate
 
-    for number in _numbers_of(config):
+    for episode in _episodes(config, shown):
         try:
-            animation = animate(LiveEpisode(shown.env, shown.policy, config.seed, number, shown.transitions))
+            animation = animate(episode)
         except ValueError as error:
             raise ConfigError(f"show: {error}") from None
         if animation is None:
@@ -215,10 +217,9 @@ def _animations(
 
 
 def _print_numbers(config: WatchConfig, shown: WatchedPolicy, captions: list[str]) -> None:
-    from rlstack.evaluation.pictures import LiveEpisode, numbers
+    from rlstack.evaluation.pictures import numbers
 
-    for number in _numbers_of(config):
-        episode = LiveEpisode(shown.env, shown.policy, config.seed, number, shown.transitions)
+    for episode in _episodes(config, shown):
         while not episode.over:
             episode.step()
             print(f"{episode.steps:>5}  {numbers(episode.latest)}", flush=True)

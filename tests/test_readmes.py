@@ -172,6 +172,12 @@ def test_the_reference_has_every_exported_name() -> None:
     assert not [name for name in rlstack.__all__ if not re.search(rf"::: rlstack\.{name}\.{name}\n|`{name}`", page)]
 
 
+@pytest.mark.parametrize("name", ["munchausen", "own_network", "spo"])
+def test_the_page_of_the_agents_shows_the_files_that_are_tested(name: str) -> None:
+    source = (ROOT / f"tests/agents/{name}.py").read_text(encoding="utf-8")
+    assert source in (ROOT / "rlstack/agents/README.md").read_text(encoding="utf-8")
+
+
 def test_the_first_page_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
 

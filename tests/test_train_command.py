@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import traceback
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import RunError
-from rlstack.config.groups import compose_config
-from rlstack.config.typed import resolve
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.train import main
 from rlstack.training.config import TrainConfig
@@ -27,7 +24,7 @@ from rlstack.training.run import debugged, run_name
 from rlstack.training.summary import one_line_errors, where_things_are
 from tests.conftest import Ended
 from tests.exhaustive import exhaustive
-from tests.small_run import SMALL_RUN
+from tests.small_run import SMALL_RUN, composed, logged
 
 ROOT = Path(__file__).parent.parent
 TINY = [*SMALL_RUN, "total_frames=1500", "eval.every=1500", "checkpoint.every=500", "agent.buffer_size=2000"]
@@ -116,13 +113,6 @@ def test_debug_runs_every_part(tmp_path: Path) -> None:
         assert any(row["loss/critic"] for row in csv.DictReader(file))
 
 
-def without_clock(run: Path) -> list[dict[str, str]]:
-    with open(run / "metrics.csv", newline="") as file:
-        return [
-            {key: row[key] for key in row if not key.startswith(("time/", "system/"))} for row in csv.DictReader(file)
-        ]
-
-
 @pytest.mark.slow
 def test_killed_at_any_moment_the_run_resumes_to_the_same_end(tmp_path: Path) -> None:
     """SIGKILL is sent at five moments, also during a write; the run then resumes to the same end each time."""
@@ -152,11 +142,7 @@ def test_killed_at_any_moment_the_run_resumes_to_the_same_end(tmp_path: Path) ->
     result = train("resume=killed", cwd=tmp_path)
     complete = result.returncode == 2 and "complete" in result.stderr
     assert result.returncode == 0 or complete, result.stderr
-    assert without_clock(tmp_path / "killed") == without_clock(tmp_path / "straight")
-
-
-def composed(*overrides: str) -> dict[str, Any]:
-    return resolve(compose_config("train", overrides), "")
+    assert logged(tmp_path / "killed") == logged(tmp_path / "straight")
 
 
 MOST_AGENTS = {"marinenav": 5, "arena": 1, "rocket": 6, "echelon": 10, "cartpole": 1}
@@ -223,15 +209,12 @@ def test_the_hint_at_the_end_is_what_the_next_command_takes(
         and f"{label}  rlstack train resume={tmp_path}{hint}\n" in f"{text}\n"
     )
     if hint == " until=null":
-        (tmp_path / "checkpoints").mkdir()
-        with zipfile.ZipFile(tmp_path / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
-            archive.writestr("data.pkl", b"")
-        run.check_unfinished(5000, 1000)  # the evaluation was interrupted
+        run.refuse_finished(1000, 5000, 1000)  # the evaluation was interrupted
         run.evaluations.mkdir()
         run.evaluation(1000).write_text("{}")
         with pytest.raises(ConfigError, match="the run is at 1,000 frames; raise until, or set until=null"):
-            run.check_unfinished(5000, 1000)
-        run.check_unfinished(5000, 5000)
+            run.refuse_finished(1000, 5000, 1000)
+        run.refuse_finished(1000, 5000, 5000)
 
 
 def test_a_run_of_a_league_continues_by_the_command_that_adds_it(
@@ -247,13 +230,6 @@ def test_a_run_of_a_league_continues_by_the_command_that_adds_it(
     (tmp_path / "checkpoints" / "checkpoint_000000001000.pt").touch()
     with pytest.raises(RunError, match="continue with: rlstack league train "), one_line_errors(tmp_path):
         raise MemoryError
-
-
-def test_a_damaged_last_checkpoint_is_no_end(tmp_path: Path) -> None:
-    """An older one may be valid, which is found when checkpoints are read."""
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "checkpoint_000000001000.pt").write_bytes(b"PK damaged")
-    RunDirectory(tmp_path).check_unfinished(1000, 1000)
 
 
 class _Reached(BaseException):

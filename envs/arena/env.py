@@ -11,16 +11,14 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
-from rlstack.envs.foundation.tensors import unchecked
-
-from ..foundation.tensors import chosen, looks_are_free
+from ..foundation.tensors import chosen, looks_are_free, unchecked
 from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder
 from ..world import Mirror, World
-from .events import SampledDraws, begin
+from .events import SampledDraws, begin, draw_everywhere
 from .observation import GROUPS, SIZE, TargetFeatures, mirror, observe
 from .rules import STAGES, make_rules, make_tables
-from .simulation import ArenaKernels, ArenaOutcome, advance, advance_densely, compiled_kernels, trimmed
+from .simulation import PLAIN, advance, compiled_kernels, trimmed
 from .state import ArenaState
 
 STATISTICS = (
@@ -101,7 +99,9 @@ class Arena(World):
         self._state: ArenaState
         if observation not in ("flat", "dict"):
             raise ValueError(f"observation: {observation!r} is unknown, allowed: flat, dict")
-        self._kernels = compiled_kernels() if compiled else ArenaKernels(observe=observe)
+        # Looked up here, where ``rlstack explain speed`` replaces it.
+        self._kernels = compiled_kernels() if compiled else PLAIN._replace(observe=observe)
+        self._is_sparse = looks_are_free(self.device)
         self._pool = StartPool(self._start, partial(Opening.restored, ArenaState))
         self._rules_at = partial(make_rules, style, max_steps=max_steps, rewards=reward_weights)
         self._enter_stage(stage)
@@ -119,19 +119,16 @@ class Arena(World):
         self.input_features = None if self._grouped else TargetFeatures
         self._steps = 0
         action = Categorical(self.rules.num_actions, shape=(num_worlds,), dtype=torch.int64, device=self.device)
-        self.declare_specs({"observation": self._seen_spec()}, action, STATISTICS)
-
-    def _seen_spec(self) -> TensorSpec:
-        lead = (self.num_worlds,)
 
         def within(low: float, size: int) -> Bounded:
-            return Bounded(low, 1.0, shape=(*lead, size), dtype=self.float_dtype, device=self.device)
+            return Bounded(low, 1.0, shape=(num_worlds, size), dtype=dtype, device=self.device)
 
-        if not self._grouped:
-            return within(-1.0, SIZE)
-        sizes = {name: part.stop - part.start for name, part in GROUPS.items()}
-        parts = {name: within(-1.0 if name in _SIGNED else 0.0, size) for name, size in sizes.items()}
-        return Composite(parts, shape=lead, device=self.device)
+        seen: TensorSpec = within(-1.0, SIZE)
+        if self._grouped:
+            sizes = {name: part.stop - part.start for name, part in GROUPS.items()}
+            parts = {name: within(-1.0 if name in _SIGNED else 0.0, size) for name, size in sizes.items()}
+            seen = Composite(parts, shape=(num_worlds,), device=self.device)
+        self.declare_specs({"observation": seen}, action, STATISTICS)
 
     @property
     def stage(self) -> int | None:
@@ -174,51 +171,39 @@ class Arena(World):
 
     def _start(self, count: int) -> Opening[ArenaState]:
         jitter, phases = self._draws.jitter(count), self._start_phases
-        if len(phases) == 1:
-            phases = phases.expand(count)
-        else:
-            phases = phases[torch.randint(len(phases), (count,), generator=self.generator, device=self.device)]
-        slots = self._kernels.slots if self._is_sparse else self.rules.enemy_shot_slots
-        state = begin(phases, self._draw_health(count), jitter, slots, self.rules, self._tables)
-        return Opening(state, [observe(state, self.rules, self._tables), self._statistics(state)])
-
-    @property
-    def _is_sparse(self) -> bool:
-        return looks_are_free(self.device)
-
-    def _draw_health(self, count: int) -> Tensor:
+        drawn: dict[str, Any] = {"generator": self.generator, "device": self.device}
+        phases = phases.expand(count) if len(phases) == 1 else phases[torch.randint(len(phases), (count,), **drawn)]
         low, high = self._start_health
         health = torch.full((count,), low, dtype=self.float_dtype, device=self.device)
-        if low == high:
-            return health
-        return health + (high - low) * torch.rand(count, generator=self.generator, device=self.device).to(health)
+        if low < high:
+            health = health + (high - low) * torch.rand(count, **drawn).to(health)
+        slots = self._kernels.slots if self._is_sparse else self.rules.enemy_shot_slots
+        state = begin(phases, health, jitter, slots, self.rules, self._tables)
+        return Opening(state, [observe(state, self.rules, self._tables), self._statistics(state)])
 
     # -- step ----------------------------------------------------------------------------------------------------
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        action = self._chosen(tensordict)
+        before = self._state, self._chosen(tensordict), self.rules, self._tables
         if self._is_sparse:
-            self._state, outcome = advance(self._state, action, self.rules, self._tables, self._draws, self._kernels)
+            self._state, outcome = advance(*before, self._draws, self._kernels)
             self._steps += 1
             if self._steps % _TRIM_EVERY == 0:
                 self._state = trimmed(self._state, self._kernels)
         else:
-            self._state, outcome = advance_densely(
-                self._state, action, self.rules, self._tables, self._draws, self._kernels.everywhere
-            )
+            drawn = draw_everywhere(self._state, self._draws, self.rules)
+            self._state, outcome = self._kernels.dense(*before, drawn)
         self._observation, self._episode = outcome.observation, self._statistics(self._state)
-        return self._current().update(self._ends(outcome))
-
-    def _ends(self, outcome: ArenaOutcome) -> dict[str, Tensor]:
         terminated, late = outcome.terminated[:, None], outcome.time_out[:, None]
         if self.timeout_is_terminal:
             terminated, late = terminated | late, torch.zeros_like(late)
-        return {
+        ends = {
             "reward": outcome.reward.to(self.float_dtype)[:, None],
             "done": terminated | late,
             "terminated": terminated,
             "truncated": late > terminated,  # of booleans: late and not terminated
         }
+        return self._current().update(ends)
 
     def _statistics(self, state: ArenaState) -> Tensor:
         """Returns ``[statistics, W]`` in the order of ``STATISTICS``."""

@@ -12,10 +12,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..foundation.tensors import made_once
-from .movement import bounds, kept_inside, length, length2, outside
-from .rules import FAR, NEVER, ArenaRules, ArenaTables
-from .state import ArenaState, At, Changes, blank_state, first_row, flagged, pick, rows_of, spots
+from ..foundation.tensors import constant, made_once
+from .rules import FAR, NEVER, SURELY, ArenaRules, ArenaTables
+from .state import (
+    ArenaState,
+    At,
+    Changes,
+    blank_state,
+    first_row,
+    flagged,
+    kept_inside,
+    length,
+    length2,
+    outside,
+    pick,
+    rows_of,
+    spots,
+)
 
 # -- random numbers --------------------------------------------------------------------------------------------------
 
@@ -79,7 +92,6 @@ def _pairs(spawners: int, worlds: int, device: torch.device) -> Tensor:
 # -- shots -----------------------------------------------------------------------------------------------------------
 
 
-_SURELY = 1.0e30  # multiplied with any positive number gives more than 1
 _LONG = 1.0e6  # steps, longer than any episode
 _SLACK = 0.05  # px, more than the accumulated rounding in a projectile's life
 
@@ -90,8 +102,8 @@ def flight_time(position: Tensor, velocity: Tensor, rules: ArenaRules, slack: fl
     Positions are sums of many steps, so rounding makes the move uncertain: with ``slack`` px more room on all sides the
     result may be too late, with less room too early.
     """
-    limits = bounds(position, rules)
-    inside = torch.maximum((limits + slack - position) / velocity, (-slack - position) / velocity).floor()
+    sides = constant((rules.width, rules.height), position[0])
+    inside = torch.maximum((sides + slack - position) / velocity, (-slack - position) / velocity).floor()
     return (inside.amin(0) + 1).clamp_max(rules.shot_lifetime)
 
 
@@ -119,22 +131,14 @@ def quiet_steps(away: Tensor, velocity: Tensor, rules: ArenaRules) -> Tensor:
     apart = length2(away).sub_(reach**2)
     past = torch.minimum(apart, -closing).clamp_min_(0)
     root2 = torch.addcmul(apart.mul_(-square), closing, closing)
-    never = past.sub_(root2.clamp_max(0)).mul_(_SURELY)
+    never = past.sub_(root2.clamp_max(0)).mul_(SURELY)
     first = closing.sub_(root2.clamp_min_(0).sqrt_()).div_(square).add_(never)
     return first.amin(0).ceil_().clamp_(0, _LONG)
 
 
 def per_target(away: Tensor, rules: ArenaRules, enemy: float, spawner: float) -> Tensor:
     """Returns one number for each target, ``[T, 1, ...]`` for offsets ``[2, T, ...]``."""
-    counts = (rules.max_enemies, rules.num_spawners)
-    numbers = made_once(_per_target, counts, (enemy, spawner), away.dtype, away.device)
-    return numbers.view(-1, *[1] * (away.dim() - 2))
-
-
-def _per_target(
-    counts: tuple[int, int], values: tuple[float, float], dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    return torch.cat([torch.full((count,), value, dtype=dtype, device=device) for count, value in zip(counts, values)])
+    return constant([enemy] * rules.max_enemies + [spawner] * rules.num_spawners, away, away.dim() - 2)
 
 
 def shoot(state: ArenaState, rules: ArenaRules, foresees: bool = True) -> Changes:
@@ -212,7 +216,7 @@ def jam(state: ArenaState, enemy: Tensor, rules: ArenaRules) -> Changes:
 def free_slot(ends: Tensor, rank: Tensor | float = 0.0) -> Tensor:
     """Returns the empty slot ``[n]`` of ``bullet_ends [K, n]`` after ``rank`` others; K or more if there is none."""
     count = ends.shape[0]
-    taken = ((NEVER - ends) * _SURELY).clamp_max(1)
+    taken = ((NEVER - ends) * SURELY).clamp_max(1)
     before = (1 - taken).cumsum(0) - 1 - rank  # number of empty slots before this one, minus those already assigned
     return (rows_of(ends) + (before.abs() + taken) * count).amin(0)
 
@@ -306,23 +310,20 @@ def spawn_everywhere(
 
 
 def _free_place(centre: Tensor, enemies: Tensor, units: tuple[Tensor, Tensor], rules: ArenaRules) -> Tensor:
-    """Returns the first place ``[2, n]`` around spawners that is far enough from ``enemies [2, E, n]``, or the last."""
-    places = _places(centre, units, rules)  # [2, attempts + 1, n]
+    """Returns the first place ``[2, n]`` around spawners that is far enough from ``enemies [2, E, n]``, or the last.
+
+    A place is at the rim plus a gap, that of the last attempt plus a fixed small one.
+    """
+    low, high = rules.spawn_gap
+    angle, gap = units
+    distance = rules.spawner_radius + rules.enemy_radius + low + (high - low) * pad(gap, (0, 0, 0, 1))
+    angle = 2 * math.pi * angle
+    places = torch.addcmul(centre[:, None], torch.stack((angle.cos(), angle.sin())), distance)
+    places = kept_inside(places, rules.enemy_radius, rules)  # [2, attempts + 1, n]
     gaps = length2(places[:, :, None] - enemies[:, None]).amin(1)
     free = (gaps >= rules.spawn_clearance**2).to(gaps.dtype)
     free[-1:].fill_(1.0)
     return pick(places, spots(first_row(free)))
-
-
-def _places(centre: Tensor, units: tuple[Tensor, Tensor], rules: ArenaRules) -> Tensor:
-    """Returns an enemy's position in each attempt: at the rim plus a gap; the last one has a fixed small gap."""
-    low, high = rules.spawn_gap
-    rims = rules.spawner_radius + rules.enemy_radius
-    angle, gap = units
-    distance = rims + low + (high - low) * pad(gap, (0, 0, 0, 1))
-    angle = 2 * math.pi * angle
-    places = torch.addcmul(centre[:, None], torch.stack((angle.cos(), angle.sin())), distance)
-    return kept_inside(places, rules.enemy_radius, rules)
 
 
 def set_up(state: ArenaState, jitter: Tensor, rules: ArenaRules, tables: ArenaTables) -> Changes:

@@ -11,9 +11,8 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from ..world import Mirror
-from .movement import length, length2
-from .rules import FAR, ArenaRules, ArenaTables
-from .state import ArenaState, nearest, two_nearest
+from .rules import FAR, SURELY, ArenaRules, ArenaTables
+from .state import ArenaState, length, length2, nearest, two_nearest
 
 GROUPS = {
     "player_state": slice(0, 7),
@@ -25,7 +24,6 @@ GROUPS = {
 """The entries of a structured observation, as parts of the flat one."""
 
 SIZE = 32
-_SURELY = 1.0e30  # multiplied with any positive number gives more than 1
 
 
 def closest(state: ArenaState, rules: ArenaRules) -> tuple[Tensor, Tensor]:
@@ -45,15 +43,20 @@ def observe(state: ArenaState, rules: ArenaRules, tables: ArenaTables) -> Tensor
     spawner = two_nearest(distance2[enemies:], torch.cat((targets[:, enemies:], health[None, enemies:])))
     offset = torch.stack((*enemy, spawner[0][:2], spawner[1][:2], nearest(bullet_distance2, bullets)), 1)  # [2, 5, W]
     distance = length(offset)
-    there = (FAR / 2 - distance).mul_(_SURELY).clamp_(0, 1)
+    there = (FAR / 2 - distance).mul_(SURELY).clamp_(0, 1)
+    # Directions relative to the heading, 0 to 1: 0.5 is dead ahead.
     rotation = state.rotation.to(offset.dtype)
-    bearing = _bearing(offset, rotation, rules).sub_(0.5).mul_(there).add_(0.5)
+    bearing = torch.atan2(offset[1], offset[0]).sub_(rotation).mul_(0.5 / math.pi).add_(0.5)
+    bearing = bearing - bearing.floor().clamp_max_(0)  # one turn more below 0
+    if rules.style != 1:  # with a heading from 0 on, as in style 1, nothing is beyond 1
+        bearing = bearing - bearing.ceil().sub_(1).clamp_min_(0)
+    bearing = bearing.sub_(0.5).mul_(there).add_(0.5)
 
     # Who is not there, with a health of 0, adds nothing.
-    left = (health[enemies:] * _SURELY).clamp_max(1).sum(0)
+    left = (health[enemies:] * SURELY).clamp_max(1).sum(0)
     share = tables.shares.index_select(0, state.phase.long())
     beyond = rules.danger_radius**2 * (1 + torch.finfo(distance2.dtype).eps)  # the next larger number, or the one after
-    within = (beyond - bullet_distance2).mul_(_SURELY).clamp_(0, 1).sum(0)
+    within = (beyond - bullet_distance2).mul_(SURELY).clamp_(0, 1).sum(0)
     (x, y), speed = state.position.unbind(0), state.velocity.unbind(0)
     d, b, t = distance.unbind(0), bearing.unbind(0), there.unbind(0)
     raw = [
@@ -64,15 +67,6 @@ def observe(state: ArenaState, rules: ArenaRules, tables: ArenaTables) -> Tensor
     ]
     # The distance of what is not there is cut to 1 with the rest.
     return torch.stack(raw).mul_(tables.scale).add_(tables.shift).clamp_(-1, 1).T.contiguous()
-
-
-def _bearing(offset: Tensor, rotation: Tensor, rules: ArenaRules) -> Tensor:
-    """Direction relative to the heading, 0 to 1: 0.5 is dead ahead."""
-    turn = torch.atan2(offset[1], offset[0]).sub_(rotation).mul_(0.5 / math.pi).add_(0.5)
-    turn = turn - turn.floor().clamp_max_(0)  # one turn more below 0
-    if rules.style == 1:  # with a heading from 0 on nothing is beyond 1
-        return turn
-    return turn - turn.ceil().sub_(1).clamp_min_(0)
 
 
 _DISTANCES = [10, 13, 16, 20, 24]  # indices of the distances of two enemies, two spawners and one shot
@@ -136,16 +130,12 @@ def mirror(style: int) -> Mirror:
 
 
 def _seen(style: int, observation: Any) -> Any:
-    if isinstance(observation, Tensor):
-        return _flat(style, observation)
-    names = sorted(GROUPS, key=lambda name: GROUPS[name].start)
-    flat = _flat(style, torch.cat([observation.get(name) for name in names], -1))
-    parts = {name: flat[..., GROUPS[name]] for name in GROUPS}
-    return TensorDict(parts, observation.batch_size, observation.device)
-
-
-def _flat(style: int, observation: Tensor) -> Tensor:
-    """Mirrors an observation ``[..., 32]``; :class:`~.env.Arena` describes its numbers."""
+    """Mirrors an observation, ``[..., 32]`` or a dict; :class:`~.env.Arena` describes its numbers."""
+    if not isinstance(observation, Tensor):
+        names = sorted(GROUPS, key=lambda name: GROUPS[name].start)
+        flat = _seen(style, torch.cat([observation.get(name) for name in names], -1))
+        parts = {name: flat[..., GROUPS[name]] for name in GROUPS}
+        return TensorDict(parts, observation.batch_size, observation.device)
     seen = list(observation.unbind(-1))
     seen[0], seen[2] = 1 - seen[0], -seen[2]
     # A heading lies in [0, 1) in style 1 and in (-0.5, 0.5] in style 2, a bearing in [0, 1) and in (0, 1].

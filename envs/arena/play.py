@@ -17,8 +17,7 @@ from tensordict import TensorDict
 from ..rendering.canvas import Picture
 from ..rendering.window import TkWindow, Window
 from .env import Arena
-from .recording import snapshot
-from .render import SIZE, STEPS_PER_SECOND, ArenaRenderer
+from .recording import SIZE, STEPS_PER_SECOND, ArenaRenderer, snapshot
 
 _UP, _DOWN, _LEFT, _RIGHT = ("Up", "w"), ("Down", "s"), ("Left", "a"), ("Right", "d")
 _MOVES = {1: (_UP, _LEFT, _RIGHT), 2: (_UP, _DOWN, _LEFT, _RIGHT)}

@@ -17,6 +17,8 @@ FAR = 1.0e6
 """Coordinate of absent objects: too far away to be hit, observed or nearest."""
 NEVER = 1.0e9
 """Step of events that do not happen."""
+SURELY = 1.0e30
+"""A factor that makes any positive number more than 1."""
 MOST_STEPS = 100_000
 """Greatest length of an episode, limited because expired projectiles still move and must not reach FAR."""
 
@@ -237,7 +239,21 @@ def make_tables(rules: ArenaRules, dtype: torch.dtype, device: torch.device | st
     def real(values: object, kind: torch.dtype = dtype) -> Tensor:
         return torch.tensor(values, dtype=kind, device=device)
 
-    scale, shift = zip(*_scaling(rules))
+    # Scale and shift of each observed number.
+    x, y, distance = 1 / rules.width, 1 / rules.height, 1 / rules.diagonal
+    speed, one, hurt = 1 / rules.top_speed, (1.0, 0.0), 1 / rules.spawner_health
+    enemy, spawner = ((distance, 0.0), one, one), ((distance, 0.0), one, one, (hurt, 0.0))
+    scaling = [
+        *((x, 0.0), (y, 0.0), (speed, 0.0), (speed, 0.0), (0.5 / math.pi, 0.0), (1 / rules.max_health, 0.0)),
+        *((1 / rules.shot_cooldown, 0.0), (1 / len(rules.phases), 0.0), one, (-1 / rules.max_steps, 1.0)),
+        *(*enemy, *enemy, *spawner, *spawner, (distance, 0.0), one, (1 / rules.danger_count, 0.0)),
+        *((x, 0.0), (-x, 1.0), (y, 0.0), (-y, 1.0), (1 / rules.max_enemies, 0.0)),
+    ]
+    scale, shift = zip(*scaling)
+    controls = [(0, 0, 0), (rules.thrust, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, 0)]
+    if rules.style == 2:
+        walk, kept = rules.walking_speed, (0.0, 0.0, math.nan)
+        controls = [kept, (0.0, -walk, -0.5), (0.0, walk, 0.5), (-walk, 0.0, 1.0), (walk, 0.0, 0.0), kept]
     pay = [
         *(rules.hit_enemy, rules.kill_enemy, rules.hit_spawner, rules.kill_spawner, rules.quick_kill),
         *(rules.damage * rules.stage.damage_penalty, rules.clear_phase, rules.death),
@@ -248,28 +264,8 @@ def make_tables(rules: ArenaRules, dtype: torch.dtype, device: torch.device | st
         real([rules.period(phase) for phase in phases]),
         real([rules.new_enemy_speed(phase) for phase in phases]),
         real([1 / len(own) for own in places]),
-        real(_controls(rules)).T.contiguous(),
+        real(controls).T.contiguous(),
         real(scale)[:, None],
         real(shift)[:, None],
         real(pay, torch.float64)[:, None],
     )
-
-
-def _controls(rules: ArenaRules) -> list[tuple[float, float, float]]:
-    if rules.style == 1:
-        return [(0, 0, 0), (rules.thrust, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, 0)]
-    speed, kept = rules.walking_speed, (0.0, 0.0, math.nan)
-    up, down = (0.0, -speed, -0.5), (0.0, speed, 0.5)
-    return [kept, up, down, (-speed, 0.0, 1.0), (speed, 0.0, 0.0), kept]
-
-
-def _scaling(rules: ArenaRules) -> list[tuple[float, float]]:
-    x, y, distance = 1 / rules.width, 1 / rules.height, 1 / rules.diagonal
-    speed, one, health = 1 / rules.top_speed, (1.0, 0.0), 1 / rules.spawner_health
-    enemy, spawner = ((distance, 0.0), one, one), ((distance, 0.0), one, one, (health, 0.0))
-    return [
-        *((x, 0.0), (y, 0.0), (speed, 0.0), (speed, 0.0), (0.5 / math.pi, 0.0), (1 / rules.max_health, 0.0)),
-        *((1 / rules.shot_cooldown, 0.0), (1 / len(rules.phases), 0.0), one, (-1 / rules.max_steps, 1.0)),
-        *(*enemy, *enemy, *spawner, *spawner, (distance, 0.0), one, (1 / rules.danger_count, 0.0)),
-        *((x, 0.0), (-x, 1.0), (y, 0.0), (-y, 1.0), (1 / rules.max_enemies, 0.0)),
-    ]

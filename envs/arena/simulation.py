@@ -8,6 +8,7 @@ the same worlds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,32 +16,52 @@ import torch
 from torch import Tensor
 
 from ..foundation.compilation import Compiled
-from ..foundation.tensors import made_once
-from .events import (
-    ArenaDraws,
-    Drawn,
-    draw_everywhere,
-    emptied,
-    fire,
-    free_slot,
-    gone,
-    jam,
-    per_target,
-    quiet_steps,
-    set_up,
-    shoot,
-    spawn,
-    spawn_everywhere,
-    vanish,
-    volley,
-    waiting,
-)
-from .movement import length2, move
+from ..foundation.tensors import constant
+from . import events
+from .events import ArenaDraws, Drawn
 from .observation import closest, observe
-from .rules import FAR, NEVER, ArenaRules, ArenaTables
-from .state import ArenaState, Changes, pick, rows_of, spots
+from .rules import FAR, NEVER, SURELY, ArenaRules, ArenaTables
+from .state import ArenaState, Changes, kept_inside, length, length2, pick, rows_of, spots
 
-_SURELY = 1.0e30  # multiplied with any positive number gives more than 1
+_TINY = 1.0e-20  # replaces a distance of 0 before dividing, so that an enemy at its destination does not move
+
+
+def move(
+    state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTables, in_place: bool = True
+) -> tuple[ArenaState, Tensor]:
+    """Moves all objects by one step; also returns ``[W]`` bool whether the player shoots.
+
+    Args:
+        action: ``[W]`` int64, see :attr:`ArenaRules.num_actions`.
+        in_place: whether to update the tensors of targets and projectiles in place.
+    """
+    step, control = state.step + 1, tables.controls.index_select(1, action)
+    if rules.style == 1:
+        angle = state.rotation.to(control.dtype)
+        push = torch.stack((angle.cos(), angle.sin())) * control[0]
+        velocity = (state.velocity + push) * rules.friction
+        velocity = velocity * (rules.top_speed / length(velocity)).clamp_max(1.0)
+        rotation = torch.remainder(state.rotation + rules.turn * control[1].double(), 2 * math.pi)
+    else:
+        velocity, heading = control[:2], control[2].double() * math.pi
+        rotation = torch.where(heading.isnan(), state.rotation, heading)
+    position = kept_inside(state.position + velocity, rules.player_radius, rules)
+    shoots = (action == rules.num_actions - 1) & (state.shot_ready <= step)
+    add, addcmul = (Tensor.add_, Tensor.addcmul_) if in_place else (Tensor.add, Tensor.addcmul)
+    # Enemies head for the player's current position; still targets have speed 0. Enemies cannot leave the arena this
+    # way, since the player's box is smaller than theirs by more than a step.
+    toward = position[:, None] - state.targets
+    moved = state.replace(
+        step=step,
+        position=position,
+        velocity=velocity,
+        rotation=rotation,
+        shot_ready=torch.where(shoots, step + rules.shot_cooldown, state.shot_ready),
+        targets=addcmul(state.targets, toward, state.speed / length(toward).clamp_min_(_TINY)),
+        shots=add(state.shots, state.shot_velocity),
+        bullets=add(state.bullets, state.bullet_velocity),
+    )
+    return moved, shoots
 
 
 class ShotHits(NamedTuple):
@@ -65,10 +86,10 @@ class Impact(NamedTuple):
 def touching(state: ArenaState, rules: ArenaRules) -> tuple[Tensor, Tensor]:
     """Returns whether the player's shots touch targets, ``[T, N, n]``, and their offsets, ``[2, T, N, n]``."""
     away = state.targets[:, :, None] - state.shots[:, None]
-    away = torch.add(away, gone(state, rules), alpha=FAR)
+    away = torch.add(away, events.gone(state, rules), alpha=FAR)
     enemy, spawner = (radius + rules.shot_radius for radius in (rules.enemy_radius, rules.spawner_radius))
-    reach2 = per_target(away, rules, enemy**2, spawner**2)
-    return (reach2 - length2(away)).mul_(_SURELY).clamp_(0, 1), away
+    reach2 = events.per_target(away, rules, enemy**2, spawner**2)
+    return (reach2 - length2(away)).mul_(SURELY).clamp_(0, 1), away
 
 
 def strike(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules) -> ShotHits:
@@ -147,7 +168,7 @@ def collide(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules, ta
         "damage_dealt": state.damage_dealt + (state.target_health - hits.health).sum(0),
         "damage_taken": state.damage_taken + healed - health,
         "phase": state.phase + cleared,
-        **emptied(state, consumed, state.bullet_ends),
+        **events.emptied(state, consumed, state.bullet_ends),
         **closed_ranks(state, target_health, rules),
     }
     return Impact(changes, reward, cleared)
@@ -173,15 +194,11 @@ def shaping(state: ArenaState, health: Tensor, target_health: Tensor, kills: Ten
     return shaped * (state.step - 1 > state.phase_start)
 
 
-def _empty_slot(device: torch.device, dtype: torch.dtype) -> Tensor:
-    return torch.tensor((FAR, FAR, 0.0, 0.0, NEVER), dtype=dtype, device=device)[:, None, None]
-
-
 def closed_ranks(state: ArenaState, health: Tensor, rules: ArenaRules) -> dict[str, Tensor]:
     """Removes dead targets: enemies move up, spawners leave their slots empty."""
     enemies = rules.max_enemies
     fields = torch.cat((state.targets, torch.stack((health, state.speed, state.ready))))  # [5, T, n]
-    empty = made_once(_empty_slot, fields.device, fields.dtype)
+    empty = constant((FAR, FAR, 0.0, 0.0, NEVER), health)
     alive = health > 0
     order = alive[:enemies].sort(dim=0, descending=True, stable=True).indices.expand(len(fields), -1, -1)
     moved = torch.cat((fields[:, :enemies].gather(1, order), fields[:, enemies:]), 1)
@@ -210,15 +227,16 @@ class ArenaKernels(NamedTuple):
     """The functions that run over all worlds in every step, eager or compiled.
 
     Attributes:
+        move, closest, observe: parts of :func:`advance`.
+        dense: :func:`advance_densely`.
         slots: number of slots for enemy shots added at a time.
-        everywhere: see :func:`advance_densely`.
     """
 
-    move: Callable[..., Any] = move
-    closest: Callable[..., Any] = closest
-    observe: Callable[..., Any] = observe
-    slots: int = 4
-    everywhere: Callable[..., Any] | None = None
+    move: Callable[..., Any]
+    closest: Callable[..., Any]
+    observe: Callable[..., Any]
+    dense: Callable[..., Any]
+    slots: int
 
 
 def advance(
@@ -229,15 +247,65 @@ def advance(
     Args:
         action: ``[W]`` int64.
     """
+    enemies = rules.max_enemies
     state, shoots = kernels.move(state, action, rules, tables)
-    _apply(state, _where(shoots), shoot, rules)
-    state = _fire_all(state, rules, draws, kernels.slots)
-    _spawn_all(state, rules, tables, draws)
-    _apply(state, _where(state.bullet_ends.amin(0) <= state.step), vanish, rules)
-    reward = torch.full_like(state.returns, rules.step_reward)
-    worlds = _where(_touched(state, kernels.closest(state, rules), rules))
+    _apply(state, _where(shoots), events.shoot, rules)
+
+    # The shots of all enemies at once; a world occurs once for each of its enemies that fires.
+    ready = _where(state.ready[:enemies].amin(0) <= state.step)
+    if len(ready):
+        part = state.part(ready)
+        fires = (draws.fire(ready) < rules.fire_probability) & (part.ready[:enemies] <= part.step)
+        enemy, place = fires.nonzero().unbind(1)
+        if len(place):
+            worlds, rank = ready[place], (fires.cumsum(0) - 1)[enemy, place]
+            taken = (state.bullet_ends.index_select(1, worlds) < NEVER).sum(0)
+            wanted = min(int((taken + rank).amax()) + 1, rules.enemy_shot_slots)
+            if wanted > len(state.bullet_ends):
+                state = state.with_bullet_slots(-(-wanted // kernels.slots) * kernels.slots)
+            slot = events.free_slot(state.bullet_ends.index_select(1, worlds), rank)
+            fits = slot < len(state.bullet_ends)
+            if not bool(fits.all()):
+                _apply(state, worlds[~fits], events.jam, enemy[~fits], rules)
+                worlds, enemy, slot = worlds[fits], enemy[fits], slot[fits]
+            _apply(state, worlds, events.fire, enemy, slot, rules)
+
+    # The new enemies of all spawners at once, which are too far apart to block each other's.
+    worlds = _where(events.waiting(state, rules))
     if len(worlds):
-        _collide_all(state, worlds, reward, rules, tables, draws)
+        part = state.part(worlds)
+        due = part.ready[enemies:] <= part.step
+        rank = due.cumsum(0)
+        makes = due & (part.enemies + rank <= rules.enemy_cap)
+        spawner, place = makes.nonzero().unbind(1)
+        before, made = (rank - 1)[spawner, place], makes.sum(0)[place]
+        units = draws.spawn(spawner, worlds[place])
+        _apply(state, worlds[place], events.spawn, spawner, before, made, units, rules, tables)
+    _apply(state, _where(state.bullet_ends.amin(0) <= state.step), events.vanish, rules)
+
+    # The worlds where anything touches anything.
+    nearest_enemy, nearest_bullet = kernels.closest(state, rules)
+    touched = nearest_bullet < (rules.player_radius + rules.shot_radius) ** 2
+    touched = touched | (nearest_enemy < (rules.player_radius + rules.enemy_radius) ** 2)
+    worlds = _where(state.quiet <= state.step)
+    if len(worlds):
+        part = state.part(worlds)
+        touch, away = touching(part, rules)
+        steps = events.quiet_steps(away, part.shot_velocity, rules).amin(0)
+        state.put(worlds, {"quiet": part.step + steps.clamp_min(1)})
+        touched[worlds[_where(touch.flatten(0, 1).amax(0))]] = True
+
+    reward = torch.full_like(state.returns, rules.step_reward)
+    worlds = _where(touched)
+    if len(worlds):
+        part = state.part(worlds)
+        touch, _ = touching(part, rules)
+        impact = collide(part, touch, int(touch.amax(0).sum(0).amax()), rules, tables)
+        state.put(worlds, impact.changes)
+        reward.index_add_(0, worlds, impact.reward)
+        begins = worlds[_where(impact.cleared & (impact.changes["phase"] < len(rules.phases)))]
+        if len(begins):
+            _apply(state, begins, events.set_up, draws.jitter(begins), rules, tables)
     return _conclude(state, reward, kernels.observe(state, rules, tables), rules)
 
 
@@ -250,74 +318,6 @@ def _where(mask: Tensor) -> Tensor:
     return mask.nonzero().flatten()
 
 
-def _fire_all(state: ArenaState, rules: ArenaRules, draws: ArenaDraws, added: int) -> ArenaState:
-    """Adds the shots of all enemies at once; a world occurs once for each of its enemies that fires."""
-    enemies = rules.max_enemies
-    ready = _where(state.ready[:enemies].amin(0) <= state.step)
-    if not len(ready):
-        return state
-    part = state.part(ready)
-    fires = (draws.fire(ready) < rules.fire_probability) & (part.ready[:enemies] <= part.step)
-    enemy, place = fires.nonzero().unbind(1)
-    if not len(place):
-        return state
-    worlds, rank = ready[place], (fires.cumsum(0) - 1)[enemy, place]
-    taken = (state.bullet_ends.index_select(1, worlds) < NEVER).sum(0)
-    wanted = min(int((taken + rank).amax()) + 1, rules.enemy_shot_slots)
-    if wanted > len(state.bullet_ends):
-        state = state.with_bullet_slots(-(-wanted // added) * added)
-    slot = free_slot(state.bullet_ends.index_select(1, worlds), rank)
-    fits = slot < len(state.bullet_ends)
-    if not bool(fits.all()):
-        _apply(state, worlds[~fits], jam, enemy[~fits], rules)
-        worlds, enemy, slot = worlds[fits], enemy[fits], slot[fits]
-    _apply(state, worlds, fire, enemy, slot, rules)
-    return state
-
-
-def _spawn_all(state: ArenaState, rules: ArenaRules, tables: ArenaTables, draws: ArenaDraws) -> None:
-    """Adds the new enemies of all spawners at once, which are too far apart to block each other's."""
-    worlds = _where(waiting(state, rules))
-    if not len(worlds):
-        return
-    part = state.part(worlds)
-    due = part.ready[rules.max_enemies :] <= part.step
-    rank = due.cumsum(0)
-    makes = due & (part.enemies + rank <= rules.enemy_cap)
-    spawner, place = makes.nonzero().unbind(1)
-    before, made = (rank - 1)[spawner, place], makes.sum(0)[place]
-    units = draws.spawn(spawner, worlds[place])
-    _apply(state, worlds[place], spawn, spawner, before, made, units, rules, tables)
-
-
-def _touched(state: ArenaState, closest: tuple[Tensor, Tensor], rules: ArenaRules) -> Tensor:
-    """Worlds ``[W]`` bool where anything touches anything."""
-    enemy, bullet = closest
-    touched = bullet < (rules.player_radius + rules.shot_radius) ** 2
-    touched = touched | (enemy < (rules.player_radius + rules.enemy_radius) ** 2)
-    worlds = _where(state.quiet <= state.step)
-    if len(worlds):
-        part = state.part(worlds)
-        touch, away = touching(part, rules)
-        steps = quiet_steps(away, part.shot_velocity, rules).amin(0)
-        state.put(worlds, {"quiet": part.step + steps.clamp_min(1)})
-        touched[worlds[_where(touch.flatten(0, 1).amax(0))]] = True
-    return touched
-
-
-def _collide_all(
-    state: ArenaState, worlds: Tensor, reward: Tensor, rules: ArenaRules, tables: ArenaTables, draws: ArenaDraws
-) -> None:
-    part = state.part(worlds)
-    touch, _ = touching(part, rules)
-    impact = collide(part, touch, int(touch.amax(0).sum(0).amax()), rules, tables)
-    state.put(worlds, impact.changes)
-    reward.index_add_(0, worlds, impact.reward)
-    begins = worlds[_where(impact.cleared & (impact.changes["phase"] < len(rules.phases)))]
-    if len(begins):
-        _apply(state, begins, set_up, draws.jitter(begins), rules, tables)
-
-
 def _conclude(
     state: ArenaState, reward: Tensor, observation: Tensor, rules: ArenaRules
 ) -> tuple[ArenaState, ArenaOutcome]:
@@ -327,38 +327,23 @@ def _conclude(
 
 
 def advance_densely(
-    state: ArenaState,
-    action: Tensor,
-    rules: ArenaRules,
-    tables: ArenaTables,
-    draws: ArenaDraws,
-    everywhere: Callable[..., tuple[ArenaState, ArenaOutcome]] | None = None,
+    state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTables, drawn: Drawn
 ) -> tuple[ArenaState, ArenaOutcome]:
-    """The same step without a branch on data and without writing to ``state``.
+    """The same step with all random numbers given, without a branch on data and without writing to ``state``.
 
     Enemy shots need all their slots from the beginning, see :attr:`ArenaRules.enemy_shot_slots`.
-
-    Args:
-        everywhere: :func:`step_everywhere`, eager (None) or compiled.
     """
-    return (everywhere or step_everywhere)(state, action, draw_everywhere(state, draws, rules), rules, tables)
-
-
-def step_everywhere(
-    state: ArenaState, action: Tensor, drawn: Drawn, rules: ArenaRules, tables: ArenaTables
-) -> tuple[ArenaState, ArenaOutcome]:
-    """Computes :func:`advance_densely` with given random numbers, as one graph."""
     state, shoots = move(state, action, rules, tables, in_place=False)
-    state = state.changed(shoots, shoot(state, rules, foresees=False))
+    state = state.changed(shoots, events.shoot(state, rules, foresees=False))
     fires = (drawn.fire < rules.fire_probability) & (state.ready[: rules.max_enemies] <= state.step)
-    state = state.replace(**volley(state, fires, rules))
-    state = state.replace(**spawn_everywhere(state, drawn.spawn, rules, tables))
-    state = state.replace(**vanish(state, rules))
+    state = state.replace(**events.volley(state, fires, rules))
+    state = state.replace(**events.spawn_everywhere(state, drawn.spawn, rules, tables))
+    state = state.replace(**events.vanish(state, rules))
     touch, _ = touching(state, rules)
     impact = collide(state, touch, rules.shot_slots, rules, tables)
     state = state.replace(**impact.changes, quiet=state.step)
     begins = impact.cleared & (state.phase < len(rules.phases))
-    state = state.changed(begins, set_up(state, drawn.jitter, rules, tables))
+    state = state.changed(begins, events.set_up(state, drawn.jitter, rules, tables))
     reward = impact.reward + rules.step_reward
     return _conclude(state, reward, observe(state, rules, tables), rules)
 
@@ -379,13 +364,12 @@ _OPTIONS: dict[str, Any] = {
     "realize_opcount_threshold": 100,
     "realize_reads_threshold": 16,
 }
-_SLOTS = 24  # more than are almost ever needed at once: another number of slots is compiled anew
+PLAIN = ArenaKernels(move, closest, observe, advance_densely, 4)
+"""The eager functions."""
 
 
 def compiled_kernels() -> ArenaKernels:
     """The kernels, compiled for the shapes they are first called with."""
-    return ArenaKernels(_compiled(move), _compiled(closest), _compiled(observe), _SLOTS, _compiled(step_everywhere))
-
-
-def _compiled(function: Callable[..., Any]) -> Compiled:
-    return Compiled(function, f"{function.__name__} of arena", dynamic=False, options=_OPTIONS)
+    eager = PLAIN[:4]
+    compiled = (Compiled(each, f"{each.__name__} of arena", dynamic=False, options=_OPTIONS) for each in eager)
+    return ArenaKernels(*compiled, slots=24)  # more than are almost ever needed: another number is compiled anew

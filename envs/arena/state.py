@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ..foundation.tensors import counting, looks_are_free, put_where
+from ..foundation.tensors import constant, counting, looks_are_free, put_where
 from ..record import Record
 from .rules import FAR, NEVER, ArenaRules
 
@@ -203,6 +203,32 @@ def blank_state(
     )
 
 
+# -- places ``[2, ...]`` in px -------------------------------------------------------------------------------------
+
+
+def length(vector: Tensor) -> Tensor:
+    """Returns the Euclidean length of ``[2, ...]``."""
+    return length2(vector).sqrt()
+
+
+def length2(vector: Tensor) -> Tensor:
+    """Returns the squared length of ``[2, ...]``."""
+    x, y = vector.unbind(0)
+    return torch.addcmul(x * x, y, y)
+
+
+def kept_inside(position: Tensor, radius: float, rules: ArenaRules) -> Tensor:
+    """Returns the nearest places ``[2, ...]`` at which circles are inside the arena."""
+    most = constant((rules.width - radius, rules.height - radius), position[0])
+    return position.clamp_min(radius).minimum(most)
+
+
+def outside(position: Tensor, rules: ArenaRules) -> Tensor:
+    """Returns whether centres ``[2, ...]`` are outside the arena."""
+    x, y = position != kept_inside(position, 0.0, rules)
+    return x | y
+
+
 # -- rows of columns: the first or nearest slot of each world ------------------------------------------------------
 
 
@@ -245,8 +271,16 @@ def two_nearest(distance2: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
     The nearest comes first; of equally near ones, the first row.
     """
-    if torch.compiler.is_compiling():
-        return _two_nearest_in_turn(distance2, values)
+    if torch.compiler.is_compiling():  # row by row, which is vectorised over worlds, as indexing cannot be
+        near, far = distance2[0], torch.full_like(distance2[0], _FARTHEST)
+        one = two = list(values[:, 0].unbind(0))
+        for row in range(1, len(distance2)):
+            here, value = distance2[row], values[:, row].unbind(0)
+            nearer, near_enough = here < near, here < far
+            two = [torch.where(nearer, a, torch.where(near_enough, new, b)) for a, b, new in zip(one, two, value)]
+            one = [torch.where(nearer, new, a) for a, new in zip(one, value)]
+            near, far = torch.minimum(here, near), torch.where(nearer, near, torch.minimum(here, far))
+        return torch.stack(one), torch.stack(two)
     if not looks_are_free(values.device):  # a GPU sorts in one operation
         order = distance2.sort(dim=0, stable=True).indices[:2]
         first, second = values.gather(1, order.expand(len(values), 2, -1)).unbind(1)
@@ -259,21 +293,6 @@ def two_nearest(distance2: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 def _nearest_row(distance2: Tensor) -> Tensor:
     return rows_of(distance2).add(distance2 - distance2.amin(0), alpha=_STEEP).amin(0)
-
-
-def _two_nearest_in_turn(distance2: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Searches row by row, which compiled code vectorises over worlds; it cannot vectorise indexing."""
-    near, far = distance2[0], torch.full_like(distance2[0], _FARTHEST)
-    first = second = list(values[:, 0].unbind(0))
-    for row in range(1, len(distance2)):
-        here, value = distance2[row], values[:, row].unbind(0)
-        nearer, near_enough = here < near, here < far
-        second = [
-            torch.where(nearer, one, torch.where(near_enough, new, two)) for one, two, new in zip(first, second, value)
-        ]
-        far = torch.where(nearer, near, torch.minimum(here, far))
-        first, near = [torch.where(nearer, new, one) for one, new in zip(first, value)], torch.minimum(here, near)
-    return torch.stack(first), torch.stack(second)
 
 
 def spots(row: Tensor, columns: Tensor | None = None, width: int | None = None) -> Tensor:

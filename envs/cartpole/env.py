@@ -16,9 +16,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Categorical, Unbounded
 
-from rlstack.envs.foundation.compilation import Compiled
-from rlstack.envs.foundation.tensors import unchecked
-
+from ..foundation.compilation import Compiled
+from ..foundation.tensors import unchecked
 from ..world import MOST_STEPS, Mirror, World, check_within
 
 GRAVITY, CART_MASS, POLE_MASS, HALF_POLE = 9.8, 1.0, 0.1, 0.5  # m/s^2, kg, kg, m
@@ -34,9 +33,9 @@ _WEIGHT, _INERTIA = GRAVITY / _ARM, 4 / 3 * HALF_POLE / _ARM
 class Constants(NamedTuple):
     """Numbers of the simulation as tensors: an operation on 1,024 worlds takes twice as long with a Python number."""
 
-    thrusts: Tensor  # [2], of the choices, m/s^2
+    thrusts: Tensor  # [2], of the choices: the force on the cart divided by the mass of cart and pole, m/s^2
     limits: Tensor  # [W, 4], of the state; not broadcast, which takes three times as long
-    weight: Tensor
+    weight: Tensor  # [], like the following
     inertia: Tensor
     one: Tensor
     most_steps: Tensor
@@ -46,31 +45,23 @@ def simulate(state: Tensor, length: Tensor, choice: Tensor, constants: Constants
     """Returns the next state and length, whether a pole has fallen, whether the time is up, and whether either is so.
 
     Args:
-        state: see :func:`advance`.
+        state: ``[W, 4]``: position (m), speed, angle of the pole (rad, 0 is upright), its speed.
         length: steps of the episode so far ``[W, 1]``.
         choice: ``[W]``, 1 to push to the right, 0 to the left.
     """
     c = constants
-    state, length = advance(state, c.thrusts.index_select(0, choice), c.weight, c.inertia), length + c.one
-    fallen, late = (state.abs() > c.limits).any(-1, keepdim=True), length >= c.most_steps
-    return state, length, fallen, late, fallen | late
-
-
-def advance(state: Tensor, thrust: Tensor, weight: Tensor, inertia: Tensor) -> Tensor:
-    """Returns the next state ``[W, 4]``: position (m), speed, angle of the pole (rad, 0 is upright), its speed.
-
-    Args:
-        thrust: ``[W]``, the force on the cart divided by the mass of cart and pole, m/s^2.
-        weight: ``_WEIGHT`` as a tensor ``[]``.
-        inertia: ``_INERTIA`` as a tensor ``[]``.
-    """
     _, speed, angle, turn = state.unbind(-1)
     cosine, sine = angle.cos(), angle.sin()
-    push = torch.addcmul(thrust, turn.square(), sine, value=_ARM)
+    push = torch.addcmul(c.thrusts.index_select(0, choice), turn.square(), sine, value=_ARM)  # m/s^2
     # (GRAVITY sine - push cosine) / (4/3 HALF_POLE - _ARM cosine^2)
-    turning = torch.addcmul(weight * sine, push, cosine, value=-1 / _ARM) / (inertia - cosine.square())
+    turning = torch.addcmul(c.weight * sine, push, cosine, value=-1 / _ARM) / (c.inertia - cosine.square())
     pushing = torch.addcmul(push, turning, cosine, value=-_ARM)
-    return torch.add(state, torch.stack((speed, pushing, turn, turning), -1), alpha=SECONDS)
+    state = torch.add(state, torch.stack((speed, pushing, turn, turning), -1), alpha=SECONDS)
+    # Whether any of four flags is set, read as one number: any() takes four times as long.
+    fallen = (state.abs() > c.limits).view(torch.int32).bool()
+    length = length + c.one
+    late = length >= c.most_steps
+    return state, length, fallen, late, fallen | late
 
 
 def _other(action: Tensor) -> Tensor:
@@ -78,7 +69,7 @@ def _other(action: Tensor) -> Tensor:
 
 
 class CartPole(World):
-    """``observation [W, 4]`` is the state of :func:`advance`. Every step's reward is 1.
+    """``observation [W, 4]`` is the state of :func:`simulate`. Every step's reward is 1.
 
     ``action [W]`` is 1 to push the cart to the right, 0 to the left.
 
@@ -150,13 +141,11 @@ class CartPole(World):
         return self._current(reward=torch.ones_like(self.length), done=done, terminated=fallen, truncated=late)
 
     def _current(self, **more: Tensor) -> TensorDict:
-        episode = self._tensordict({"return": self.length, "length": self.length})
-        # A copy, since a policy may normalise an observation in place.
-        return self._tensordict({"observation": self.state.clone(), "episode": episode, **more})
-
-    def _tensordict(self, entries: dict[str, Any]) -> TensorDict:
-        # The public constructor checks every entry, which takes as long as the simulation.
-        return unchecked(entries, batch_size=self.batch_size, device=self.device)
+        # The public constructor checks every entry, which takes as long as the simulation. The observation is a copy,
+        # since a policy may normalise it in place.
+        lead, device = self.batch_size, self.device
+        episode = unchecked({"return": self.length, "length": self.length}, lead, device)
+        return unchecked({"observation": self.state.clone(), "episode": episode, **more}, lead, device)
 
     def render(self) -> Any:
         """Draws the first world, uint8 ``[320, 640, 3]``, 120 pixels per metre: a cart on a rail between its limits."""

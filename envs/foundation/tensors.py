@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,11 +31,11 @@ def looks_are_free(device: torch.device | None) -> bool:
     return device is None or device.type in FREE
 
 
-def shuffled(count: int, device: torch.device) -> Tensor:
-    """Returns the numbers from 0 to ``count - 1`` in random order, ``[count]``."""
+def shuffled(count: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """Returns the numbers from 0 to ``count - 1`` in random order, ``[count]``; by default of the global generator."""
     if looks_are_free(device):
-        return torch.randperm(count, device=device)
-    return torch.rand(count, device=device).argsort()  # which a CUDA graph can record
+        return torch.randperm(count, generator=generator, device=device)
+    return torch.rand(count, generator=generator, device=device).argsort()  # which a CUDA graph can record
 
 
 _made: dict[tuple[Any, ...], Tensor] = {}
@@ -52,6 +52,23 @@ def made_once(make: Callable[..., Tensor], *arguments: Any) -> Tensor:
     if key not in _made:
         _made[key] = make(*arguments)
     return _made[key]
+
+
+def constant(
+    values: Sequence[float], like: Tensor, dims: int | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Returns numbers as ``[len(values), 1, ...]``, made once, in the type and on the device of ``like``.
+
+    Args:
+        dims: number of dimensions after the first; by default those of ``like``, so that the result is broadcastable
+            against ``[len(values), *like.shape]``.
+    """
+    dims = like.dim() if dims is None else dims
+    return made_once(_listed, tuple(values), dims, dtype or like.dtype, like.device)
+
+
+def _listed(values: tuple[float, ...], dims: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=device).view(-1, *[1] * dims)
 
 
 def counting(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:

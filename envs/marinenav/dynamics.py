@@ -10,14 +10,13 @@ World-last layout (``[..., A, W]``: robots x worlds) keeps every elementwise ope
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..foundation.tensors import made_once
+from ..foundation.tensors import constant
 from .rules import CONTINUOUS_THRUST_RATE, THRUST_RATES, MarineNavRules, Number
 
 TWO_PI = 2 * math.pi
@@ -54,14 +53,11 @@ def thrust_change(action: Tensor, rules: MarineNavRules, continuous: bool) -> Te
         return action * (CONTINUOUS_THRUST_RATE * duration)
     left, right = action // 5, action % 5
     if rules.left_thrust_change is None or rules.right_thrust_change is None:
-        return made_once(_thrust_rates, action.device)[torch.stack((left, right))] * duration
+        rates = constant(THRUST_RATES, action, 0, torch.get_default_dtype())
+        return rates[torch.stack((left, right))] * duration
     left_rate = rules.left_thrust_change.gather(0, left[None])[0]
     right_rate = rules.right_thrust_change.gather(0, right[None])[0]
     return torch.stack((left_rate, right_rate)) * duration
-
-
-def _thrust_rates(device: torch.device) -> Tensor:
-    return torch.tensor(THRUST_RATES, device=device)
 
 
 def add_scaled(total: Tensor, scale: Number, *factors: Tensor) -> Tensor:
@@ -85,17 +81,6 @@ def rotate_back(cos: Tensor, sin: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor,
     return torch.addcmul(cos * x, sin, y), torch.addcmul(cos * y, sin, x, value=-1)
 
 
-def thruster_force(left: Tensor, right: Tensor, rules: MarineNavRules) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Returns surge force, sway force (N; None if zero) and yaw moment (N m) of the two stern thrusters."""
-    half_width, half_length = 0.5 * rules.width, 0.5 * rules.length
-    if isinstance(rules.left_pos, float) and rules.left_pos == rules.right_pos == 0.0:
-        return left + right, None, half_width * (left - right)
-    left_pos, right_pos = torch.as_tensor(rules.left_pos), torch.as_tensor(rules.right_pos)
-    ahead_left, ahead_right = left_pos.cos() * left, right_pos.cos() * right
-    sway = left_pos.sin() * left + right_pos.sin() * right
-    return ahead_left + ahead_right, sway, half_width * (ahead_left - ahead_right) - half_length * sway
-
-
 class ThrusterImpulse(NamedTuple):
     """The change of the body-frame velocity by the thrusters in one ``dt``, equal in every substep of an action."""
 
@@ -104,14 +89,19 @@ class ThrusterImpulse(NamedTuple):
     yaw: Tensor
 
 
-def thruster_impulse(thrust: tuple[Tensor, Tensor], rules: MarineNavRules) -> ThrusterImpulse:
-    """Multiplies thruster forces by the inverse of the mass matrix ``M_RB + M_A`` and ``dt``."""
-    surge, sway, yaw = thruster_force(*thrust, rules)
+def thruster_impulse(left: Tensor, right: Tensor, rules: MarineNavRules) -> ThrusterImpulse:
+    """Multiplies the forces of the two stern thrusters (N) by the inverse mass matrix ``M_RB + M_A`` and ``dt``."""
+    half_width, half_length = 0.5 * rules.width, 0.5 * rules.length
     per_surge, (vv, vr, rv, rr) = _inverse_mass(rules)
-    if sway is None:
+    if isinstance(rules.left_pos, float) and rules.left_pos == rules.right_pos == 0.0:
+        yaw = half_width * (left - right)
         side = None if isinstance(vr, float) and vr == 0.0 else vr * yaw
-        return ThrusterImpulse(per_surge * surge, side, rr * yaw)
-    return ThrusterImpulse(per_surge * surge, vv * sway + vr * yaw, rv * sway + rr * yaw)
+        return ThrusterImpulse(per_surge * (left + right), side, rr * yaw)
+    left_pos, right_pos = torch.as_tensor(rules.left_pos), torch.as_tensor(rules.right_pos)
+    ahead_left, ahead_right = left_pos.cos() * left, right_pos.cos() * right
+    sway = left_pos.sin() * left + right_pos.sin() * right
+    yaw = half_width * (ahead_left - ahead_right) - half_length * sway
+    return ThrusterImpulse(per_surge * (ahead_left + ahead_right), vv * sway + vr * yaw, rv * sway + rr * yaw)
 
 
 def _inverse_mass(c: MarineNavRules) -> tuple[Number, tuple[Number, Number, Number, Number]]:
@@ -165,34 +155,6 @@ def accelerate(
     return new_u, new_v, new_r
 
 
-def wrap_to_two_pi(theta: Tensor) -> Tensor:
-    """Returns the angle in [0, 2 pi); a tiny negative angle, lost in rounding to 2 pi, becomes 0."""
-    theta = torch.remainder(theta, TWO_PI)
-    return theta * (theta < TWO_PI)
-
-
-def substep(
-    theta: Tensor,
-    velocity_r: tuple[Tensor, ...],
-    water: tuple[Tensor, Tensor] | None,
-    impulse: ThrusterImpulse,
-    rules: MarineNavRules,
-) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Advances by one ``dt``: explicit Euler for the heading with the old velocity, then for the velocity.
-
-    The velocity is updated at the new heading. ``water`` is the current's velocity, None without one. Returns the
-    heading, velocity over ground *at the start of the substep* (the one that is observed), and velocity_r.
-    """
-    rx, ry, yaw_rate = velocity_r
-    vx, vy = (rx, ry) if water is None else (rx + water[0], ry + water[1])
-    theta = add_scaled(theta, rules.dt, yaw_rate)  # wrapped once per action, in move()
-    cos, sin = theta.cos(), theta.sin()
-    u_r, v_r = rotate_back(cos, sin, rx, ry)
-    u, v = (u_r, v_r) if water is None else rotate_back(cos, sin, vx, vy)
-    u_r, v_r, new_yaw_rate = accelerate(u, v, u_r, v_r, yaw_rate, impulse, rules)
-    return theta, (vx, vy, yaw_rate), (*rotate(cos, sin, u_r, v_r), new_yaw_rate)
-
-
 def move(
     pose: Tensor, velocity_r: Tensor, thrust: Tensor, change: Tensor, cores: Tensor, rules: MarineNavRules
 ) -> Tensor:
@@ -209,14 +171,23 @@ def move(
     """
     # The new thrust acts from the first acceleration on; the first displacement precedes it.
     thrust = (thrust + change).clamp(rules.min_thrust, rules.max_thrust)  # type: ignore[arg-type]
-    impulse = thruster_impulse((thrust[0], thrust[1]), rules)
+    impulse = thruster_impulse(thrust[0], thrust[1], rules)
     x, y, theta = pose.unbind()
     ground = relative = velocity_r.unbind()
     sailed: list[tuple[Tensor, ...]] = []
     for k in range(rules.substeps):
+        # Explicit Euler for the heading with the old velocity, then for the velocity at the new heading. The velocity
+        # over ground is that at the start of the substep, which is observed.
         water = current(x, y, cores, rules.core_radius) if cores.shape[1] else None
         old = theta, *ground, *relative
-        theta, ground, relative = substep(theta, relative, water, impulse, rules)
+        rx, ry, yaw_rate = relative
+        vx, vy = (rx, ry) if water is None else (rx + water[0], ry + water[1])
+        theta = add_scaled(theta, rules.dt, yaw_rate)  # wrapped once, at the end
+        cos, sin = theta.cos(), theta.sin()
+        u_r, v_r = rotate_back(cos, sin, rx, ry)
+        u, v = (u_r, v_r) if water is None else rotate_back(cos, sin, vx, vy)
+        u_r, v_r, new_yaw_rate = accelerate(u, v, u_r, v_r, yaw_rate, impulse, rules)
+        ground, relative = (vx, vy, yaw_rate), (*rotate(cos, sin, u_r, v_r), new_yaw_rate)
         sailed.append(ground[:2])
         if rules.substeps_used is not None:
             running = k < rules.substeps_used
@@ -226,11 +197,10 @@ def move(
             sailed[-1] = tuple(speed * running for speed in sailed[-1])
         if water is not None:  # otherwise the position has no effect on the next substep
             x, y = (add_scaled(place, rules.dt, speed) for place, speed in zip((x, y), sailed.pop()))
-    if sailed:
-        x, y = (add_scaled(place, rules.dt, total(speeds)) for place, speeds in zip((x, y), zip(*sailed)))
-    return torch.stack((x, y, wrap_to_two_pi(theta), *ground, *relative, *thrust))
-
-
-def total(rows: Sequence[Tensor]) -> Tensor:
-    """Returns the sum of some tensors; compiled code, which joins operations by itself, adds one by one."""
-    return reduce(torch.add, rows) if torch.compiler.is_compiling() else torch.stack(tuple(rows)).sum(0)
+    if sailed:  # compiled code, which joins operations by itself, adds one by one
+        joined = torch.compiler.is_compiling()
+        ways = (reduce(torch.add, speeds) if joined else torch.stack(speeds).sum(0) for speeds in zip(*sailed))
+        x, y = (add_scaled(place, rules.dt, way) for place, way in zip((x, y), ways))
+    theta = torch.remainder(theta, TWO_PI)
+    theta = theta * (theta < TWO_PI)  # a tiny negative angle, lost in rounding to 2 pi, becomes 0
+    return torch.stack((x, y, theta, *ground, *relative, *thrust))

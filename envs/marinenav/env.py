@@ -183,12 +183,12 @@ class MarineNav(World):
         self.options = StepOptions(continuous_actions, max_steps, discount, timeout_is_terminal, end_on_collision)
         self._total_steps = 0
         check_within("max_steps", max_steps, 0, MOST_STEPS, "steps")
+        check_within("discount", discount, 0, 1)
         rewards: dict[str, Any] = {"timestep_penalty": timestep_penalty, "colregs_penalty": colregs_penalty}
         rewards |= {"collision_penalty": collision_penalty, "goal_reward": goal_reward}
         for name, value in rewards.items():
             check_within(name, value, -1e6, 1e6)
-            rewards[name] = float(value)
-        self._default_rules = MarineNavRules(**rewards)
+        self._default_rules = MarineNavRules(**{name: float(value) for name, value in rewards.items()})
         prepare: Callable[[Any], Any] = compiled_for_speed if compiled else lambda function: function
         self._advance_physics, self._conclude = prepare(advance), prepare(conclude)
         self._look_around = prepare(look_around)
@@ -198,12 +198,9 @@ class MarineNav(World):
         self._noise_source: Callable[[Tensor], NoiseDraws] | None = None
         self._episodes: tuple[WorldState, TensorDict] | None = None
         self._use_rules(self._default_rules)
-        self._set_specs()
 
-    def _set_specs(self) -> None:
-        lead = (self.num_worlds, self.num_robots)
-        here: dict[str, Any] = {"device": self.device}
-        real = {"dtype": self.float_dtype, **here}
+        lead, here = (num_worlds, self.num_robots), {"device": self.device}
+        real: dict[str, Any] = {"dtype": dtype, **here}
 
         def within(limits: list[float], *lead: int) -> Bounded:
             high = torch.tensor(limits, **real).expand(*lead, len(limits)).clone()

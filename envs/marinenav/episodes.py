@@ -26,16 +26,7 @@ from torch import Tensor
 from ..foundation.files import MOST, check_regular, replacing
 from . import rules
 from .dynamics import current
-from .rules import (
-    CLEAR_RADIUS,
-    HYDRODYNAMICS,
-    MAP_SIZE,
-    OBSERVED_OBJECTS,
-    OBSTACLE_MARGIN,
-    PERCEPTION,
-    START_MARGIN,
-    MarineNavRules,
-)
+from .rules import MarineNavRules
 from .state import WorldState, blank_state
 
 Config = dict[str, Any]
@@ -44,14 +35,14 @@ _RULES = MarineNavRules()
 _ENV: Config = {  # the published values of the `env` part, and its schema; None: checked separately
     "seed": 0,
     "is_eval_env": True,
-    "width": MAP_SIZE,
-    "height": MAP_SIZE,
+    "width": rules.MAP_SIZE,
+    "height": rules.MAP_SIZE,
     "r": _RULES.core_radius,
     "v_rel_max": rules.MAX_RELATIVE_SPEED,
     "p": rules.CORE_SPEED_RATIO,
     "v_range": list(rules.CORE_EDGE_SPEED),
     "obs_r_range": list(rules.OBSTACLE_RADIUS),
-    "clear_r": CLEAR_RADIUS,
+    "clear_r": rules.CLEAR_RADIUS,
     "angular_speed_max": math.pi / 2,  # stored in every published file, without effect
     "angular_speed_penalty": -1.0,  # the same
     "timestep_penalty": _RULES.timestep_penalty,
@@ -125,19 +116,6 @@ def _stack(robots: Sequence[Config]) -> Config:
     return {k: _stack([r[k] for r in robots]) if isinstance(first[k], dict) else [r[k] for r in robots] for k in first}
 
 
-def _unpacked(path: Path) -> bytes:
-    """Returns the content of a gzip file.
-
-    Raises:
-        ValueError: the content exceeds the limit of archives.
-    """
-    with gzip.open(path) as file:
-        content = file.read(MOST + 1)
-    if len(content) > MOST:
-        raise ValueError(f"it expands to more than {MOST / 1e9:.1f} GB")
-    return content
-
-
 def load_episodes(path: str | Path) -> list[Config]:
     """Reads episode configs from a ``.json`` or ``.json.gz`` file.
 
@@ -149,7 +127,11 @@ def load_episodes(path: str | Path) -> list[Config]:
     path = Path(path)
     check_regular(path)
     try:
-        entries = json.loads(_unpacked(path) if path.suffix == ".gz" else path.read_bytes())
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(MOST + 1)
+        if len(content) > MOST:
+            raise ValueError(f"it expands to more than {MOST / 1e9:.1f} GB")
+        entries = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON: {error}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error, struct.error) as error:
@@ -219,7 +201,13 @@ def _check(value: Any, example: Any, where: str) -> None:
         if not isinstance(value, bool):
             raise ValueError(f"{where} must be true or false, got {value!r:.60}")
     elif example is not None:
-        _check_number(value, where)
+        name = where.rpartition(".")[2].partition("[")[0]
+        kind = "an integer" if name in _INTEGERS else "a finite number"
+        wrong = isinstance(value, bool) or not isinstance(value, int if name in _INTEGERS else (int, float))
+        if wrong or not math.isfinite(value):
+            raise ValueError(f"{where} must be {kind}, got {value!r:.60}")
+        if name in _POSITIVE and value <= 0:
+            raise ValueError(f"{where} must be positive, got {value!r:.60}")
 
 
 def check_keys(mapping: Any, keys: set[str], where: str) -> None:
@@ -232,22 +220,12 @@ def check_keys(mapping: Any, keys: set[str], where: str) -> None:
         raise ValueError(f"{where} has unknown keys {sorted(unknown)}; allowed are {sorted(keys)}")
 
 
-def _check_number(value: Any, where: str) -> None:
-    name = where.rpartition(".")[2].partition("[")[0]
-    kind = "an integer" if name in _INTEGERS else "a finite number"
-    wrong = isinstance(value, bool) or not isinstance(value, int if name in _INTEGERS else (int, float))
-    if wrong or not math.isfinite(value):
-        raise ValueError(f"{where} must be {kind}, got {value!r:.60}")
-    if name in _POSITIVE and value <= 0:
-        raise ValueError(f"{where} must be positive, got {value!r:.60}")
-
-
 # -- as batched state ------------------------------------------------------------------------------------------------
 
 
 _ROBOT_SCALARS = (
     *("dt", "length", "width", "detect_r", "r", "goal_dis", "power_coefficient", "min_thrust", "max_thrust"),
-    *HYDRODYNAMICS,
+    *rules.HYDRODYNAMICS,
 )
 _FAR = 1.0e6
 """Coordinate of absent vortex cores, far from every robot."""
@@ -265,9 +243,9 @@ def load_worlds(
     if most > num_robots:
         raise ValueError(f"an episode has {most} robots, the world was built for num_robots={num_robots}")
     slots = max(max(config["robots"]["perception"]["max_obj_num"]) for config in configs)
-    if slots > OBSERVED_OBJECTS:
+    if slots > rules.OBSERVED_OBJECTS:
         raise ValueError(
-            f"max_obj_num: an episode asks for {slots} objects, observations have {OBSERVED_OBJECTS} slots"
+            f"max_obj_num: an episode asks for {slots} objects, observations have {rules.OBSERVED_OBJECTS} slots"
         )
 
     def tensor(values: Any) -> Tensor:
@@ -283,9 +261,9 @@ def load_worlds(
     def world(name: str) -> Tensor:
         return tensor([config["env"][name] for config in configs])
 
-    rules = MarineNavRules(
+    numbers = MarineNavRules(
         **{name: robots(name) for name in _ROBOT_SCALARS},
-        **{name: per_robot([config["robots"]["perception"][name] for config in configs]) for name in PERCEPTION},
+        **{name: per_robot([config["robots"]["perception"][name] for config in configs]) for name in rules.PERCEPTION},
         substeps=int(max(max(config["robots"]["N"]) for config in configs)),
         substeps_used=robots("N"),
         left_pos=robots("init_left_pos"),
@@ -318,8 +296,8 @@ def load_worlds(
     state.velocity_r = robots("init_velocity_r")
     state.velocity = state.velocity_r.clone()
     if num_cores:
-        state.velocity[:2] += torch.stack(current(state.pose[0], state.pose[1], state.cores, rules.core_radius))
-    return state, rules
+        state.velocity[:2] += torch.stack(current(state.pose[0], state.pose[1], state.cores, numbers.core_radius))
+    return state, numbers
 
 
 def _rows(group: dict[str, Any], positions: str, *columns: str) -> Any:
@@ -393,12 +371,57 @@ def generate_episodes(seed: int, levels: Sequence[Mapping[str, float]], per_leve
 
 
 def _random_episode(seed: int, rng: RandomState, level: Mapping[str, float]) -> Config:
-    robots = _place_robots(rng, int(level["num_robots"]), level["min_start_goal_dis"])
+    def new_route() -> list[float]:
+        return rng.uniform(
+            rules.START_MARGIN, rules.MAP_SIZE - rules.START_MARGIN, size=4
+        ).tolist()  # start x y, goal x y
+
+    def route_fits(candidate: list[float], placed: list[list[float]]) -> bool:
+        start, goal, separation = candidate[:2], candidate[2:], rules.MIN_ROBOT_SEPARATION
+        apart = (_distance(start, p[:2]) > separation and _distance(goal, p[2:]) > separation for p in placed)
+        far = _distance(start, goal) >= level["min_start_goal_dis"]
+        return bool(far) and all(apart)  # no start against another's goal
+
+    robots, count = [], int(level["num_robots"])
+    for route in _place(count, new_route, route_fits):
+        rng.randint(0, 5 * count)  # a perception seed, discarded: every reset of an episode draws its own
+        robots.append(default_robot(route[:2], route[2:], rng.uniform(0.0, 2 * math.pi)))
     if not robots:
         raise ValueError(f"no robot could be placed in {rules.MAX_ATTEMPTS} attempts for {dict(level)}")
     keep_clear = np.array([robot[key] for robot in robots for key in ("start", "goal")])
-    cores = _place_cores(rng, int(level["num_cores"]), keep_clear)
-    obstacles = _place_obstacles(rng, int(level["num_obstacles"]), keep_clear, cores)
+
+    def clear(centre: list[float], r: float) -> bool:
+        inside = r <= min(centre) and max(centre) <= rules.MAP_SIZE - r
+        return inside and bool((_distance(keep_clear, centre) >= r + rules.CLEAR_RADIUS).all())
+
+    def new_core() -> list[float]:
+        position = rng.uniform(0.0, rules.MAP_SIZE, size=2).tolist()
+        flag = rng.binomial(1, 0.5)
+        return [*position, flag, 2 * math.pi * _CORE_RADIUS * rng.uniform(*rules.CORE_EDGE_SPEED)]
+
+    def compatible(core: list[float], other: list[float]) -> bool:
+        """Returns whether two vortices disturb each other little enough; opposite ones within 2a pass, as published."""
+        distance = float(_distance(core[:2], other[:2]))
+        if core[2] == other[2]:
+            return distance >= (core[3] + other[3]) / (2 * math.pi * rules.MAX_RELATIVE_SPEED)
+        gap = distance - 2 * _CORE_RADIUS
+        weaker, stronger = sorted((core[3], other[3]))
+        return gap <= 0 or stronger / gap <= rules.CORE_SPEED_RATIO * weaker / _CORE_RADIUS
+
+    def core_fits(core: list[float], placed: list[list[float]]) -> bool:
+        return clear(core[:2], _CORE_RADIUS) and all(compatible(core, other) for other in placed)
+
+    cores = list(_place(int(level["num_cores"]), new_core, core_fits))
+
+    def new_obstacle() -> list[float]:
+        position = rng.uniform(rules.OBSTACLE_MARGIN, rules.MAP_SIZE - rules.OBSTACLE_MARGIN, size=2).tolist()
+        return [*position, rng.uniform(*rules.OBSTACLE_RADIUS)]
+
+    def obstacle_fits(disc: list[float], placed: list[list[float]]) -> bool:
+        others = [(p[:2], p[2]) for p in placed] + [(core[:2], _CORE_RADIUS) for core in cores]
+        return clear(disc[:2], disc[2]) and all(_distance(disc[:2], p) > disc[2] + s for p, s in others)
+
+    obstacles = list(_place(int(level["num_obstacles"]), new_obstacle, obstacle_fits))
     return make_episode(robots, cores, obstacles, seed)
 
 
@@ -416,62 +439,3 @@ def _place(count: int, propose: Callable[[], Any], fits: Callable[[Any, list[Any
 
 def _distance(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
     return np.linalg.norm(np.asarray(a) - np.asarray(b), axis=-1)
-
-
-def _place_robots(rng: RandomState, count: int, min_distance: float) -> list[Config]:
-    def propose() -> list[float]:
-        return rng.uniform(START_MARGIN, MAP_SIZE - START_MARGIN, size=4).tolist()  # start x y, goal x y
-
-    def fits(candidate: list[float], placed: list[list[float]]) -> bool:
-        start, goal = candidate[:2], candidate[2:]
-        apart = (_distance(start, p[:2]) > separation and _distance(goal, p[2:]) > separation for p in placed)
-        return bool(_distance(start, goal) >= min_distance) and all(apart)  # no start against another's goal
-
-    robots, separation = [], rules.MIN_ROBOT_SEPARATION
-    for pair in _place(count, propose, fits):
-        rng.randint(0, 5 * count)  # a perception seed, discarded: every reset of an episode draws its own
-        robots.append(default_robot(pair[:2], pair[2:], rng.uniform(0.0, 2 * math.pi)))
-    return robots
-
-
-def _place_cores(rng: RandomState, count: int, keep_clear: NDArray[np.float64]) -> list[list[float]]:
-    def propose() -> list[float]:
-        position = rng.uniform(0.0, MAP_SIZE, size=2).tolist()
-        flag = rng.binomial(1, 0.5)
-        return [*position, flag, 2 * math.pi * _CORE_RADIUS * rng.uniform(*rules.CORE_EDGE_SPEED)]
-
-    def fits(core: list[float], placed: list[list[float]]) -> bool:
-        clear = (_distance(keep_clear, core[:2]) >= _CORE_RADIUS + CLEAR_RADIUS).all()
-        return _inside(core[:2], _CORE_RADIUS) and bool(clear) and all(_compatible(core, p) for p in placed)
-
-    return list(_place(count, propose, fits))
-
-
-def _compatible(core: list[float], other: list[float]) -> bool:
-    """Returns whether two vortices disturb each other little enough; opposite ones within 2a pass, as published."""
-    distance = float(_distance(core[:2], other[:2]))
-    if core[2] == other[2]:
-        return distance >= (core[3] + other[3]) / (2 * math.pi * rules.MAX_RELATIVE_SPEED)
-    gap = distance - 2 * _CORE_RADIUS
-    weaker, stronger = sorted((core[3], other[3]))
-    return gap <= 0 or stronger / gap <= rules.CORE_SPEED_RATIO * weaker / _CORE_RADIUS
-
-
-def _place_obstacles(
-    rng: RandomState, count: int, keep_clear: NDArray[np.float64], cores: list[list[float]]
-) -> list[list[float]]:
-    def propose() -> list[float]:
-        position = rng.uniform(OBSTACLE_MARGIN, MAP_SIZE - OBSTACLE_MARGIN, size=2).tolist()
-        return [*position, rng.uniform(*rules.OBSTACLE_RADIUS)]
-
-    def fits(disc: list[float], placed: list[list[float]]) -> bool:
-        centre, r = disc[:2], disc[2]
-        clear = (_distance(keep_clear, centre) >= r + CLEAR_RADIUS).all()
-        others = [(p[:2], p[2]) for p in placed] + [(core[:2], _CORE_RADIUS) for core in cores]
-        return _inside(centre, r) and bool(clear) and all(_distance(centre, p) > r + s for p, s in others)
-
-    return list(_place(count, propose, fits))
-
-
-def _inside(centre: list[float], r: float) -> bool:
-    return r <= min(centre) and max(centre) <= MAP_SIZE - r

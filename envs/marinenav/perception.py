@@ -7,7 +7,7 @@ Source of the rules: the public MarineNav environment of arXiv 2412.09466.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 from typing import NamedTuple
 
@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ..foundation.compilation import at_once
-from ..foundation.tensors import counting, looks_are_free, made_once
+from ..foundation.tensors import constant, counting, looks_are_free, made_once
 from ..world import Mirror
 from .dynamics import add_scaled, rotate, rotate_back
 from .rules import HULL_RADIUS, OBSERVED_OBJECTS, MarineNavRules, Number
+from .state import WorldState
 
 _FAR = 1.0e6
 """Coordinate of absent obstacles and inactive robots, m."""
@@ -38,18 +39,6 @@ class NoiseDraws(NamedTuple):
     per_candidate: bool = False
 
 
-class PerceivedScene(NamedTuple):
-    """The true state, from which percepts are computed."""
-
-    pose: Tensor  # [3, A, W]
-    velocity: Tensor  # [3, A, W] over ground
-    thrust: Tensor  # [2, A, W]
-    goal: Tensor  # [2, A, W]
-    active: Tensor  # [A, W] bool
-    obstacles: Tensor  # [3, O, W] x, y, r
-    obstacle_present: Tensor  # [O, W] bool
-
-
 class Percept(NamedTuple):
     """The result of one perception; values of inactive robots are meaningless."""
 
@@ -62,46 +51,46 @@ class Percept(NamedTuple):
     reached: Tensor  # [A, W] bool
 
 
-def perceive(scene: PerceivedScene, rules: MarineNavRules, noise: NoiseDraws | None) -> Percept:
+def perceive(state: WorldState, rules: MarineNavRules, noise: NoiseDraws | None) -> Percept:
     """Computes the percepts of all robots of all worlds; ``noise=None`` means without noise."""
-    x, y, theta = scene.pose.unbind()
+    x, y, theta = state.pose.unbind()
     cos, sin = theta.cos(), theta.sin()
     num_robots, worlds = x.shape
-    if scene.obstacles.shape[1] + num_robots == 1:  # no candidates at all: add an absent obstacle
+    if state.obstacles.shape[1] + num_robots == 1:  # no candidates at all: add an absent obstacle
         nothing = x.new_zeros(1, worlds)
-        scene = scene._replace(obstacles=nothing.expand(3, -1, -1), obstacle_present=nothing.bool())
+        state = state.replace(obstacles=nothing.expand(3, -1, -1), obstacle_present=nothing.bool())
         noise = None
-    num_obstacles = scene.obstacles.shape[1]
-    later, far = made_once(_later, num_robots, x.dtype, x.device), made_once(_far, x.dtype, x.device)
+    num_obstacles = state.obstacles.shape[1]
+    later, far = made_once(_later, num_robots, x.dtype, x.device), constant((_FAR,), x, 0)
 
-    def others(robots: Tensor) -> Tensor:
+    def but_itself(robots: Tensor) -> Tensor:
         """Returns the rows of all other robots in order, ``[..., A - 1, A, W]``, from ``[..., A, 1 or A, W]``."""
         return torch.lerp(robots[..., :-1, :, :], robots[..., 1:, :, :], later)  # exact: the weights are 0 and 1
 
     def candidates(obstacle: Tensor, robot: Tensor) -> Tensor:
         """Returns ``[..., M, A, W]`` from ``[..., O, W]`` and ``[..., A, W]``."""
         still = obstacle.unsqueeze(-2).expand(*obstacle.shape[:-1], num_robots, worlds)
-        return torch.cat((still, others(robot.unsqueeze(-2))), -3)
+        return torch.cat((still, but_itself(robot.unsqueeze(-2))), -3)
 
     def radii(robot: Number) -> Tensor:
         """Returns ``[M, 1 or A, W]``."""
         if isinstance(robot, Tensor):
-            return candidates(scene.obstacles[2], robot.expand_as(x))
-        return pad(scene.obstacles[2], (0, 0, 0, num_robots - 1), value=robot)[:, None]
+            return candidates(state.obstacles[2], robot.expand_as(x))
+        return pad(state.obstacles[2], (0, 0, 0, num_robots - 1), value=robot)[:, None]
 
     def drawn(values: Tensor) -> Tensor:
         """Returns draws ``[..., M, A, W]``, also from those in which every robot is a candidate of itself."""
         if values.shape[-3] == num_obstacles + num_robots - 1:
             return values
         obstacles, robots = values.split((num_obstacles, num_robots), -3)
-        return torch.cat((obstacles, others(robots)), -3)
+        return torch.cat((obstacles, but_itself(robots)), -3)
 
     # Absent objects are out of range, so no robot sees them.
-    obstacles = torch.stack((torch.where(scene.obstacle_present, scene.obstacles[0], far), scene.obstacles[1]))
-    robots = torch.stack((torch.where(scene.active, x, far), y))
-    groups = (obstacles, torch.zeros_like(obstacles)), (robots, scene.velocity[:2])
+    obstacles = torch.stack((torch.where(state.obstacle_present, state.obstacles[0], far), state.obstacles[1]))
+    robots = torch.stack((torch.where(state.active, x, far), y))
+    groups = (obstacles, torch.zeros_like(obstacles)), (robots, state.velocity[:2])
     position, speed = at_once(candidates, *groups)  # [2, M, A, W]
-    offset, radius = position - scene.pose[:2, None], radii(rules.detect_r)
+    offset, radius = position - state.pose[:2, None], radii(rules.detect_r)
     contact = (radius if isinstance(rules.r, float) and rules.r == rules.detect_r else radii(rules.r)) + rules.r
     gap = torch.addcmul(_squared_length(*offset), contact, contact, value=-1)
     seen_radius = radius.expand_as(gap)
@@ -117,8 +106,22 @@ def perceive(scene: PerceivedScene, rules: MarineNavRules, noise: NoiseDraws | N
     # Touched and detected. (A minimum is far cheaper than any() of booleans.)
     collided = torch.maximum(gap, clearance - rules.range).amin(0) <= 0
 
-    take = _taking(_nearest(clearance))
-    active = scene.active.to(x.dtype)
+    index = _nearest(clearance)
+    place = counting(index[0].numel(), index.dtype, index.device).view_as(index[0])
+    flat = torch.add(place, index, alpha=place.numel()).view(-1)
+
+    def take(values: Tensor) -> Tensor:
+        """Returns the values ``[..., K, A, W]`` of ``[..., M, A, W]`` at the nearest candidates; a faster gather()."""
+        if not torch.compiler.is_compiling():
+            return values.flatten(-3).index_select(-1, flat).unflatten(-1, index.shape)
+        # Indexing would prevent vectorisation of the kernel around it; a chain of selections does not.
+        rows = values.unsqueeze(-3).unbind(-4)
+        chosen = rows[0].expand(*values.shape[:-3], *index.shape)
+        for candidate in range(1, len(rows)):
+            chosen = torch.where(index == candidate, rows[candidate], chosen)
+        return chosen
+
+    active = state.active.to(x.dtype)
     filled = (take(clearance) <= rules.range) * active
     slots = len(filled)
     if not (isinstance(rules.max_obj_num, float) and rules.max_obj_num >= OBSERVED_OBJECTS):
@@ -127,18 +130,18 @@ def perceive(scene: PerceivedScene, rules: MarineNavRules, noise: NoiseDraws | N
     if noise is not None:
         jitter = take(drawn(noise.velocity)) if noise.per_candidate else noise.velocity[:, :slots]
         velocity = add_scaled(velocity, rules.vel_std, jitter)
-    goal = scene.goal - scene.pose[:2]
+    goal = state.goal - state.pose[:2]
     # In body axes: positions and velocities of objects, the goal, the own velocity.
     (px, py), (vx, vy), goal_body, own_velocity = at_once(
         partial(rotate_back, cos, sin),
-        *zip(*(rows.unbind() for rows in (take(offset), velocity, goal[:, None], scene.velocity[:2, None]))),
+        *zip(*(rows.unbind() for rows in (take(offset), velocity, goal[:, None], state.velocity[:2, None]))),
     )
     seen = (px, py, vx, vy, take(seen_radius))
     # Robot, slot, feature: the order of the observation, so that returning it is a plain transposition.
     shown = _all_slots(filled).transpose(0, 1)
     objects = _masked([_all_slots(feature).transpose(0, 1) for feature in seen], shown, 2)
 
-    own = (*(row[0] for row in (*goal_body, *own_velocity)), scene.velocity[2], *scene.thrust)
+    own = (*(row[0] for row in (*goal_body, *own_velocity)), state.velocity[2], *state.thrust)
     self_state = _masked(own, active, 1)
     reached = _squared_length(*goal) <= rules.goal_dis * rules.goal_dis
     colregs, phi = rules_of_the_road(seen, filled, own[2], own[3], rules.r)
@@ -149,10 +152,6 @@ def _later(robots: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns ``[A - 1, A, 1]``: 1 where the k-th robot but the a-th one is number k + 1, 0 where it is number k."""
     number = torch.arange(robots, device=device)
     return (number[:-1, None] >= number)[..., None].to(dtype)
-
-
-def _far(dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.full((), _FAR, dtype=dtype, device=device)
 
 
 def _squared_length(x: Tensor, y: Tensor) -> Tensor:
@@ -173,10 +172,13 @@ def _all_slots(values: Tensor) -> Tensor:
 
 def candidate_pairs(obstacle_present: Tensor, active: Tensor) -> Tensor:
     """Returns whether robot a may see candidate n, ``[N, A, W]`` bool (not itself, and no inactive robot)."""
-    num_robots = len(active)
-    other = ~torch.eye(num_robots, dtype=torch.bool, device=active.device)[:, :, None]
-    obstacles = obstacle_present[:, None].expand(-1, num_robots, -1)
-    return torch.cat((obstacles, active[:, None] & other)) & active
+    obstacles = obstacle_present[:, None].expand(-1, len(active), -1)
+    return torch.cat((obstacles, active[:, None] & others(len(active), active.device))) & active
+
+
+def others(robots: int, device: torch.device) -> Tensor:
+    """Returns ``[A, A, 1]``: whether a robot is another one."""
+    return ~torch.eye(robots, dtype=torch.bool, device=device)[:, :, None]
 
 
 def _nearest(clearance: Tensor) -> Tensor:
@@ -202,26 +204,6 @@ def _nearest(clearance: Tensor) -> Tensor:
     return torch.stack(keys[:slots]) & index_bits
 
 
-def _taking(index: Tensor) -> Callable[[Tensor], Tensor]:
-    """Returns a faster gather(): from values ``[..., M, A, W]`` to those at the candidates ``index [K, A, W]``.
-
-    A compiled gather would prevent vectorisation of the kernel around it; a chain of selections does not.
-    """
-
-    def selected(values: Tensor) -> Tensor:
-        rows = values.unsqueeze(-3).unbind(-4)
-        chosen = rows[0].expand(*values.shape[:-3], *index.shape)
-        for candidate in range(1, len(rows)):
-            chosen = torch.where(index == candidate, rows[candidate], chosen)
-        return chosen
-
-    if torch.compiler.is_compiling():
-        return selected
-    place = counting(index[0].numel(), index.dtype, index.device).view_as(index[0])
-    flat = torch.add(place, index, alpha=place.numel()).view(-1)
-    return lambda values: values.flatten(-3).index_select(-1, flat).unflatten(-1, index.shape)
-
-
 def rules_of_the_road(
     objects: tuple[Tensor, ...], filled: Tensor, own_vx: Tensor, own_vy: Tensor, own_radius: Number
 ) -> tuple[Tensor, Tensor]:
@@ -244,12 +226,13 @@ def rules_of_the_road(
     astern = torch.addcmul(vx * px, vy, py) * per_speed
     starboard = torch.addcmul(vy * px, vx, py, value=-1) * per_speed
     course_x, course_y = rotate_back(vx, vy, own_vx, own_vy)
-    crossing = _largest(
+    excess = (
         (astern + 1.5).abs() - 10.5,  # from 12 m ahead to 9 m astern
         (starboard + 8.5).abs() - 8.5,  # up to 17 m to port
         torch.sub(starboard, astern, alpha=7 / 12),
         course_x.abs() - course_y,
     )
+    crossing = reduce(torch.maximum, excess)
     head_on = torch.maximum((astern + 8.5).abs() - 8.5, starboard.abs() - 4.5)
     zone = (crossing <= 0) | ((head_on <= 0) & (course_x + course_y.abs() < 0))
 
@@ -270,10 +253,6 @@ def rules_of_the_road(
         first_cosine = torch.where(here[slot], cosine[slot], first_cosine)
     colregs = first_sine > 0
     return colregs, torch.atan2(first_sine, first_cosine) * colregs
-
-
-def _largest(*values: Tensor) -> Tensor:
-    return reduce(torch.maximum, values)
 
 
 _SPEED, _YAW_RATE, _THRUST, _RANGE = 3.0, 0.7, 1000.0, 20.0

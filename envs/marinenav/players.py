@@ -1,7 +1,7 @@
 """Classical players of MarineNav: artificial potential field and reciprocal velocity obstacles.
 
 Both choose a velocity, in metres per second in the robot's axes (x ahead, y to starboard), from its observation;
-:func:`steer` converts it to thrust rates. Their numbers were chosen by hand among two dozen on 60 random episodes with
+:func:`sail` converts it to thrust rates. Their numbers were chosen by hand among two dozen on 60 random episodes with
 a seed that is not reported.
 """
 
@@ -39,11 +39,10 @@ def potential_field(observation: TensorDictBase) -> Tensor:
     The goal attracts with constant strength. An approaching object repels according to the gap that would remain after
     braking, and a little to starboard, since a robot that meets it head-on would otherwise stop before it.
     """
-    goal, own = _goal(observation), observation.get("self")[..., None, 2:4]
-    position, radius = _objects(observation)
+    goal, own, position, speed, radius = _seen(observation)
     distance = position.norm(dim=-1, keepdim=True).clamp_min(1e-3)
     toward = position / distance
-    closing = ((own - observation.get("objects")[..., 2:4]) * toward).sum(-1, keepdim=True).clamp_min(0)
+    closing = ((own[..., None, :] - speed) * toward).sum(-1, keepdim=True).clamp_min(0)
     gap = (distance - radius - HULL_RADIUS - closing.square() / (2 * BRAKING)).clamp_min(0.3)
     strength = torch.where((gap < REACH) & (closing > 0), GAIN * (1 / gap - 1 / REACH), 0.0)
     strength = strength * observation.get("mask")[..., None]
@@ -62,31 +61,11 @@ def reciprocal_velocity(observation: TensorDictBase) -> Tensor:
     speed. The allowed candidate nearest to the preferred velocity is chosen; without any, the one that violates the
     constraints least.
     """
-    goal, own = _goal(observation), observation.get("self")[..., 2:4]
-    position, radius = _objects(observation)
-    velocity = observation.get("objects")[..., 2:4]
+    goal, own, position, velocity, radius = _seen(observation)
     preferred = CRUISE * goal / goal.norm(dim=-1, keepdim=True).clamp_min(1e-3)
-    point, normal = _half_planes(position, velocity, radius + HULL_RADIUS + MARGIN, own)
-    there = observation.get("mask") > 0.5
-    candidates = [preferred[..., None, :], *_on_borders(point, normal, preferred)]
-    tried = torch.cat(candidates, -2)  # [..., C, 2]
-    excess = ((point[..., None, :, :] - tried[..., :, None, :]) * normal[..., None, :, :]).sum(-1)  # [..., C, K]
-    broken = torch.where(there[..., None, :], excess, -torch.inf).amax(-1).clamp_min(0)
-    broken = torch.maximum(broken, tried.norm(dim=-1) - CRUISE)
-    cost = torch.where(broken <= 1e-4, (tried - preferred[..., None, :]).norm(dim=-1), 1e3 * (1 + broken))
-    best = cost.nan_to_num(torch.inf).argmin(-1)
-    return tried.gather(-2, best[..., None, None].expand(*best.shape, 1, 2)).squeeze(-2)
 
-
-def _half_planes(position: Tensor, velocity: Tensor, reach: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns a point of the border and the allowed side's normal of each object's half-plane, ``[..., K, 2]`` each.
-
-    Args:
-        position, velocity: objects' position and velocity in the robot's axes, ``[..., K, 2]``.
-        reach: sum of the two radii, ``[..., K, 1]``.
-        own: the robot's velocity ``[..., 2]``.
-    """
-    relative = own[..., None, :] - velocity
+    # Of each object's half-plane: a point of the border, and the allowed side's normal, [..., K, 2].
+    reach, relative = radius + HULL_RADIUS + MARGIN, own[..., None, :] - velocity
     distance = position.norm(dim=-1, keepdim=True).clamp_min(1e-3)
     # The velocity obstacle is a cone truncated by a disc around position / horizon; inside the reach it is the disc of
     # the next step.
@@ -107,38 +86,40 @@ def _half_planes(position: Tensor, velocity: Tensor, reach: Tensor, own: Tensor)
     normal = torch.where(on_disc, disc_normal, leg_normal)
     change = torch.where(on_disc, disc_change, leg_change)
     share = torch.where(velocity.norm(dim=-1, keepdim=True) < _STILL, 1.0, 0.5)
-    return own[..., None, :] + share * change, normal
+    point = own[..., None, :] + share * change
 
-
-def _on_borders(point: Tensor, normal: Tensor, preferred: Tensor) -> list[Tensor]:
-    """Returns velocities ``[..., n, 2]`` on the borders: projections, crossings, and ends at the top speed."""
-    along = torch.stack((-normal[..., 1], normal[..., 0]), -1)
-    offset = ((preferred[..., None, :] - point) * along).sum(-1, keepdim=True)
-    middle = (point * along).sum(-1, keepdim=True)
+    # Velocities on the borders, [..., n, 2]: projections, ends at the top speed, and crossings.
+    border = torch.stack((-normal[..., 1], normal[..., 0]), -1)
+    offset = ((preferred[..., None, :] - point) * border).sum(-1, keepdim=True)
+    middle = (point * border).sum(-1, keepdim=True)
     half = (middle.square() - point.square().sum(-1, keepdim=True) + CRUISE**2).clamp_min(0).sqrt()
-    found = [point + offset * along, point + (half - middle) * along, point - (half + middle) * along]
+    candidates = [preferred[..., None, :], point + offset * border]
+    candidates += [point + (half - middle) * border, point - (half + middle) * border]
     for first, second in itertools.combinations(range(point.shape[-2]), 2):
-        a, b, p, q = along[..., first, :], normal[..., second, :], point[..., first, :], point[..., second, :]
+        a, b, p, q = border[..., first, :], normal[..., second, :], point[..., first, :], point[..., second, :]
         slope = (a * b).sum(-1, keepdim=True)
         reached = ((q - p) * b).sum(-1, keepdim=True) / torch.where(slope.abs() < 1e-6, torch.nan, slope)
-        found.append((p + reached * a)[..., None, :])
-    return found
+        candidates.append((p + reached * a)[..., None, :])
+
+    there = observation.get("mask") > 0.5
+    tried = torch.cat(candidates, -2)  # [..., C, 2]
+    excess = ((point[..., None, :, :] - tried[..., :, None, :]) * normal[..., None, :, :]).sum(-1)  # [..., C, K]
+    broken = torch.where(there[..., None, :], excess, -torch.inf).amax(-1).clamp_min(0)
+    broken = torch.maximum(broken, tried.norm(dim=-1) - CRUISE)
+    cost = torch.where(broken <= 1e-4, (tried - preferred[..., None, :]).norm(dim=-1), 1e3 * (1 + broken))
+    best = cost.nan_to_num(torch.inf).argmin(-1)
+    return tried.gather(-2, best[..., None, None].expand(*best.shape, 1, 2)).squeeze(-2)
 
 
 def sail(choose: Wanted, observation: TensorDictBase, continuous: bool = True) -> Tensor:
-    """Returns the actions of the player that chooses velocities by ``choose``; see :func:`steer`."""
-    return steer(observation, choose(observation), continuous)
+    """Returns actions that bring a robot to the velocity that a player chooses.
 
-
-def steer(observation: TensorDictBase, wanted: Tensor, continuous: bool = True) -> Tensor:
-    """Returns actions that bring a robot to a velocity: it turns towards it, and slows down while pointing elsewhere.
+    It turns towards it, and slows down while pointing elsewhere.
 
     Args:
-        observation: ``self [..., 7]``.
-        wanted: velocity ``[..., 2]`` in the robot's axes, m/s.
         continuous: whether to return thrust rates ``[..., 2]`` in [-1, 1], or the nearest of the 25 choices ``[...]``.
     """
-    own = observation.get("self")
+    own, wanted = observation.get("self"), choose(observation)
     ahead, yaw_rate, thrust = own[..., 2], own[..., 4], own[..., 5:7]
     off = torch.atan2(wanted[..., 1], wanted[..., 0])
     speed, turn = wanted.norm(dim=-1) * off.cos().clamp_min(0), (1.5 * off).clamp(-1, 1)
@@ -155,14 +136,10 @@ def steer(observation: TensorDictBase, wanted: Tensor, continuous: bool = True) 
     return nearest[..., 0] * len(THRUST_RATES) + nearest[..., 1]
 
 
-def _goal(observation: TensorDictBase) -> Tensor:
-    return observation.get("self")[..., :2]
-
-
-def _objects(observation: TensorDictBase) -> tuple[Tensor, Tensor]:
-    """Returns positions ``[..., K, 2]`` and radii ``[..., K, 1]``."""
-    objects = observation.get("objects")
-    return objects[..., :2], objects[..., 4:]
+def _seen(observation: TensorDictBase) -> tuple[Tensor, ...]:
+    """Returns goal and velocity ``[..., 2]``; of objects position, velocity, radius, ``[..., K, 2 or 1]`` each."""
+    own, objects = observation.get("self"), observation.get("objects")
+    return own[..., :2], own[..., 2:4], objects[..., :2], objects[..., 2:4], objects[..., 4:]
 
 
 PLAYERS: dict[str, Wanted] = {"orca": reciprocal_velocity, "apf": potential_field}

@@ -114,84 +114,6 @@ def to_world(pose: Array, points: Array) -> Array:
     return np.stack((cos * x - sin * y, sin * x + cos * y), axis=-1) + pose[:2]
 
 
-def draw_water(canvas: Canvas, cores: Array, obstacles: Array) -> None:
-    """Draws the map with its current, vortex cores ``[C, 4]`` and obstacles ``[K, 3]``."""
-    pixel, side, (left, bottom) = 1 / canvas.scale, MAP_SIZE * canvas.scale, canvas.corner
-    canvas.picture[:] = _OUTSIDE
-    for margin, colour in ((1, _SHORE), (0, WATER)):
-        box(canvas.picture, left - margin, bottom - side - margin, side + 2 * margin, side + 2 * margin, colour)
-    if len(cores):
-        _draw_current(canvas, cores)
-    for core in cores:
-        radius = float(MarineNavRules().core_radius)
-        canvas.disc(on_map(core), radius, WHITE)
-        canvas.ring(on_map(core), radius, 1.5 * pixel, CURRENT)
-    for rock in obstacles:
-        canvas.disc(on_map(rock), rock[2], ROCK)
-        canvas.ring(on_map(rock), rock[2], 1.2 * pixel, _ROCK_EDGE)
-
-
-def _draw_current(canvas: Canvas, cores: Array) -> None:
-    """Draws faint arrows as long as the root of the speed, since the speed itself decreases too steeply."""
-    places = np.linspace(1.0, MAP_SIZE - 1.0, 28)
-    x, y = (grid.reshape(-1, 1) for grid in np.meshgrid(places, places))
-    columns = torch.as_tensor(cores, dtype=torch.float64).T[..., None]
-    radius = float(MarineNavRules().core_radius)
-    flow = torch.cat(current(torch.as_tensor(x), torch.as_tensor(y), columns, radius), dim=1).numpy()
-    flow = flow / np.sqrt(np.linalg.norm(flow, axis=1, keepdims=True) + 1e-9)
-    for tail, way in zip(on_map(np.concatenate((x, y), 1)), on_map(flow / 0.75)):
-        tip, ahead = tail + way, 0.45 * way / max(float(np.hypot(*way)), 1e-6)
-        aside = 0.4 * np.array([-ahead[1], ahead[0]])
-        canvas.line(tail, tip - ahead, 0.11, CURRENT, 0.45)
-        canvas.polygon(np.array([tip, tip - ahead + aside, tip - ahead - aside]), CURRENT, 0.45)
-
-
-def draw_task(canvas: Canvas, robot: int, start: Array, goal: Array) -> None:
-    """Draws a robot's start and its goal, a star, in its colour."""
-    pixel, colour = 1 / canvas.scale, colour_of(robot)
-    canvas.ring(on_map(start), 4.5 * pixel, 1.4 * pixel, colour)
-    for radius, tint in ((11.5 * pixel, WHITE), (10 * pixel, colour)):
-        turns = np.arange(11) * np.pi / 5
-        away = np.where(np.arange(11) % 2, 0.4, 1.0)[:, None] * np.stack((np.sin(turns), -np.cos(turns)), -1)
-        corners = on_map(goal) + radius * away
-        canvas.disc(on_map(goal), 0.4 * radius, tint)
-        for tip in range(0, 10, 2):
-            canvas.polygon(np.stack((corners[tip - 1 if tip else 9], *corners[tip : tip + 2], on_map(goal))), tint)
-
-
-def draw_way(canvas: Canvas, robot: int, places: Array) -> None:
-    """Draws a robot's way, which brightens with time."""
-    every = max(1, len(places) // _WAY_POINTS)
-    kept = np.concatenate((places[::every], places[-1:]))
-    canvas.way(on_map(kept), 2 / canvas.scale, colour_of(robot))
-
-
-def draw_vessel(canvas: Canvas, robot: int, pose: Array, size: tuple[float, float], opacity: float = 1.0) -> None:
-    """Draws a hull: a square stern, and a bow pointed over the front half; ``size`` is its length and width."""
-    length, width = size
-    along = np.linspace(0.0, 1.0, 7)
-    starboard = np.column_stack((0.5 * length * along, 0.5 * width * (1 - along**2)))
-    stern = np.array([[-0.5, -0.5], [-0.5, 0.5]]) * (length, width)
-    hull = np.concatenate((stern, starboard, starboard[-2::-1] * (1, -1)))
-    outline = on_map(to_world(pose, hull))[::-1]
-    canvas.polygon(outline, colour_of(robot), opacity)
-    canvas.polygon(outline, INK, opacity, line=1.2 / canvas.scale)
-
-
-def draw_perceived(canvas: Canvas, robot: int, pose: Array, objects: Array) -> None:
-    """Draws what a robot perceives ``[n, 5]`` (position in its axes, velocity, radius) as rings in its colour."""
-    for place, radius in zip(on_map(to_world(pose, objects[:, :2])), objects[:, 4]):
-        canvas.ring(place, float(radius), 1.4 / canvas.scale, colour_of(robot), 0.5)
-
-
-def draw_crash(canvas: Canvas, place: Array) -> None:
-    """Draws a cross."""
-    size, at = 7 / canvas.scale, on_map(place)
-    for width, colour in ((6.5, WHITE), (4.0, FAILURE)):
-        for way in (np.array([size, size]), np.array([size, -size])):
-            canvas.line(at - way, at + way, width / canvas.scale, colour)
-
-
 _STANDING = ("goal", "start", "obstacles", "obstacle_present", "cores")
 _MOVING = ("pose", "active", "reached", "time")
 _SHOWN = ("pose", "active", "reached", "status", "perceived", "perceived_mask")
@@ -289,24 +211,68 @@ class MarineNavRecording(EpisodeRecording):
         return Chart(left, top, side, *view(self.pose[:, self.robots, :2].reshape(-1, 2), self.length / 2 + 0.5))
 
     def draw_still(self, canvas: Canvas) -> None:
-        """Draws what does not move."""
-        draw_water(canvas, self.cores, self.obstacles)
+        """Draws what does not move: the map, its current and obstacles, the robots' starts and goals."""
+        pixel, side, (left, bottom) = 1 / canvas.scale, MAP_SIZE * canvas.scale, canvas.corner
+        canvas.picture[:] = _OUTSIDE
+        for margin, colour in ((1, _SHORE), (0, WATER)):
+            box(canvas.picture, left - margin, bottom - side - margin, side + 2 * margin, side + 2 * margin, colour)
+        radius = float(MarineNavRules().core_radius)
+        if len(self.cores):
+            # The current as faint arrows as long as the root of its speed, which itself decreases too steeply.
+            places = np.linspace(1.0, MAP_SIZE - 1.0, 28)
+            x, y = (grid.reshape(-1, 1) for grid in np.meshgrid(places, places))
+            columns = torch.as_tensor(self.cores, dtype=torch.float64).T[..., None]
+            flow = torch.cat(current(torch.as_tensor(x), torch.as_tensor(y), columns, radius), dim=1).numpy()
+            flow = flow / np.sqrt(np.linalg.norm(flow, axis=1, keepdims=True) + 1e-9)
+            for tail, way in zip(on_map(np.concatenate((x, y), 1)), on_map(flow / 0.75)):
+                tip, ahead = tail + way, 0.45 * way / max(float(np.hypot(*way)), 1e-6)
+                aside = 0.4 * np.array([-ahead[1], ahead[0]])
+                canvas.line(tail, tip - ahead, 0.11, CURRENT, 0.45)
+                canvas.polygon(np.array([tip, tip - ahead + aside, tip - ahead - aside]), CURRENT, 0.45)
+        for core in self.cores:
+            canvas.disc(on_map(core), radius, WHITE)
+            canvas.ring(on_map(core), radius, 1.5 * pixel, CURRENT)
+        for rock in self.obstacles:
+            canvas.disc(on_map(rock), rock[2], ROCK)
+            canvas.ring(on_map(rock), rock[2], 1.2 * pixel, _ROCK_EDGE)
+        turns = np.arange(11) * np.pi / 5
+        star = np.where(np.arange(11) % 2, 0.4, 1.0)[:, None] * np.stack((np.sin(turns), -np.cos(turns)), -1)
         for robot in self.robots:
-            draw_task(canvas, robot, self.start[robot], self.goal[robot])
+            goal, colour = on_map(self.goal[robot]), colour_of(robot)
+            canvas.ring(on_map(self.start[robot]), 4.5 * pixel, 1.4 * pixel, colour)
+            for radius, tint in ((11.5 * pixel, WHITE), (10 * pixel, colour)):
+                corners = goal + radius * star
+                canvas.disc(goal, 0.4 * radius, tint)
+                for tip in range(0, 10, 2):
+                    canvas.polygon(np.stack((corners[tip - 1 if tip else 9], *corners[tip : tip + 2], goal)), tint)
         canvas.picture[[0, -1]] = canvas.picture[:, [0, -1]] = INK
 
     def draw_robots(self, canvas: Canvas, t: int) -> None:
-        """Draws the robots of a frame, with their ways and what they perceive."""
+        """Draws the robots of a frame, with their ways, which brighten with time, and what they perceive as rings."""
         for robot in self.robots:
-            draw_way(canvas, robot, self.pose[: t + 1, robot, :2])
+            places = self.pose[: t + 1, robot, :2]
+            kept = np.concatenate((places[:: max(1, len(places) // _WAY_POINTS)], places[-1:]))
+            canvas.way(on_map(kept), 2 / canvas.scale, colour_of(robot))
+        # A square stern, and a bow pointed over the front half.
+        along = np.linspace(0.0, 1.0, 7)
+        starboard = np.column_stack((0.5 * self.length * along, 0.5 * self.width * (1 - along**2)))
+        stern = np.array([[-0.5, -0.5], [-0.5, 0.5]]) * (self.length, self.width)
+        hull = np.concatenate((stern, starboard, starboard[-2::-1] * (1, -1)))
         for robot in self.robots:
             pose, there = self.pose[t, robot], bool(self.active[t, robot])
-            draw_vessel(canvas, robot, pose, (self.length, self.width), 1.0 if there else 0.35)
+            outline, opacity = on_map(to_world(pose, hull))[::-1], 1.0 if there else 0.35
+            canvas.polygon(outline, colour_of(robot), opacity)
+            canvas.polygon(outline, INK, opacity, line=1.2 / canvas.scale)
             if there and self.perceived is not None and self.perceived_mask is not None:
-                draw_perceived(canvas, robot, pose, self.perceived[t, robot][self.perceived_mask[t, robot]])
+                objects = self.perceived[t, robot][self.perceived_mask[t, robot]]
+                for place, radius in zip(on_map(to_world(pose, objects[:, :2])), objects[:, 4]):
+                    canvas.ring(place, float(radius), 1.4 / canvas.scale, colour_of(robot), 0.5)
         for robot in self.robots:
             if self.status[t, robot] in COLLIDED:
-                draw_crash(canvas, self.pose[t, robot])
+                size, at = 7 / canvas.scale, on_map(self.pose[t, robot])
+                for width, colour in ((6.5, WHITE), (4.0, FAILURE)):
+                    for way in (np.array([size, size]), np.array([size, -size])):
+                        canvas.line(at - way, at + way, width / canvas.scale, colour)
 
     @property
     def robots(self) -> Array:
@@ -367,21 +333,16 @@ class MarineNavAnimation(Animation):
             if record.status[t, robot] not in COLLIDED:
                 write(picture, f"{robot}", *self._chart.pixel(record.pose[t, robot]), 11, WHITE, 0.5, bold=True)
             write(picture, f"{robot}", left, 93 + row * apart, 15, colour_of(robot), bold=True)
-            write(picture, *self._state(t, robot, left + 24, 93 + row * apart))
+            status = int(record.status[t, robot])
+            here, before = record.pose[t, robot, :2], record.pose[max(t - 1, 0), robot, :2]
+            distance, speed = np.linalg.norm(record.goal[robot] - here), np.linalg.norm(here - before) / record.dt
+            words = _STATUS.get(status, f"{distance:4.1f} m to goal, {speed:.1f} m/s")
+            colour = INK if status not in _STATUS else SUCCESS if status in ARRIVED else FAILURE
+            write(picture, words, left + 24, 93 + row * apart, 13, colour)
         for row, (sign, words, colour) in enumerate(LEGEND):
             write(picture, sign, left, 530 + 20 * row, 14, colour)
             write(picture, words, left + 24, 530 + 20 * row, 13, INK)
         return picture
-
-    def _state(self, t: int, robot: int, x: float, y: float) -> tuple[str, float, float, int, Colour]:
-        """Returns the arguments of :func:`write` for a robot's status, or its distance and speed."""
-        record = self._recording
-        status = int(record.status[t, robot])
-        if status in _STATUS:
-            return _STATUS[status], x, y, 13, SUCCESS if status in ARRIVED else FAILURE
-        here, before = record.pose[t, robot, :2], record.pose[max(t - 1, 0), robot, :2]
-        distance, speed = np.linalg.norm(record.goal[robot] - here), np.linalg.norm(here - before) / record.dt
-        return f"{distance:4.1f} m to goal, {speed:.1f} m/s", x, y, 13, INK
 
 
 class MarineNavRecorder(EpisodeRecorder[MarineNavRecording]):

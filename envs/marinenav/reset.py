@@ -76,13 +76,13 @@ def _rejection_sample(wanted: Tensor, slots: int, source: Source, fits: Fits, li
         runs = len(attempts)
         # The first successful run; a maximum of floats is much faster than a search among booleans.
         first = runs - (good * torch.arange(runs, 0.0, -1.0, device=device)[:, None]).amax(0).long()
-        found, last = first < runs, first.clamp_max(runs - 1)[None]
+        succeeds, last = first < runs, first.clamp_max(runs - 1)[None]
         number = count.index_select(0, index)
-        place = torch.where(found, number, slots) * worlds + index
+        place = torch.where(succeeds, number, slots) * worlds + index
         chosen = candidate.gather(1, last.expand(features, 1, -1))[:, 0]
         accepted.view(features, -1).scatter_(1, place.expand(features, -1), chosen)
         tried[index] = before + attempts.gather(0, last)[0]
-        count[index] = number + found
+        count[index] = number + succeeds
 
 
 class _Stream:
@@ -94,7 +94,7 @@ class _Stream:
 
     def __init__(self, draw: Draw, passes: Callable[[Tensor], Tensor]) -> None:
         self._draw, self._passes = draw, passes
-        self._pieces: tuple[Tensor, Tensor, Tensor] | None = None
+        self._pieces: tuple[Tensor, ...] | None = None
 
     def __call__(self, index: Tensor) -> Runs:
         worlds = len(index)
@@ -102,16 +102,12 @@ class _Stream:
         pieces = self._pieces or self._cut(runs * worlds)
         while pieces[1].numel() < runs * worlds:
             more = self._cut(runs * worlds - pieces[1].numel())
-            pieces = (
-                torch.cat((pieces[0], more[0]), 1),
-                torch.cat((pieces[1], more[1])),
-                torch.cat((pieces[2], more[2])),
-            )
+            pieces = tuple(torch.cat(both, -1) for both in zip(pieces, more))
         dealt = [piece[..., : runs * worlds].unflatten(-1, (runs, worlds)) for piece in pieces]
-        self._pieces = pieces[0][:, runs * worlds :], pieces[1][runs * worlds :], pieces[2][runs * worlds :]
+        self._pieces = tuple(piece[..., runs * worlds :] for piece in pieces)
         return Runs(dealt[0], dealt[1].cumsum(0), dealt[2])
 
-    def _cut(self, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _cut(self, wanted: int) -> tuple[Tensor, ...]:
         """Returns candidates ``[features, n]``, lengths ``[n]`` and successes ``[n]`` of further pieces."""
         proposals = self._draw(_PIECE * (1 + 8 * wanted // _PIECE))
         passed = self._passes(proposals)
@@ -167,7 +163,13 @@ def random_worlds(level: Tensor, levels: list[Level], generator: torch.Generator
         runs = long_routes(index)
         return runs._replace(passed=runs.passed & (length2(runs.candidate) >= far_enough.index_select(0, index)))
 
-    routes, state.present = _rejection_sample(per_level("num_robots"), robots, route_source, _route_fits, state.pose)
+    def route_fits(candidate: Tensor, accepted: Tensor) -> Tensor:
+        """Tests that start and goal are far from others' starts and goals (a start is not compared with a goal)."""
+        starts = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1])
+        goals = _squared(accepted[2] - candidate[2], accepted[3] - candidate[3])
+        return torch.minimum(starts, goals).amin(0) > rules.MIN_ROBOT_SEPARATION**2
+
+    routes, state.present = _rejection_sample(per_level("num_robots"), robots, route_source, route_fits, state.pose)
     heading = 2 * math.pi * torch.rand(robots, worlds, generator=generator, device=device, dtype=dtype)
     state.start, state.goal = routes[:2], routes[2:]
     state.pose = torch.cat((state.start, heading[None])) * state.present
@@ -185,9 +187,24 @@ def random_worlds(level: Tensor, levels: list[Level], generator: torch.Generator
         inside = _room(core, radius) >= 0
         return inside & (_gap2(core, _of(sites, index)) >= (radius + rules.CLEAR_RADIUS) ** 2)
 
+    def core_fits(candidate: Tensor, accepted: Tensor) -> Tensor:
+        """Tests that the flow between a core and each accepted one stays navigable.
+
+        Cores with the same spin keep a distance set by their circulations. For opposite spins the published inequality
+        has a negative left side below two core radii, so nearly coincident cores pass.
+        """
+        gap = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1]).sqrt()
+        empty = accepted[0] == _FAR
+        same_spin = accepted[2] == candidate[2]
+        far = gap >= (accepted[3] + candidate[3]) / (2 * math.pi * rules.MAX_RELATIVE_SPEED)
+        stronger, weaker = torch.maximum(accepted[3], candidate[3]), torch.minimum(accepted[3], candidate[3])
+        bound = rules.CORE_SPEED_RATIO * weaker / (2 * math.pi * radius)
+        passable = ~(stronger / (2 * math.pi * (gap - 2 * radius)) > bound)
+        return (torch.where(same_spin, far, passable) | empty).all(0)
+
     if cores:
         source = _one_by_one(random_core, core_passes)
-        state.cores, _ = _rejection_sample(per_level("num_cores"), cores, source, _core_fits(radius), state.pose)
+        state.cores, _ = _rejection_sample(per_level("num_cores"), cores, source, core_fits, state.pose)
     cores_apart = state.cores[:2].where(state.cores[3] > 0, _FAR)
 
     def random_obstacle(count: int) -> Tensor:
@@ -202,11 +219,14 @@ def random_worlds(level: Tensor, levels: list[Level], generator: torch.Generator
             passed &= _gap2(disc, _of(cores_apart, index)) > (radius + size) ** 2
         return passed
 
+    def obstacle_fits(candidate: Tensor, accepted: Tensor) -> Tensor:
+        gap = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1]).sqrt()
+        return (gap - accepted[2]).amin(0) > candidate[2]
+
     if obstacles:
-        source = _one_by_one(random_obstacle, obstacle_passes)
-        state.obstacles, state.obstacle_present = _rejection_sample(
-            per_level("num_obstacles"), obstacles, source, _obstacle_fits, state.pose
-        )
+        wanted, source = per_level("num_obstacles"), _one_by_one(random_obstacle, obstacle_passes)
+        placed = _rejection_sample(wanted, obstacles, source, obstacle_fits, state.pose)
+        state.obstacles, state.obstacle_present = placed
     return state
 
 
@@ -230,38 +250,6 @@ def _gap2(candidate: Tensor, sites: Tensor) -> Tensor:
     for x, y in sites.unbind(1):
         nearest = torch.minimum(nearest, _squared(candidate[0] - x, candidate[1] - y))
     return nearest
-
-
-def _route_fits(candidate: Tensor, accepted: Tensor) -> Tensor:
-    """Tests that start and goal are far from other robots' starts and goals (a start is not compared with a goal)."""
-    starts = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1])
-    goals = _squared(accepted[2] - candidate[2], accepted[3] - candidate[3])
-    return torch.minimum(starts, goals).amin(0) > rules.MIN_ROBOT_SEPARATION**2
-
-
-def _obstacle_fits(candidate: Tensor, accepted: Tensor) -> Tensor:
-    gap = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1]).sqrt()
-    return (gap - accepted[2]).amin(0) > candidate[2]
-
-
-def _core_fits(radius: float) -> Fits:
-    """Returns a test that the flow between a core and each accepted one stays navigable.
-
-    Cores with the same spin keep a distance set by their circulations. For opposite spins the published inequality has
-    a negative left side below two core radii, so nearly coincident cores pass.
-    """
-
-    def fits(candidate: Tensor, accepted: Tensor) -> Tensor:
-        gap = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1]).sqrt()
-        empty = accepted[0] == _FAR
-        same_spin = accepted[2] == candidate[2]
-        far = gap >= (accepted[3] + candidate[3]) / (2 * math.pi * rules.MAX_RELATIVE_SPEED)
-        stronger, weaker = torch.maximum(accepted[3], candidate[3]), torch.minimum(accepted[3], candidate[3])
-        bound = rules.CORE_SPEED_RATIO * weaker / (2 * math.pi * radius)
-        passable = ~(stronger / (2 * math.pi * (gap - 2 * radius)) > bound)
-        return (torch.where(same_spin, far, passable) | empty).all(0)
-
-    return fits
 
 
 # -- curriculum ------------------------------------------------------------------------------------------------------

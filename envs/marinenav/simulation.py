@@ -1,7 +1,7 @@
 """One MarineNav step for a batch of worlds as pure functions of the state.
 
-:func:`advance` moves, :func:`~.perception.perceive` computes percepts, :func:`judge` rewards; :func:`conclude` does the
-last two and returns contiguous world-first tensors in nested dicts with the environment's keys.
+:func:`advance` moves; :func:`conclude` computes percepts, rewards and ends, and returns contiguous world-first tensors
+in nested dicts with the environment's keys.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..foundation.compilation import Compiled, at_once
 from ..foundation.tensors import GROUP, made_once
 from .dynamics import add_scaled, move, thrust_change
-from .perception import NoiseDraws, Percept, perceive
+from .perception import NoiseDraws, Percept, others, perceive
 from .rules import MarineNavRules
 from .state import WorldState
 
@@ -37,21 +37,6 @@ class StepOptions:
     timeout_is_terminal: bool = False
     end_on_collision: bool = False
 
-    def __post_init__(self) -> None:
-        if self.max_steps < 0:
-            raise ValueError(f"max_steps: {self.max_steps} is negative")
-        if not 0 <= self.discount <= 1:
-            raise ValueError(f"discount: {self.discount} is outside [0, 1]")
-
-
-class StepOutputs(NamedTuple):
-    """Outputs per robot ``[A, W]``; zeros for robots that were inactive before the step, except where noted."""
-
-    reward: Tensor
-    info: Tensor  # int64 codes, for every robot
-    energy: Tensor
-    time_out: Tensor  # [W] bool
-
 
 def advance(state: WorldState, action: Tensor, rules: MarineNavRules, continuous: bool) -> tuple[WorldState, Tensor]:
     """Moves by one action; returns the state and by how much the distances to the goals shrank, ``[A, W]`` in m."""
@@ -64,44 +49,6 @@ def advance(state: WorldState, action: Tensor, rules: MarineNavRules, continuous
     return state.replace(pose=pose, velocity=velocity, velocity_r=velocity_r, thrust=thrust), before - after
 
 
-def judge(
-    state: WorldState, percept: Percept, progress: Tensor, rules: MarineNavRules, options: StepOptions
-) -> tuple[WorldState, StepOutputs]:
-    """Computes rewards, flags and deactivation after all robots have moved and perceived.
-
-    Of booleans, ``a > b`` is "a and not b", which is several times faster than other operations on them.
-    """
-    late = state.steps >= options.max_steps
-    collided = state.collided | (percept.collided & state.active)
-    reached = state.reached | (percept.reached & state.active)
-    # The time-out overrides both, and a collision overrides an arrival in the same step.
-    arrived, active = reached > collided, state.active.to(state.pose.dtype)
-    reward = add_scaled(progress, rules.colregs_penalty, percept.phi) + rules.timestep_penalty
-    reward = add_scaled(reward, rules.collision_penalty, collided > late)
-    reward = add_scaled(reward, rules.goal_reward, arrived > late) * active
-
-    # A robot that has collided or arrived keeps the code of that, plus this from the next step on:
-    after = AFTER_GOAL - GOAL
-    info = (after - ABSENT) * state.present
-    for flag, code in ((collided, COLLISION), (arrived, GOAL), (state.active, -after)):
-        info = info.add(flag, alpha=code)
-    info = (info + ABSENT).masked_fill(late & state.active, TIME_OUT)
-
-    seconds = rules.dt * (rules.substeps if rules.substeps_used is None else rules.substeps_used)
-    energy = state.thrust.abs().sum(0) * (rules.power_coefficient * seconds) * active
-    new = state.replace(
-        active=state.active > (collided | reached),
-        collided=collided,
-        reached=reached,
-        steps=state.steps + 1,
-        returns=state.returns + reward,
-        discounted=torch.addcmul(state.discounted, options.discount ** state.steps.to(reward.dtype), reward),
-        time=add_scaled(state.time, seconds, active),
-        energy=state.energy + energy,
-    )
-    return new, StepOutputs(reward, info, energy, late)
-
-
 # -- outputs -------------------------------------------------------------------------------------------------------
 
 
@@ -111,7 +58,7 @@ Report = dict[str, Any]
 
 def look_around(state: WorldState, rules: MarineNavRules, noise: NoiseDraws | None) -> tuple[WorldState, Report]:
     """Computes the percepts of a reset, which may already set flags."""
-    percept = perceive(state.scene, rules, noise)
+    percept = perceive(state, rules, noise)
     state = state.replace(
         collided=state.collided | (percept.collided & state.active),
         reached=state.reached | (percept.reached & state.active),
@@ -123,13 +70,56 @@ def look_around(state: WorldState, rules: MarineNavRules, noise: NoiseDraws | No
 def conclude(
     state: WorldState, progress: Tensor, rules: MarineNavRules, options: StepOptions, noise: NoiseDraws | None
 ) -> tuple[WorldState, Report, Report]:
-    """Perceives and judges after the physics of a step; returns state, root entries, and reward with end flags."""
-    percept = perceive(state.scene, rules, noise)
-    after, out = judge(state, percept, progress, rules, options)
-    flags, over = ends(after, state.active, out.time_out, options)
-    root = show(after, percept, {"info": out.info, "energy": out.energy, "reward": out.reward, **flags})
+    """Computes percepts, rewards, ends and deactivation after all robots have moved.
+
+    Of booleans, ``a > b`` is "a and not b", which is several times faster than other operations on them, and ``a >= b``
+    is "a or not b".
+
+    Returns:
+        The state, root entries, and reward with end flags; zeros for robots that were inactive before the step.
+    """
+    percept = perceive(state, rules, noise)
+    late, was_active = state.steps >= options.max_steps, state.active
+    collided = state.collided | (percept.collided & was_active)
+    reached = state.reached | (percept.reached & was_active)
+    # The time-out overrides both, and a collision overrides an arrival in the same step.
+    arrived, active = reached > collided, was_active.to(state.pose.dtype)
+    reward = add_scaled(progress, rules.colregs_penalty, percept.phi) + rules.timestep_penalty
+    reward = add_scaled(reward, rules.collision_penalty, collided > late)
+    reward = add_scaled(reward, rules.goal_reward, arrived > late) * active
+
+    # A robot that has collided or arrived keeps the code of that, plus this from the next step on:
+    after = AFTER_GOAL - GOAL
+    info = (after - ABSENT) * state.present
+    for flag, code in ((collided, COLLISION), (arrived, GOAL), (was_active, -after)):
+        info = info.add(flag, alpha=code)
+    info = (info + ABSENT).masked_fill(late & was_active, TIME_OUT)
+
+    seconds = rules.dt * (rules.substeps if rules.substeps_used is None else rules.substeps_used)
+    energy = state.thrust.abs().sum(0) * (rules.power_coefficient * seconds) * active
+    state = state.replace(
+        active=was_active > (collided | reached),
+        collided=collided,
+        reached=reached,
+        steps=state.steps + 1,
+        returns=state.returns + reward,
+        discounted=torch.addcmul(state.discounted, options.discount ** state.steps.to(reward.dtype), reward),
+        time=add_scaled(state.time, seconds, active),
+        energy=state.energy + energy,
+    )
+
+    over = late >= state.active.any(0)
+    if options.end_on_collision:
+        over = over | state.collided.any(0)
+    truncated = time_out = torch.zeros_like(late) if options.timeout_is_terminal else late
+    if options.end_on_collision:  # a robot is also truncated with its world, by another robot's collision
+        truncated = truncated | ((over > late) & state.active)
+    truncated, done = was_active & truncated, over >= state.active
+    flags = {"done": done, "terminated": done > truncated, "truncated": truncated}
+    root = show(state, percept, {"info": info, "energy": energy, "reward": reward, **flags})
     own = {name: root[GROUP].pop(name)[..., None] for name in ("reward", *flags)}
-    return after, root, {GROUP: own, **over}
+    worlds = {"done": over, "terminated": over > time_out, "truncated": time_out}
+    return state, root, {GROUP: own, **{name: flag[:, None] for name, flag in worlds.items()}}
 
 
 def show(state: WorldState, percept: Percept, more: dict[str, Tensor]) -> Report:
@@ -140,7 +130,11 @@ def show(state: WorldState, percept: Percept, more: dict[str, Tensor]) -> Report
         "mask": worlds_first(percept.mask),
     }
     rows = {"active": state.active, "colregs": percept.colregs, "phi": percept.phi, **more}
-    return {GROUP: {"observation": observation, **_each_worlds_first(rows)}, "episode": episode(state)}
+    shown = {name: worlds_first(row) for name, row in rows.items()} if torch.compiler.is_compiling() else {}
+    for kind in () if shown else dict.fromkeys(row.dtype for row in rows.values()):  # those of one type as one
+        same = {name: row for name, row in rows.items() if row.dtype == kind}
+        shown |= zip(same, torch.stack(list(same.values())).mT.contiguous())
+    return {GROUP: {"observation": observation, **shown}, "episode": episode(state)}
 
 
 def episode(state: WorldState) -> dict[str, Tensor]:
@@ -161,36 +155,6 @@ def episode(state: WorldState) -> dict[str, Tensor]:
         "collision": collision,
         "level": level,
     }
-
-
-def ends(
-    state: WorldState, was_active: Tensor, late: Tensor, options: StepOptions
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Returns the three end flags of robots ``[A, W]`` and of worlds ``[W, 1]``; ``late [W]`` are timed out."""
-    # Of booleans, a > b is "a and not b", a >= b "a or not b".
-    over = late >= state.active.any(0)
-    if options.end_on_collision:
-        over = over | state.collided.any(0)
-    truncated = time_out = torch.zeros_like(late) if options.timeout_is_terminal else late
-    if options.end_on_collision:  # a robot is also truncated with its world, by another robot's collision
-        truncated = truncated | ((over > late) & state.active)
-    truncated, done = was_active & truncated, over >= state.active
-    worlds = {"done": over, "terminated": over > time_out, "truncated": time_out}
-    return (
-        {"done": done, "terminated": done > truncated, "truncated": truncated},
-        {name: flag[:, None] for name, flag in worlds.items()},
-    )
-
-
-def _each_worlds_first(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns :func:`worlds_first` of every entry ``[A, W]``; those of one type are transposed as one."""
-    if torch.compiler.is_compiling():
-        return {name: worlds_first(row) for name, row in rows.items()}
-    found: dict[str, Tensor] = {}
-    for kind in dict.fromkeys(row.dtype for row in rows.values()):
-        same = {name: row for name, row in rows.items() if row.dtype == kind}
-        found |= zip(same, torch.stack(list(same.values())).mT.contiguous())
-    return found
 
 
 def worlds_first(value: Tensor) -> Tensor:
@@ -215,24 +179,22 @@ def compiled_for_speed(function: Callable[..., Outcome]) -> Callable[..., Outcom
     vector's mask element by element, which takes ten times as long as all the arithmetic before it.
     """
 
+    def to_byte(value: Tensor) -> Tensor:
+        return torch.where(value, 1.0, 0.0).to(torch.uint8) if value.dtype == torch.bool else value
+
+    def to_flag(value: Tensor) -> Tensor:
+        return value.view(torch.bool) if value.dtype == torch.uint8 else value
+
     def compute(*arguments: Any) -> Any:
-        return _map_tensors(_bool_to_byte, function(*arguments))
+        return _map_tensors(to_byte, function(*arguments))
 
     fast = Compiled(compute, f"{function.__name__} of marinenav", dynamic=False)
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
-        return _map_tensors(_byte_to_bool, fast(*arguments))
+        return _map_tensors(to_flag, fast(*arguments))
 
     return call
-
-
-def _bool_to_byte(value: Tensor) -> Tensor:
-    return torch.where(value, 1.0, 0.0).to(torch.uint8) if value.dtype == torch.bool else value
-
-
-def _byte_to_bool(value: Tensor) -> Tensor:
-    return value.view(torch.bool) if value.dtype == torch.uint8 else value
 
 
 def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -310,12 +272,6 @@ def _gaps(state: WorldState, rules: MarineNavRules) -> Tensor:
         gap = torch.hypot(other_x[:, None] - x, other_y[:, None] - y) - radius[:, None] - hull
         return gap.masked_fill(~there, torch.inf)
 
-    others = made_once(_others, len(x), x.device)
-    robots = to(state.active[:, None] & others, x, y, hull)
+    robots = to(state.active[:, None] & made_once(others, len(x), x.device), x, y, hull)
     obstacles = to(state.obstacle_present[:, None], *state.obstacles)
     return torch.cat((robots, obstacles)).amin(0).clamp_min(0).clamp_max(rules.range)
-
-
-def _others(robots: int, device: torch.device) -> Tensor:
-    """Returns ``[A, A, 1]``: whether a robot is another one."""
-    return ~torch.eye(robots, dtype=torch.bool, device=device)[:, :, None]

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..record import Record
-from .perception import PerceivedScene
 
 
 @dataclass
@@ -38,18 +37,11 @@ class WorldState(Record):
     discounted: Tensor  # [A, W] sum of discount^t x reward
     time: Tensor  # [A, W] s while active
     energy: Tensor  # [A, W] sum of power_coefficient x |thrust| x s while active
-    # Measured only with the option measure_safety, see safety.py.
+    # Measured only with the option measure_safety; see ``measured`` in simulation.py.
     path: Tensor  # [A, W] m sailed
     closest: Tensor  # [A, W] smallest gap to anything, m
     rule_time: Tensor  # [A, W] s in which a rule of the road required a turn
     violation_time: Tensor  # [A, W] s of these without a turn to starboard
-
-    @property
-    def scene(self) -> PerceivedScene:
-        """Returns the part that perception reads."""
-        return PerceivedScene(
-            self.pose, self.velocity, self.thrust, self.goal, self.active, self.obstacles, self.obstacle_present
-        )
 
 
 MEASURED = ("path", "closest", "rule_time", "violation_time")
@@ -113,8 +105,8 @@ def true_state(state: WorldState, obstacles: int, max_steps: int) -> Tensor:
     def nearest(rows: Tensor, there: Tensor, offset: Tensor, slots: int) -> Tensor:
         """Returns the nearest of the objects that are there, ``[W, A, slots * F]``."""
         order = offset.norm(dim=-1).masked_fill(~there, torch.inf).argsort(dim=-1, stable=True)[..., :slots]
-        found = (rows * there[..., None]).gather(2, order[..., None].expand(-1, -1, -1, rows.shape[-1]))
-        return pad(found, (0, 0, 0, slots - found.shape[2])).flatten(2)
+        shown = (rows * there[..., None]).gather(2, order[..., None].expand(-1, -1, -1, rows.shape[-1]))
+        return pad(shown, (0, 0, 0, slots - shown.shape[2])).flatten(2)
 
     ways = (goal - position, velocity[..., :2], velocity[..., :2] - through_water)
     to_goal, speed, current = turned(torch.stack(ways, 2)).unbind(2)

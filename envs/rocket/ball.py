@@ -28,12 +28,9 @@ def fly_by(ball: Ball, gap: Tensor, normal: Tensor) -> tuple[Tensor, Tensor, Pla
     fallen = ball.velocity * (1 - rules.BALL_DRAG) ** DT
     pull = constant((0.0, 0.0, -rules.GRAVITY * DT), fallen[0]) * ~still
     plane = Plane(torch.add(gap - rules.BALL_RADIUS, still, alpha=rules.HEIGHT), normal)
-    return fallen, pull, plane, _bounced(ball, fallen, pull, plane)
 
-
-def _bounced(ball: Ball, fallen: Tensor, pull: Tensor, plane: Plane) -> Moved:
-    normal, radius = plane.normal, rules.BALL_RADIUS
-    pulled = fallen + pull
+    # A bounce off the field.
+    radius, pulled = rules.BALL_RADIUS, fallen + pull
     touches = plane.gap < rules.CONTACT_GAP
     approach, into = -dot(fallen, normal), dot(pulled, normal)
     back = rules.BALL_RESTITUTION * approach * (approach > rules.SOFT)
@@ -44,7 +41,8 @@ def _bounced(ball: Ball, fallen: Tensor, pull: Tensor, plane: Plane) -> Moved:
     along = slip * (hold / speed)
     spin = ball.spin.add(cross(normal, along), alpha=1 / (0.4 * radius))
     shift = normal * (plane.gap.clamp_max(0.0) * touches * -rules.PUSH)
-    return Moved(torch.addcmul(pulled, normal, push) - along, spin, shift, torch.zeros_like(shift))
+    bounced = Moved(torch.addcmul(pulled, normal, push) - along, spin, shift, torch.zeros_like(shift))
+    return fallen, pull, plane, bounced
 
 
 # -- cars against the ball ---------------------------------------------------------------------------------------------
@@ -54,20 +52,15 @@ _HIT_CURVE = pieces(rules.HIT_CURVE)
 _HITTERS = 2  # number of nearest cars of a world that can hit the ball in the same tick
 
 
-class Reach(NamedTuple):
-    """The points of cars nearest to the ball."""
-
-    gap: Tensor  # [...]
-    normal: Tensor  # [3, ...] from the car to the ball
-    arm: Tensor  # [3, ...] from the car's origin to the point of contact
-
-
-def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
+def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Finds the point of a car's body, a box with round edges, nearest to the ball's centre.
 
     Args:
         position, rotation: the cars', ``[3, ...]`` and ``[3, 3, ...]``.
         ball: position of the ball, broadcastable.
+
+    Returns:
+        The gap ``[...]``; the normal towards the ball, and the arm from the car's origin to the point of contact.
     """
     like = position[0]
     half = constant([side / 2 - rules.CORE_MARGIN for side in rules.HITBOX], like)
@@ -80,7 +73,7 @@ def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
     normal = torch.where(distance < 1.0e-6, constant((0.0, 0.0, 1.0), like), normal)
     arm = (core + centre).add(normal, alpha=rules.EDGE_RADIUS)
     normal, arm = to_world(rotation[:, :, None], torch.stack((normal, arm), 1)).unbind(1)
-    return Reach(distance - (rules.EDGE_RADIUS + rules.BALL_RADIUS), normal, arm)
+    return distance - (rules.EDGE_RADIUS + rules.BALL_RADIUS), normal, arm
 
 
 def extra_speed(position: Tensor, forward: Tensor, velocity: Tensor, ball: Tensor, ball_velocity: Tensor) -> Tensor:
@@ -96,54 +89,6 @@ def extra_speed(position: Tensor, forward: Tensor, velocity: Tensor, ball: Tenso
     difference = ball_velocity - velocity
     speed = length(difference).clamp_max(rules.HIT_SPEED_MOST)
     return heading * (speed * along(_HIT_CURVE, speed)[0])
-
-
-def strike(
-    ball: Ball,
-    ball_velocity: Tensor,
-    pull: Tensor,
-    plane: Plane,
-    rotation: Tensor,
-    velocity: Tensor,
-    spin: Tensor,
-    torque: Tensor,
-    touch: Reach,
-) -> tuple[Moved, tuple[Tensor, ...]]:
-    """Computes contacts of the ball with ``H`` cars and the field; trailing dimension ``[n]``.
-
-    Args:
-        ball_velocity: velocity of the ball after drag, without gravity.
-        pull: change of the velocity by gravity.
-        rotation, velocity, spin, torque, touch: the cars', ``[..., H, n]``; there is no contact if the gap is too wide.
-
-    Returns:
-        The motion of the ball; changes of velocity, spin, shift and twist of the cars.
-    """
-    hitters = touch.gap.shape[0]
-    pulled = ball_velocity + pull
-    gaps = torch.cat((touch.gap, plane.gap[None]))
-    normal = torch.cat((touch.normal, plane.normal[:, None]), 1)  # [3, H + 1, n], towards the ball
-    # The field is a last, immovable car; friction ignores the torque that a driver applies.
-    spins = torch.stack((spin, spin.sub(torque, alpha=DT)), 1)
-    moving = velocity[:, None] + cross(spins, touch.arm[:, None])
-    moving = torch.cat((moving, torch.zeros_like(moving[:, :, :1])), 2)
-    slip = torch.add(pulled[:, None], cross(ball.spin[:, None], normal), alpha=-rules.BALL_RADIUS)[:, None] - moving
-    axes = torch.stack((normal, sideways(slip[:, 0], normal)), 1)  # [3, 2, H + 1, n]
-    approach = -dot(ball_velocity, plane.normal)
-    bounce = rules.BALL_RESTITUTION * approach * (approach > rules.SOFT)
-    wanted = -dot(slip, axes).flatten(0, 1)
-    wanted = torch.cat((wanted[:hitters], wanted[hitters : hitters + 1] + bounce, wanted[hitters + 1 :]))
-    rows = _rows(rotation, touch.arm, axes)
-    friction = [*[rules.HIT_FRICTION] * hitters, rules.BALL_FRICTION]
-    impulses = relax(rows, wanted, gaps.clamp_max(0.0) * (-rules.PUSH / DT), gaps < rules.CONTACT_GAP, friction)
-
-    change = (rows[:, :, None] * impulses[:, None]).sum(0)  # [6 + 6 H, 2, n]
-    effect = constant((*BALL_EFFECT, *CAR_EFFECT * hitters), approach).unflatten(0, (-1, 2))
-    change = (change * effect).unflatten(0, (-1, 2, 3))
-    line, turn = change.permute(1, 3, 2, 0, 4).unbind(0)  # [2, 3, 1 + H, n]: of the motion, and out of the penetration
-    struck = Moved(pulled + line[0, :, 0], ball.spin + turn[0, :, 0], line[1, :, 0], turn[1, :, 0])
-    turn = to_world(rotation[:, :, None], turn[:, :, 1:].transpose(0, 1))
-    return struck, (line[0, :, 1:], turn[:, 0], line[1, :, 1:], turn[:, 1])
 
 
 def _rows(rotation: Tensor, arm: Tensor, axes: Tensor) -> Tensor:
@@ -189,33 +134,50 @@ def hits(meeting: Meeting) -> BallHits:
     """Computes the hits of the cars of each world that are nearest to the ball."""
     ball = Ball(*meeting.ball)
     spot, fallen = ball.position[:, None], meeting.fallen[:, None]
-    near = reach(meeting.position, meeting.rotation, spot)
-    gap = torch.where(meeting.gone > 0, rules.HEIGHT, near.gap)
-    values = (*near[1:], meeting.position, meeting.velocity, meeting.torque, *meeting.moved)
+    gap, *contact = reach(meeting.position, meeting.rotation, spot)
+    gap = torch.where(meeting.gone > 0, rules.HEIGHT, gap)
+    values = (*contact, meeting.position, meeting.velocity, meeting.torque, *meeting.moved)
     rotation, extra_hit, hitters = meeting.rotation, meeting.extra_hit, None
     if len(gap) > _HITTERS:  # in the order of the cars, which determines the order of solving
         hitters = gap.topk(_HITTERS, dim=0, largest=False).indices.sort(0).values  # [H, n]
         rows = torch.cat((gap[None], extra_hit[None], rotation.flatten(0, 1), *values))
         rows = rows.gather(1, hitters.expand(len(rows), *hitters.shape))
         gap, extra_hit, rotation, values = rows[0], rows[1], rows[2:11].unflatten(0, (3, 3)), rows[11:].split(3)
-    normal, arm, position, velocity, torque, velocity_now, spin = values
-    hit = gap < rules.CONTACT_GAP
-    touch = Reach(gap, normal, arm)
-    struck_ball, changes = strike(
-        ball, meeting.fallen, meeting.pull, meeting.plane, rotation, velocity_now, spin, torque, touch
-    )
-    fresh = hit & (extra_hit == 0)
-    extra = extra_speed(position, rotation[0], velocity, spot, fallen)
-    where = hit.any(0)
-    cars = torch.cat((*changes, torch.stack((hit, fresh))))
+    towards, arm, position, velocity, torque, velocity_now, spin = values
+    hit, count = gap < rules.CONTACT_GAP, len(gap)
+
+    # Contacts of the ball with H cars and the field, a last, immovable one. Friction ignores a driver's torque.
+    plane, pulled = meeting.plane, meeting.fallen + meeting.pull
+    gaps = torch.cat((gap, plane.gap[None]))
+    normal = torch.cat((towards, plane.normal[:, None]), 1)  # [3, H + 1, n], towards the ball
+    spins = torch.stack((spin, spin.sub(torque, alpha=DT)), 1)
+    moving = velocity_now[:, None] + cross(spins, arm[:, None])
+    moving = torch.cat((moving, torch.zeros_like(moving[:, :, :1])), 2)
+    slip = torch.add(pulled[:, None], cross(ball.spin[:, None], normal), alpha=-rules.BALL_RADIUS)[:, None] - moving
+    axes = torch.stack((normal, sideways(slip[:, 0], normal)), 1)  # [3, 2, H + 1, n]
+    approach = -dot(meeting.fallen, plane.normal)
+    bounce = rules.BALL_RESTITUTION * approach * (approach > rules.SOFT)
+    wanted = -dot(slip, axes).flatten(0, 1)
+    wanted = torch.cat((wanted[:count], wanted[count : count + 1] + bounce, wanted[count + 1 :]))
+    rows = _rows(rotation, arm, axes)
+    friction = [*[rules.HIT_FRICTION] * count, rules.BALL_FRICTION]
+    impulses = relax(rows, wanted, gaps.clamp_max(0.0) * (-rules.PUSH / DT), gaps < rules.CONTACT_GAP, friction)
+
+    change = (rows[:, :, None] * impulses[:, None]).sum(0)  # [6 + 6 H, 2, n]
+    effect = constant((*BALL_EFFECT, *CAR_EFFECT * count), approach).unflatten(0, (-1, 2))
+    change = (change * effect).unflatten(0, (-1, 2, 3))
+    line, turn = change.permute(1, 3, 2, 0, 4).unbind(0)  # [2, 3, 1 + H, n]: of the motion, and out of the penetration
+    moved = Moved(pulled + line[0, :, 0], ball.spin + turn[0, :, 0], line[1, :, 0], turn[1, :, 0])
+    turn = to_world(rotation[:, :, None], turn[:, :, 1:].transpose(0, 1))
+
+    fresh, where = hit & (extra_hit == 0), hit.any(0)
+    cars = torch.cat((line[0, :, 1:], turn[:, 0], line[1, :, 1:], turn[:, 1], torch.stack((hit, fresh))))
     if hitters is not None:
         none = cars.new_zeros(len(cars), *meeting.gone.shape)
         cars = none.scatter_(1, hitters.expand(len(cars), *hitters.shape), cars)
-    return BallHits(
-        cars,
-        Moved(*(torch.where(where, new, old) for old, new in zip(meeting.bounced, struck_ball))),
-        (extra * fresh).sum(1),
-    )
+    extra = extra_speed(position, rotation[0], velocity, spot, fallen)
+    after = Moved(*(torch.where(where, new, old) for old, new in zip(meeting.bounced, moved)))
+    return BallHits(cars, after, (extra * fresh).sum(1))
 
 
 def struck(scene: Scene, met: Met, worlds: Tensor | None = None, compute: Callable[[Meeting], BallHits] = hits) -> Met:
@@ -229,22 +191,10 @@ def struck(scene: Scene, met: Met, worlds: Tensor | None = None, compute: Callab
     def part(value: Tensor) -> Tensor:
         return value if worlds is None else value.index_select(-1, worlds)
 
-    found = compute(
-        Meeting(
-            part(cars.position),
-            part(cars.rotation),
-            part(scene.motion.velocity),
-            part(scene.motion.torque),
-            part(cars.gone),
-            part(cars.extra_hit),
-            (part(met.cars.velocity), part(met.cars.spin)),
-            (part(ball.position), part(ball.velocity), part(ball.spin)),
-            part(scene.fallen),
-            part(scene.pull),
-            Plane(*map(part, scene.plane)),
-            Moved(*map(part, met.ball)),
-        )
-    )
+    own = (cars.position, cars.rotation, scene.motion.velocity, scene.motion.torque, cars.gone, cars.extra_hit)
+    moved, balls = (met.cars.velocity, met.cars.spin), (ball.position, ball.velocity, ball.spin)
+    parts = *map(part, own), tuple(map(part, moved)), tuple(map(part, balls)), part(scene.fallen), part(scene.pull)
+    after = compute(Meeting(*parts, Plane(*map(part, scene.plane)), Moved(*map(part, met.ball))))
 
     def put_back(old: Tensor, new: Tensor) -> Tensor:
         return new if worlds is None else old.index_copy(-1, worlds, new)
@@ -253,9 +203,9 @@ def struck(scene: Scene, met: Met, worlds: Tensor | None = None, compute: Callab
         return old + change if worlds is None else old.index_add(-1, worlds, change)
 
     return met._replace(
-        cars=Moved(*map(added, met.cars, found.cars[:12].split(3))),
-        ball=Moved(*map(put_back, met.ball, found.ball)),
-        ball_kick=put_back(met.ball_kick, found.kick),
-        hit=put_back(met.hit, found.cars[12]),
-        extra=put_back(met.extra, found.cars[13]),
+        cars=Moved(*map(added, met.cars, after.cars[:12].split(3))),
+        ball=Moved(*map(put_back, met.ball, after.ball)),
+        ball_kick=put_back(met.ball_kick, after.kick),
+        hit=put_back(met.hit, after.cars[12]),
+        extra=put_back(met.extra, after.cars[13]),
     )

@@ -66,7 +66,30 @@ def overlap(apart: Tensor, rotation: Tensor) -> Crash:
     normal = faces.gather(1, row.expand(3, 1, -1))[:, 0]
     normal = normal * torch.copysign(torch.ones_like(size[0]), dot(normal, between))
     signs = constant(_SIDES, apart[0])
-    surface, depth = _face_points(signs * between[:, None], rotation, signs * normal[:, None])
+
+    # The corners of a face of the other car, clipped to a car's own; the points lie half-way between the two surfaces.
+    away, outwards, other = (
+        signs * between[:, None],
+        signs * normal[:, None],
+        rotation.flip(2),
+    )  # of each car, [3, 2, n]
+    facing = (other * outwards).sum(1)
+    chosen = (facing.abs().argmax(0) == constant((0.0, 1.0, 2.0), facing[0])).to(facing.dtype)
+    half = constant(rules.BOX_HALF, facing[0])
+    corners = torch.copysign(chosen * half, -facing)[:, None]
+    # Two directions span the face: the axes after the chosen one.
+    for turn, sign in enumerate(((1.0, 1.0, -1.0, -1.0), (1.0, -1.0, 1.0, -1.0)), 1):
+        beside = (chosen.roll(turn, 0) * half)[:, None]
+        corners = torch.addcmul(corners, beside, constant(sign, facing[0]))  # [3, 4, 2, n]
+    corners = (other[:, :, None] * corners[:, None]).sum(0) + away[:, None]
+    local = (rotation[:, :, None] * corners).sum(1)
+    drawn = torch.minimum(torch.maximum(local, -half[:, None]), half[:, None])
+    back = (rotation[:, :, None] * drawn[:, None]).sum(0)
+    extent = ((rotation * outwards).sum(1).abs() * half).sum(0)
+    outwards = outwards[:, None]
+    # Depth at the original corner, so that a tilted face presses on its deepest side.
+    depth = extent - dot(corners, outwards)
+    surface = torch.addcmul(back, outwards, extent - dot(back, outwards) - 0.5 * depth)
     from_first = row < 3
     surface = torch.where(from_first, surface[:, :, 0], surface[:, :, 1] + between[:, None]) + middle[:, None, 0]
     return Crash(
@@ -75,36 +98,6 @@ def overlap(apart: Tensor, rotation: Tensor) -> Crash:
         normal,
         touches,
     )
-
-
-def _face_points(between: Tensor, flat: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns points ``[3, 4, 2, n]`` at the corners of a face of the other car, clipped to a car's own, and depths.
-
-    The points lie half-way between the two surfaces.
-
-    Args:
-        between: offsets ``[3, 2, n]`` from the centre of each car to the other's.
-        flat: rotations of the cars.
-        normal: normals ``[3, 2, n]`` of the face of each, outwards.
-    """
-    half = constant(rules.BOX_HALF, between[0])
-    other = flat.flip(2)
-    facing = (other * normal).sum(1)  # [3, 2, n]
-    chosen = (facing.abs().argmax(0) == constant((0.0, 1.0, 2.0), facing[0])).to(facing.dtype)
-    # Two directions span the face: the axes after the chosen one.
-    signs = [constant(values, facing[0]) for values in ((1.0, 1.0, -1.0, -1.0), (1.0, -1.0, 1.0, -1.0))]
-    corners = torch.copysign(chosen * half, -facing)[:, None]
-    for turn, sign in enumerate(signs, 1):
-        corners = torch.addcmul(corners, (chosen.roll(turn, 0) * half)[:, None], sign)  # [3, 4, 2, n]
-    corners = (other[:, :, None] * corners[:, None]).sum(0) + between[:, None]
-    local = (flat[:, :, None] * corners).sum(1)
-    drawn = torch.minimum(torch.maximum(local, -half[:, None]), half[:, None])
-    back = (flat[:, :, None] * drawn[:, None]).sum(0)
-    reach = ((flat * normal).sum(1).abs() * half).sum(0)
-    normal = normal[:, None]
-    # Depth at the original corner, so that a tilted face presses on its deepest side.
-    depth = reach - dot(corners, normal)
-    return torch.addcmul(back, normal, reach - dot(back, normal) - 0.5 * depth), depth
 
 
 def collide(rotation: Tensor, velocity: Tensor, spin: Tensor, crash: Crash) -> tuple[Tensor, ...]:

@@ -108,17 +108,35 @@ def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> 
     steer = [constant(row, like).unflatten(0, (3, 4)) for row in _STEER]
     axle = torch.addcmul(torch.addcmul(steer[0], steer[1], cars.steering.sin()), steer[2], cars.steering.cos())
     normal = ground.normal
-    side_slip, long_slip = each_with(_size_along, (axle, cross(axle, normal)), hard)
+    side_slip, long_slip = each_with(lambda axis, speed: dot(speed, axis).abs(), (axle, cross(axle, normal)), hard)
     flat = unit(torch.addcmul(axle, normal, dot(axle, normal), value=-1))
     axes = flat, cross(flat, normal), normal.expand_as(flat)
     sideways, speed, approach = each_with(dot, axes, moving)
 
-    side_weight, weight = each_with(_resistance, axes[::2], feet)
+    def resistance(direction: Tensor, point: Tensor) -> Tensor:
+        """Returns the inverse mass for an impulse in a direction at a point, relative to the car's."""
+        lever = cross(point, direction)
+        return dot(lever * lever, constant([1 / value for value in _GYRATION], lever[0])) + 1
+
+    side_weight, weight = each_with(resistance, axes[::2], feet)
     side = cars.side_grip * sideways * (-0.2 * (rules.CAR_MASS / 3) * DT) / side_weight
     brake = cars.brake * (50.0 / 3)
     braking = (speed * (-rules.BRAKE_GRIP / 3)).clamp(-brake, brake)
     forth = torch.where(cars.engine != 0, cars.engine, braking) * cars.long_grip * DT
-    load = _load(cars, ground, approach, weight)
+    # Along the normal: the suspension, and what stops one that is pressed too far.
+    cosine, short = normal[2], constant(_LENGTHS, like) - ground.distance
+    compressed = short.clamp(-rules.SUSPENSION_TRAVEL, rules.SUSPENSION_TRAVEL)
+    gentle = cosine >= 0.1
+    inverse = torch.where(gentle, cosine, constant((0.1,), like)).reciprocal()
+    closing = approach * inverse * gentle
+    force = (compressed * inverse * rules.STIFFNESS).sub(closing, alpha=rules.DAMPING_EXTENSION)
+    force = force.sub(closing.clamp_max(0.0), alpha=rules.DAMPING_COMPRESSION - rules.DAMPING_EXTENSION)
+    force = (force * constant(_SPRINGS, like)).clamp_min(0.0)
+    deep = short - rules.SUSPENSION_SHORTER
+    wanted = deep * ((cars.age >= 1) * (0.1 * rules.TICKS_PER_SECOND) + 0.1 * rules.TICKS_PER_SECOND)
+    stop = (wanted - approach).clamp_min(0.0) / (4 * weight) * (deep > 0)
+    load = stop.add(force, alpha=DT)
+
     # Tyres act at the height of the car's origin.
     level = level.expand_as(feet)
     if in_parts(like):
@@ -130,37 +148,6 @@ def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> 
         push, turn = pushed.sum(1), cross(torch.stack((level, level, feet), 1), pushed).sum(1)
     turn_rate = turn.sum(1) / constant(_GYRATION, like)
     return Impulse(push.sum(1), turn_rate, touches, contact, contact.sum(0), side_slip, long_slip)
-
-
-def _size_along(axis: Tensor, velocity: Tensor) -> Tensor:
-    return dot(velocity, axis).abs()
-
-
-def _load(cars: Cars, ground: WheelGround, approach: Tensor, weight: Tensor) -> Tensor:
-    """Returns the impulse ``[4, ...]`` along the normal, over the mass: of the suspension, and of one pressed too far.
-
-    Args:
-        weight: inverse mass for such an impulse, relative to the car's.
-    """
-    like, cosine = cars.boost, ground.normal[2]
-    short = constant(_LENGTHS, like) - ground.distance
-    compressed = short.clamp(-rules.SUSPENSION_TRAVEL, rules.SUSPENSION_TRAVEL)
-    gentle = cosine >= 0.1
-    inverse = torch.where(gentle, cosine, constant((0.1,), like)).reciprocal()
-    speed = approach * inverse * gentle
-    force = (compressed * inverse * rules.STIFFNESS).sub(speed, alpha=rules.DAMPING_EXTENSION)
-    force = force.sub(speed.clamp_max(0.0), alpha=rules.DAMPING_COMPRESSION - rules.DAMPING_EXTENSION)
-    force = (force * constant(_SPRINGS, like)).clamp_min(0.0)
-    deep = short - rules.SUSPENSION_SHORTER
-    wanted = deep * ((cars.age >= 1) * (0.1 * rules.TICKS_PER_SECOND) + 0.1 * rules.TICKS_PER_SECOND)
-    stop = (wanted - approach).clamp_min(0.0) / (4 * weight) * (deep > 0)
-    return stop.add(force, alpha=DT)
-
-
-def _resistance(direction: Tensor, point: Tensor) -> Tensor:
-    """Returns the inverse mass for an impulse in a direction at a point, relative to the car's."""
-    lever = cross(point, direction)
-    return dot(lever * lever, constant([1 / value for value in _GYRATION], lever[0])) + 1
 
 
 def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, facts: Facts) -> dict[str, Tensor]:
@@ -183,39 +170,20 @@ def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, fa
     brake = torch.where(pressed, against, coasting) * rules.BRAKE
     pull, turn, sliding_turn = along(_SPEED_CURVES, facts.fast)
     engine = throttle * pull * torch.where(facts.flags.grounded, number(rules.ENGINE), number(0.25 * rules.ENGINE))
-    side_grip, long_grip = _grip(wheels, handbrake, facts.driven, slope)
+    side, forth = wheels.side_slip, wheels.long_slip
+    share = side / (side + forth).clamp_min(1.0e-9) * (side > 5.0)
+    side_grip = torch.rsub(share, 1, alpha=0.8) * torch.rsub(handbrake, 1, alpha=0.9)
+    long_grip = 1 - handbrake * torch.rsub(share, 0.5, alpha=0.4)
+    sticks = torch.where(facts.driven, constant((1.0,), handbrake), along(_SLOPE_CURVE, slope)[0])
     return {
         "engine": engine * (sliding | without(pressed, against)),
         "brake": brake.masked_fill(sliding, 0.0),
         "steering": torch.lerp(turn, sliding_turn, handbrake) * control.steer,
         "handbrake": handbrake,
-        "side_grip": torch.where(wheels.touches, side_grip, cars.side_grip),
-        "long_grip": torch.where(wheels.touches, long_grip, cars.long_grip),
+        "side_grip": torch.where(wheels.touches, side_grip * sticks, cars.side_grip),
+        "long_grip": torch.where(wheels.touches, long_grip * sticks, cars.long_grip),
         "wheels": wheels.contact,
     }
-
-
-def _grip(wheels: Impulse, handbrake: Tensor, driven: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    side, forth = wheels.side_slip, wheels.long_slip
-    share = side / (side + forth).clamp_min(1.0e-9) * (side > 5.0)
-    side_grip = torch.rsub(share, 1, alpha=0.8) * torch.rsub(handbrake, 1, alpha=0.9)
-    long_grip = 1 - handbrake * torch.rsub(share, 0.5, alpha=0.4)
-    sticks = torch.where(driven, constant((1.0,), handbrake), along(_SLOPE_CURVE, slope)[0])
-    return side_grip * sticks, long_grip * sticks
-
-
-class Thrust(NamedTuple):
-    """The effect of maneuvers in a tick, in world axes ``[3, ...]``.
-
-    Attributes:
-        kick, twist: immediate changes of velocity and spin.
-        force, torque: accelerations, which contacts counteract.
-    """
-
-    kick: Tensor
-    twist: Tensor
-    force: Tensor
-    torque: Tensor
 
 
 class Facts(NamedTuple):
@@ -277,52 +245,22 @@ def _flags(cars: Cars, control: Control, standing: Tensor) -> Flags:
     return Flags(*known.unbind(0), without(known[0], known[3]))  # type: ignore[call-arg]
 
 
-def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tensor], Thrust]:
-    """Applies jumps, flips, air control, auto-flip, auto-roll and boost in order; also returns changes of ``cars``."""
-    like = cars.boost
+_FLIP_GAIN = (rules.FLIP_SPEED, rules.FLIP_SPEED * 16 / 15)
+_FLIP_GAIN_PER_SPEED = (rules.FLIP_SPEED * 0.9 / rules.CAR_TOP_SPEED, rules.FLIP_SPEED * 1.6 / rules.CAR_TOP_SPEED)
+"""Of flips to the side and backwards: the change of speed, and what the car's own speed adds to it."""
+
+
+def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tensor], Motion]:
+    """Applies jumps, flips, air control, auto-flip, auto-roll and boost in order.
+
+    Returns:
+        Changes of ``cars``, and those of the motion: immediate ones of velocity and spin, force and torque.
+    """
+    like, flags = cars.boost, facts.flags
     forward, _, up = cars.rotation.unbind(0)
-    flags = facts.flags
+
+    # The torque of a flip or of the sticks. A stick held against the flip's pitch cancels it.
     flipping = without(without(flags.flipping, flags.grounded), flags.past_flip)
-    torque = _in_the_air(cars, control, facts, flags, flipping)
-    jumping, jumped, jump_ticks, jump_start, jump_force = _jump(cars, flags)
-    auto_start, auto_ticks, auto_side = _auto_flip(cars, flags)
-    turning = auto_ticks > 1
-    can = without(without(flags.pressed, turning), flags.grounded)
-    leaps, flip, kick, numbers = _second_press(cars, control, facts, flags, can, flipping, without(jumped, jumping))
-
-    speed = (jump_start | leaps) * constant((rules.JUMP_SPEED,), like[0])
-    kick = torch.addcmul(kick, up, speed.add(auto_start, alpha=-rules.AUTO_FLIP_SPEED))
-    flipped, flipping, flip_ticks = flip
-    falls = cars.velocity[2] + kick[2]
-    damped, later, over = (flip_ticks >= constant(_FLIP_PHASES, like)).unbind(0)
-    slowed = without(flipping & damped, over) & ((falls < 0) >= later)  # early in a flip, or while it falls
-    kick = torch.addcmul(kick, constant((0.0, 0.0, rules.FLIP_DAMPING - 1), like), falls * slowed)
-    twist = forward * (auto_side * turning * (rules.AUTO_FLIP_SPIN * DT))
-
-    acts, roll_torque = _auto_roll(cars, facts, flags)
-    boost, boosting, boosted = _boost(cars, flags)
-    # Gravity, and what presses a car to the surface under its wheels or under its body.
-    grip = 0.5 + (facts.driven | facts.moving) * (1 - facts.up[2].abs())
-    press = (grip * facts.some_wheels * -rules.GRAVITY).add(acts, alpha=-rules.AUTO_ROLL_FORCE)
-    thrust = boosted.add(control.throttle.masked_fill(flags.grounded, 0.0), alpha=rules.AIR_THROTTLE)
-    force = torch.addcmul(torch.addcmul(up * jump_force, forward, thrust), facts.up, press)
-    force = force - constant((0.0, 0.0, rules.GRAVITY), like)
-    double_jumped = without(flags.double_jumped | leaps, flags.grounded)
-    told = torch.stack((flags.jump, jumping, jumped, double_jumped, flipped, flipping)).to(like.dtype)
-    names = ("held", "jumping", "jumped", "double_jumped", "flipped", "flipping")
-    changes = {
-        **dict(zip(names, told.unbind(0))),
-        **{"jump_ticks": jump_ticks, "flip_ticks": flip_ticks, **numbers, "boost": boost, "boosting": boosting},
-        "auto_flip": (auto_ticks - 1).clamp_min(0.0),
-        "auto_side": auto_side,
-    }
-    return changes, Thrust(kick, twist, force, torque + roll_torque)
-
-
-def _in_the_air(cars: Cars, control: Control, facts: Facts, flags: Flags, flipping: Tensor) -> Tensor:
-    """Returns the torque ``[3, ...]`` of a flip or of the sticks."""
-    like = control.pitch
-    # A stick held against the flip's pitch cancels it.
     cancels = cars.flip_axis[1] * control.pitch > 0
     share = torch.addcmul(constant((1.0, 1.0), like), constant((0.0, -1.0), like), control.pitch.abs() * cancels)
     flip = cars.flip_axis * share * constant((rules.FLIP_ROLL, rules.FLIP_PITCH), like) * flipping
@@ -333,95 +271,89 @@ def _in_the_air(cars: Cars, control: Control, facts: Facts, flags: Flags, flippi
     damping = facts.spin * torch.addcmul(constant(_AIR_DAMPING, like), constant(_STICK_DAMPING, like), sticks.abs())
     local = (sticks * constant(_AIR_TORQUE, like) - damping) * free
     local = torch.cat((local[:2] + flip, local[2:])).masked_fill(flags.grounded, 0.0)
-    return to_world(cars.rotation, local)
+    torque = to_world(cars.rotation, local)
 
-
-def _jump(cars: Cars, flags: Flags) -> tuple[Tensor, ...]:
-    """Returns flags of a jump and of having jumped, ticks, the flag of a start, and the acceleration along up."""
+    # A jump.
     lands = without(flags.grounded, flags.jumping)
     landed = without(lands, without(flags.jumped, flags.past_reset))
     holds = without(flags.jump, flags.past_longest) >= flags.past_early
-    start = lands & flags.pressed
-    jumping = (flags.jumping & holds) | start
+    jump_start = lands & flags.pressed
+    jumping = (flags.jumping & holds) | jump_start
     jumped = jumping | without(flags.jumped, landed)
-    ticks = cars.jump_ticks.masked_fill(start, 0.0)
-    early, late = (constant((rules.JUMP_ACCELERATION * share,), ticks[0]) for share in (rules.JUMP_EARLY_SHARE, 1.0))
-    return jumping, jumped, ticks + jumped, start, torch.where(ticks < rules.JUMP_EARLY, early, late) * jumping
+    jump_ticks = cars.jump_ticks.masked_fill(jump_start, 0.0)
+    early, late = (constant((rules.JUMP_ACCELERATION * part,), like[0]) for part in (rules.JUMP_EARLY_SHARE, 1.0))
+    jump_force = torch.where(jump_ticks < rules.JUMP_EARLY, early, late) * jumping
+    jump_ticks = jump_ticks + jumped
 
-
-def _auto_flip(cars: Cars, flags: Flags) -> tuple[Tensor, Tensor, Tensor]:
-    """Turns over a car on its roof when jump is pressed; returns the flag of the start, ticks left and side."""
+    # A car on its roof turns over when jump is pressed.
     roll = torch.atan2(-cars.rotation[1, 2], cars.rotation[2, 2])
     tilt = roll.abs()
-    start = flags.pressed & flags.touching & flags.level & (tilt > rules.AUTO_FLIP_ROLL)
-    ticks = torch.where(start, (tilt * (rules.AUTO_FLIP_TICKS / math.pi)).ceil() + 1, cars.auto_flip)
-    return start, ticks, torch.where(start, roll.sign(), cars.auto_side)
+    auto_start = flags.pressed & flags.touching & flags.level & (tilt > rules.AUTO_FLIP_ROLL)
+    ticks = (tilt * (rules.AUTO_FLIP_TICKS / math.pi)).ceil() + 1
+    auto_ticks = torch.where(auto_start, ticks, cars.auto_flip)
+    auto_side = torch.where(auto_start, roll.sign(), cars.auto_side)
+    turning = auto_ticks > 1
 
-
-def _second_press(
-    cars: Cars, control: Control, facts: Facts, flags: Flags, can: Tensor, flipping: Tensor, aloft: Tensor
-) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Tensor, dict[str, Tensor]]:
-    """Applies a double jump or flip.
-
-    Args:
-        can: whether jump has just been pressed off the ground.
-        aloft: whether a jump has ended.
-
-    Returns:
-        The flag of a double jump; flags and ticks of a flip; its kick ``[3, ...]``; changes of ``cars``.
-    """
-    air_ticks = (cars.air_ticks + 1) * without(aloft, flags.grounded)
+    # Jump pressed off the ground: a double jump, or a flip about an axis (forward, right).
+    can = without(without(flags.pressed, turning), flags.grounded)
+    air_ticks = (cars.air_ticks + 1) * without(without(jumped, jumping), flags.grounded)
     can = without(can & (air_ticks <= rules.SECOND_JUMP_LATEST), flags.double_jumped | flags.flipped)
     sticks = torch.stack((control.yaw + control.roll, control.pitch))
     starts = can & (control.pitch.abs() + control.yaw.abs() + control.roll.abs() >= rules.FLIP_INPUT)
+    leaps = without(can, starts)
     axis = -sticks * (sticks.abs() >= 0.1)
     axis = axis / length(axis).clamp_min(1.0e-6)
     flipped = without(flags.flipped | starts, flags.grounded)
-    ticks = (cars.flip_ticks.masked_fill(starts, 0.0) + flipped).masked_fill(flags.grounded, 0.0)
-    flip = (flipped, flipped & (flipping | starts), ticks)
-    kick = _flip_kick(cars, axis, facts) * starts
-    changes = {"air_ticks": air_ticks, "flip_axis": torch.where(starts, axis, cars.flip_axis)}
-    return without(can, starts), flip, kick, changes
+    flip_ticks = (cars.flip_ticks.masked_fill(starts, 0.0) + flipped).masked_fill(flags.grounded, 0.0)
+    flipping = flipped & (flipping | starts)
+    gain = torch.addcmul(constant(_FLIP_GAIN, like), constant(_FLIP_GAIN_PER_SPEED, like), facts.fast)
+    backward = (axis[1] >= 0) != (facts.speed > -100.0)  # against the motion; of a slow car, to the rear
+    gained = backward | constant((True, False), like, dtype=torch.bool)
+    side, forth = (axis * torch.where(gained, gain, constant((rules.FLIP_SPEED,), like))).unbind(0)
+    ahead = unit(forward * constant((1.0, 1.0, 0.0), like))
+    kick = torch.addcmul(ahead * forth, cross(ahead, constant((0.0, 0.0, 1.0), like)), side) * starts
 
+    speed = (jump_start | leaps) * constant((rules.JUMP_SPEED,), like[0])
+    kick = torch.addcmul(kick, up, speed.add(auto_start, alpha=-rules.AUTO_FLIP_SPEED))
+    falls = cars.velocity[2] + kick[2]
+    damped, later, over = (flip_ticks >= constant(_FLIP_PHASES, like)).unbind(0)
+    slowed = without(flipping & damped, over) & ((falls < 0) >= later)  # early in a flip, or while it falls
+    kick = torch.addcmul(kick, constant((0.0, 0.0, rules.FLIP_DAMPING - 1), like), falls * slowed)
+    twist = forward * (auto_side * turning * (rules.AUTO_FLIP_SPIN * DT))
 
-_FLIP_GAIN = (rules.FLIP_SPEED, rules.FLIP_SPEED * 16 / 15)
-_FLIP_GAIN_PER_SPEED = (rules.FLIP_SPEED * 0.9 / rules.CAR_TOP_SPEED, rules.FLIP_SPEED * 1.6 / rules.CAR_TOP_SPEED)
-"""Of flips to the side and backwards: the change of speed, and what the car's own speed adds to it."""
-
-
-def _flip_kick(cars: Cars, axis: Tensor, facts: Facts) -> Tensor:
-    """Returns the horizontal change of velocity ``[3, ...]`` by a flip about an axis (forward, right)."""
-    speed = facts.speed
-    gain = torch.addcmul(constant(_FLIP_GAIN, speed), constant(_FLIP_GAIN_PER_SPEED, speed), facts.fast)
-    backward = (axis[1] >= 0) != (speed > -100.0)  # against the motion; of a slow car, to the rear
-    gained = backward | constant((True, False), speed, dtype=torch.bool)
-    side, forth = (axis * torch.where(gained, gain, constant((rules.FLIP_SPEED,), speed))).unbind(0)
-    ahead = unit(cars.rotation[0] * constant((1.0, 1.0, 0.0), speed))
-    return torch.addcmul(ahead * forth, cross(ahead, constant((0.0, 0.0, 1.0), speed)), side)
-
-
-def _auto_roll(cars: Cars, facts: Facts, flags: Flags) -> tuple[Tensor, Tensor]:
-    """Turns a car upright that touches with its body or some wheels while the throttle is pressed.
-
-    Returns:
-        Whether it does, ``[...]`` bool, and the torque.
-    """
+    # A car that touches with its body or some wheels turns upright while the throttle is pressed.
     acts = facts.driven & (without(facts.some_wheels, facts.all_wheels) | flags.touching)
     axes = cars.rotation[:2]
     across = cross(facts.up, axes[0])
     near = (axes * torch.stack((cross(across, facts.up), across))).sum(1).clamp(0.0, 1.0)
-    like = facts.speed
     leans = (axes * facts.up).sum(1) >= 0
     pitch, roll = (torch.where(leans, constant(_LEANING, like), constant(_UPRIGHT, like)) * (1 - near) * acts).unbind(0)
-    return acts, torch.addcmul(axes[0] * roll, axes[1], pitch)
+    torque = torque + torch.addcmul(axes[0] * roll, axes[1], pitch)
 
-
-def _boost(cars: Cars, flags: Flags) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the boost left, the ticks for which it has been on, and the acceleration forward."""
     on = flags.tank & (flags.boost | without(flags.boosting, flags.past_shortest))
-    left = cars.boost.add(on, alpha=-rules.BOOST_USE * DT).clamp_min(0.0)
-    ground, air = (constant((value,), cars.boost[0]) for value in (rules.BOOST_GROUND, rules.BOOST_AIR))
-    return left, (cars.boosting + 1) * on, torch.where(flags.grounded, ground, air) * on
+    boost = cars.boost.add(on, alpha=-rules.BOOST_USE * DT).clamp_min(0.0)
+    ground, air = (constant((value,), like[0]) for value in (rules.BOOST_GROUND, rules.BOOST_AIR))
+    boosted = torch.where(flags.grounded, ground, air) * on
+    # Gravity, and what presses a car to the surface under its wheels or under its body.
+    grip = 0.5 + (facts.driven | facts.moving) * (1 - facts.up[2].abs())
+    press = (grip * facts.some_wheels * -rules.GRAVITY).add(acts, alpha=-rules.AUTO_ROLL_FORCE)
+    thrust = boosted.add(control.throttle.masked_fill(flags.grounded, 0.0), alpha=rules.AIR_THROTTLE)
+    force = torch.addcmul(torch.addcmul(up * jump_force, forward, thrust), facts.up, press)
+    force = force - constant((0.0, 0.0, rules.GRAVITY), like)
+    double_jumped = without(flags.double_jumped | leaps, flags.grounded)
+    numbers = torch.stack((flags.jump, jumping, jumped, double_jumped, flipped, flipping)).to(like.dtype)
+    names = ("held", "jumping", "jumped", "double_jumped", "flipped", "flipping")
+    changes = {
+        **dict(zip(names, numbers.unbind(0))),
+        **{"jump_ticks": jump_ticks, "flip_ticks": flip_ticks, "air_ticks": air_ticks},
+        **{
+            "flip_axis": torch.where(starts, axis, cars.flip_axis),
+            "boost": boost,
+            "boosting": (cars.boosting + 1) * on,
+        },
+        **{"auto_flip": (auto_ticks - 1).clamp_min(0.0), "auto_side": auto_side},
+    }
+    return changes, Motion(kick, twist, force, torque)
 
 
 def drive(cars: Cars, controls: Tensor, ground: WheelGround) -> tuple[Cars, Motion]:
@@ -443,8 +375,8 @@ def drive(cars: Cars, controls: Tensor, ground: WheelGround) -> tuple[Cars, Moti
     fast = speed.abs()
     moving = fast > rules.STOPPING_SPEED
     facts = Facts(speed, fast, flags, some_wheels, all_wheels, throttle, up, spin, throttle != 0, moving)
-    told = tell_wheels(cars, control, wheels, ground.slope, facts)
-    done, thrust = maneuver(cars, control, facts)
+    rolling = tell_wheels(cars, control, wheels, ground.slope, facts)
+    flying, change = maneuver(cars, control, facts)
     push, turn = to_world(rotation[:, :, None], torch.stack((wheels.push, wheels.turn), 1)).unbind(1)
-    motion = Motion(cars.velocity + thrust.kick + push, cars.spin + thrust.twist + turn, thrust.force, thrust.torque)
-    return cars.replace(**told, **done), motion
+    motion = Motion(cars.velocity + change.velocity + push, cars.spin + change.spin + turn, *change[2:])
+    return cars.replace(**rolling, **flying), motion

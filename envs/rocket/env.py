@@ -12,27 +12,16 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Unbounded
 
-from rlstack.envs.foundation.tensors import of_agents, with_ends
-
 from ..foundation.processes import TIMEOUT
-from ..foundation.tensors import chosen, looks_are_free, put_where
+from ..foundation.tensors import chosen, looks_are_free, of_agents, put_where, with_ends
 from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder, EpisodeRecording
 from ..world import Mirror, Sides, World, check_within
 from . import rules
 from .actions import action_spec, controls
-from .features import DriverFeatures, mirror
 from .field import Field
-from .match import (
-    STATISTICS,
-    RocketMatch,
-    RocketMatchOptions,
-    conclude,
-    open_match,
-    play,
-    statistics,
-)
-from .observation import size
+from .match import STATISTICS, RocketMatch, RocketMatchOptions, conclude, open_match, play, statistics
+from .observation import DriverFeatures, mirror, size
 from .players import SIDES
 from .rewards import make_weights
 from .rocketsim.backend import Simulators
@@ -160,7 +149,17 @@ class Rocket(World):
         self._pool = StartPool(self._start, partial(Opening.restored, RocketMatch))
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
-        self._simulators = self._backend(backend, workers, worker_timeout, compiled, ramps)
+        self._simulators: Simulators | None = None
+        if backend not in BACKENDS:
+            raise ValueError(f"backend: {backend!r} is unknown, allowed: {', '.join(BACKENDS)}")
+        if workers < 0:
+            raise ValueError(f"workers: {workers} is not a number of processes")
+        if backend == "rocketsim":
+            if compiled:
+                raise ValueError("compiled: only the torch backend has anything to compile")
+            self.saves_episodes = False
+            shape = num_worlds, self.starts.cars, tick_skip
+            self._simulators = Simulators(*shape, workers, ramps, dtype, self.device, worker_timeout)
         lead, real = (num_worlds, self.starts.cars), {"dtype": dtype, "device": self.device}
         shown = {"observation": Unbounded(shape=(*lead, features), **real)}
         self.declare_specs(shown, action_spec(actions, lead, dtype, self.device), STATISTICS, self.starts.cars)
@@ -177,7 +176,7 @@ class Rocket(World):
         return SIDES
 
     def mirror(self) -> Mirror:
-        """See :func:`rlstack.envs.rocket.features.mirror`."""
+        """See :func:`rlstack.envs.rocket.observation.mirror`."""
         return mirror(self._options.observation, self._actions, self.starts.cars)
 
     def _restart(self, worlds: Tensor | None) -> None:
@@ -238,20 +237,6 @@ class Rocket(World):
         return self._match
 
     # -- the simulator's processes -----------------------------------------------------------------------------------
-
-    def _backend(self, backend: str, workers: int, patience: float, compiled: bool, ramps: bool) -> Simulators | None:
-        """Starts the original simulators if they compute the ticks."""
-        if backend not in BACKENDS:
-            raise ValueError(f"backend: {backend!r} is unknown, allowed: {', '.join(BACKENDS)}")
-        if workers < 0:
-            raise ValueError(f"workers: {workers} is not a number of processes")
-        if backend == "torch":
-            return None
-        if compiled:
-            raise ValueError("compiled: only the torch backend has anything to compile")
-        self.saves_episodes = False
-        cars, ticks = self.starts.cars, self._options.tick_skip
-        return Simulators(self.num_worlds, cars, ticks, workers, ramps, self.float_dtype, self.device, patience)
 
     @property
     def worker_failures(self) -> int:

@@ -65,7 +65,9 @@ class Field:
             return normals[first:].gather(0, index.expand(1, *point.shape))[0]
 
         like, end, walls = gaps[0], gaps[7], gaps[5:] if self.closed else gaps[5:6]
-        goals = self.closed and not self._is_nowhere((end < _GOAL_REACH) & (like > -_GOAL_REACH))
+        goals = self.closed
+        if goals and not torch.compiler.is_compiling() and looks_are_free(like.device):  # elsewhere always
+            goals = bool(((end < _GOAL_REACH) & (like > -_GOAL_REACH)).any())
         if goals:
             frame, at_frame = gaps[:2].min(0)
             # Objects far beyond the line are always in the goal.
@@ -97,11 +99,6 @@ class Field:
             inside = (end <= 0) & (open_ | (within > gap))
             gap, normal = torch.where(inside, within, gap), torch.where(inside, chosen(0, at_goal), normal)
         return gap, normal * quarter
-
-    @staticmethod
-    def _is_nowhere(mask: Tensor) -> bool:
-        """Returns whether a case can be skipped; compiled code and a GPU compute every case."""
-        return not torch.compiler.is_compiling() and looks_are_free(mask.device) and not bool(mask.any())
 
     def trace(self, position: Tensor, rotation: Tensor, ball: Tensor) -> WheelGround:
         """Traces the wheels' rays to the field or the ball, which supports a car as if immovable.
@@ -143,7 +140,22 @@ class Field:
         like, far = gaps[0], constant((_FAR,), gaps[0])
         normals = _normals(like).expand(-1, -1, *like.shape)
         lengths = torch.where(closing > _GRAZING, gaps / closing, far)
-        rounds = self._met_rounds(gaps, closing, normals) if self.low_ramp or self.high_ramp else None
+        rounds = None
+        if self.low_ramp or self.high_ramp:
+            # Every quarter round alone: two for each wall, at the floor and at the ceiling.
+            walls, radii = slice(5, 8 if self.closed else 6), constant((self.low_ramp, self.high_ramp), like)
+            # A ray's distances from the planes through the axis of a round: flat + flat_rate * length; and wall.
+            flat, wall = radii - gaps[3:5], radii - gaps[walls, None]
+            flat_rate, wall_rate = closing[3:5], closing[walls, None]
+            squares = closing[3 : walls.stop].square()
+            rate2 = squares[:2] + squares[2:, None]
+            half = torch.addcmul(flat * flat_rate, wall, wall_rate)
+            rest = torch.addcmul(torch.addcmul(-radii.square(), flat, flat), wall, wall)
+            length = (torch.addcmul(half.square(), rate2, rest, value=-1).sqrt() - half) / rate2  # NaN: it never does
+            flat, wall = torch.addcmul(flat, flat_rate, length), torch.addcmul(wall, wall_rate, length)
+            length = torch.where(torch.minimum(flat, wall) >= 0, length, far)
+            normal = torch.addcmul(flat[:, :, None] * normals[3:5], wall[:, :, None], normals[walls, None])
+            rounds = length.flatten(0, 1), (normal / radii[:, None]).flatten(0, 1)
         if not self.closed:
             table, faces = lengths[3:6], normals[3:6]
             if rounds is not None:
@@ -167,23 +179,6 @@ class Field:
         length = torch.where(goal, in_goal, torch.where(end, at_end, length))
         row = torch.where(goal, goal_row, torch.where(end, end_row + ends, row + 3))
         return length, faces.gather(0, row.expand(1, *normals.shape[1:]))[0]
-
-    def _met_rounds(self, gaps: Tensor, closing: Tensor, normals: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns :meth:`_met` of every quarter round alone: two for each wall, at the floor and at the ceiling."""
-        like, walls = gaps[0], slice(5, 8 if self.closed else 6)
-        radii = constant((self.low_ramp, self.high_ramp), like)
-        # A ray's distances from the planes through the axis of a round: flat + flat_rate * length, and for the wall.
-        flat, wall = radii - gaps[3:5], radii - gaps[walls, None]
-        flat_rate, wall_rate = closing[3:5], closing[walls, None]
-        squares = closing[3 : walls.stop].square()
-        rate2 = squares[:2] + squares[2:, None]
-        half = torch.addcmul(flat * flat_rate, wall, wall_rate)
-        rest = torch.addcmul(torch.addcmul(-radii.square(), flat, flat), wall, wall)
-        length = (torch.addcmul(half.square(), rate2, rest, value=-1).sqrt() - half) / rate2  # NaN if it never does
-        flat, wall = torch.addcmul(flat, flat_rate, length), torch.addcmul(wall, wall_rate, length)
-        length = torch.where(torch.minimum(flat, wall) >= 0, length, constant((_FAR,), like))
-        normal = torch.addcmul(flat[:, :, None] * normals[3:5], wall[:, :, None], normals[walls, None])
-        return length.flatten(0, 1), (normal / radii[:, None]).flatten(0, 1)
 
 
 def _quarter(point: Tensor) -> Tensor:

@@ -68,11 +68,6 @@ class RocketMatch(Record):
     demos: Tensor  # [C, W]
     collected: Tensor  # [C, W] boost
 
-    @property
-    def before(self) -> Before:
-        """Returns the entries that rewards remember."""
-        return Before(self.distance, self.threat, self.opening, self.last_touch)
-
 
 class RocketOutcome(NamedTuple):
     """The outcome of a step."""
@@ -127,7 +122,7 @@ def conclude(
 ) -> tuple[RocketMatch, RocketOutcome]:
     """Computes rewards, ends, sums and observations after the ticks of a step."""
     ahead = forecast(world.ball, kernels.flights)
-    terms, before = judge(world, events, match.before, ahead)
+    terms, before = judge(world, events, Before(match.distance, match.threat, match.opening, match.last_touch), ahead)
     present = (~world.cars.gone.isinf()).to(terms.dtype)
     terms = terms * constant(options.weights, present) * present
     reward = terms.sum(0)

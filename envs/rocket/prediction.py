@@ -68,12 +68,12 @@ def forecast(ball: Ball, kernels: FlightKernels | None = None) -> Forecast:
     place, speed = ball.position, ball.velocity
     fall = constant((0.0, rules.GRAVITY * STEP), place[0]) * (dot(speed, speed) > 0)
     flight = torch.stack((place[::2] - constant((0.0, _MIDDLE), place[0]), speed[::2], fall))
-    found = []
+    parts = []
     for _ in range(0, STEPS, LEAP_STEPS):
-        found.append(leaps(flight))
-        flight = found[-1].flight
-    x, z = torch.cat([part.path for part in found], 1).unbind(0)
-    free = (x.abs() < _POST) & (torch.cat([part.unbounced for part in found]) < _BAR - _MIDDLE)
+        parts.append(leaps(flight))
+        flight = parts[-1].flight
+    x, z = torch.cat([part.path for part in parts], 1).unbind(0)
+    free = (x.abs() < _POST) & (torch.cat([part.unbounced for part in parts]) < _BAR - _MIDDLE)
     y = lengths(place[1], speed[1], free)
     shots = y[:SHOT_STEPS]
     beyond = (shots - shots.clamp(-rules.GOAL_LINE, rules.GOAL_LINE)).sign()
@@ -127,7 +127,7 @@ def intercept(cars: Cars, path: Tensor) -> tuple[Tensor, Tensor]:
     reach = _ARM + seconds * (speed + 500.0 * seconds).clamp_max(rules.CAR_TOP_SPEED)
     meets = (apart <= reach) & (path[2, :, None] < _REACH_HEIGHT)
     first = torch.where(meets, seconds, 100.0).amin(0)
-    found = first < 100.0
+    meets_it = first < 100.0
     row = (first / STEP).round().long().clamp(1, STEPS) - 1
     where = path[:, :, None].expand(3, *apart.shape).gather(1, row.expand(3, 1, *row.shape))[:, 0]
-    return where * found, torch.where(found, first, 0.0)
+    return where * meets_it, torch.where(meets_it, first, 0.0)

@@ -15,7 +15,7 @@ from . import rules
 from .prediction import Forecast
 from .simulation import Events
 from .state import RocketState, team_signs
-from .vectors import dot, length
+from .vectors import constant, dot, length
 
 MODES: dict[str, dict[str, float]] = {
     "sparse": {"sparse": 1.0},
@@ -110,13 +110,26 @@ def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -
     side = team_signs(cars.boost.shape[0], cars.boost)
     kind = cars.boost.dtype
     touched = (events.touches > 0).to(kind)
-    last = _last_touch(touched, before.last_touch)
+    # Of several that touch in the same step, the last in the list.
+    places = torch.arange(1, len(touched) + 1, dtype=kind, device=touched.device)[:, None]
+    last = (touched * places).amax(0) - 1
+    last = torch.where(last >= 0, last, before.last_touch)
     scored = state.goal * side
     mine = (torch.arange(len(side), device=last.device)[:, None] == last).to(kind)
     threat, threatened = ahead.threat * side, before.threat * side
     distance = distance_to_ball(state)
     towards = dot(cars.velocity, ball.position[:, None] - cars.position) / distance.clamp_min(1.0)
-    opening, kick_off = _kick_off(state, before.opening)
+    north = ball.position[1]
+    kick_off = torch.where(north.abs() > _OPENED, torch.sign(north), 0.0) * before.opening  # who has just won it
+    opening = before.opening * (kick_off == 0).to(kind)
+    x, y, z = ball.position[:, None].expand(3, *touched.shape)
+    goal = torch.stack((-x, side * _GOAL_CENTRE - y, rules.GOAL_HEIGHT / 2 - z))  # the rivals', from the ball
+    to_goal = dot(goal, ball.velocity[:, None]) / length(goal).clamp_min(1.0)
+    count, places = len(touched), cars.position
+    teams = [car // ((count + 1) // 2) for car in range(count)]
+    mates = [one != other and teams[one] == teams[other] for one in range(count) for other in range(count)]
+    mates = constant(mates, cars.boost[0], dtype=torch.bool).unflatten(0, (count, count)) & ~cars.gone.isinf()[:, None]
+    nearest = torch.where(mates, length(places[:, :, None] - places[:, None]), 1.0e6).amin(0)
     off = (cars.wheels.sum(0) < 3) & (ball.position[2] > _AERIAL)
     there = (cars.gone == 0).to(kind)
     flag = {
@@ -135,9 +148,10 @@ def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -
         "touch": (events.power / 2000.0).clamp_max(1.0) * touched,
         "speed_to_ball": towards / rules.CAR_TOP_SPEED,
         "approach": (before.distance - distance) / 100.0 * there,
-        "ball_to_goal": _to_goal(state, side) / rules.BALL_TOP_SPEED,
+        "ball_to_goal": to_goal / rules.BALL_TOP_SPEED,
         "kick_off": kick_off * side,
-        "spacing": _spacing(state),
+        # 1 from 1500 uu to the nearest mate on, and 0 for a car without mates.
+        "spacing": torch.where(nearest < 1.0e5, (nearest / 1500.0).clamp_max(1.0), 0.0),
         "big_pad": events.big_pads,
         "small_pad": events.small_pads,
         "boost_use": events.boost_used / 10.0,
@@ -145,43 +159,3 @@ def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -
     flags = dict(zip(flag, torch.stack([row.expand_as(touched) for row in flag.values()]).to(kind).unbind(0)))
     terms = {**flags, **{name: row.expand_as(touched) for name, row in value.items()}}
     return torch.stack([terms[name] for name in TERMS]), Before(distance, ahead.threat, opening, last)
-
-
-def _last_touch(touched: Tensor, before: Tensor) -> Tensor:
-    """Returns the car that touched last; of several in the same step, the last in the list."""
-    places = torch.arange(1, len(touched) + 1, dtype=touched.dtype, device=touched.device)[:, None]
-    last = (touched * places).amax(0) - 1
-    return torch.where(last >= 0, last, before)
-
-
-def _kick_off(state: RocketState, opening: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the flag of an undecided kick-off, and who has just won it: 1 blue, -1 orange, ``[W]``."""
-    north = state.ball.position[1]
-    won = torch.where(north.abs() > _OPENED, torch.sign(north), 0.0) * opening
-    return opening * (won == 0).to(opening.dtype), won
-
-
-def _to_goal(state: RocketState, side: Tensor) -> Tensor:
-    """Returns the ball's speed towards the centre of the rivals' goal."""
-    x, y, z = state.ball.position.unbind(0)
-    away = torch.stack(
-        (-x.expand_as(side * x), side * _GOAL_CENTRE - y, (rules.GOAL_HEIGHT / 2 - z).expand_as(side * z))
-    )
-    return dot(away, state.ball.velocity[:, None]) / length(away).clamp_min(1.0)
-
-
-def _spacing(state: RocketState) -> Tensor:
-    """Returns 1 from 1500 uu to the nearest mate on, and 0 for a car without mates."""
-    count = state.cars.boost.shape[0]
-    half = count // 2
-    places = state.cars.position
-    absent = state.cars.gone.isinf()
-    nearest = []
-    for car in range(count):
-        team = range(half) if car < half else range(half, count)
-        mates = [
-            torch.where(absent[mate], 1.0e6, length(places[:, mate] - places[:, car])) for mate in team if mate != car
-        ]
-        nearest.append(torch.stack(mates).amin(0) if mates else torch.full_like(places[0, car], 1.0e6))
-    distance = torch.stack(nearest)
-    return torch.where(distance < 1.0e5, (distance / 1500.0).clamp_max(1.0), 0.0)

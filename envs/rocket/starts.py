@@ -77,17 +77,13 @@ class RocketStarts:
         for where, other in zip((anywhere, flying), states[1:]):
             cars, ball = replaced(state.cars, other.cars, where), replaced(state.ball, other.ball, where)
             state = state.replace(cars=cars, ball=ball)
-        return state.replace(cars=self._without_absent(state.cars))
-
-    def _without_absent(self, cars: Cars) -> Cars:
-        half = self.cars // 2
+        # Absent cars are far apart, and never return.
+        cars, half = state.cars, self.cars // 2
         places = torch.arange(self.cars, device=cars.boost.device)[:, None]
         absent = ((places >= self.blue) & (places < half)) | (places >= half + self.orange)
-        # Absent cars are far apart, and never return.
         aside = torch.stack((cars.position[0], cars.position[1], torch.full_like(cars.boost, -1000.0)))
-        return cars.replace(
-            gone=torch.where(absent, math.inf, cars.gone), position=torch.where(absent, aside, cars.position)
-        )
+        gone, position = torch.where(absent, math.inf, cars.gone), torch.where(absent, aside, cars.position)
+        return state.replace(cars=cars.replace(gone=gone, position=position))
 
 
 class _Draws:
@@ -125,14 +121,6 @@ def _grounded(cars: Cars, share: Tensor | float = 1.0) -> Cars:
 
 def random_state(draws: _Draws) -> RocketState:
     """Places ball and cars at random, with random speeds; two cars in five are in the air."""
-    cars = _scattered(draws)
-    place = draws.uniform(3, -1.0, 1.0)[:, 0]
-    x, y, z = place[0] * 3500, place[1] * 4500, 800 + place[2] * 700
-    velocity = draws.uniform(3, -1.0, 1.0)[:, 0] * 1500
-    return new_state(cars, new_ball(torch.stack((x, y, z)), velocity, draws.uniform(3, -3.0, 3.0)[:, 0]))
-
-
-def _scattered(draws: _Draws) -> Cars:
     x, y, yaw, forth = draws.per_car(4, -1.0, 1.0).unbind(0)
     height, pitch, roll, flies = draws.per_car(4).unbind(0)
     aloft = (flies < _AIRBORNE).to(x.dtype)
@@ -140,9 +128,12 @@ def _scattered(draws: _Draws) -> Cars:
     rotation = from_angles(math.pi * yaw, aloft * (pitch - 0.5) * math.pi, aloft * (roll - 0.5) * math.pi)
     cars = new_cars(torch.stack((3300 * x, 4300 * y, z)), rotation, draws.per_car(1, 0.0, 100.0)[0])
     drift = draws.per_car(3, -500.0, 500.0) * aloft
-    return _grounded(cars, 1 - aloft).replace(
-        velocity=rotation[0] * (1000.0 * forth + 300.0) + drift, spin=draws.per_car(3, -3.0, 3.0) * aloft
-    )
+    velocity, spin = rotation[0] * (1000.0 * forth + 300.0) + drift, draws.per_car(3, -3.0, 3.0) * aloft
+    cars = _grounded(cars, 1 - aloft).replace(velocity=velocity, spin=spin)
+    place = draws.uniform(3, -1.0, 1.0)[:, 0]
+    x, y, z = place[0] * 3500, place[1] * 4500, 800 + place[2] * 700
+    velocity = draws.uniform(3, -1.0, 1.0)[:, 0] * 1500
+    return new_state(cars, new_ball(torch.stack((x, y, z)), velocity, draws.uniform(3, -3.0, 3.0)[:, 0]))
 
 
 def aerial(draws: _Draws) -> RocketState:

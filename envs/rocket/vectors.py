@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..foundation.tensors import constant as constant
 from ..foundation.tensors import looks_are_free
 from .rules import Curve
 
@@ -70,25 +71,6 @@ def to_local(rotation: Tensor, vector: Tensor) -> Tensor:
 def to_world(rotation: Tensor, vector: Tensor) -> Tensor:
     """Converts from car to world axes."""
     return (rotation * vector[:, None]).sum(0)
-
-
-def constant(
-    values: Sequence[float], like: Tensor, dims: int | None = None, dtype: torch.dtype | None = None
-) -> Tensor:
-    """Returns ``[len(values), 1, ...]`` in ``like``'s type, broadcastable against ``[len(values), *like.shape]``."""
-    dims = like.dim() if dims is None else dims
-    dtype = dtype or like.dtype
-    key = (tuple(values), dtype, like.device, dims)
-    if torch.compiler.is_compiling():
-        return torch.tensor(key[0], dtype=dtype, device=like.device).view(-1, *[1] * dims)
-    known = _constants.get(key)
-    if known is None:
-        known = torch.tensor(key[0], dtype=dtype, device=like.device).view(-1, *[1] * dims)
-        _constants[key] = known
-    return known
-
-
-_constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device, int], Tensor] = {}
 
 
 def taken(value: Tensor, index: Tensor) -> Tensor:

@@ -12,16 +12,15 @@ with actions sampled from the policy and with its most probable ones (greedy). R
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from experiments.against import read_log, write_rows
-from experiments.results import markdown, picture, read_csv
-from experiments.runs import add_options, check, cost, final_evaluation, other_seeds, settings_file, train, trained_on
+from experiments.results import markdown, picture, read_csv, saved
+from experiments.runs import check, cost, final_evaluation, options, other_seeds, settings_file, train, trained_on
 from rlstack.envs.arena.recording import ArenaAnimation
+from rlstack.envs.foundation.files import write_json
 from rlstack.envs.rendering.films import save_animation
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.loading import load
@@ -33,18 +32,11 @@ POLICIES = {"sampled": "explore", "greedy": "greedy"}
 SHOWN = ("frames", "time/seconds", "time/cpu_seconds", "train/success", "train/return", "eval/success", "eval/phase")
 
 
-def judge(run: Path, episodes: int, seed: int) -> dict[str, Any]:
-    """Returns the final scores of a run, sampled and greedy, and its cost."""
-    scores = {name: final_evaluation(run, episodes, seed, how)["summary"] for name, how in POLICIES.items()}
-    return {**cost(run), **scores}
-
-
 def film(run: Path, seed: int, path: Path) -> None:
     """Makes a film of the first win among recorded sampled episodes, if there is one."""
     loaded = load(run)
-    options = world_options(loaded.config["env"])
-    policy = loaded.agent.policy(explore=True)
-    evaluation = evaluate(policy, "arena", options, episodes=16, seed=seed, record=16)
+    world, policy = world_options(loaded.config["env"]), loaded.agent.policy(explore=True)
+    evaluation = evaluate(policy, "arena", world, episodes=16, seed=seed, record=16)
     wins = [index for index in evaluation.recordings if evaluation.episodes["success"][index]]
     if wins:
         save_animation(ArenaAnimation(evaluation.recordings[wins[0]], (480, 384)), path)
@@ -74,7 +66,7 @@ def table(out: Path) -> str:
     rows = []
     for path in sorted(out.glob("style*.json")):
         style = path.stem.removeprefix("style").replace("_", ", ")
-        for seed, row in json.loads(path.read_text())["seeds"].items():
+        for seed, row in saved(path)["seeds"].items():
             won, sampled = [f"{row[how]['eval/success']:.1%}" for how in POLICIES], row["sampled"]
             played = [f"{sampled['eval/return']:,.0f}", f"{sampled['eval/length']:,.0f}"]
             rows.append([style, seed, f"{row['frames']:,.0f}", f"{row['cpu_minutes']:.1f}", *won, *played])
@@ -84,33 +76,28 @@ def table(out: Path) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, HERE, "runs/arena")
     parser.add_argument("style", type=int, choices=list(STYLES))
-    add_options(parser, Path("runs/arena"), HERE)
     parser.add_argument("--episodes", type=int, default=500, help="in each final evaluation")
     arguments = parser.parse_intermixed_args()
-    name = f"style{arguments.style}"
-    folder = arguments.folder / name
+    name, episodes, out = f"style{arguments.style}", arguments.episodes, arguments.out
     overrides = [f"experiment=arena/{name}", *arguments.overrides]
-    jobs = [(seed, folder, overrides) for seed in arguments.seeds]
-    file = arguments.out / f"{name}.json"
-    kept = other_seeds(file, arguments.seeds, check(jobs)[0]["total_frames"], episodes=arguments.episodes)
-    paths = train(jobs, arguments.parallel)
-    runs = {str(seed): path for seed, path in zip(arguments.seeds, paths, strict=True)}
-    measured: dict[str, Any] = {
-        seed: {"machine": trained_on(run), **judge(run, arguments.episodes, arguments.evaluation_seed)}
-        for seed, run in runs.items()
-    }
-    seeds: dict[str, Any] = dict(sorted((kept | measured).items()))
-    results = {"episodes": arguments.episodes, "seeds": seeds}
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(results, indent=2) + "\n")
-    write_rows(arguments.out / f"{name}.csv", kept, SHOWN, read_log(runs, SHOWN, ("train/success", "eval/success")))
-    draw(arguments.out)
+    jobs = [(seed, arguments.folder / name, overrides) for seed in arguments.seeds]
+    kept = other_seeds(out / f"{name}.json", arguments.seeds, check(jobs)[0]["total_frames"], episodes=episodes)
+    runs = dict(zip(map(str, arguments.seeds), train(jobs, arguments.parallel), strict=True))
+    measured: dict[str, Any] = {}
+    for seed, run in runs.items():
+        scores = {how: final_evaluation(run, episodes, arguments.evaluation_seed, POLICIES[how]) for how in POLICIES}
+        summaries = {how: evaluation["summary"] for how, evaluation in scores.items()}
+        measured[seed] = {"machine": trained_on(run), **cost(run), **summaries}
+    seeds = dict(sorted((kept | measured).items()))
+    write_json(out / f"{name}.json", {"episodes": episodes, "seeds": seeds})
+    write_rows(out / f"{name}.csv", kept, SHOWN, read_log(runs, SHOWN, ("train/success", "eval/success")))
+    draw(out)
     if (first := next(iter(seeds))) in runs:
-        shutil.copyfile(settings_file(runs[first]), arguments.out / f"{name}.yaml")
-        film(runs[first], arguments.evaluation_seed, arguments.out / f"{name}.mp4")
-    print(table(arguments.out))
+        shutil.copyfile(settings_file(runs[first]), out / f"{name}.yaml")
+        film(runs[first], arguments.evaluation_seed, out / f"{name}.mp4")
+    print(table(out))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 Both use :data:`SETTINGS` and otherwise each library's defaults. The curves are the returns of episodes that end in each
 of twenty equal parts of the run, in one process with one thread. Results beside this file: ``results/equal_ppo.json``,
-written after each run, and ``results/equal_ppo.png``. Curves that it has with the same settings are not measured again.
+written after each run, and ``results/equal_ppo.png``. Curves that it has are not measured again.
 
     python -m experiments.benchmarks.equal_ppo LunarLander-v3 --same-data
 
@@ -16,8 +16,8 @@ minibatches in equal order, and prints how far apart they are after it.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -29,14 +29,12 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 import rlstack
-from experiments.results import draw_range, interval, markdown, picture
+from experiments.results import draw_range, interval, join, markdown, picture, saved
 from rlstack import envs
-from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
-from .speed import circumstances
+from .timing import RESULTS, circumstances
 
-RESULTS = Path(__file__).parent / "results"
 PARTS = 20
 
 
@@ -92,36 +90,31 @@ def ours(task: str, settings: Settings, seed: int) -> Episodes:
     torch.manual_seed(seed)
     env = envs.make("gymnasium", id=task, num_envs=settings.num_envs, seed=seed)
     agent = agent_of(env, settings)
-    found: Episodes = []
+    episodes: Episodes = []
     frames = 0
     for batch in rlstack.make_collector(env, agent.policy(explore=True), settings.steps):
         ended = batch["next", "done"].squeeze(-1)
         returns = batch["next", "episode", "return"].squeeze(-1)
         for row, step in ended.T.nonzero().flip(-1).tolist():  # ordered by time
-            found.append((frames + (step + 1) * settings.num_envs, float(returns[row, step])))
+            episodes.append((frames + (step + 1) * settings.num_envs, float(returns[row, step])))
         frames += batch.numel()
         agent.learn(rlstack.flatten_agents(batch, None), frames)
         if frames >= settings.frames:
-            return found
-    return found
+            break
+    return episodes
 
 
 def stable_baselines3(task: str, settings: Settings, seed: int) -> Episodes:
     """Trains with Stable-Baselines3 and returns the episodes."""
-    from stable_baselines3.common.callbacks import BaseCallback
+    episodes: Episodes = []
 
-    class Record(BaseCallback):
-        found: Episodes = []
+    def record(variables: dict[str, Any], _: Any) -> bool:
+        ended = [info["episode"]["r"] for info in variables["infos"] if "episode" in info]
+        episodes.extend((variables["self"].num_timesteps, float(value)) for value in ended)
+        return True
 
-        def _on_step(self) -> bool:
-            ended = [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
-            self.found.extend((self.num_timesteps, float(value)) for value in ended)
-            return True
-
-    record = Record()
-    record.found = []
     _stable_baselines3(task, settings, seed).learn(settings.frames, callback=record)
-    return record.found
+    return episodes
 
 
 def _stable_baselines3(task: str, settings: Settings, seed: int, **options: Any) -> Any:
@@ -178,41 +171,43 @@ def same_data(task: str, settings: Settings, seed: int, max_steps: int | None = 
 
     Yields the differences after each batch.
     """
-    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.callbacks import ConvertCallback
 
-    class Gathering(BaseCallback):
-        steps: list[dict[str, Any]] = []
+    gathered: list[dict[str, Any]] = []
 
-        def _on_step(self) -> bool:
-            infos, done = self.locals["infos"], self.locals["dones"].copy()
-            cut = np.array([info.get("TimeLimit.truncated", False) for info in infos])
-            seen = [info.get("terminal_observation", new) for info, new in zip(infos, self.locals["new_obs"])]
-            step = {"observation": self.model._last_obs, "action": self.locals["actions"], "done": done}
-            step |= {"log_prob": self.locals["log_probs"].numpy(), "next_observation": np.stack(seen)}
-            step |= {"reward": self.locals["rewards"], "terminated": done & ~cut}
-            self.steps.append({name: value.copy() for name, value in step.items()})
-            return True
+    def gather(variables: dict[str, Any], _: Any) -> bool:
+        infos, done = variables["infos"], variables["dones"].copy()
+        cut = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+        seen = [info.get("terminal_observation", new) for info, new in zip(infos, variables["new_obs"])]
+        step = {"observation": variables["self"]._last_obs, "action": variables["actions"], "done": done}
+        step |= {"log_prob": variables["log_probs"].numpy(), "next_observation": np.stack(seen)}
+        step |= {"reward": variables["rewards"], "terminated": done & ~cut}
+        gathered.append({name: value.copy() for name, value in step.items()})
+        return True
 
     theirs = _stable_baselines3(task, settings, seed, max_episode_steps=max_steps)
     mine = agent_of(envs.make("gymnasium", id=task, num_envs=settings.num_envs), settings)
-    pairs = zip(_parameters(mine.actor, mine.critic), _parameters_of_stable_baselines3(theirs.policy), strict=True)
-    twins = list(pairs)
-    gathering = Gathering()
-    theirs._setup_learn(settings.frames, gathering)
+    networks = theirs.policy.mlp_extractor
+    layers = (networks.policy_net, theirs.policy.action_net, networks.value_net, theirs.policy.value_net)
+    others = _parameters(*layers) + [
+        parameter for name, parameter in theirs.policy.named_parameters() if name == "log_std"
+    ]
+    twins = list(zip(_parameters(mine.actor, mine.critic), others, strict=True))
+    _, gathering = theirs._setup_learn(settings.frames, ConvertCallback(gather))
     orders = np.random.default_rng(seed)
     lead = (settings.num_envs, settings.steps)
     while theirs.num_timesteps < settings.frames:
         with torch.no_grad():
             for own, other in twins:
                 own.copy_(other)
-        gathering.steps = gathered = []
+        gathered.clear()
         theirs.collect_rollouts(theirs.env, gathering, theirs.rollout_buffer, settings.steps)
-        told = {name: torch.as_tensor(np.stack([step[name] for step in gathered], 1)) for name in gathered[0]}
-        following = {name: told[name].unsqueeze(-1) for name in ("reward", "done", "terminated")}
-        following["observation"] = told["next_observation"]
-        entries = {name: told[name] for name in ("observation", "action", "log_prob")}
+        steps = {name: torch.as_tensor(np.stack([step[name] for step in gathered], 1)) for name in gathered[0]}
+        following = {name: steps[name].unsqueeze(-1) for name in ("reward", "done", "terminated")}
+        following["observation"] = steps["next_observation"]
+        entries = {name: steps[name] for name in ("observation", "action", "log_prob")}
         if mine.numbers:
-            entries["raw_action"] = told["action"]
+            entries["raw_action"] = steps["action"]
         data = rlstack.flatten_agents(TensorDict({**entries, "next": TensorDict(following, lead)}, lead), None)
         mine.set_frames(theirs.num_timesteps)
         batch, buffer = mine.rollout(data), theirs.rollout_buffer
@@ -235,13 +230,6 @@ def _parameters(*networks: nn.Module) -> list[Tensor]:
     layers = [layer for network in networks for layer in network.modules() if isinstance(layer, nn.Linear)]
     others = [network.log_std for network in networks if hasattr(network, "log_std")]
     return [parameter for layer in layers for parameter in (layer.weight, layer.bias)] + others
-
-
-def _parameters_of_stable_baselines3(policy: Any) -> list[Tensor]:
-    """Returns the same of a policy of Stable-Baselines3."""
-    networks = policy.mlp_extractor
-    layers = _parameters(networks.policy_net, policy.action_net, networks.value_net, policy.value_net)
-    return layers + ([policy.log_std] if hasattr(policy, "log_std") else [])
 
 
 def parts(episodes: Episodes, frames: int) -> list[float | None]:
@@ -267,11 +255,11 @@ def table(result: dict[str, Any]) -> str:
     Cells have means over the seeds with 95 % intervals; p-values are those of permutation tests between the libraries.
     """
     rows = []
-    for task, found in result["tasks"].items():
-        by_library = {name: means(list(curves.values())) for name, curves in found["curves"].items() if curves}
+    for task, entry in result["tasks"].items():
+        by_library = {name: means(list(curves.values())) for name, curves in entry["curves"].items() if curves}
         first = next(iter(by_library.values()))
         for library, own in by_library.items():
-            cells = [task, f"{found['settings']['frames']:,}", library, str(len(own["area"]))]
+            cells = [task, f"{entry['settings']['frames']:,}", library, str(len(own["area"]))]
             for name, values in own.items():
                 cells.append(interval(float(np.mean(values)), bootstrap_interval(values), ".1f"))
                 cells.append("" if own is first else f"{separation(values, first[name])[0]:.2f}")
@@ -283,9 +271,9 @@ def draw(result: dict[str, Any], file: Path) -> None:
     """Draws a panel for each task with mean and range over the seeds."""
     tasks = result["tasks"]
     with picture(file, (5.5 * len(tasks), 3.6), (1, len(tasks))) as axes:
-        for axis, (task, found) in zip(axes.flat, tasks.items()):
-            frames = (np.arange(PARTS) + 0.5) * found["settings"]["frames"] / PARTS
-            for library, curves in found["curves"].items():
+        for axis, (task, entry) in zip(axes.flat, tasks.items()):
+            frames = (np.arange(PARTS) + 0.5) * entry["settings"]["frames"] / PARTS
+            for library, curves in entry["curves"].items():
                 if curves:
                     draw_range(axis, frames.tolist(), list(curves.values()), library)
             axis.set(title=f"PPO, {task}", xlabel="frames", ylabel="return of training episodes")
@@ -296,7 +284,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="+", choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--libraries", nargs="+", choices=list(LIBRARIES), default=list(LIBRARIES))
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--same-data", action="store_true", help="train both on the same transitions; saves nothing")
     arguments = parser.parse_args()
@@ -307,23 +294,21 @@ def main() -> None:
                 print(task, difference, flush=True)
         return
     file = arguments.out / "equal_ppo.json"
-    tasks = json.loads(file.read_text())["tasks"] if file.is_file() else {}
-    for task in arguments.tasks:
+    for task, seed, library in product(arguments.tasks, map(str, arguments.seeds), LIBRARIES):
         settings = SETTINGS[task]
-        made = json.loads(json.dumps(settings._asdict()))  # as the file has them: lists, not tuples
-        if tasks.get(task, {}).get("settings") != made:
-            tasks[task] = {"settings": made, "measured": [], "curves": {library: {} for library in LIBRARIES}}
-        curves, measured = tasks[task]["curves"], circumstances("equal_ppo")
-        for seed in arguments.seeds:
-            for library in arguments.libraries:
-                if str(seed) in curves[library]:
-                    continue
-                if measured not in tasks[task]["measured"]:
-                    tasks[task]["measured"].append(measured)
-                curves[library][str(seed)] = parts(LIBRARIES[library](task, settings, seed), settings.frames)
-                print(f"{task}, {library}, seed {seed}: {curves[library][str(seed)][-1]:.1f} at the end", flush=True)
-                write_json(file, {"tasks": tasks})
-    result = json.loads(file.read_text())
+        plain = settings._asdict() | {"hidden": list(settings.hidden)}
+        kept = saved(file).get("tasks", {}).get(task, {"settings": plain, "measured": [], "curves": {}})
+        if kept["settings"] != plain:
+            raise SystemExit(f"{file} has curves of {task} with other settings; move it away, or name another --out")
+        if seed in kept["curves"].get(library, {}):
+            continue
+        curve = parts(LIBRARIES[library](task, settings, int(seed)), settings.frames)
+        print(f"{task}, {library}, seed {seed}: {curve[-1]:.1f} at the end", flush=True)
+        about = circumstances("equal_ppo")
+        measured = kept["measured"] + ([] if about in kept["measured"] else [about])
+        entry = {"settings": plain, "measured": measured, "curves": {library: {seed: curve}}}
+        join(file, {"tasks": {task: entry}})
+    result = saved(file)
     draw(result, arguments.out / "equal_ppo.png")
     print(table(result))
 

@@ -1,6 +1,6 @@
 """Measures the gain of compiled updates and bfloat16, which depends on the CPU's instruction set.
 
-    python -m experiments.benchmarks.instruction_sets [--only dqn] [--rounds 5]
+    python -m experiments.benchmarks.instruction_sets [--only dqn]
     ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python -m experiments.benchmarks.instruction_sets
 
 Eager and compiled updates learn alternately from the same data in one process with one thread. Times are CPU times;
@@ -12,11 +12,9 @@ set; the second command limits a CPU to AVX2.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +23,8 @@ from typing import Any
 import torch
 
 import rlstack
-from experiments.runs import cost as cost_of_run
-from experiments.runs import train
+from experiments.results import join, markdown, spread
+from experiments.runs import cost, train
 from rlstack import envs
 from rlstack.agents.optimizer import Compiler
 from rlstack.data.collector import make_collector
@@ -34,17 +32,10 @@ from rlstack.data.flatten import flatten_agents
 from rlstack.training.acceleration import keep_compiled_code
 from rlstack.training.environment import instruction_set
 
-from .speed import circumstances
+from .timing import RESULTS, circumstances, in_turns, summarised
 
-RESULT = Path(__file__).parent / "results" / "instruction_sets.json"
-ARENA = "arena"
-TITLES = {
-    "dqn": "DQN, CartPole, batch 64",
-    "sac": "SAC, Pendulum, 256x256, batch 256",
-    "sac_bfloat16": "the same in bfloat16",
-    "ppo": "PPO, MarineNav, 64 worlds",
-}
-_PRECISIONS = ("float32", "bfloat16")
+ARENA, ROUNDS, TRAININGS = "arena", 5, 3
+PRECISIONS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -52,6 +43,7 @@ class Case:
     """An agent in a world.
 
     Attributes:
+        title: name in the table.
         agent: name in ``conf/agent``.
         world: name of the world.
         options: options of the world.
@@ -59,6 +51,7 @@ class Case:
         updates: number of updates in a round.
     """
 
+    title: str
     agent: str
     world: str
     options: dict[str, Any]
@@ -68,13 +61,13 @@ class Case:
 
 _LEARNS = {"learning_starts": 0, "random_frames": 0}
 _SAC = {**_LEARNS, "batch_size": 256, "hidden": [256, 256]}
+_CARTPOLES, _PENDULUMS = {"id": "CartPole-v1", "num_envs": 8}, {"id": "Pendulum-v1", "num_envs": 4}
+_BFLOAT16 = {**_SAC, "precision": "bfloat16"}
 CASES = {
-    "dqn": Case("dqn", "gymnasium", {"id": "CartPole-v1", "num_envs": 8}, {**_LEARNS, "batch_size": 64}),
-    "sac": Case("sac", "gymnasium", {"id": "Pendulum-v1", "num_envs": 4}, _SAC),
-    "sac_bfloat16": Case(
-        "sac", "gymnasium", {"id": "Pendulum-v1", "num_envs": 4}, {**_SAC, "precision": "bfloat16"}, updates=20
-    ),
-    "ppo": Case("ppo", "marinenav", {"num_worlds": 64}),
+    "dqn": Case("DQN, CartPole, batch 64", "dqn", "gymnasium", _CARTPOLES, {**_LEARNS, "batch_size": 64}),
+    "sac": Case("SAC, Pendulum, 256x256, batch 256", "sac", "gymnasium", _PENDULUMS, _SAC),
+    "sac_bfloat16": Case("the same in bfloat16", "sac", "gymnasium", _PENDULUMS, _BFLOAT16, updates=20),
+    "ppo": Case("PPO, MarineNav, 64 worlds", "ppo", "marinenav", {"num_worlds": 64}),
 }
 
 
@@ -87,114 +80,82 @@ def updating(case: Case, compiles: bool) -> Callable[[], int]:
     sequences = flatten_agents(batch, agent.interface.group)
     if compiles:
         agent.compile(Compiler())
-    if hasattr(agent, "rollout"):
-        rollout = agent.rollout(sequences)
-
-        def learn() -> int:
-            before = agent.updates
-            agent.update(rollout)
-            return agent.updates - before
-
-        return learn
-    agent.extend(sequences)
+    rollout = agent.rollout(sequences) if hasattr(agent, "rollout") else None
+    if rollout is None:
+        agent.extend(sequences)
 
     def update() -> int:
-        for _ in range(case.updates):
-            agent.update(agent.prepared(agent.sample()))
-        return case.updates
+        before = agent.updates
+        for _ in range(case.updates if rollout is None else 1):
+            agent.update(agent.prepared(agent.sample()) if rollout is None else rollout)
+        return case.updates if rollout is None else agent.updates - before
 
     return update
 
 
-def cost(update: Callable[[], int]) -> float:
-    """Returns the CPU seconds of one update."""
-    begin = time.process_time()
-    count = update()
-    return (time.process_time() - begin) / count
-
-
-def measure(case: Case, rounds: int) -> dict[str, Any]:
+def measure(case: Case) -> dict[str, Any]:
     """Measures an update both ways in ms, the ratio with its spread, seconds of compiling, updates to break even."""
-    eager, quick = updating(case, compiles=False), updating(case, compiles=True)
-    eager()
+    ways = {"compiled": updating(case, compiles=True), "eager": updating(case, compiles=False)}
+    updates = ways["eager"]()
     before = os.times()
-    quick(), quick()
-    after = os.times()
-    compiling = sum(after[:4]) - sum(before[:4])
-    pairs = [(cost(eager), cost(quick)) for _ in range(rounds)]
-    ratios = sorted(one / other for one, other in pairs)
-    plain, compiled = (statistics.median(column) for column in zip(*pairs))
+    ways["compiled"](), ways["compiled"]()
+    compiling = sum(os.times()[:4]) - sum(before[:4])
+    times = {way: [each / updates for each in seconds] for way, seconds in in_turns(ways, ROUNDS).items()}
+    ratio = summarised([eager / compiled for eager, compiled in zip(times["eager"], times["compiled"])])
+    plain, compiled = statistics.median(times["eager"]), statistics.median(times["compiled"])
     return {
         "eager_ms": 1000 * plain,
         "compiled_ms": 1000 * compiled,
-        "ratio": statistics.median(ratios),
-        "ratio_low": ratios[0],
-        "ratio_high": ratios[-1],
+        "ratio": ratio["median"],
+        "ratio_low": ratio["least"],
+        "ratio_high": ratio["most"],
         "compiling_s": compiling,
         "pays_after": compiling / (plain - compiled) if plain > compiled else None,
     }
 
 
-def trainings(rounds: int) -> dict[str, list[float]]:
+def trainings() -> dict[str, list[float]]:
     """Returns the CPU seconds of a run of 262,144 frames in Arena in both precisions."""
-    found: dict[str, list[float]] = {precision: [] for precision in _PRECISIONS}
+    seconds: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(rounds):
-            for precision, seconds in found.items():
+        for turn in range(TRAININGS):
+            for precision in PRECISIONS:
                 options = ["experiment=arena/style1", "total_frames=262144", "device=cpu", "compile=false"]
                 options += [f"agent.precision={precision}", "eval.every=262144", "eval.episodes=1", "eval.max_steps=10"]
                 (run,) = train([(turn, Path(folder) / precision, options)])
-                seconds.append(60 * cost_of_run(run)["cpu_minutes"])
-    return found
+                seconds[precision].append(60 * cost(run)["cpu_minutes"])
+    return seconds
 
 
-def column() -> str:
-    """Returns the name of this machine's column."""
-    return "held to AVX2" if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2" else instruction_set()
-
-
-def _spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """The figures of a result file for a page: updates, a row for each set of instructions, then trainings."""
-    lines = ["| updates | instructions | eager, ms | compiled, ms | ratio | compiling, CPU s | pays after |"]
-    lines.append("|" + "---|" * 7)
-    for case, title in TITLES.items():
-        for name, measured in result.items():
-            if one := measured["updates"].get(case):
+def table(result: dict[str, Any]) -> str:
+    """Returns the figures of a result file: updates, a row for each set of instructions, then trainings."""
+    rows = []
+    for name, case in CASES.items():
+        for instructions, measured in result.items():
+            if one := measured["updates"].get(name):
                 ratio = f"{one['ratio']:.2f} ({one['ratio_low']:.2f} to {one['ratio_high']:.2f})"
                 pays = "never" if one["pays_after"] is None else f"{one['pays_after']:,.0f} updates"
-                times = f"{one['eager_ms']:.2f} | {one['compiled_ms']:.2f}"
-                lines.append(f"| {title} | {name} | {times} | {ratio} | {one['compiling_s']:.0f} | {pays} |")
-    lines += ["", "| 262,144 frames of Arena | float32, CPU s | bfloat16, CPU s |", "|---|---|---|"]
-    for name, measured in result.items():
-        if runs := measured.get("trainings"):
-            lines.append(f"| {name} | {' | '.join(_spread(runs[precision]) for precision in _PRECISIONS)} |")
-    return "\n".join(lines) + "\n"
+                times = [f"{one['eager_ms']:.2f}", f"{one['compiled_ms']:.2f}", ratio, f"{one['compiling_s']:.0f}"]
+                rows.append([case.title, instructions, *times, pays])
+    heads = "updates | instructions | eager, ms | compiled, ms | ratio | compiling, CPU s | pays after"
+    trained = {name: measured["trainings"] for name, measured in result.items() if "trainings" in measured}
+    runs = [[name, *(spread(seconds[each], ".1f") for each in PRECISIONS)] for name, seconds in trained.items()]
+    return markdown(heads, rows) + "\n" + markdown("262,144 frames of Arena | float32, CPU s | bfloat16, CPU s", runs)
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=[*CASES, ARENA], help="one row; the others keep their last figures")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULT)
-    options = parser.parse_args()
+    only = parser.parse_args().only
     torch.set_num_threads(1)
     keep_compiled_code()
-    result = json.loads(options.out.read_text()) if options.out.is_file() else {}
-    mine = result.setdefault(column(), {"updates": {}})
-    for name in CASES if options.only is None else [options.only]:
-        if name in CASES:
-            mine["updates"][name] = one = measure(CASES[name], options.rounds)
-            print(f"{name}: {one}", flush=True)
-    if options.only in (None, ARENA):
-        mine["trainings"] = trainings(min(options.rounds, 3))
-    mine.update(circumstances("instruction_sets"))
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(markdown(result))
+    measured: dict[str, Any] = {"updates": {name: measure(CASES[name]) for name in CASES if only in (None, name)}}
+    if only in (None, ARENA):
+        measured["trainings"] = trainings()
+    instructions = "held to AVX2" if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2" else instruction_set()
+    figures = {instructions: {**measured, **circumstances("instruction_sets")}}
+    print(table(join(RESULTS / "instruction_sets.json", figures)))
 
 
 if __name__ == "__main__":

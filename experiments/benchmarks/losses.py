@@ -8,9 +8,8 @@ with minimum and maximum. ``plain`` is the DQN loss on plain tensors without a l
 from __future__ import annotations
 
 import statistics
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,8 +21,11 @@ from torchrl import objectives
 from torchrl.modules import MLP, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
 from torchrl.modules.tensordict_module.actors import DistributionalQValueActor
 
+from experiments.results import spread
 from rlstack import losses
 from rlstack.training.environment import machine
+
+from .timing import in_turns
 
 OBSERVED, CHOICES, NUMBERS, BATCH, ATOMS = 4, 2, 2, 64, 51
 _ROUNDS, _CALLS = 15, 40
@@ -193,21 +195,6 @@ def ours(name: str) -> nn.Module:
     return made[name]()
 
 
-def microseconds(functions: Sequence[Pass]) -> list[list[float]]:
-    """CPU time of a call of each, round by round; they take turns."""
-    for function in functions:
-        for _ in range(_CALLS):
-            function()
-    found: list[list[float]] = [[] for _ in functions]
-    for _ in range(_ROUNDS):
-        for function, times in zip(functions, found):
-            before = time.process_time()
-            for _ in range(_CALLS):
-                function()
-            times.append(1e6 * (time.process_time() - before) / _CALLS)
-    return found
-
-
 def main() -> None:
     """Prints the table."""
     warnings.simplefilter("ignore")
@@ -217,14 +204,15 @@ def main() -> None:
     print(f"{'':16}{'TorchRL us':>12}{'ours us':>10}   ratio (least to largest)")
     for name in ("DQN", "C51", "DDPG", "TD3", "SAC", "SAC, discrete", "A2C", "PPO"):
         data = batch(name in ("DQN", "C51", "SAC, discrete", "A2C", "PPO"))
-        pair = [passes(theirs(name), data.clone()), passes(ours(name), data.clone())]
-        native, own, *floor = microseconds([*pair, *([plain(data)] if name == "DQN" else [])])
-        ratios = sorted(a / b for a, b in zip(native, own))
-        middle, least, most = statistics.median(ratios), ratios[0], ratios[-1]
-        us, them = statistics.median(own), statistics.median(native)
-        print(f"{name:16}{them:12.0f}{us:10.0f}   {middle:.2f} ({least:.2f} to {most:.2f})")
-        for row in floor:
-            print(f"{'DQN, plain':16}{'':12}{statistics.median(row):10.0f}")
+        ways = {"theirs": passes(theirs(name), data.clone()), "ours": passes(ours(name), data.clone())}
+        ways |= {"plain": plain(data)} if name == "DQN" else {}
+        in_turns(ways, 1, _CALLS)  # warms up
+        times = in_turns(ways, _ROUNDS, _CALLS)
+        us = {way: 1e6 * statistics.median(seconds) for way, seconds in times.items()}
+        ratio = spread([a / b for a, b in zip(times["theirs"], times["ours"])], ".2f")
+        print(f"{name:16}{us['theirs']:12.0f}{us['ours']:10.0f}   {ratio}")
+        if "plain" in us:
+            print(f"{'DQN, plain':16}{'':12}{us['plain']:10.0f}")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ Result in ``results/operations.json``; what stands there as ``earlier`` is kept.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from experiments.gpu.correctness import SMALL, as_on_a_gpu, configured, gathered
 from experiments.gpu.rows import WORLDS, agents
+from experiments.results import join, markdown
 from rlstack import envs
 from rlstack.agents import build_agent
 from rlstack.data.flatten import flatten_agents
@@ -29,7 +28,8 @@ from rlstack.runs.worlds import build_world
 from rlstack.training.environment import machine
 from rlstack.training.monitor import count_frames
 
-RESULT = Path(__file__).parent / "results" / "operations.json"
+from .timing import RESULTS
+
 _STEPS = 8
 
 
@@ -86,30 +86,25 @@ def of_update(overrides: list[str]) -> float:
 def table(result: Mapping[str, Any]) -> str:
     """Returns the rows of the README."""
     earlier = result["earlier"]
-    lines = [f"| | operations, commit {earlier['commit'][:8]} | operations now |", "|---|---|---|"]
+    rows = []
     for kind, what in (("steps", "a step of"), ("updates", "an update of")):
-        for name, number in result[kind].items():
+        for name, number in sorted(result[kind].items()):
             before = earlier[kind].get(name)
-            lines.append(f"| {what} `{name}` | {'' if before is None else f'{before:,.0f}'} | {number:,.0f} |")
-    return "\n".join(lines) + "\n"
+            rows.append([f"{what} `{name}`", "" if before is None else f"{before:,.0f}", f"{number:,.0f}"])
+    return markdown(f"| operations, commit {earlier['commit'][:8]} | operations now", rows)
 
 
 def main(names: list[str]) -> None:
     """Counts for the named worlds and agents, and writes the result file."""
     learners = agents()
-    unknown = [name for name in names if name not in WORLDS and name not in learners]
-    if unknown:
-        raise SystemExit(
-            f"{', '.join(unknown)}: neither a world nor an agent; known: {', '.join([*WORLDS, *learners])}"
-        )
+    known = [*WORLDS, *learners]
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"{', '.join(unknown)}: neither a world nor an agent; known: {', '.join(known)}")
     torch.set_num_threads(1)
-    result = json.loads(RESULT.read_text()) if RESULT.exists() else {"steps": {}, "updates": {}}
-    for name in names or [*WORLDS, *learners]:
+    for name in names or known:
         kind, number = ("steps", of_step(name)) if name in WORLDS else ("updates", of_update(learners[name]))
-        result[kind] = dict(sorted({**result[kind], name: round(number, 1)}.items()))
         print(f"{name}: {number:,.0f} operations {'a step' if kind == 'steps' else 'an update'}", flush=True)
-    result["machine"] = machine()
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        join(RESULTS / "operations.json", {kind: {name: round(number, 1)}, "machine": machine()})
 
 
 if __name__ == "__main__":

@@ -20,13 +20,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +31,22 @@ import gymnasium
 import torch
 
 import rlstack
+from experiments.results import markdown, saved
 from rlstack import envs
 from rlstack.agents.optimizer import Compiler
 from rlstack.config import load_group
+from rlstack.envs.foundation.files import write_json
 from rlstack.training.acceleration import keep_compiled_code
 
-from . import comparing
+from . import timing
 from .reference_ppo import reference_ppo
-from .speed import circumstances
+from .speed import stepping
 
-RESULT = Path(__file__).parent / "results" / "peers.json"
 Train = Callable[[int], None]
 """Makes this many further steps."""
 
-PACKAGES = {name: name.replace("-", "_") for name in ("stable-baselines3", "vmas", "benchmarl", "pufferlib")}
-"""Peers by the module that they need."""
+PACKAGES = {"stable-baselines3": "stable_baselines3", "vmas": "vmas"}
+"""Peers that may be missing, by the module that they need."""
 CARTPOLE, PENDULUM = ("CartPole-v1", 8), ("Pendulum-v1", 1)
 PPO: dict[str, Any] = {"steps_per_batch": 2048, "minibatch_size": 64, "epochs": 10, "hidden": [64, 64], "lr": 3e-4}
 DQN: dict[str, Any] = {
@@ -69,13 +67,13 @@ class Work:
     Attributes:
         subject: name in the table.
         steps: number of steps in a round.
-        ways: function of each library, ``rlstack`` first; None if it is not written for a library.
+        ways: function of each library, ``rlstack`` first.
         compiles: whether the first steps compile, so that the warm-up takes a whole round.
     """
 
     subject: str
     steps: int
-    ways: Mapping[str, Callable[[], Train] | None]
+    ways: Mapping[str, Callable[[], Train]]
     compiles: bool = False
 
 
@@ -121,18 +119,13 @@ def stable_baselines3(algorithm: str, env: tuple[str, int], **options: Any) -> T
 
 
 def our_steps() -> Train:
-    env = envs.make("cartpole", num_worlds=WORLDS)
-    root = env.reset()
-
-    def advance(steps: int) -> None:
-        nonlocal root
-        for _ in range(steps // WORLDS):
-            _, root = env.step_and_maybe_reset(root.set("action", torch.randint(2, (WORLDS,))))
-
-    return advance
+    """In batched CartPole, under random actions."""
+    advance = stepping("cartpole", 1)(WORLDS)
+    return lambda steps: advance(steps // WORLDS)
 
 
 def gymnasium_steps(statistics: bool = False) -> Train:
+    """In Gymnasium's batched CartPole, under random actions."""
     env = gymnasium.make_vec("CartPole-v1", WORLDS, vectorization_mode="vector_entry_point")
     if statistics:
         env = gymnasium.wrappers.vector.RecordEpisodeStatistics(env)
@@ -146,6 +139,7 @@ def gymnasium_steps(statistics: bool = False) -> Train:
 
 
 def vmas_steps() -> Train:
+    """In VMAS's scenario ``simple``, under random actions."""
     import vmas
 
     env = vmas.make_env("simple", num_envs=WORLDS, device="cpu", continuous_actions=False, seed=0)
@@ -162,7 +156,7 @@ def beside_sb3(
     subject: str, steps: int, name: str, env: tuple[str, int], settings: dict[str, Any], **options: Any
 ) -> Work:
     """Ours and stable-baselines3's, and for PPO the reference."""
-    ways: dict[str, Callable[[], Train] | None] = {
+    ways: dict[str, Callable[[], Train]] = {
         "rlstack": partial(ours, name, env, **settings),
         "stable-baselines3": partial(stable_baselines3, name.upper(), env, **options),
     }
@@ -170,85 +164,46 @@ def beside_sb3(
     return Work(subject, steps, ways, settings.get("compiled", False))
 
 
-_PPO = "PPO, CartPole-v1, 8 envs, batch 64, 10 epochs"
-_DQN = "DQN, CartPole-v1, 1 env, batch 32, an update every 4 steps"
-_SAC = "SAC, Pendulum-v1, 1 env, batch 256, an update every step"
-_DQN_ENV = ("CartPole-v1", 1)
-
+_PPO = partial(beside_sb3, name="ppo", env=CARTPOLE, steps=16_384)
+_DQN = partial(beside_sb3, name="dqn", env=("CartPole-v1", 1), steps=8_000, exploration_initial_eps=0.05)
+_SAC = partial(beside_sb3, name="sac", env=("Pendulum-v1", 1))
+_COMPILED, _BFLOAT16 = {"compiled": True}, {"precision": "bfloat16"}
+_STEPS = {
+    "rlstack": our_steps,
+    "gymnasium": gymnasium_steps,
+    "gymnasium, with statistics": partial(gymnasium_steps, statistics=True),
+    "vmas": vmas_steps,
+}
 WORK = {
-    "ppo": beside_sb3(_PPO, 16_384, "ppo", CARTPOLE, PPO),
-    "ppo_compiled": beside_sb3("the same, ours compiled", 16_384, "ppo", CARTPOLE, {**PPO, "compiled": True}),
-    "dqn": beside_sb3(_DQN, 8_000, "dqn", _DQN_ENV, DQN, exploration_initial_eps=0.05),
-    "dqn_compiled": beside_sb3(
-        "the same, ours compiled", 8_000, "dqn", _DQN_ENV, {**DQN, "compiled": True}, exploration_initial_eps=0.05
+    "ppo": _PPO("PPO, CartPole-v1, 8 envs, batch 64, 10 epochs", settings=PPO),
+    "ppo_compiled": _PPO("the same, ours compiled", settings=PPO | _COMPILED),
+    "dqn": _DQN("DQN, CartPole-v1, 1 env, batch 32, an update every 4 steps", settings=DQN),
+    "dqn_compiled": _DQN("the same, ours compiled", settings=DQN | _COMPILED),
+    "sac": _SAC("SAC, Pendulum-v1, 1 env, batch 256, an update every step", 500, settings=SAC),
+    "sac_bfloat16": _SAC("the same, ours in bfloat16", 500, settings=SAC | _BFLOAT16),
+    "sac_compiled": _SAC("the same, ours compiled", 1000, settings=SAC | _COMPILED),
+    "sac_compiled_bfloat16": _SAC(
+        "the same, ours in bfloat16 and compiled", 1000, settings=SAC | _COMPILED | _BFLOAT16
     ),
-    "sac": beside_sb3(_SAC, 500, "sac", PENDULUM, SAC),
-    "sac_bfloat16": beside_sb3("the same, ours in bfloat16", 500, "sac", PENDULUM, {**SAC, "precision": "bfloat16"}),
-    "sac_compiled": beside_sb3("the same, ours compiled", 1000, "sac", PENDULUM, {**SAC, "compiled": True}),
-    "sac_compiled_bfloat16": beside_sb3(
-        "the same, ours in bfloat16 and compiled",
-        1000,
-        "sac",
-        PENDULUM,
-        {**SAC, "compiled": True, "precision": "bfloat16"},
-    ),
-    "batched": Work(
-        "PPO, our batched CartPole (`agent=ppo env=cartpole`)",
-        131_072,
-        {"rlstack": batched, "pufferlib": None, "benchmarl": None},
-    ),
-    "step": Work(
-        "1024 small worlds under random actions (our CartPole)",
-        300 * WORLDS,
-        {
-            "rlstack": our_steps,
-            "gymnasium": gymnasium_steps,
-            "gymnasium, with statistics": partial(gymnasium_steps, statistics=True),
-            "vmas": vmas_steps,
-        },
-    ),
+    "batched": Work("PPO, our batched CartPole (`agent=ppo env=cartpole`)", 131_072, {"rlstack": batched}),
+    "step": Work("1024 small worlds under random actions (our CartPole)", 300 * WORLDS, _STEPS),
 }
 
 
 def compare(work: Work, rounds: int) -> dict[str, Any]:
     """Measures the installed libraries in steps per CPU-second, with our ratio to each, and names the missing ones."""
-    there = {name: way() for name, way in work.ways.items() if way is not None and installed(name)}
+    there = {name: way() for name, way in work.ways.items() if installed(name)}
     for train in there.values():
         train(work.steps if work.compiles else work.steps // 4)
-    speeds: dict[str, list[float]] = {name: [] for name in there}
-    for turn in range(rounds):
-        for name in list(there) if turn % 2 else list(there)[::-1]:
-            before = time.process_time()
-            there[name](work.steps)
-            speeds[name].append(work.steps / (time.process_time() - before))
-    ratios = {
-        name: _spread([a / b for a, b in zip(speeds["rlstack"], values)])
-        for name, values in speeds.items()
-        if name != "rlstack"
+    times = timing.in_turns({name: partial(train, work.steps) for name, train in there.items()}, rounds)
+    speeds = {name: [work.steps / seconds for seconds in own] for name, own in times.items()}
+    ratios = {name: [a / b for a, b in zip(speeds["rlstack"], own)] for name, own in speeds.items()}
+    del ratios["rlstack"]
+    return {
+        "speeds": {name: timing.summarised(own) for name, own in speeds.items()},
+        "ratios": {name: timing.summarised(own) for name, own in ratios.items()},
+        "absent": [name for name in work.ways if name not in there],
     }
-    absent = {name: "not measured" if installed(name) else "not installed" for name in work.ways if name not in there}
-    return {"speeds": {name: _spread(values) for name, values in speeds.items()}, "ratios": ratios, "absent": absent}
-
-
-def markdown(result: Mapping[str, Any]) -> str:
-    """Formats the tasks of a result file for a page, one row per peer."""
-    lines = ["| work | rlstack | peer | ratio | measured on |", "|---|---|---|---|---|"]
-    for name, work in WORK.items():
-        if name not in result["work"]:
-            continue
-        found = result["work"][name]
-        ours = f"{found['speeds']['rlstack']['median']:,.0f}"
-        day = ", ".join([found["date"][:10], *filter(None, [found.get("instruction_set")])])
-        rows = [
-            (
-                f"{peer}: {found['speeds'][peer]['median']:,.0f}",
-                "{median:.2f} ({least:.2f} to {most:.2f})".format(**ratio),
-            )
-            for peer, ratio in found["ratios"].items()
-        ]
-        for place, (peer, ratio) in enumerate(rows or [("", "")]):
-            lines.append(f"| {'' if place else work.subject} | {'' if place else ours} | {peer} | {ratio} | {day} |")
-    return "\n".join(lines) + "\n"
 
 
 def installed(name: str) -> bool:
@@ -256,30 +211,21 @@ def installed(name: str) -> bool:
     return name not in PACKAGES or importlib.util.find_spec(PACKAGES[name]) is not None
 
 
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
-
-
-def lines(name: str, result: Mapping[str, Any]) -> list[str]:
-    """Formats a result for the terminal, one row per library."""
-    shown = []
-    for way, speed in result["speeds"].items():
-        ratio = result["ratios"].get(way)
-        beside = f"ratio {ratio['median']:.2f} ({ratio['least']:.2f} to {ratio['most']:.2f})" if ratio else ""
-        spread = f"{speed['median']:>11,.0f} ({speed['least']:,.0f} to {speed['most']:,.0f})"
-        shown.append(f"{name:<13} {way:<18} {spread:<40} {beside}".rstrip())
-    return shown + [f"{name:<13} {way:<18} {why}" for way, why in result["absent"].items()]
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of the installed peers and of Gymnasium."""
-    found = {}
-    for name in ("gymnasium", *PACKAGES):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
+def table(result: Mapping[str, Any]) -> str:
+    """Returns the tasks of a result file, one row per peer."""
+    rows = []
+    for name, work in WORK.items():
+        if (measured := result["work"].get(name)) is None:
             continue
-    return found
+        day = ", ".join(filter(None, [measured["date"][:10], measured.get("instruction_set")]))
+        first = [work.subject, f"{measured['speeds']['rlstack']['median']:,.0f}"]
+        for peer, ratio in measured["ratios"].items():
+            shown = "{median:.2f} ({least:.2f} to {most:.2f})".format(**ratio)
+            rows.append([*first, f"{peer}: {measured['speeds'][peer]['median']:,.0f}", shown, day])
+            first = ["", ""]
+        if not measured["ratios"]:
+            rows.append([*first, "", "", day])
+    return markdown("work | rlstack | peer | ratio | measured on", rows)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -287,24 +233,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", nargs="*", metavar="WORK", help=f"what to measure: {', '.join(WORK)} (default: all)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULT)
-    comparing.add_options(parser)
+    parser.add_argument("--out", type=Path, default=timing.RESULTS / "peers.json")
+    timing.add_options(parser)
     options = parser.parse_args(arguments)
     if unknown := set(options.work) - set(WORK):
         parser.error(f"unknown work {', '.join(sorted(unknown))}; known: {', '.join(WORK)}")
-    before = comparing.earlier(options)
+    before = timing.earlier(options)
     torch.set_num_threads(1)
-    names = options.work or list(WORK)
-    # Tasks that are not measured keep their last figures.
-    kept = json.loads(options.out.read_text())["work"] if options.out.is_file() else {}
-    result = {**circumstances("peers"), **versions(), "unit": "environment steps per CPU-second", "work": kept}
-    when = {key: result[key] for key in ("date", "instruction_set")}
-    for name in names:
-        result["work"][name] = {**compare(WORK[name], options.rounds), **when}
-        print("\n".join(lines(name, result["work"][name])), flush=True)
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
-    measured = {**result, "work": {name: result["work"][name] for name in names}}
-    return comparing.verdict(measured, before, options.fail_if_slower)
+    about = timing.circumstances("peers") | {name: version(name) for name in PACKAGES if installed(name)}
+    about |= {"gymnasium": version("gymnasium"), "unit": "environment steps per CPU-second"}
+    when = {key: about[key] for key in ("date", "instruction_set")}
+    kept, measured = saved(options.out).get("work", {}), dict[str, Any]()
+    for name in options.work or WORK:
+        measured[name] = {**compare(WORK[name], options.rounds), **when}
+        write_json(options.out, {**about, "work": {**kept, **measured}})
+        print(table({"work": {name: measured[name]}}), flush=True)
+        if absent := measured[name]["absent"]:
+            print(f"not installed: {', '.join(absent)}")
+    return timing.verdict({**about, "work": measured}, before, options.fail_if_slower)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ numbers are medians over rounds, with one thread.
 
 from __future__ import annotations
 
+import statistics
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +26,7 @@ from rlstack.envs.foundation.tensors import unchecked
 from rlstack.networks.encoders import mlp
 from rlstack.training.environment import machine
 
-from .replay import microseconds
+from .timing import in_turns
 
 Ways = dict[str, Callable[[], object]]
 """Functions with equal results, ours first."""
@@ -95,8 +96,9 @@ def main() -> None:
     print(f"CPU microseconds, 1 thread, {machine()}, torch {torch.__version__}")
     for what, make in WAYS.items():
         ways = make()
-        numbers = dict(zip(ways, microseconds(list(ways.values()))))
-        print(f"{what}: " + ", ".join(f"{name} {value:.1f}" for name, value in numbers.items()), flush=True)
+        times = in_turns(ways, 16, 100)
+        us = {name: 1e6 * statistics.median(seconds[1:]) for name, seconds in times.items()}
+        print(f"{what}: " + ", ".join(f"{name} {value:.1f}" for name, value in us.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ so that other load on the machine affects all of them; numbers are medians over 
 from __future__ import annotations
 
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -23,8 +22,11 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from rlstack.data.replay import make_replay
 from rlstack.training.environment import machine
 
+from .timing import in_turns
+
 CAPACITY, FILLED = 100_000, 50_000
 SIZES = ((4, 64), (8, 256), (4096, 256))
+WAYS = ("plain", "ours", "ours, by priority", "TorchRL")
 _ROUNDS, _CALLS = 15, 100
 
 
@@ -63,25 +65,13 @@ class Plain:
         return {key: leaf.index_select(0, index) for key, leaf in self.leaves.items()}
 
 
-def microseconds(functions: list[Callable[[], object]]) -> list[float]:
-    """Median CPU time of a call of each; they take turns."""
-    rounds: list[list[float]] = [[] for _ in functions]
-    for _ in range(_ROUNDS + 1):
-        for function, times in zip(functions, rounds):
-            start = time.process_time()
-            for _ in range(_CALLS):
-                function()
-            times.append((time.process_time() - start) / _CALLS * 1e6)
-    return [statistics.median(times[1:]) for times in rounds]
-
-
 def main() -> None:
     """Measures and prints."""
     warnings.simplefilter("ignore")
     torchrl_logger.setLevel("WARNING")
     torch.set_num_threads(1)
     print(f"CPU microseconds, 1 thread, {machine()}")
-    print("| written / drawn | | plain | ours | ours, by priority | TorchRL's | ratio to ours |")
+    print(f"| written / drawn | | {' | '.join(WAYS)} | ratio to ours |")
     print("|---|---|---|---|---|---|---|")
     for rows, batch_size in SIZES:
         data = [transitions(rows) for _ in range(4)]  # TorchRL's leaves positions in its own
@@ -101,9 +91,10 @@ def main() -> None:
             "sample": [plain.sample, *(buffer.sample for buffer in buffers)],
         }
         for name, functions in calls.items():
-            floor, ours, prioritized, theirs = microseconds(functions)
-            numbers = " | ".join(f"{value:.0f}" for value in (floor, ours, prioritized, theirs))
-            print(f"| {rows} / {batch_size} | {name} | {numbers} | {theirs / ours:.1f} |", flush=True)
+            times = in_turns(dict(zip(WAYS, functions)), _ROUNDS + 1, _CALLS)
+            us = {way: 1e6 * statistics.median(seconds[1:]) for way, seconds in times.items()}
+            numbers = " | ".join(f"{value:.0f}" for value in us.values())
+            print(f"| {rows} / {batch_size} | {name} | {numbers} | {us['TorchRL'] / us['ours']:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ of a line through the second half of the run, when the replay buffer is full. Th
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,32 +16,29 @@ import numpy as np
 from experiments.results import markdown
 from experiments.runs import logged, train
 
-from .speed import circumstances
+from .timing import write
 
-RESULT = Path(__file__).parent / "results" / "soak.json"
-RUNS = {"marinenav": ["agent=acqn", "env=marinenav"], "arena": ["agent=ppo", "env=arena", "experiment=arena/style1"]}
-FRAMES = {"marinenav": 10_000_000, "arena": 20_000_000}
-EVERY = 100_000
-
-
-def growth(frames: list[float], megabytes: list[float]) -> float:
-    """MB per million frames, in the second half."""
-    half = len(frames) // 2
-    return float(np.polyfit(np.array(frames[half:]) / 1e6, megabytes[half:], 1)[0])
+RUNS = {
+    "marinenav": (10_000_000, ["agent=acqn", "env=marinenav"]),
+    "arena": (20_000_000, ["agent=ppo", "env=arena", "experiment=arena/style1"]),
+}
+"""Frames and overrides by world."""
 
 
-def soak(name: str, total: int, folder: Path) -> dict[str, Any]:
-    """One run."""
-    lengths = [f"total_frames={total}", f"log_every={EVERY}", f"eval.every={total // 10}"]
-    (run,) = train([(0, folder / name, [*RUNS[name], *lengths, "logger=csv", "device=cpu"])])
+def soak(name: str, folder: Path) -> dict[str, Any]:
+    """Returns the RAM of a run, and its growth in the second half."""
+    total, overrides = RUNS[name]
+    lengths = [f"total_frames={total}", "log_every=100000", f"eval.every={total // 10}"]
+    (run,) = train([(0, folder / name, [*overrides, *lengths, "logger=csv", "device=cpu"])])
     rows = logged(run, "system/memory_mb")
-    frames, megabytes = [row["frames"] for row in rows], [row["system/memory_mb"] for row in rows]
+    frames, megabytes = (np.array([row[column] for row in rows]) for column in ("frames", "system/memory_mb"))
+    half = len(rows) // 2
     return {
         "world": name,
         "frames": frames[-1],
         "cpu_seconds": rows[-1]["time/cpu_seconds"],
-        "memory_mb": [round(value, 1) for value in megabytes],
-        "growth_mb_per_million_frames": growth(frames, megabytes),
+        "memory_mb": megabytes.round(1).tolist(),
+        "growth_mb_per_million_frames": float(np.polyfit(frames[half:] / 1e6, megabytes[half:], 1)[0]),
     }
 
 
@@ -57,17 +52,7 @@ def table(result: dict[str, Any]) -> str:
     return markdown("world | frames | 0 % | 25 % | 50 % | 75 % | 100 % | MB per million frames, second half", rows)
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=RESULT)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [soak(name, FRAMES[name], Path(folder)) for name in RUNS]
-    result = {**circumstances("soak"), "runs": runs}
-    arguments.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(table(result))
-
-
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [soak(name, Path(folder)) for name in RUNS]
+    print(table(write("soak", {"runs": runs})))

@@ -4,41 +4,40 @@
 
 It prints a table and writes a JSON file. A row is a subject (see ``SUBJECTS``) with one number of worlds: after a
 warm-up, it is timed several times by the CPU time of the process and its workers, including resets. To measure
-something else, add a subject: a name and a function ``num_worlds -> (advance, worlds)``, where ``advance(n)`` makes n
-steps.
+something else, add a subject: a name and a function ``num_worlds -> advance``, where ``advance(n)`` makes n steps.
+
+The cost of collecting compares the same steps of MarineNav in three ways, with one fixed action: ``simulation``, the
+pure functions alone, without TensorDict, resets or storage; ``env``, the environment's own loop; ``collector``,
+``rlstack.make_collector``, which also stacks batches.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import os
-import platform
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 
+import rlstack
+from experiments.results import markdown, saved
 from rlstack import envs
-from rlstack.runs.versions import versions
-from rlstack.training.environment import instruction_set, processor
+from rlstack.envs.foundation.files import write_json
+from rlstack.envs.marinenav.simulation import advance as simulate
+from rlstack.envs.marinenav.simulation import conclude
 
-from . import comparing
-from .overhead import lines, overhead
+from . import timing
 
 Advance = Callable[[int], None]
 """Makes so many steps of all worlds."""
-
-RESULTS = Path(__file__).parent / "results" / "speed.json"
 
 
 @dataclass(frozen=True)
@@ -62,93 +61,50 @@ class Subject:
     cost: int = 1
 
 
-@dataclass(frozen=True)
-class Row:
-    """World steps per CPU-second."""
+def stepping(world: str, held: int, shift: float | None = None, **options: Any) -> Callable[[int], Advance]:
+    """Builds a world under random actions, observations included.
 
-    name: str
-    num_worlds: int
-    median: float
-    least: float
-    most: float
-    preparation_s: float
-    """Wall time until the first timed step: building, compiling, warming up."""
-    best: bool = False
-
-
-def robots(compiled: bool) -> Callable[[int], Advance]:
-    """The environment alone, five robots and four obstacles, noisy perception, constant random actions."""
-
-    def build(num_worlds: int) -> Advance:
-        env = envs.make("marinenav", num_worlds=num_worlds, num_robots=5, num_obstacles=4, compiled=compiled)
-        root = env.reset()
-        # Actions push forward, as a policy would: robots arrive or collide, and worlds end after about fifty steps.
-        generator = torch.Generator().manual_seed(0)
-        action = 2 * torch.rand(num_worlds, 5, 2, generator=generator) - 0.7
-
-        def advance(steps: int) -> None:
-            nonlocal root
-            for _ in range(steps):
-                _, root = env.step_and_maybe_reset(root.set(("agents", "action"), action))
-
-        return advance
-
-    return build
-
-
-def game(style: int, compiled: bool) -> Callable[[int], Advance]:
-    """The whole game, random actions that change in every step."""
-
-    def build(num_worlds: int) -> Advance:
-        env = envs.make("arena", num_worlds=num_worlds, style=style, compiled=compiled)
-        root = env.reset()
-        generator = torch.Generator().manual_seed(0)
-        actions = torch.randint(env.rules.num_actions, (16, num_worlds), generator=generator).unbind(0)
-
-        def advance(steps: int) -> None:
-            nonlocal root
-            for step in range(steps):
-                _, root = env.step_and_maybe_reset(root.set("action", actions[step % len(actions)]))
-
-        return advance
-
-    return build
-
-
-def teams(world: str, held: int, **options: Any) -> Callable[[int], Advance]:
-    """A world of agents, observations included, random actions that are held for so many steps."""
+    Args:
+        held: steps for which an action is held.
+        shift: None, or what is added to one random action that is held for ever: robots that push forward, as a policy
+            would, arrive or collide, and worlds end after about fifty steps.
+        options: options of the world.
+    """
 
     def build(num_worlds: int) -> Advance:
         env = envs.make(world, num_worlds=num_worlds, **options)
-        root = env.reset()
-        actions = [env.full_action_spec["agents", "action"].rand() for _ in range(16)]
+        root, spec = env.reset(), env.full_action_spec[env.action_key]
+        actions = [spec.rand() for _ in range(16)] if shift is None else [spec.rand() + shift]
 
         def advance(steps: int) -> None:
             nonlocal root
             for step in range(steps):
-                chosen = actions[step // held % len(actions)]
-                _, root = env.step_and_maybe_reset(root.set(("agents", "action"), chosen))
+                action = actions[step // held % len(actions)]
+                _, root = env.step_and_maybe_reset(root.set(env.action_key, action))
 
         return advance
 
     return build
 
 
-MECHS: dict[str, Any] = {"maps": 128}
-CARS: dict[str, Any] = {"kick_offs": 0.7, "random_states": 0.3}
+def _subjects(name: str, world: str, sizes: Sequence[int], compiled: Sequence[int], **options: Any) -> list[Subject]:
+    """Returns a world in its eager and its compiled form."""
+    timed = {key: options.pop(key) for key in ("warm_up", "cost") if key in options}
+    return [
+        Subject(f"{name}, eager", stepping(world, **options), sizes, **timed),
+        Subject(f"{name}, compiled", stepping(world, compiled=True, **options), compiled, compiles=True, **timed),
+    ]
+
+
+CARS: dict[str, Any] = {"held": 4, "kick_offs": 0.7, "random_states": 0.3}
+ROBOTS: dict[str, Any] = {"held": 1, "shift": 0.3, "num_robots": 5, "num_obstacles": 4}
 SUBJECTS = [
-    Subject("echelon, eager", teams("echelon", 1, **MECHS), (64, 256, 1024), cost=10),
-    Subject("echelon, compiled", teams("echelon", 1, compiled=True, **MECHS), (256, 1024), compiles=True, cost=10),
-    Subject("marinenav, eager", robots(compiled=False), (64, 256, 1024, 2048, 4096, 8192)),
-    Subject("marinenav, compiled", robots(compiled=True), (1024, 2048, 4096, 8192), compiles=True),
-    *(
-        Subject(f"arena, style {style}, {how}", game(style, how == "compiled"), sizes, how == "compiled", 1000)
-        for how, sizes in (("eager", (256, 1024, 4096, 16384)), ("compiled", (8192, 32768)))
-        for style in (1, 2)
-    ),
-    Subject("rocket, torch", teams("rocket", 4, **CARS), (64, 256, 1024, 4096), cost=30),
-    Subject("rocket, torch, compiled", teams("rocket", 4, compiled=True, **CARS), (1024, 4096), compiles=True, cost=30),
-    Subject("rocket, rocketsim", teams("rocket", 4, backend="rocketsim", **CARS), (64, 256, 1024), cost=30),
+    *_subjects("echelon", "echelon", (64, 256, 1024), (256, 1024), held=1, maps=128, cost=10),
+    *_subjects("marinenav", "marinenav", (64, 256, 1024, 2048, 4096, 8192), (1024, 2048, 4096, 8192), **ROBOTS),
+    *_subjects("arena, style 1", "arena", (256, 1024, 4096, 16384), (8192, 32768), held=1, style=1, warm_up=1000),
+    *_subjects("arena, style 2", "arena", (256, 1024, 4096, 16384), (8192, 32768), held=1, style=2, warm_up=1000),
+    *_subjects("rocket, torch", "rocket", (64, 256, 1024, 4096), (1024, 4096), cost=30, **CARS),
+    Subject("rocket, rocketsim", stepping("rocket", backend="rocketsim", **CARS), (64, 256, 1024), cost=30),
 ]
 
 
@@ -158,8 +114,11 @@ def cpu_seconds() -> float:
     return time.process_time() + sum(time.clock_gettime(~pid << 3 | 2) for pid in workers)
 
 
-def measure(subject: Subject, num_worlds: int, repeats: int, world_steps: int) -> Row:
-    """Times ``repeats`` runs of about ``world_steps`` steps, counted over all worlds."""
+def measure(subject: Subject, num_worlds: int, repeats: int, world_steps: int) -> dict[str, Any]:
+    """Returns the row of ``repeats`` timed runs of about ``world_steps`` steps, counted over all worlds.
+
+    ``preparation_s`` is the wall time until the first timed step: building, compiling, warming up.
+    """
     start = time.perf_counter()
     advance = subject.build(num_worlds)
     advance(subject.warm_up)
@@ -170,69 +129,65 @@ def measure(subject: Subject, num_worlds: int, repeats: int, world_steps: int) -
         before = cpu_seconds()
         advance(steps)
         rates.append(steps * num_worlds / (cpu_seconds() - before))
-    return Row(subject.name, num_worlds, statistics.median(rates), min(rates), max(rates), preparation)
+    row = {"name": subject.name, "num_worlds": num_worlds, "preparation_s": preparation}
+    return row | timing.summarised(rates)
 
 
-def mark_best(rows: Sequence[Row]) -> list[Row]:
-    """The same rows, the fastest of each name marked."""
-    best = {row.name: row for row in sorted(rows, key=lambda row: row.median)}
-    return [Row(**{**asdict(row), "best": row is best[row.name]}) for row in rows]
+class FixedAction(TensorDictModuleBase):
+    """A policy that costs nothing."""
+
+    in_keys = [("agents", "observation", "self")]
+    out_keys = [("agents", "action")]
+
+    def __init__(self, action: torch.Tensor) -> None:
+        super().__init__()
+        self.action = action
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict.set(("agents", "action"), self.action)
 
 
-def run(subjects: Sequence[Subject], repeats: int, world_steps: int) -> Iterator[Row]:
-    """All rows, one after the other."""
-    for subject in subjects:
-        for num_worlds in subject.sizes:
-            yield measure(subject, num_worlds, repeats, world_steps)
+def overhead(num_worlds: int, rounds: int, steps: int = 8) -> dict[str, Any]:
+    """Returns CPU milliseconds per batched step of each way of collecting, and their ratios to the simulation."""
+    env: Any = envs.make("marinenav", num_worlds=num_worlds)
+    action = env.full_action_spec[env.action_key].rand() + 0.3
+    env.reset()
+    state, rules, options, last = env.worlds, env._default_rules, env.options, action.permute(2, 1, 0).contiguous()
+    policy = FixedAction(action)
+    batches = iter(rlstack.make_collector(envs.make("marinenav", num_worlds=num_worlds), policy, steps))
+
+    def simulation() -> None:
+        for _ in range(steps):
+            moved, progress = simulate(state, last, rules, True)
+            conclude(moved, progress, rules, options, env._draw_noise(moved))
+
+    loop = partial(stepping("marinenav", 1, 0.3)(num_worlds), steps)
+    ways = {"simulation": simulation, "env": loop, "collector": lambda: next(batches)}
+    timing.in_turns(ways, 1)  # warms up
+    times = timing.in_turns(ways, rounds)
+    ratios = {}
+    for name in ("env", "collector"):
+        ratio = sorted(one / bare for one, bare in zip(times[name], times["simulation"]))
+        ratios[name] = {"median": statistics.median(ratio), "min": ratio[0], "max": ratio[-1]}
+    milliseconds = {name: 1e3 * statistics.median(seconds) / steps for name, seconds in times.items()}
+    about = {"num_worlds": num_worlds, "rounds": rounds, "ms_per_step": milliseconds}
+    return about | {"ratio_to_simulation": ratios}
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """Rows for reading, in thousands of world steps per CPU-second."""
-    shown = Table("subject", title="world steps per CPU-second, one thread, in thousands", title_justify="left")
-    for heading in ("worlds", "median", "min", "max", "ready after"):
-        shown.add_column(heading, justify="right")
-    shown.add_column("")
-    for row in rows:
-        figures = (f"{figure / 1e3:.0f}" for figure in (row.median, row.least, row.most))
-        style = "bold" if row.best else None
-        cells = (row.name, str(row.num_worlds), *figures, f"{row.preparation_s:.1f} s", "best" if row.best else "")
-        shown.add_row(*cells, style=style)
-    return shown
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """The rows of a result file for a page: the fastest number of worlds of each subject, and 1024 worlds."""
-    lines = ["| worlds | at once | env steps per CPU-second | measured on |", "|---|---|---|---|"]
+def table(result: dict[str, Any]) -> str:
+    """Returns the rows of a result file: the fastest number of worlds of each subject, and 1024 worlds."""
+    rows = []
     for row in result["rows"]:
         if row["best"] or row["num_worlds"] == 1024:
-            figures = [f"{float(f'{row[name]:.3g}'):,.0f}" for name in ("median", "least", "most")]
-            spread = "{} ({} to {})".format(*figures)
-            lines.append(f"| {row['name']} | {row['num_worlds']:,} | {spread} | {row['date'][:10]} |")
-    ratios = result["collection"]["ratio_to_simulation"]
-    for name, label in (("env", "the environment loop"), ("collector", "TorchRL's `Collector`")):
-        spread = "{median:.2f} ({min:.2f} to {max:.2f})".format(**ratios[name])
-        worlds = result["collection"]["num_worlds"]
-        lines.append(f"| time of {label} over that of the bare simulation | {worlds:,} | {spread} times | |")
-    return "\n".join(lines) + "\n"
-
-
-def circumstances(module: str = "speed", threads: int | None = None) -> dict[str, Any]:
-    """What the figures of a command of this package depend on.
-
-    Args:
-        module: name of the command.
-        threads: of each process that it starts, where these do the work.
-    """
-    return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join([f"python -m experiments.benchmarks.{module}", *sys.argv[1:]]),
-        "cpu": processor(),
-        "instruction_set": instruction_set(),
-        "cores": os.cpu_count(),
-        "threads": threads or torch.get_num_threads(),
-        "python": platform.python_version(),
-        **{name: versions()[name] for name in ("torch", "torchrl", "tensordict")},
-    }
+            rates = [f"{float(f'{row[name]:.3g}'):,.0f}" for name in ("median", "least", "most")]
+            rows.append([row["name"], f"{row['num_worlds']:,}", "{} ({} to {})".format(*rates), row["date"][:10]])
+    collection = result.get("collection", {"ratio_to_simulation": {}})
+    labels = {"env": "the environment loop", "collector": "TorchRL's `Collector`"}
+    for name, ratio in collection["ratio_to_simulation"].items():
+        times = "{median:.2f} ({min:.2f} to {max:.2f}) times".format(**ratio)
+        what = f"time of {labels[name]} over that of the bare simulation"
+        rows.append([what, f"{collection['num_worlds']:,}", times, ""])
+    return markdown("worlds | at once | env steps per CPU-second | measured on", rows)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -241,43 +196,38 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two sizes per subject, shorter runs")
     parser.add_argument("--no-compile", action="store_true", help="leave out what needs torch.compile")
     parser.add_argument("--only", default="", help="subjects whose name contains this; others keep their last figures")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file (default: %(default)s)")
-    comparing.add_options(parser)
+    default = timing.RESULTS / "speed.json"
+    parser.add_argument("--out", type=Path, default=default, help="JSON file (default: %(default)s; --quick: none)")
+    timing.add_options(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    before = comparing.earlier(options)
+    before = timing.earlier(options)
     torch.set_num_threads(1)
     subjects = [subject for subject in SUBJECTS if options.only in subject.name]
     subjects = [subject for subject in subjects if not (options.no_compile and subject.compiles)]
     if options.quick:
-        subjects = [Subject(**{**vars(subject), "sizes": subject.sizes[-3:-1]}) for subject in subjects]
-    console = Console()
-    rows: list[Row] = []
-    with console.status("measuring") as status:
-        for row in run(subjects, repeats=3 if options.quick else 7, world_steps=100_000 if options.quick else 300_000):
-            rows.append(row)
-            status.update(f"{row.name}, {row.num_worlds} worlds: {row.median / 1e3:.0f}k; measuring on")
-        result = {**circumstances(), "unit": "world steps per CPU-second"}
-        earlier = json.loads(options.out.read_text()) if options.only and options.out.is_file() else {"rows": []}
-        if not options.only:
-            status.update("collection overhead")
-            earlier["collection"] = overhead(num_worlds=4096, rounds=3 if options.quick else 15)
-            console.print("\n".join(lines(earlier["collection"])), highlight=False)
-    rows = mark_best(rows)
-    console.print(table(rows))
-    measured = {row.name for row in rows}
-    outcome = comparing.verdict({**result, "rows": [asdict(row) for row in rows]}, before, options.fail_if_slower)
-    if options.quick and options.out == RESULTS:
+        subjects = [replace(subject, sizes=subject.sizes[-3:-1]) for subject in subjects]
+    repeats, world_steps = (3, 100_000) if options.quick else (7, 300_000)
+    result = {**timing.circumstances("speed"), "unit": "world steps per CPU-second"}
+    rows: list[dict[str, Any]] = []
+    for subject in subjects:
+        own = [measure(subject, num_worlds, repeats, world_steps) for num_worlds in subject.sizes]
+        best = max((row["median"] for row in own), default=0.0)
+        rows += [{**row, "best": row["median"] == best, "date": result["date"]} for row in own]
+        for row in own:
+            print(f"{row['name']}, {row['num_worlds']} worlds: {row['median'] / 1e3:,.0f}k steps a second", flush=True)
+    outcome = timing.verdict({**result, "rows": rows}, before, options.fail_if_slower)
+    if options.quick and options.out == timing.RESULTS / "speed.json":
         return outcome  # the committed figures come from a full measurement
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    kept = [row for row in earlier["rows"] if row["name"] not in measured]
-    result |= {key: earlier[key] for key in ("collection",) if key in earlier}
-    result["rows"] = [*kept, *({**asdict(row), "date": result["date"]} for row in rows)]
-    options.out.write_text(json.dumps(result, indent=2) + "\n")
-    console.print(f"written to {options.out}")
+    earlier = saved(options.out) if options.only else {"collection": overhead(4096, 3 if options.quick else 15)}
+    measured = {row["name"] for row in rows}
+    kept = [row for row in earlier.get("rows", []) if row["name"] not in measured]
+    result |= {"collection": earlier["collection"]} if "collection" in earlier else {}
+    write_json(options.out, {**result, "rows": [*kept, *rows]})
+    print(table({**result, "rows": [*kept, *rows]}))
     return outcome
 
 

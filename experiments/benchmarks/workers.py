@@ -6,7 +6,6 @@ and nothing learns. The result, in frames per second, goes to ``results/workers.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
 from rlstack.training.workers import start_collector
 
-from .speed import circumstances
+from .timing import write
 
 WAIT = 0.002
 """Seconds that a step of :class:`Slow` takes."""
@@ -37,7 +36,6 @@ WORLDS = {
 }
 COLLECTORS = {"default": "one process", "multiprocess": "`multiprocess`", "multiasync": "`multiasync`"}
 ROUNDS, SECONDS = 5, 4.0
-RESULT = Path(__file__).parent / "results" / "workers.json"
 
 
 class Slow(gymnasium.Env[Any, Any]):
@@ -77,13 +75,13 @@ def rates(collector: str, *overrides: str) -> list[float]:
     """Steps of worlds per second of wall clock, in some rounds."""
     with collecting(collector, *overrides) as batches:
         next(batches)
-        found = []
+        rounds = []
         for _ in range(ROUNDS):
             begun, steps = time.perf_counter(), 0
             while (passed := time.perf_counter() - begun) < SECONDS:
                 steps += next(batches).numel()
-            found.append(steps / passed)
-    return found
+            rounds.append(steps / passed)
+    return rounds
 
 
 def table(result: dict[str, Any]) -> str:
@@ -92,17 +90,10 @@ def table(result: dict[str, Any]) -> str:
     return markdown(f"world | {' | '.join(COLLECTORS.values())}", rows)
 
 
-def main() -> None:
-    """Measures, writes and prints a table."""
+if __name__ == "__main__":
     torch.set_num_threads(1)
-    found = {
+    steps = {
         world: {collector: rates(collector, *overrides) for collector in COLLECTORS}
         for world, overrides in WORLDS.items()
     }
-    result = {**circumstances("workers"), "worlds": found}
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    print(table(result))
-
-
-if __name__ == "__main__":
-    main()
+    print(table(write("workers", {"worlds": steps})))

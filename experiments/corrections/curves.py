@@ -10,8 +10,6 @@ evaluation), ``<study>.json`` (areas under the curves with their intervals) and 
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -23,11 +21,13 @@ import torch
 from tensordict import TensorDict
 
 from experiments.results import by_place, draw_range, interval, markdown, picture, write_csv
+from experiments.runs import options
 from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.agents.base import copy_on
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
+from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.training.environment import machine
@@ -63,10 +63,10 @@ WORLDS = {"vtrace": 16, "retrace": 4}
 
 def train(study: str, arm: str, seed: int, frames: int) -> Iterator[tuple[int, float]]:
     """Trains one arm; yields frames and mean greedy return at :data:`POINTS` of the run."""
-    name, lag, options = ARMS[study][arm]
+    name, lag, given = ARMS[study][arm]
     torch.manual_seed(seed)
     env = envs.make("cartpole", num_worlds=WORLDS[study], seed=seed)
-    agent = make_agent(name, env, frames, "cpu", **options)
+    agent = make_agent(name, env, frames, "cpu", **given)
     own, acting = agent.policy(explore=True), copy_on(agent.policy(explore=True), torch.device("cpu"))
     waiting: deque[TensorDict] = deque()
     made, due = 0, frames // POINTS
@@ -81,20 +81,16 @@ def train(study: str, arm: str, seed: int, frames: int) -> Iterator[tuple[int, f
         agent.learn(flatten_agents(batch, None), made)
         if made >= due:
             due += frames // POINTS
-            told = evaluate(agent.policy(explore=False), "cartpole", {}, EPISODES, 1000 + seed).summary()
-            yield made, told["eval/return"]
+            scores = evaluate(agent.policy(explore=False), "cartpole", {}, EPISODES, 1000 + seed).summary()
+            yield made, scores["eval/return"]
 
 
 def summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     """Of each arm: mean return over the whole run (the area under its curve) and at its end, by seed."""
     arms: dict[str, Any] = {}
     for arm in dict.fromkeys(row["arm"] for row in rows):
-        by_seed: dict[int, list[float]] = {}
-        for row in rows:
-            if row["arm"] == arm:
-                by_seed.setdefault(row["seed"], []).append(row["return"])
-        areas = [float(np.mean(curve)) for curve in by_seed.values()]
-        ends = [float(np.mean(curve[-(POINTS // 4) :])) for curve in by_seed.values()]
+        _, curves = by_place([row for row in rows if row["arm"] == arm], "frames", "return")
+        areas, ends = ([float(np.mean(curve[first:])) for curve in curves] for first in (0, -(POINTS // 4)))
         arms[arm] = {"area": float(np.mean(areas)), "interval": list(bootstrap_interval(areas)), "areas": areas}
         arms[arm] |= {"last quarter": float(np.mean(ends)), "its interval": list(bootstrap_interval(ends))}
     return {"machine": f"{machine()}, one thread", "cpu_seconds": seconds, "arms": arms}
@@ -102,15 +98,10 @@ def summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """Returns a row for each arm, with 95 % intervals over the seeds."""
-    rows = [
-        [
-            arm,
-            len(row["areas"]),
-            interval(row["area"], row["interval"], ".0f"),
-            interval(row["last quarter"], row["its interval"], ".0f"),
-        ]
-        for arm, row in result["arms"].items()
-    ]
+    rows = []
+    for arm, row in result["arms"].items():
+        end = interval(row["last quarter"], row["its interval"], ".0f")
+        rows.append([arm, len(row["areas"]), interval(row["area"], row["interval"], ".0f"), end])
     return markdown("arm | seeds | area | last quarter", rows)
 
 
@@ -128,23 +119,20 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, HERE)
     parser.add_argument("study", choices=list(ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--frames", type=int, default=None, help="of each run")
-    parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     study, begun, rows = arguments.study, time.process_time(), []
     for seed in arguments.seeds:
         for arm in ARMS[study]:
-            for frames, value in train(study, arm, seed, arguments.frames or FRAMES[study]):
+            for frames, value in train(study, arm, seed, FRAMES[study]):
                 rows.append({"arm": arm, "seed": seed, "frames": frames, "return": value})
             print(f"seed {seed}: {arm}: {rows[-1]['return']:.0f} at {rows[-1]['frames']:,} frames", flush=True)
-    write_csv(arguments.out / f"{study}.csv", ("arm", "seed", "frames", "return"), rows)
     result = summary(rows, time.process_time() - begun)
-    (arguments.out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_json(arguments.out / f"{study}.json", result)
+    write_csv(arguments.out / f"{study}.csv", ("arm", "seed", "frames", "return"), rows)
     draw(rows, arguments.out / f"{study}.png")
     print(table(result))
 

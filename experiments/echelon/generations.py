@@ -10,10 +10,9 @@ every generation so far, the bots, and itself. Everyone then plays everyone on u
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from experiments.runs import train
+from experiments.runs import options, train
 from experiments.tournament import tournament
 
 BOTS = ("heuristic", "veteran")
@@ -21,15 +20,13 @@ BOTS = ("heuristic", "veteran")
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, Path(__file__).parent)
     parser.add_argument("first", help="run, checkpoint or agent of the zoo that is the first generation")
     parser.add_argument("--generations", type=int, default=5)
     parser.add_argument("--games", type=int, default=512, help="of each pairing")
     parser.add_argument("--folder", type=Path, default=Path("runs/echelon/generations"))
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
     arguments = parser.parse_intermixed_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     players = {"generation_1": arguments.first}
     for number in range(2, arguments.generations + 1):
         opponents = ",".join(["self", *players.values(), *BOTS])

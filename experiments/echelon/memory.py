@@ -11,18 +11,16 @@ training) and ``memory.png``.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.against import read_log
-from experiments.results import draw_range, interval, markdown, picture, read_csv, write_csv
-from experiments.runs import add_options, cost, final_evaluation, train
+from experiments.results import draw_range, interval, join, markdown, picture, read_csv, write_csv
+from experiments.runs import cost, final_evaluation, options, train
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 HERE = Path(__file__).parent
@@ -37,13 +35,11 @@ class Kind(NamedTuple):
     overrides: tuple[str, ...]
 
 
+_LSTM = "agent.recurrent={kind: lstm, size: 128, sequence_length: 32}"
 KINDS = {
     "mlp": Kind("no recurrent core", ()),
-    "lstm": Kind("LSTM of 128", ("agent.recurrent={kind: lstm, size: 128, sequence_length: 32}",)),
-    "lstm_bfloat16": Kind(
-        "LSTM of 128, in bfloat16",
-        ("agent.recurrent={kind: lstm, size: 128, sequence_length: 32}", "agent.precision=bfloat16"),
-    ),
+    "lstm": Kind("LSTM of 128", (_LSTM,)),
+    "lstm_bfloat16": Kind("LSTM of 128, in bfloat16", (_LSTM, "agent.precision=bfloat16")),
     "attention": Kind("attention among contacts", (f"agent.network={ATTENTION}",)),
     "mlp_long": Kind(
         "no recurrent core, the CPU time of the LSTM",
@@ -56,13 +52,8 @@ def judge(run: Path, episodes: int, seed: int) -> dict[str, float]:
     """Returns the final score with sampled actions, and the cost of the training."""
     summary = final_evaluation(run, episodes, seed, "explore", [ATTENTION])["summary"]
     spent = cost(run)
-    return {
-        "success": summary["eval/success"],
-        "hp_margin": summary["eval/hp_margin"],
-        "length": summary["eval/length"],
-        "frames": spent["frames"],
-        "cpu_minutes": spent["cpu_minutes"],
-    }
+    scores = {name: summary[f"eval/{name}"] for name in ("success", "hp_margin", "length")}
+    return {**scores, "frames": spent["frames"], "cpu_minutes": spent["cpu_minutes"]}
 
 
 def draw(curves: dict[str, list[dict[str, str]]], path: Path) -> None:
@@ -81,11 +72,11 @@ def draw(curves: dict[str, list[dict[str, str]]], path: Path) -> None:
         axes[0, 1].set(xlabel="CPU minutes, one thread")
 
 
-def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
+def table(results: dict[str, dict[str, dict[str, float]]]) -> str:
     """Returns a row for each kind."""
     cells = []
-    won = {kind: [row["success"] for row in seeds.values()] for kind, seeds in found.items()}
-    for kind, seeds in found.items():
+    won = {kind: [row["success"] for row in seeds.values()] for kind, seeds in results.items()}
+    for kind, seeds in results.items():
         rows = list(seeds.values())
         mean = {name: statistics.fmean(row[name] for row in rows) for name in rows[0]}
         compared = kind != "lstm" and "lstm" in won
@@ -104,32 +95,26 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, Path("runs/echelon/partial"), HERE)
+    parser = options(__doc__, HERE, "runs/echelon/partial")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--episodes", type=int, default=256, help="in each final evaluation")
     arguments = parser.parse_intermixed_args()
-    cases = list(product(arguments.kinds, arguments.seeds))
-    jobs = [
-        (seed, arguments.folder / kind, ["experiment=echelon/partial", *KINDS[kind].overrides, *arguments.overrides])
-        for kind, seed in cases
-    ]
-    trained = train(jobs, arguments.parallel)
-    done = {
-        case: (run, judge(run, arguments.episodes, arguments.evaluation_seed))
-        for case, run in zip(cases, trained, strict=True)
-    }
-    results, curves = arguments.out / "memory.json", arguments.out / "memory.csv"
-    found = json.loads(results.read_text()) if results.is_file() else {}
-    rows = [row for row in read_csv(curves) if (row["kind"], int(row["seed"])) not in done]
-    for (kind, seed), (run, judged) in done.items():
-        found.setdefault(kind, {})[str(seed)] = judged
-        rows += [{"kind": kind, **row} for row in read_log({str(seed): run})]
-    found = {kind: dict(sorted(found[kind].items())) for kind in KINDS if kind in found}
-    results.write_text(json.dumps(found, indent=2) + "\n")
+    cases = list(product(arguments.kinds, map(str, arguments.seeds)))
+    jobs = []
+    for kind, seed in cases:
+        overrides = ["experiment=echelon/partial", *KINDS[kind].overrides, *arguments.overrides]
+        jobs.append((int(seed), arguments.folder / kind, overrides))
+    runs = dict(zip(cases, train(jobs, arguments.parallel), strict=True))
+    curves = arguments.out / "memory.csv"
+    rows: list[dict[str, str]] = [row for row in read_csv(curves) if (row["kind"], row["seed"]) not in runs]
+    judged: dict[str, Any] = {}
+    for (kind, seed), run in runs.items():
+        judged.setdefault(kind, {})[seed] = judge(run, arguments.episodes, arguments.evaluation_seed)
+        rows += [{"kind": kind, **row} for row in read_log({seed: run})]
+    results = join(arguments.out / "memory.json", judged)
     write_csv(curves, list(rows[0]), rows)
-    draw({kind: [row for row in rows if row["kind"] == kind] for kind in found}, arguments.out / "memory.png")
-    print(table(found))
+    draw({kind: [row for row in rows if row["kind"] == kind] for kind in results}, arguments.out / "memory.png")
+    print(table(results))
 
 
 if __name__ == "__main__":

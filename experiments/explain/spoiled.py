@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -84,19 +83,18 @@ class TinyRewards(CartPole):
 class NoTermination(CartPole):
     """A fall counts as cut by a time limit."""
 
+    _ends = "truncated", "terminated"
+
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         following = super()._advance(tensordict)
-        done = following.get("done")
-        return following.set("terminated", torch.zeros_like(done)).set("truncated", done)
+        done, (every, never) = following.get("done"), self._ends
+        return following.set(every, done).set(never, torch.zeros_like(done))
 
 
-class LimitIsDeath(CartPole):
+class LimitIsDeath(NoTermination):
     """The time limit counts as a fall."""
 
-    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        following = super()._advance(tensordict)
-        done = following.get("done")
-        return following.set("terminated", done).set("truncated", torch.zeros_like(done))
+    _ends = "terminated", "truncated"
 
 
 class OneSidedMask(CartPole):
@@ -159,67 +157,42 @@ class LosesStatistics(Hook):
 # -- the runs --------------------------------------------------------------------------------------------------------
 
 _HERE = "experiments.explain.spoiled"
-_CARTPOLE = ["env.num_worlds=8", "env.max_steps=200"]
-_PPO = ["agent.steps_per_batch=64", "agent.minibatch_size=64", "agent.epochs=4", "agent.lr=1e-3"]
-_DQN = ["agent.learning_starts=500", "agent.batch_size=32", "agent.frames_per_update=8", "agent.hidden=[64,64]"]
-_PPO_CARTPOLE, _DQN_CARTPOLE = ["agent=ppo", *_PPO], ["agent=dqn", *_DQN]
-_REACH, _SHIFTED = f"env={_HERE}:Reach", ["env.scale=50", "env.offset=300", "agent.normalize_observations=true"]
+_CARTPOLE = "env.num_worlds=8 env.max_steps=200"
+_PPO = "agent.steps_per_batch=64 agent.minibatch_size=64 agent.epochs=4"
+_DQN = "agent.learning_starts=500 agent.batch_size=32 agent.hidden=[64,64]"
+_PPO_CARTPOLE = f"agent=ppo {_PPO} agent.lr=1e-3 {_CARTPOLE}"
+_DQN_CARTPOLE = f"{_DQN} {_CARTPOLE} agent.frames_per_update=8"
+_PPO_REACH = f"{_PPO} agent.lr=1e-3 env={_HERE}:Reach"
+_SHIFTED = "env.scale=50 env.offset=300 agent.normalize_observations=true"
 
-Run = tuple[str, list[str], Callable[[], list[Hook]]]
-
-
-def _none() -> list[Hook]:
-    return []
-
-
-SPOILED: dict[str, Run] = {
-    "reward times 1e-4": ("reward_scale", [*_DQN_CARTPOLE, f"env={_HERE}:TinyRewards", *_CARTPOLE], _none),
-    "gamma 0.3": ("horizon", [*_PPO_CARTPOLE, "env=cartpole", *_CARTPOLE, "agent.gamma=0.3"], _none),
-    "actions clipped to one side": (
-        "one_sided_actions",
-        ["agent=ppo", *_PPO, _REACH, "env.one_sided=true"],
-        _none,
-    ),
-    "normaliser lost": ("normalizer", ["agent=ppo", *_PPO, _REACH, *_SHIFTED], lambda: [LosesStatistics()]),
-    "learning rate 1": (
-        "learning_rate",
-        ["agent=ppo", *_PPO[:-1], "agent.lr=1.0", "env=cartpole", *_CARTPOLE],
-        _none,
-    ),
-    "entropy 0": ("exploration", ["agent=ppo", *_PPO, _REACH, "agent.initial_std=1e-6"], _none),
-    "terminal flags ignored": ("terminations", [*_PPO_CARTPOLE, f"env={_HERE}:NoTermination", *_CARTPOLE], _none),
-    "one-sided mask": ("masks", [*_PPO_CARTPOLE, f"env={_HERE}:OneSidedMask", *_CARTPOLE[:1]], _none),
-    "stale replay": ("replay", [f"agent={_HERE}:StaleDQN", *_DQN, "env=cartpole", *_CARTPOLE], _none),
-    "dead ReLU": ("dormant", [f"agent={_HERE}:DeadDQN", *_DQN, "env=cartpole", *_CARTPOLE], _none),
-    "time limit as death": (
-        "time_limits",
-        [*_PPO_CARTPOLE, f"env={_HERE}:LimitIsDeath", "env.num_worlds=8", "env.max_steps=20"],
-        _none,
-    ),
+SPOILED = {
+    "reward times 1e-4": ("reward_scale", f"agent=dqn env={_HERE}:TinyRewards {_DQN_CARTPOLE}"),
+    "gamma 0.3": ("horizon", f"env=cartpole {_PPO_CARTPOLE} agent.gamma=0.3"),
+    "actions clipped to one side": ("one_sided_actions", f"agent=ppo {_PPO_REACH} env.one_sided=true"),
+    "normaliser lost": ("normalizer", f"agent=ppo {_PPO_REACH} {_SHIFTED}"),
+    "learning rate 1": ("learning_rate", f"agent=ppo {_PPO} agent.lr=1.0 env=cartpole {_CARTPOLE}"),
+    "entropy 0": ("exploration", f"agent=ppo {_PPO_REACH} agent.initial_std=1e-6"),
+    "terminal flags ignored": ("terminations", f"env={_HERE}:NoTermination {_PPO_CARTPOLE}"),
+    "one-sided mask": ("masks", f"agent=ppo {_PPO} agent.lr=1e-3 env={_HERE}:OneSidedMask env.num_worlds=8"),
+    "stale replay": ("replay", f"agent={_HERE}:StaleDQN env=cartpole {_DQN_CARTPOLE}"),
+    "dead ReLU": ("dormant", f"agent={_HERE}:DeadDQN env=cartpole {_DQN_CARTPOLE}"),
+    "time limit as death": ("time_limits", f"env={_HERE}:LimitIsDeath {_PPO_CARTPOLE} env.max_steps=20"),
     "evaluation without normaliser": (
         "greedy_without_normalizer",
-        [f"agent={_HERE}:RawGreedyPPO", *_PPO, _REACH, *_SHIFTED],
-        _none,
+        f"agent={_HERE}:RawGreedyPPO {_PPO_REACH} {_SHIFTED}",
     ),
 }
-"""The spoiled runs: the check that is to come first, the arguments of ``rlstack train``, and hooks."""
+"""The spoiled runs: the check that is to come first, and the arguments of ``rlstack train``."""
+HOOKS = {"normaliser lost": [LosesStatistics()]}
 FRAMES = {"ppo": 8192, "dqn": 6000}
 """The frames of a spoiled run, by its algorithm."""
 
-HEALTHY: dict[str, list[str]] = {
-    "PPO, CartPole": ["agent=ppo", *_PPO, "env=cartpole", *_CARTPOLE, "total_frames=40000"],
-    "DQN, CartPole": [
-        "agent=dqn",
-        *_DQN[:-2],
-        "agent.frames_per_update=4",
-        "env=cartpole",
-        *_CARTPOLE,
-        "total_frames=20000",
-    ],
-    "SAC, reaching a point": [
-        *("agent=sac", _REACH, "agent.hidden=[64,64]", "agent.batch_size=64", "agent.learning_starts=500"),
-        *("agent.random_frames=500", "agent.frames_per_update=4", "agent.lr_actor=1e-3", "agent.lr_critic=1e-3"),
-        "total_frames=10000",
-    ],
+HEALTHY = {
+    "PPO, CartPole": f"env=cartpole {_PPO_CARTPOLE} total_frames=40000",
+    "DQN, CartPole": f"agent=dqn env=cartpole {_DQN} {_CARTPOLE} agent.frames_per_update=4 total_frames=20000",
+    "SAC, reaching a point": (
+        f"agent=sac env={_HERE}:Reach agent.hidden=[64,64] agent.batch_size=64 agent.learning_starts=500 "
+        "agent.random_frames=500 agent.frames_per_update=4 agent.lr_actor=1e-3 agent.lr_critic=1e-3 total_frames=10000"
+    ),
 }
 """The healthy runs."""

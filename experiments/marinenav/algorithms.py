@@ -1,7 +1,7 @@
 """Trains every algorithm on MarineNav, levels 0-5, for the same number of env steps, beside the published agents.
 
     python -m experiments.marinenav.algorithms --parallel 2
-    python -m experiments.marinenav.algorithms ppo sac --seeds 0 1
+    python -m experiments.marinenav.algorithms --agents ppo sac --seeds 0 1
 
 Each run is ``rlstack train agent=<name> env=marinenav`` with the numbers of
 ``conf/recipe/marinenav_<name>.yaml`` and one thread, counted in env steps (of one world); its last checkpoint then
@@ -10,17 +10,16 @@ plays 100 unseen episodes a level. Results beside this file: ``algorithms.json``
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.results import interval, markdown, picture
-from experiments.runs import Job, complete, cost, final_evaluation, read_curve, train
+from experiments.results import interval, markdown, picture, saved
+from experiments.runs import Job, complete, cost, final_evaluation, logged, options, train
 from rlstack.config import load_group
+from rlstack.envs.foundation.files import write_json
 
 from .quality import LEVELS
 
@@ -68,11 +67,8 @@ def summarise(agent: str, runs: dict[int, Path], episodes: int, evaluation_seed:
     """Success over the seeds, by level, time on success and cost."""
     seeds = {}
     for seed, path in runs.items():
-        summary = final_evaluation(path, episodes, evaluation_seed)["summary"]
-        seeds[seed] = {
-            **{name: value for name, value in summary.items() if name.startswith("eval/")},
-            "cpu_minutes": cost(path)["cpu_minutes"],
-        }
+        scores = final_evaluation(path, episodes, evaluation_seed)["summary"]
+        seeds[seed] = {**scores, "cpu_minutes": cost(path)["cpu_minutes"]}
     rows = list(seeds.values())
     times = [row["eval/time"] for row in rows if row.get("eval/time") is not None]
     return {
@@ -90,15 +86,12 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     rows = []
     for agent, row in sorted(results.items(), key=lambda item: -item[1]["success"]):
         each = [seed["eval/success"] for seed in row["seeds"].values()]
-        cells = [
-            agent,
-            f"{row['success']:.3f}" if len(each) == 1 else interval(row["success"], (min(each), max(each)), ".3f"),
-            " ".join(f"{value:.2f}" for value in row["levels"]),
-            "" if row["time"] is None else f"{row['time']:.1f} s",
-            f"{row['cpu_minutes']:.1f}",
-            "" if row["published"] is None else f"{row['published']:.3f}",
-        ]
-        rows.append(cells)
+        success = f"{row['success']:.3f}"
+        if len(each) > 1:
+            success = interval(row["success"], (min(each), max(each)), ".3f")
+        cells = [agent, success, " ".join(f"{value:.2f}" for value in row["levels"])]
+        cells += ["" if row["time"] is None else f"{row['time']:.1f} s", f"{row['cpu_minutes']:.1f}"]
+        rows.append([*cells, "" if row["published"] is None else f"{row['published']:.3f}"])
     return markdown("agent | success | by level 0-5 | time on success | CPU-min | published, 6M env steps", rows)
 
 
@@ -107,7 +100,7 @@ def draw(folder: Path, results: dict[str, dict[str, Any]], file: Path) -> None:
     with picture(file, (8, 5)) as axis:
         for index, agent in enumerate(sorted(results, key=lambda name: -results[name]["success"])):
             runs = [folder / agent / f"seed{seed}" for seed in results[agent]["seeds"]]
-            curves = [read_curve(run) for run in runs if complete(run)]  # some runs have been removed since
+            curves = [logged(run, "eval/success") for run in runs if complete(run)]  # some runs have been removed since
             if not curves:
                 continue
             style = {"color": f"C{index % 10}", "linestyle": "-" if index < 10 else "--"}
@@ -121,29 +114,18 @@ def draw(folder: Path, results: dict[str, dict[str, Any]], file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("agents", nargs="*", help=f"of {', '.join(AGENTS)}; none: all")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser = options(__doc__, HERE, "runs/algorithms", (0,))
+    parser.add_argument("--agents", nargs="+", choices=AGENTS, default=AGENTS)
     parser.add_argument("--episodes", type=int, default=100, help="per level, in the final evaluation")
-    parser.add_argument("--evaluation-seed", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, default=Path("runs/algorithms"), help="of the run directories")
-    parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_intermixed_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    unknown = [agent for agent in arguments.agents if agent not in AGENTS]
-    if unknown:
-        parser.error(f"unknown agent {unknown[0]!r}; known: {', '.join(AGENTS)}")
-    chosen = arguments.agents or list(AGENTS)
-    cases = [(agent, seed) for agent in chosen for seed in arguments.seeds]
-    jobs = [job(agent, seed, arguments.folder / agent) for agent, seed in cases]
-    paths = dict(zip(cases, train(jobs, arguments.parallel), strict=True))
-    file = arguments.out / "algorithms.json"
-    results = json.loads(file.read_text()) if file.is_file() else {}
-    for agent in chosen:
-        runs = {seed: paths[agent, seed] for seed in arguments.seeds}
-        results[agent] = summarise(agent, runs, arguments.episodes, arguments.evaluation_seed)
-    file.write_text(json.dumps(results, indent=2) + "\n")
+    cases = [(agent, seed) for agent in arguments.agents for seed in arguments.seeds]
+    jobs = [job(agent, seed, arguments.folder / agent, arguments.overrides) for agent, seed in cases]
+    runs = dict(zip(cases, train(jobs, arguments.parallel), strict=True))
+    results = saved(arguments.out / "algorithms.json")
+    for agent in arguments.agents:
+        own = {seed: runs[agent, seed] for seed in arguments.seeds}
+        results[agent] = summarise(agent, own, arguments.episodes, arguments.evaluation_seed)
+    write_json(arguments.out / "algorithms.json", results)
     draw(arguments.folder, results, arguments.out / "algorithms.png")
     print(table(results))
 

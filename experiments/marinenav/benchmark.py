@@ -17,7 +17,6 @@ measured earlier keep their rows. ``python -m experiments.tables`` writes both t
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import json
@@ -28,13 +27,13 @@ from typing import Any
 import numpy as np
 from tensordict.nn import TensorDictModuleBase
 
-from experiments.results import interval, markdown, picture
+from experiments.results import interval, markdown, picture, saved
+from experiments.runs import options
 from rlstack import envs
 from rlstack.agents.foreign import load_policy, parse
 from rlstack.config import ConfigError
 from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set, load_episodes
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
-from rlstack.evaluation.results import Evaluation
 from rlstack.play.versus import own_policy
 from rlstack.runs.loading import load
 from rlstack.runs.worlds import world_options
@@ -102,12 +101,6 @@ def entrant(player: str) -> tuple[TensorDictModuleBase, dict[str, Any]]:
         return load_policy(source, worlds[False]), {"continuous_actions": False}
 
 
-def judge(player: str, episodes: EpisodeSet) -> Evaluation:
-    """Evaluates a player on the episodes."""
-    policy, options = entrant(player)
-    return evaluate(policy, "marinenav", options, 1, SEED, episode_set=episodes, name=player)
-
-
 def both_solve(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
     """Returns time and energy of the other relative to the first over the episodes that both solve, None without any.
 
@@ -116,14 +109,14 @@ def both_solve(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] |
     both = np.array(first["success"]) * np.array(other["success"]) > 0
     if not both.any():
         return None
-    found: dict[str, Any] = {"episodes": int(both.sum())}
+    compared: dict[str, Any] = {"episodes": int(both.sum())}
     for name in ("time", "energy"):
         theirs, ours = (np.array(row[name])[both] for row in (first, other))
         chosen = np.random.default_rng(0).integers(len(ours), size=(2000, len(ours)))
         ratios = ours[chosen].mean(1) / theirs[chosen].mean(1)
-        interval = [float(bound) for bound in np.quantile(ratios, (0.025, 0.975))]
-        found[name] = {"ratio": float(ours.mean() / theirs.mean()), "interval": interval}
-    return found
+        bounds = np.quantile(ratios, (0.025, 0.975)).tolist()
+        compared[name] = {"ratio": float(ours.mean() / theirs.mean()), "interval": bounds}
+    return compared
 
 
 def table(content: dict[str, Any]) -> str:
@@ -133,6 +126,8 @@ def table(content: dict[str, Any]) -> str:
     forms = {name: form for name, form in forms.items() if not compared or name in compared}
     rows = []
     for player, row in content["players"].items():
+        if player.startswith(("earlier", "time")):  # recipes that are no longer shipped
+            continue
         overall, levels = row["levels"][-1], row["levels"][:-1]
         bounds = overall["success_low"], overall["success_high"]
         cells = [player, interval(overall["success"], bounds, ".3f")]
@@ -150,11 +145,12 @@ def run(players: Sequence[str], which: str, out: Path, names: Sequence[str] | No
     """Measures players, keeps the rows of others, and returns the table."""
     episodes = public() if which == "public" else frozen()
     file = out / f"benchmark_{which}.json"
-    results = json.loads(file.read_text())["players"] if file.is_file() else {}
+    results = saved(file).get("players", {})
     for player, name in zip(players, names or players, strict=True):
-        found = judge(player, episodes)
-        values = {key: [round(x, 3) for x in found.episodes[key].tolist()] for key in ("success", "time", "energy")}
-        results[name] = {"levels": found.table(), "episodes": values}
+        policy, worlds = entrant(player)
+        played = evaluate(policy, "marinenav", worlds, 1, SEED, episode_set=episodes, name=player)
+        values = {key: [round(x, 3) for x in played.episodes[key].tolist()] for key in ("success", "time", "energy")}
+        results[name] = {"levels": played.table(), "episodes": values}
     first = next(iter(results.values()))["episodes"]
     for row in list(results.values())[1:]:
         row["both_solve"] = both_solve(first, row["episodes"])
@@ -190,14 +186,12 @@ def draw(content: dict[str, Any], file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, HERE)
     parser.add_argument("players", nargs="*")
     parser.add_argument("--names", nargs="+", help="of the players in the table, in their order")
     parser.add_argument("--episodes", choices=("frozen", "public"), default="frozen")
     parser.add_argument("--freeze", action="store_true", help="write the frozen episodes anew")
-    parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.names and len(arguments.names) != len(arguments.players):
         parser.error("--names: one for each player")
     if arguments.freeze:

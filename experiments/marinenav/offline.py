@@ -10,17 +10,16 @@ unseen episodes; the options were chosen on those of ``--evaluation-seed 2000``.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.results import markdown, picture
-from experiments.runs import add_options, cost, final_evaluation, train
+from experiments.results import markdown, picture, saved
+from experiments.runs import cost, final_evaluation, options, train
+from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval, wilson_interval
 from rlstack.training.environment import machine
 
@@ -65,9 +64,9 @@ def recorded(run: Path, folder: Path, episodes: int) -> Path:
     """Records the decisions of its episodes."""
     path = folder / "episodes.npz"
     if not path.is_file():
-        options = ["policy=explore", f"episodes={episodes}", f"seed={RECORDED_SEED}", "plots=false", "video=false"]
+        keys = ["policy=explore", f"episodes={episodes}", f"seed={RECORDED_SEED}", "plots=false", "video=false"]
         command = [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={run}", f"transitions={path}"]
-        subprocess.run([*command, f"output={folder / 'recorded'}", *options], check=True)
+        subprocess.run([*command, f"output={folder / 'recorded'}", *keys], check=True)
     return path
 
 
@@ -75,33 +74,30 @@ def runs(folder: Path, data: Path, seed: int, online: int, overrides: list[str])
     """Trains the runs of a seed and returns them by name; ``tuned`` only if ``online`` frames are given."""
     given = [f"data={data}", *COMMON, *OFFLINE, *overrides]
     jobs = [(seed, folder / "bc", [*CLONE, *given]), (seed, folder / "iql", ["agent=iql", *given])]
-    found = dict(zip(("bc", "iql"), train(jobs), strict=True))
+    named = dict(zip(("bc", "iql"), train(jobs), strict=True))
     if online:
-        given = [f"init={found['iql']}", f"total_frames={online}", *COMMON, *ONLINE, *overrides]
-        (found["tuned"],) = train([(seed, folder / "tuned", ["agent=iql", *given])])
-    return found
+        given = [f"init={named['iql']}", f"total_frames={online}", *COMMON, *ONLINE, *overrides]
+        (named["tuned"],) = train([(seed, folder / "tuned", ["agent=iql", *given])])
+    return named
 
 
 def judged(run: Path, episodes: int, seed: int) -> dict[str, Any]:
     """Returns success and return of a run, the episodes that it ``solved``, and the cost of its training."""
-    file = run / "evaluations" / "final" / "evaluation.json"
-    evaluation = json.loads(file.read_text()) if file.is_file() else {}
+    evaluation = saved(run / "evaluations" / "final" / "evaluation.json")
     if evaluation.get("seed") != seed or len(evaluation["episodes"]) != LEVELS * episodes:
         evaluation = final_evaluation(run, episodes, seed)
-    found = {name: evaluation["summary"][f"eval/{name}"] for name in ("success", "return")}
-    return {**found, **cost(run), "solved": [int(episode["success"]) for episode in evaluation["episodes"]]}
+    scores = {name: evaluation["summary"][f"eval/{name}"] for name in ("success", "return")}
+    return {**scores, **cost(run), "solved": [int(episode["success"]) for episode in evaluation["episodes"]]}
 
 
-def pooled(rows: list[dict[str, Any]], episodes: int) -> tuple[float, float, float]:
-    """Returns success over the ``episodes`` with its 95 % interval: Wilson for one seed, else a bootstrap.
+def pooled(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """Returns the success over all seeds with a 95 % interval: Wilson's for one seed, otherwise a bootstrap.
 
     All seeds play the same episodes, over which the bootstrap draws.
     """
-    if len(rows) == 1:
-        successes = round(rows[0]["success"] * episodes)
-        return successes / episodes, *wilson_interval(successes, episodes)
     solved = np.mean([row["solved"] for row in rows], axis=0)
-    return float(solved.mean()), *bootstrap_interval(solved)
+    bounds = wilson_interval(int(solved.sum()), len(solved)) if len(rows) == 1 else bootstrap_interval(solved)
+    return float(solved.mean()), *bounds
 
 
 def gain(results: Results, better: str, worse: str) -> tuple[float, float, float]:
@@ -115,11 +111,11 @@ def gain(results: Results, better: str, worse: str) -> tuple[float, float, float
     return float(difference.mean()), *bootstrap_interval(difference)
 
 
-def table(results: Results, episodes: int) -> str:
+def table(result: dict[str, Any]) -> str:
     """Returns a row for each agent, and below the gain of each over the one before it."""
-    cells = []
+    cells, results = [], result["agents"]
     for name, rows in results.items():
-        rate, low, high = pooled(rows, episodes)
+        rate, low, high = pooled(rows)
         seeds = " ".join(f"{row['success']:.3f}" for row in rows)
         minutes = sum(row["cpu_minutes"] for row in rows) / len(rows)
         cells.append([NAMES[name], f"{rate:.3f}", f"{low:.3f} to {high:.3f}", seeds, f"{minutes:.1f}"])
@@ -131,11 +127,11 @@ def table(results: Results, episodes: int) -> str:
     return markdown("agent | success | 95 % | by seed | CPU-min", cells) + "".join(gains)
 
 
-def draw(results: Results, episodes: int, file: Path) -> None:
+def draw(results: Results, file: Path) -> None:
     """Draws the success of each agent, and a point for every seed."""
     with picture(file, (6, 3.6)) as axis:
         for place, rows in enumerate(results.values()):
-            rate, low, high = pooled(rows, episodes)
+            rate, low, high = pooled(rows)
             axis.bar(place, rate, color=f"C{place}", alpha=0.5, yerr=[[rate - low], [high - rate]], capsize=4)
             axis.plot([place] * len(rows), [row["success"] for row in rows], "k.", label=None if place else "a seed")
         axis.set_xticks(range(len(results)), [NAMES[name] for name in results])
@@ -144,8 +140,7 @@ def draw(results: Results, episodes: int, file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = ArgumentParser(description=__doc__)
-    add_options(parser, Path("runs/offline"), HERE)
+    parser = options(__doc__, HERE, "runs/offline")
     parser.add_argument("--episodes", type=int, default=50, help="per level, in the final evaluation")
     parser.add_argument("--recorded", type=int, default=400, help="episodes per level that are recorded")
     parser.add_argument("--online", type=int, default=300_000, help="frames of fine-tuning; 0: none")
@@ -157,10 +152,9 @@ def main() -> None:
     for seed in arguments.seeds:
         for name, run in runs(folder, data, seed, arguments.online, arguments.overrides).items():
             results.setdefault(name, []).append(judged(run, episodes, arguments.evaluation_seed))
-        written = {"machine": f"{machine()}, one thread", "agents": results}
-        (arguments.out / "offline.json").write_text(json.dumps(written) + "\n")
-        draw(results, LEVELS * episodes, arguments.out / "offline.png")
-    print(table(results, LEVELS * episodes))
+        write_json(arguments.out / "offline.json", {"machine": f"{machine()}, one thread", "agents": results})
+        draw(results, arguments.out / "offline.png")
+    print(table({"agents": results}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures options of agents on MarineNav, levels 0-5, by env steps and CPU time to a success of .95.
 
-    python -m experiments.marinenav.options --seeds 0 1 2
+    python -m experiments.marinenav.options symmetry --seeds 0 1 2
     python -m experiments.marinenav.options critics --agents sac
 
 ``symmetry`` compares ``agent.symmetry=augment`` with the same agent without it, both with ``env.colregs_penalty=0``,
@@ -12,14 +12,12 @@ file. Complete runs are not repeated.
 
 from __future__ import annotations
 
-import argparse
-import json
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.results import markdown
-from experiments.runs import check, logged, train
+from experiments.results import join, markdown
+from experiments.runs import check, logged, options, train
 
 from .algorithms import ENV_STEPS, job
 
@@ -59,56 +57,36 @@ def judged(path: Path) -> dict[str, float | None]:
     }
 
 
-def _folder(name: str) -> str:
-    return name.replace(": ", "_").replace(" ", "_")
-
-
 def table(results: dict[str, Any]) -> str:
     """Returns a row for each arm; a dash where a seed did not reach the goal."""
-
-    def listed(row: dict[str, Any], form: str) -> str:
-        return "; ".join(
-            "-" if None in one.values() and "{frames" in form else form.format(**one) for one in row.values()
-        )
-
     forms = ("{frames:,.0f} ({cpu_seconds:.0f})", "{success:.3f}", "{all_cpu_seconds:.0f}")
-    rows = [[*name.split(" ", 1), *(listed(row, form) for form in forms)] for name, row in results.items()]
+    rows = []
+    for name, seeds in results.items():
+        cells = [["-" if row["frames"] is None else forms[0].format(**row) for row in seeds.values()]]
+        cells += [[form.format(**row) for row in seeds.values()] for form in forms[1:]]
+        rows.append([*name.split(" ", 1), *map("; ".join, cells)])
     reached = f"env steps to {GOAL:.2f}, by seed (CPU-s)"
     return markdown(f"agent | option | {reached} | success at the end | CPU-s", rows)
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("option", nargs="?", choices=list(OPTIONS), default="symmetry")
+    parser = options(__doc__, HERE, "runs/options")
+    parser.add_argument("option", choices=list(OPTIONS))
     parser.add_argument("--agents", nargs="+", help="default: those of the option")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--folder", type=Path, default=Path("runs/options"), help="of the run directories")
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument(
-        "--evaluate-only", action="store_true", help="train nothing; take runs that are there, however far"
-    )
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    arms = OPTIONS[arguments.option]
-    file = arguments.out / "options.json"
+    arguments = parser.parse_intermixed_args()
+    option = arguments.option
     jobs = []
-    for seed, agent in product(arguments.seeds, arguments.agents or AGENTS[arguments.option]):
-        for arm, changes in arms.items():
-            name = f"{agent} {arguments.option}: {arm}"
-            jobs.append((name, job(agent, seed, arguments.folder / _folder(name), [*EVALUATED, *changes])))
-    if not arguments.evaluate_only:
-        check([each for _, each in jobs])
+    for seed, agent in product(arguments.seeds, arguments.agents or AGENTS[option]):
+        for arm, changes in OPTIONS[option].items():
+            folder = arguments.folder / f"{agent}_{option}_{arm.replace(' ', '_')}"
+            overrides = [*EVALUATED, *changes, *arguments.overrides]
+            jobs.append((f"{agent} {option}: {arm}", job(agent, seed, folder, overrides)))
+    check([each for _, each in jobs])
     for name, each in jobs:
-        seed, folder, _ = each
-        if not arguments.evaluate_only:
-            train([each])
-        elif not (folder / f"seed{seed}").is_dir():
-            continue
-        results = json.loads(file.read_text()) if file.is_file() else {}
-        results.setdefault(name, {})[str(seed)] = judged(folder / f"seed{seed}")
-        file.write_text(json.dumps(results, indent=2) + "\n")
-    print(table(json.loads(file.read_text())))
+        (run,) = train([each])
+        results = join(arguments.out / "options.json", {name: {each[0]: judged(run)}})
+    print(table(results))
 
 
 if __name__ == "__main__":

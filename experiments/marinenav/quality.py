@@ -10,7 +10,6 @@ Every seed is one ``rlstack train`` with the shipped configuration (further over
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
@@ -20,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from experiments.results import markdown, picture, write_csv
-from experiments.runs import add_options, final_evaluation, read_curve, settings_file, train, trained_on
+from experiments.runs import final_evaluation, logged, options, settings_file, train, trained_on
+from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval
 
 HERE = Path(__file__).parent
@@ -45,33 +45,26 @@ def write_curve(curves: dict[int, list[dict[str, float]]], folder: Path) -> None
             axis.set(xlabel=label, ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
 
 
-def episode_interval(finals: dict[int, dict[str, Any]]) -> list[float]:
-    """95 % bootstrap interval of the mean success, over episodes: every seed plays the same ones."""
-    success = np.array([[episode["success"] for episode in final["episodes"]] for final in finals.values()])
-    return [float(bound) for bound in bootstrap_interval(success.mean(0))]
-
-
 def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str, float]]]) -> dict[str, Any]:
     """The rows of the README: per seed and pooled."""
     seeds = {}
     for seed, final in finals.items():
         rows = curves[seed]
         passed = next((row for row in rows if row["eval/success"] >= PUBLISHED_SUCCESS), None)
-        seeds[seed] = {
-            **{name: value for name, value in final["summary"].items() if name.startswith("eval/")},
-            "minutes": rows[-1]["time/seconds"] / 60,
-            "cpu_minutes": rows[-1]["time/cpu_seconds"] / 60,
-            "minutes_to_published": None if passed is None else passed["time/seconds"] / 60,
-            "cpu_minutes_to_published": None if passed is None else passed["time/cpu_seconds"] / 60,
-        }
+        seeds[seed] = dict(final["summary"])
+        for name, clock in (("minutes", "time/seconds"), ("cpu_minutes", "time/cpu_seconds")):
+            seeds[seed][name] = rows[-1][clock] / 60
+            seeds[seed][f"{name}_to_published"] = None if passed is None else passed[clock] / 60
     means = [entry["eval/success"] for entry in seeds.values()]
+    # Every seed plays the same episodes, over which the interval is.
+    success = np.array([[episode["success"] for episode in final["episodes"]] for final in finals.values()])
     return {
         "command": "python -m experiments.marinenav.quality " + " ".join(sys.argv[1:]),
         "success_mean": sum(means) / len(means),
         "lowest_level": min(entry[f"eval/success_level{level}"] for entry in seeds.values() for level in range(LEVELS)),
         "time_ratio": sum(entry["eval/time"] for entry in seeds.values()) / len(seeds) / PUBLISHED_TIME,
         "success_min_max": [min(means), max(means)],
-        "success_interval": episode_interval(finals),
+        "success_interval": list(bootstrap_interval(success.mean(0))),
         "seeds": seeds,
     }
 
@@ -96,22 +89,19 @@ def table(summary: dict[str, Any]) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, Path("runs/quality"), HERE)
+    parser = options(__doc__, HERE, "runs/quality")
     parser.add_argument("--episodes", type=int, default=300, help="per level, in the final evaluation")
     arguments = parser.parse_intermixed_args()
     runs = train([(seed, arguments.folder, arguments.overrides) for seed in arguments.seeds], arguments.parallel)
-    finals = {
-        seed: final_evaluation(run, arguments.episodes, arguments.evaluation_seed)
-        for seed, run in zip(arguments.seeds, runs, strict=True)
-    }
-    curves = {seed: read_curve(run) for seed, run in zip(arguments.seeds, runs, strict=True)}
+    evaluations = [final_evaluation(run, arguments.episodes, arguments.evaluation_seed) for run in runs]
+    finals = dict(zip(arguments.seeds, evaluations, strict=True))
+    curves = {seed: logged(run, "eval/success") for seed, run in zip(arguments.seeds, runs, strict=True)}
     write_curve(curves, arguments.out)
     shutil.copyfile(settings_file(runs[0]), arguments.out / "config.yaml")
     summary = summarise(finals, curves)
     summary["machine"] = "; ".join(dict.fromkeys(map(trained_on, runs)))
-    (arguments.out / "final.json").write_text(json.dumps(summary, indent=2) + "\n")
-    print(json.dumps(summary, indent=2))
+    write_json(arguments.out / "final.json", summary)
+    print(table(json.loads(json.dumps(summary))))
 
 
 if __name__ == "__main__":

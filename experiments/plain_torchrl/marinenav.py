@@ -48,8 +48,8 @@ def train(batches: int = 500, worlds: int = 64, steps: int = 32, seed: int = 0) 
         rewards.append(batch["next", "agents", "reward"][active].mean().item())
         decisions = batch["agents"][active]
         for part in [part for _ in range(4) for part in torch.randperm(len(decisions)).split(2048)]:
-            told = loss(TensorDict(agents=decisions[part], batch_size=[len(part)]))
-            sum(value for name, value in told.items() if name.startswith("loss_")).backward()
+            losses = loss(TensorDict(agents=decisions[part], batch_size=[len(part)]))
+            sum(value for name, value in losses.items() if name.startswith("loss_")).backward()
             nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
             optimizer.step(), optimizer.zero_grad()
     return rewards

@@ -41,8 +41,8 @@ def train(frames: int = 15_000, start: int = 500, seed: int = 0) -> list[float]:
         returns += batch["next", "episode_reward"][batch["next", "done"]].tolist()
         replay.extend(batch)
         if len(replay) >= start:
-            told = loss(replay.sample())
-            (told["loss_critic"] + told["loss_actor"]).backward()
+            losses = loss(replay.sample())
+            (losses["loss_critic"] + losses["loss_actor"]).backward()
             optimizer.step(), optimizer.zero_grad(), updater.step()
     return returns
 

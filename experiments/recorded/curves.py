@@ -10,8 +10,6 @@ options of their yaml files except smaller networks and larger learning rates. R
 
 from __future__ import annotations
 
-import json
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,8 @@ import torch
 
 import rlstack
 from experiments.results import by_place, draw_range, markdown, picture, write_csv
-from experiments.runs import add_options, complete, cost, logged
+from experiments.runs import complete, cost, logged, options
+from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.training.environment import machine
 
@@ -59,12 +58,6 @@ def _trained(run: Path, *words: str) -> Path:
     return run
 
 
-def curve(agent: str, seed: int, run: Path) -> Rows:
-    """The evaluations of a run."""
-    found = [(int(row["frames"]) // BATCH, row["eval/return"]) for row in logged(run, "eval/return")]
-    return [{"agent": agent, "seed": seed, "updates": updates, "return": value} for updates, value in found]
-
-
 def summary(rows: Rows, minutes: dict[str, list[float]], taught: float) -> dict[str, Any]:
     """Of each agent: returns at the end by seed, their mean and its interval, CPU-minutes of a run."""
     agents = {}
@@ -78,16 +71,11 @@ def summary(rows: Rows, minutes: dict[str, list[float]], taught: float) -> dict[
 
 def table(result: dict[str, Any]) -> str:
     """Returns a row for each agent, with 95 % intervals over the seeds, and one for the teacher."""
-    rows = [
-        [
-            AGENTS[agent],
-            f"{row['mean']:.0f}",
-            "{:.0f} to {:.0f}".format(*row["interval"]),
-            " ".join(f"{value:.0f}" for value in row["returns"].values()),
-            f"{row['cpu_minutes']:.1f}",
-        ]
-        for agent, row in result["agents"].items()
-    ]
+    rows = []
+    for agent, row in result["agents"].items():
+        returns = " ".join(f"{value:.0f}" for value in row["returns"].values())
+        bounds = "{:.0f} to {:.0f}".format(*row["interval"])
+        rows.append([AGENTS[agent], f"{row['mean']:.0f}", bounds, returns, f"{row['cpu_minutes']:.1f}"])
     rows.append(["SAC, whose replay buffer it was", f"{result['teacher']:.0f}", "", "", ""])
     return markdown("agent | greedy return | 95 % | by seed | CPU-min", rows)
 
@@ -104,9 +92,7 @@ def draw(rows: Rows, taught: float, file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, Path("runs/recorded"), HERE)
-    arguments = parser.parse_intermixed_args()
+    arguments = options(__doc__, HERE, "runs/recorded").parse_intermixed_args()
     torch.set_num_threads(1)
     folder: Path = arguments.folder.resolve()
     data = teacher(folder)
@@ -116,11 +102,13 @@ def main() -> None:
     for seed in arguments.seeds:
         for agent in AGENTS:
             run = learner(agent, seed, data, folder, arguments.overrides)
-            rows += curve(agent, seed, run)
+            for row in logged(run, "eval/return"):
+                updates = int(row["frames"]) // BATCH
+                rows.append({"agent": agent, "seed": seed, "updates": updates, "return": row["eval/return"]})
             minutes.setdefault(agent, []).append(cost(run)["cpu_minutes"])
             print(f"seed {seed}: {agent}: {rows[-1]['return']:.0f}", flush=True)
     write_csv(arguments.out / "curves.csv", ("agent", "seed", "updates", "return"), rows)
-    (arguments.out / "curves.json").write_text(json.dumps(summary(rows, minutes, taught), indent=2) + "\n")
+    write_json(arguments.out / "curves.json", summary(rows, minutes, taught))
     draw(rows, taught, arguments.out / "curves.png")
 
 

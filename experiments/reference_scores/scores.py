@@ -1,20 +1,18 @@
 """Checks that the algorithms reach their reference scores: trains every study on several seeds and evaluates them.
 
-    python -m experiments.reference_scores.scores --parallel 2                    # all
-    python -m experiments.reference_scores.scores cartpole_ppo pendulum_sac       # some
-    python -m experiments.reference_scores.scores cartpole_qrdqn --seeds 3 4      # adds seeds, results keep the others
-    python -m experiments.reference_scores.scores --evaluate-only                        # runs that are there
+    python -m experiments.reference_scores.scores --parallel 2  # all
+    python -m experiments.reference_scores.scores --studies cartpole_ppo pendulum_sac  # some
+    python -m experiments.reference_scores.scores --studies cartpole_qrdqn --seeds 3 4  # joins the results
 
-A study is a file in ``conf/experiment/reference``, which holds every number; several share ``mujoco_ppo`` and
-``mujoco_sac``. Interrupted runs continue from their last checkpoint. The last checkpoint of each seed (not the best
-one) plays 100 episodes greedily in environments of another seed. Results beside this file: ``results/<study>.json``,
-``results/curves.csv`` and ``curves.png``; ``python -m experiments.tables`` writes the table of the README.
+``studies.csv`` says what each study must reach; its file in ``conf/experiment/reference`` holds every other number, and
+several share ``mujoco_ppo`` and ``mujoco_sac``. Interrupted runs continue from their last checkpoint. The last
+checkpoint of each seed (not the best one) plays 100 episodes greedily in environments of another seed. Results beside
+this file: ``results/<study>.json``, ``results/curves.csv`` and ``curves.png``; ``python -m experiments.tables`` writes
+the table of the README.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
@@ -23,8 +21,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from experiments.results import interval, markdown, picture, read_csv, write_csv
-from experiments.runs import Job, check, complete, logged, train, trained_on
+from experiments.results import interval, markdown, picture, read_csv, saved, write_csv
+from experiments.runs import Job, cost, final_evaluation, options, train, trained_on
+from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
 HERE = Path(__file__).parent
@@ -57,123 +56,43 @@ class Study(NamedTuple):
         return bool((min(scores) if self.of == "every seed" else np.mean(scores)) >= self.bar)
 
 
-STUDIES = {
-    "cartpole_ppo": Study("CartPole-v1", "PPO", 475, "every seed"),
-    "cartpole_torchrl_ppo": Study("CartPole-v1", "PPO of TorchRL", 475, "every seed"),
-    "cartpole_dqn": Study("CartPole-v1", "DQN", 475, "every seed"),
-    "cartpole_rainbow": Study("CartPole-v1", "Rainbow", 475, "every seed"),
-    "cartpole_qrdqn": Study("CartPole-v1", "QR-DQN", 475, "every seed"),
-    "cartpole_iqn": Study("CartPole-v1", "IQN", 475, "every seed"),
-    "cartpole_pqn": Study("CartPole-v1", "PQN", 475, "every seed"),
-    "cartpole_hidden_ppo": Study("CartPole-v1 without velocities", "PPO, LSTM", 475, "every seed"),
-    "cartpole_hidden_mlp": Study("CartPole-v1 without velocities", "PPO, no recurrent core", 200, "none above"),
-    "cartpole_a2c": Study("CartPole-v1", "A2C", 450, "mean"),
-    "acrobot_dqn": Study("Acrobot-v1", "DQN", -100, "mean"),
-    "acrobot_ppo": Study("Acrobot-v1", "PPO", -90, "mean"),
-    "mountaincar_rnd": Study("MountainCar-v0", "PPO, RND", -130, "every seed"),
-    "mountaincar_ppo": Study("MountainCar-v0", "PPO, no bonus", -130, "mean"),
-    "deepsea_rnd": Study("deep sea of 20 rows", "PPO, RND", 0.9, "every seed"),
-    "deepsea_ppo": Study("deep sea of 20 rows", "PPO, no bonus", 0.1, "none above"),
-    "lunarlander_ppo": Study("LunarLander-v3", "PPO", 200, "mean"),
-    "lunarlander_dqn": Study("LunarLander-v3", "DQN", 150, "mean"),
-    "lunarlander_iqn": Study("LunarLander-v3", "IQN", 150, "mean"),
-    "pendulum_sac": Study("Pendulum-v1", "SAC", -200, "mean"),
-    "pendulum_sac_critic_norm": Study("Pendulum-v1", "SAC, critic_norm and weight_norm", -200, "mean"),
-    "pendulum_torchrl_sac": Study("Pendulum-v1", "SAC of TorchRL", -200, "mean"),
-    "pendulum_tqc": Study("Pendulum-v1", "TQC", -200, "mean"),
-    "pendulum_td3": Study("Pendulum-v1", "TD3", -200, "mean"),
-    "pendulum_ddpg": Study("Pendulum-v1", "DDPG", -200, "mean"),
-    "pendulum_acqn": Study("Pendulum-v1", "AC-IQN", -200, "mean"),
-    "pendulum_ppo": Study("Pendulum-v1", "PPO", -250, "mean"),
-    "pendulum_crossq": Study("Pendulum-v1", "CrossQ", -200, "mean"),
-    "pendulum_redq": Study("Pendulum-v1", "REDQ", -200, "mean"),
-    "halfcheetah_sac": Study("HalfCheetah-v5", "SAC", 4000, "mean"),
-    "halfcheetah_sac_actor_every": Study("HalfCheetah-v5", "SAC, actor_every=2", 4000, "mean"),
-    "halfcheetah_sac_critic_norm": Study("HalfCheetah-v5", "SAC, critic_norm", 4000, "mean"),
-    "halfcheetah_sac_weight_norm": Study("HalfCheetah-v5", "SAC, critic_norm and weight_norm", 4000, "mean"),
-    "halfcheetah_xqc": Study("HalfCheetah-v5", "XQC", 10_000, "mean"),
-    "halfcheetah_tqc": Study("HalfCheetah-v5", "TQC", 4000, "mean"),
-    "halfcheetah_ppo": Study("HalfCheetah-v5", "PPO", 4500, "mean", "mujoco_ppo"),
-    "hopper_ppo": Study("Hopper-v5", "PPO", 1900, "mean", "mujoco_ppo"),
-    "walker2d_ppo": Study("Walker2d-v5", "PPO", 2650, "mean", "mujoco_ppo"),
-    "ant_ppo": Study("Ant-v5", "PPO", 870, "mean", "mujoco_ppo"),
-    "humanoid_ppo": Study("Humanoid-v5", "PPO", 450, "mean", "mujoco_ppo"),
-    "pong_ppo": Study("ALE/Pong-v5", "PPO", 0, "mean", "atari_ppo"),
-    "halfcheetah_sac_million": Study("HalfCheetah-v5", "SAC", 9500, "mean", "mujoco_sac"),
-    "hopper_sac": Study("Hopper-v5", "SAC", 2300, "mean", "mujoco_sac"),
-    "walker2d_sac": Study("Walker2d-v5", "SAC", 3850, "mean", "mujoco_sac"),
-    "ant_sac": Study("Ant-v5", "SAC", 4600, "mean", "mujoco_sac"),
-    "humanoid_sac": Study("Humanoid-v5", "SAC", 5400, "mean", "mujoco_sac"),
-}
+STUDIES: dict[str, Study] = {}
+for row in read_csv(HERE / "studies.csv"):
+    of: Any = row["of"]
+    study = Study(row["environment"], row["algorithm"], float(row["bar"]), of, row["recipe"] or None)
+    STUDIES[row["study"]] = study
 
 
-def jobs(study: str, seeds: list[int], folder: Path) -> list[Job]:
+def jobs(study: str, seeds: Sequence[int], folder: Path, overrides: Sequence[str] = ()) -> list[Job]:
     """The runs of a study."""
     recipe = STUDIES[study].recipe
-    overrides = [f"experiment=reference/{recipe or study}"]
-    if recipe is not None:
-        overrides.append(f"env.id={STUDIES[study].environment}")
-    return [(seed, folder / study, overrides) for seed in seeds]
+    own = [f"experiment=reference/{recipe or study}"]
+    own += [] if recipe is None else [f"env.id={STUDIES[study].environment}"]
+    return [(seed, folder / study, [*own, *overrides]) for seed in seeds]
 
 
-def refuse_other_lengths(earlier: dict[str, Any], seeds: Sequence[int], frames: float) -> None:
-    """Refuses to mix runs of different length in one result.
-
-    Args:
-        earlier: a result of :func:`judge`.
-        seeds: to be measured.
-        frames: for which they train.
-
-    Raises:
-        SystemExit: the result holds other seeds, which trained for other frames (by more than 1 %).
-    """
-    others = earlier["scores"].keys() - set(map(str, seeds))
-    if others and abs(earlier["frames"] / frames - 1) > 0.01:
-        lengths = f"seeds {', '.join(sorted(others))} after {earlier['frames']:,} frames, not {frames:,.0f}"
-        raise SystemExit(
-            f"{earlier['environment']}, {earlier['algorithm']}: the result file holds {lengths}; move it away"
-        )
-
-
-def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Final scores of the seeds that are there, and whether they reach the bar.
+def judge(study: str, seeds: Sequence[int], folder: Path, earlier: dict[str, Any]) -> dict[str, Any]:
+    """Evaluates the seeds of a study, and says whether they reach the bar.
 
     Args:
         study: a key of :data:`STUDIES`.
         seeds: to evaluate.
         folder: of the runs.
-        earlier: a result of this function, whose other seeds stay.
+        earlier: an earlier result of this function, whose other seeds stay; or nothing.
 
     Raises:
-        SystemExit: these trained for other frames.
+        SystemExit: these trained for other frames (by more than 1 %).
     """
-    import torch
-
-    import rlstack
-    from rlstack.evaluation.evaluator import evaluate
-    from rlstack.runs.worlds import world_options
-
-    torch.set_num_threads(1)
-    scores: dict[int, float] = {}
-    seconds: dict[int, float] = {}
-    frames, machines = 0, set()
-    for seed in seeds:
+    scores, seconds = dict(earlier.get("scores", {})), dict(earlier.get("cpu_seconds", {}))
+    machines, frames = set(filter(None, earlier.get("machine", "").split("; "))), 0
+    for seed in map(str, seeds):
         run = folder / study / f"seed{seed}"
-        if not complete(run):
-            continue
-        loaded = rlstack.load(run, allow=[OURS])
-        env, frames = loaded.config["env"], loaded.frames
-        evaluation = evaluate(
-            loaded.agent.policy(explore=False), env["name"], world_options(env), EPISODES, EVALUATION_SEED
-        )
-        scores[seed] = evaluation.summary()["eval/return"]
+        spent = cost(run)
+        frames, seconds[seed] = int(spent["frames"]), 60 * spent["cpu_minutes"]
+        scores[seed] = final_evaluation(run, EPISODES, EVALUATION_SEED, allow=[OURS])["summary"]["eval/return"]
         machines.add(trained_on(run))
-        seconds[seed] = logged(run, "time/cpu_seconds")[-1]["time/cpu_seconds"]
-    if earlier is not None:
-        refuse_other_lengths(earlier, seeds, frames)
-        for key in sorted(earlier["scores"].keys() - set(map(str, scores))):
-            scores[int(key)], seconds[int(key)] = earlier["scores"][key], earlier["cpu_seconds"][key]
-            machines.update(earlier["machine"].split("; "))
+    if scores.keys() - set(map(str, seeds)) and abs(earlier["frames"] / frames - 1) > 0.01:
+        raise SystemExit(f"{study}: the result file holds seeds after {earlier['frames']:,} frames; move it away")
     scores, seconds = dict(sorted(scores.items())), dict(sorted(seconds.items()))
     values, wanted = list(scores.values()), STUDIES[study]
     return {
@@ -190,11 +109,11 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
     }
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
-    """Returns a row for each study."""
+def table(out: Path) -> str:
+    """Returns a row for each study with a result file in the folder ``out``, in the order of :data:`STUDIES`."""
     limits = {"every seed": "each ≥", "mean": "mean ≥", "none above": "each ≤"}
     rows = []
-    for result in results.values():
+    for result in filter(None, (saved(out / f"{name}.json") for name in STUDIES)):
         one = len(result["scores"]) == 1
         middle = "" if one else interval(result["iqm"], result["interval"], ".1f")
         lowest = "" if one else f"{result['lowest']:.1f}"
@@ -204,13 +123,6 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         rows.append([*row, f"{result['mean']:.1f}", middle, lowest, wanted, seconds])
     heads = "env | algorithm | frames | seeds | mean | IQM, 95 % | lowest seed | wanted | CPU-s a seed"
     return markdown(heads, rows)
-
-
-def measured(out: Path) -> dict[str, dict[str, Any]]:
-    """The result files in the folder ``out``, by study, in the order of :data:`STUDIES`."""
-    return {
-        name: json.loads((out / f"{name}.json").read_text()) for name in STUDIES if (out / f"{name}.json").is_file()
-    }
 
 
 def write_curves(folder: Path, studies: list[str], seeds: list[int], out: Path) -> None:
@@ -227,11 +139,11 @@ def write_curves(folder: Path, studies: list[str], seeds: list[int], out: Path) 
     write_csv(out / "curves.csv", ("study", "seed", "frames", "return"), kept + rows)
 
 
-def draw(path: Path, results: dict[str, dict[str, Any]], file: Path) -> None:
-    """Draws a panel for each study: each seed, their mean, and the bar."""
-    rows = read_csv(path)
-    width = 4
-    height = max(-(-len(results) // width), 1)
+def draw(out: Path, file: Path) -> None:
+    """Draws a panel for each study with results: each seed, their mean, and the bar."""
+    rows = read_csv(out / "curves.csv")
+    results = {name: result for name in STUDIES if (result := saved(out / f"{name}.json"))}
+    width, height = 4, max(-(-len(results) // 4), 1)
     with picture(file, (4 * width, 2.8 * height), (height, width)) as axes:
         for axis in axes.flat[len(results) :]:
             axis.set_axis_off()
@@ -243,9 +155,8 @@ def draw(path: Path, results: dict[str, dict[str, Any]], file: Path) -> None:
             for curve in curves.values():
                 axis.plot(*zip(*curve), color="tab:blue", alpha=0.3, linewidth=1)
             if curves:
-                shortest = min(curves.values(), key=len)
-                mean = np.mean([[value for _, value in curve[: len(shortest)]] for curve in curves.values()], axis=0)
-                axis.plot([frames for frames, _ in shortest], mean, color="tab:blue")
+                common = list(zip(*curves.values()))  # as far as the shortest goes
+                axis.plot(*np.mean(common, axis=1).T, color="tab:blue")
             axis.axhline(result["bar"], color="grey", linestyle=":")
             axis.set_title(fill(f"{result['environment']}, {result['algorithm']}", 40), fontsize=10)
             axis.xaxis.set_major_locator(MaxNLocator(4))
@@ -256,36 +167,16 @@ def draw(path: Path, results: dict[str, dict[str, Any]], file: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; none: all")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--parallel", type=int, default=1, help="runs at once, one thread each")
-    parser.add_argument("--folder", type=Path, default=Path("runs/reference"), help="of the run directories")
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--evaluate-only", action="store_true", help="train nothing")
-    arguments = parser.parse_args()
-    chosen = arguments.studies or list(STUDIES)
-    unknown = [study for study in chosen if study not in STUDIES]
-    if unknown:
-        parser.error(f"unknown study {unknown[0]!r}; known: {', '.join(STUDIES)}")
-    out = arguments.out / "results"
-    known = {name: result for name, result in measured(out).items() if name in chosen}
-    if not arguments.evaluate_only:
-        for study, result in known.items():
-            (settings,) = check(jobs(study, arguments.seeds[:1], arguments.folder))
-            refuse_other_lengths(result, arguments.seeds, settings["total_frames"])
-        wanted = [job for study in chosen for job in jobs(study, arguments.seeds, arguments.folder)]
-        train(wanted, arguments.parallel)
-    out.mkdir(parents=True, exist_ok=True)
-    for study in chosen:
-        if any(complete(arguments.folder / study / f"seed{seed}") for seed in arguments.seeds):
-            result = judge(study, arguments.seeds, arguments.folder, known.get(study))
-            (out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
-            print(table({study: result}).splitlines()[-1], flush=True)
-    write_curves(
-        arguments.folder, [study for study in chosen if (out / f"{study}.json").is_file()], arguments.seeds, out
-    )
-    draw(out / "curves.csv", measured(out), arguments.out / "curves.png")
+    parser = options(__doc__, HERE, "runs/reference", (0, 1, 2, 3, 4))
+    parser.add_argument("--studies", nargs="+", choices=list(STUDIES), default=list(STUDIES), metavar="STUDY")
+    arguments = parser.parse_intermixed_args()
+    studies, seeds, folder, out = arguments.studies, arguments.seeds, arguments.folder, arguments.out / "results"
+    train([job for study in studies for job in jobs(study, seeds, folder, arguments.overrides)], arguments.parallel)
+    for study in studies:
+        write_json(out / f"{study}.json", judge(study, seeds, folder, saved(out / f"{study}.json")))
+    write_curves(folder, studies, seeds, out)
+    draw(out, arguments.out / "curves.png")
+    print(table(out))
 
 
 if __name__ == "__main__":

@@ -10,18 +10,19 @@ beginnings and draws counted as not won; evaluations are left out. Results besid
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from experiments.results import interval, markdown, picture
-from experiments.runs import logged, train
+from experiments.runs import logged, options, train
 from rlstack.config import conf_dir
+from rlstack.envs.foundation.files import write_json
 from rlstack.envs.rocket.rewards import MODES, TERMS
 from rlstack.evaluation.statistics import wilson_interval
 
@@ -37,13 +38,13 @@ def variants() -> dict[str, dict[str, float]]:
     """Weights of terms by variant: the experiment's own, then with those of one group at zero."""
     config = OmegaConf.to_container(OmegaConf.load(conf_dir() / "experiment" / "rocket" / "rules.yaml"))
     own: dict[str, float] = config["env"]["reward_weights"]  # type: ignore[call-overload,index]
-    found = {EVERYTHING: own}
+    weights = {EVERYTHING: own}
     for group in MODES["hybrid"]:
         without = {name: 0.0 for name, (of, _) in TERMS.items() if of == group and name not in ALWAYS}
         # A group that the experiment has switched off already tells nothing.
         if any(own.get(name, TERMS[name][1]) for name in without):
-            found[f"without {group}"] = own | without
-    return found
+            weights[f"without {group}"] = own | without
+    return weights
 
 
 def imitate(folder: Path, overrides: list[str]) -> Path:
@@ -66,37 +67,33 @@ def won(run: Path) -> tuple[float, float, float]:
     return (wins / games, *wilson_interval(round(wins), round(games)))
 
 
-def draw(found: dict[str, tuple[float, float, float]], path: Path) -> None:
+def draw(games: dict[str, tuple[float, float, float]], path: Path) -> None:
     """Draws a bar for every variant, with its interval."""
-    names = list(found)[::-1]
-    shares = [found[name][0] for name in names]
-    around = [[found[name][0] - found[name][1] for name in names], [found[name][2] - found[name][0] for name in names]]
-    with picture(path, (7, 0.5 * len(found) + 1.2)) as axis:
+    names = list(games)[::-1]
+    shares = [games[name][0] for name in names]
+    around = [[games[name][0] - games[name][1] for name in names], [games[name][2] - games[name][0] for name in names]]
+    with picture(path, (7, 0.5 * len(games) + 1.2)) as axis:
         axis.barh(names, shares, xerr=around, color=["C0" if name == EVERYTHING else "C1" for name in names], capsize=3)
-        axis.axvline(found[EVERYTHING][0], color="0.4", lw=0.8, ls="--")
+        axis.axvline(games[EVERYTHING][0], color="0.4", lw=0.8, ls="--")
         axis.set(xlabel="share of games won against the rules", xlim=(0, 1))
 
 
-def table(found: dict[str, tuple[float, float, float]]) -> str:
+def table(result: Mapping[str, Any]) -> str:
     """Returns a row for each variant."""
+    games = result["won"]
     rows = [
-        [name, interval(share, bounds, ".1%"), "" if name == EVERYTHING else f"{share - found[EVERYTHING][0]:+.1%}"]
-        for name, (share, *bounds) in found.items()
+        [name, interval(share, bounds, ".1%"), "" if name == EVERYTHING else f"{share - games[EVERYTHING][0]:+.1%}"]
+        for name, (share, *bounds) in games.items()
     ]
     return markdown("rewards | games won, 95 % | difference", rows)
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, HERE, "runs/rocket/ablation", (0,))
     parser.add_argument("--frames", type=int, default=3_000_000, help="of every variant")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
-    parser.add_argument("--folder", type=Path, default=Path("runs/rocket/ablation"), help="of the run directories")
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
     arguments = parser.parse_intermixed_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    (seed,) = arguments.seeds
     start = imitate(arguments.folder, arguments.overrides)
     shared = ["experiment=rocket/rules", "imitation.expert=null", f"init={start}"]
     shared += [f"total_frames={arguments.frames}", *UNEVALUATED, *arguments.overrides]
@@ -104,13 +101,13 @@ def main() -> None:
     for name, weights in variants().items():
         text = ", ".join(f"{term}: {weight}" for term, weight in weights.items())
         folder = arguments.folder / name.replace(" ", "_")
-        jobs.append((arguments.seed, folder, [*shared, f"++env.reward_weights={{{text}}}"]))
+        jobs.append((seed, folder, [*shared, f"++env.reward_weights={{{text}}}"]))
     runs = dict(zip(variants(), train(jobs, arguments.parallel), strict=True))
-    found = {name: won(run) for name, run in runs.items()}
-    facts = {"frames": arguments.frames, "seed": arguments.seed, "won": found}
-    (arguments.out / "ablation.json").write_text(json.dumps(facts, indent=2) + "\n")
-    draw(found, arguments.out / "ablation.png")
-    print(table(found), end="")
+    games = {name: won(run) for name, run in runs.items()}
+    result = {"frames": arguments.frames, "seed": seed, "won": games}
+    write_json(arguments.out / "ablation.json", result)
+    draw(games, arguments.out / "ablation.png")
+    print(table(result))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from rlstack.envs.foundation.files import write_json
 from rlstack.envs.rendering.films import save_animation
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import best_and_worst
@@ -30,31 +31,12 @@ HERE = Path(__file__).parent
 MOST_BYTES = 1_000_000
 
 
-def strip(run: Path, which: str, file: Path) -> dict[str, Any]:
-    """Writes the acting parts of a run's latest or best checkpoint; returns its configuration.
-
-    Raises:
-        ValueError: the file exceeds the zoo's limit.
-    """
-    state = read_agent(checkpoint_file(run, which))
-    config = {**state["config"], "run_dir": None, "resume": None, "init": None, "notify": None}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(file, {**acting_parts(state), "config": config}, state["frames"])
-    _check_size(file)
-    return config
-
-
-def _check_size(file: Path) -> None:
-    if file.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{file}: {file.stat().st_size:,} bytes, more than {MOST_BYTES:,}")
-
-
 def started(run: Path) -> dict[str, Any]:
     """Returns command, commit, processor and instruction set of the first start of a run."""
     first = json.loads((run / ENVIRONMENT).read_text())[0]
     words = [word for word in first["command"] if not word.startswith("run_dir=")]
-    told = {key: first[key] for key in ("commit", "processor", "instruction_set")}
-    return {"command": f"python {shlex.join(words)}", **told}
+    where = {key: first[key] for key in ("commit", "processor", "instruction_set")}
+    return {"command": f"python {shlex.join(words)}", **where}
 
 
 def build(
@@ -66,16 +48,21 @@ def build(
         ValueError: the agent or the film exceeds its limit, or the world has no recordings.
     """
     folder = out / name
-    config = strip(run, which, folder / AGENT)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = read_agent(checkpoint_file(run, which))
+    config = {**state["config"], "run_dir": None, "resume": None, "init": None, "notify": None}
+    write_checkpoint(folder / AGENT, {**acting_parts(state), "config": config}, state["frames"])
     loaded = load(folder / AGENT)
     world = config["env"]["name"]
     acting = loaded.agent.policy(explore=policy == "explore")
-    found = evaluate(acting, world, world_options(config["env"]), episodes, seed, record=1)
-    if not found.recordings:
+    evaluation = evaluate(acting, world, world_options(config["env"]), episodes, seed, record=1)
+    if not evaluation.recordings:
         raise ValueError(f"{world}: has no recordings, of which a film could be made")
-    shown = next(iter(best_and_worst(found).values()))  # the best one, or the only one
-    save_animation(found.recordings[shown].animation(), folder / FILM, speed=speed)
-    _check_size(folder / FILM)
+    shown = next(iter(best_and_worst(evaluation).values()))  # the best one, or the only one
+    save_animation(evaluation.recordings[shown].animation(), folder / FILM, speed=speed)
+    for file in (folder / AGENT, folder / FILM):
+        if file.stat().st_size > MOST_BYTES:
+            raise ValueError(f"{file}: {file.stat().st_size:,} bytes, more than {MOST_BYTES:,}")
     card = {
         "name": name,
         "agent": config["agent"]["name"],
@@ -83,16 +70,16 @@ def build(
         "frames": loaded.frames,
         **started(run),
         "policy": policy,
-        "episodes": len(found.levels),
+        "episodes": len(evaluation.levels),
         "per_level": episodes,
         "seed": seed,
-        "score": found.summary(),
+        "score": evaluation.summary(),
         "judged_on": machine(),
         "sha256": hashlib.sha256((folder / AGENT).read_bytes()).hexdigest(),
         "film": FILM,
         "config": config,
     }
-    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
+    write_json(folder / CARD, card)
     return card
 
 

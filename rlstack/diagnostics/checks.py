@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from omegaconf import OmegaConf
 from scipy import stats
@@ -78,25 +78,16 @@ def findings(evidence: Evidence) -> list[Finding]:
         )
         if wrong and row["name"] not in made and (row["severity"] == FAULT or not evidence.learned):
             texts = {name: row[name].format_map(known) for name in _TEXTS}
-            options = _proposed(row.get("options", {}), known, evidence.config)
+            options = {}  # those that the run has, and whose values would change
+            for key, value in row.get("options", {}).items():
+                key = key.format_map(known)
+                group, _, name = key.partition(".")
+                value = known.get(value[1:-1]) if isinstance(value, str) and value.startswith("{") else value
+                own_network = name in ("activation", "layer_norm") and evidence.config["agent"].get("network")
+                if not own_network and value is not None and evidence.config[group].get(name, value) != value:
+                    options[key] = value
             made[row["name"]] = Finding(row["name"], row["severity"], **texts, options=options)
     return sorted(made.values(), key=lambda finding: (FAULT, SYMPTOM, REMARK).index(finding.severity))
-
-
-def _proposed(options: Mapping[str, Any], known: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those options that the run has, and whose values would change."""
-    proposed = {}
-    for key, value in options.items():
-        key = key.format_map(known)
-        group, _, name = key.partition(".")
-        value = known.get(value[1:-1]) if isinstance(value, str) and value.startswith("{") else value
-        ignored = name in ("activation", "layer_norm") and config["agent"].get("network")  # of a network of one's own
-        if not ignored and value is not None and name in config[group] and config[group][name] != value:
-            proposed[key] = value
-    return proposed
-
-
-_FIRST = 0.1  # share of the time that the run that measures the speed may take
 
 
 _LINES = (
@@ -178,10 +169,8 @@ def compare(evidence: Evidence, finding: Finding, minutes: float, seeds: int) ->
 
 def paired(options: Mapping[str, Any], before: list[float], after: list[float], frames: int) -> Trial:
     """Returns what pairs of results say about a change."""
-    gains = [new - old for old, new in zip(before, after)]
-    mean = math.fsum(gains) / len(gains)
-    spread = math.sqrt(math.fsum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1))
-    half = float(stats.t.ppf(0.975, len(gains) - 1)) * spread / math.sqrt(len(gains))
+    gains = np.subtract(after, before)
+    mean, half = float(gains.mean()), float(stats.t.ppf(0.975, len(gains) - 1) * stats.sem(gains))
     helps = True if mean - half > 0 else False if mean + half < 0 else None
     return Trial(dict(options), before, after, frames, mean, mean - half, mean + half, helps)
 
@@ -203,9 +192,8 @@ def _trained(base: Mapping[str, Any], options: Mapping[str, Any], seed: int, fra
         with surroundings_untouched(), granting([plain]), redirect_stdout(StringIO()), begun(plain) as training:
             training.execute()
         rows = read_metrics(Path(folder) / "run" / METRICS_FILE)
-    values = [row["train/return"] for row in rows if "train/return" in row]
-    values = values or [row["eval/return"] for row in rows if "eval/return" in row]
-    if not values:
+    logged = ([row[name] for row in rows if name in row] for name in ("train/return", "eval/return"))
+    if (values := next(filter(None, logged), None)) is None:
         raise ConfigError("try: no episode ended in the runs; give more minutes=")
     last = values[-max(len(values) // 4, 1) :]
-    return math.fsum(last) / len(last)
+    return sum(last) / len(last)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -48,12 +47,12 @@ def diagnose(
     Raises:
         ConfigError: the test measures learning, and the agent cannot learn.
     """
-    config, names = measured.config, tuple(TESTS) if test == "all" else (test,)
-    if issubclass(agent_class(config.agent["algorithm"]), Legacy):
-        if test not in ("all", *_WITHOUT_LEARNING):
-            allowed = ", ".join(_WITHOUT_LEARNING)
-            raise ConfigError(f"test: an agent from elsewhere is not trained here; allowed for it: all, {allowed}")
-        names = tuple(name for name in names if name in _WITHOUT_LEARNING)
+    config = measured.config
+    allowed = _WITHOUT_LEARNING if issubclass(agent_class(config.agent["algorithm"]), Legacy) else tuple(TESTS)
+    if test not in ("all", *allowed):
+        among = ", ".join(allowed)
+        raise ConfigError(f"test: an agent from elsewhere is not trained here; allowed for it: all, {among}")
+    names = allowed if test == "all" else (test,)
     wall, cpu, results = time.perf_counter(), time.process_time(), {}
     for name in counted(names, "measuring", "tests"):
         seed_everything(config.seed)
@@ -65,14 +64,8 @@ def diagnose(
     machine = {name: here[name] for name in ("processor", "instruction_set", "gpu")} | here["versions"]
     machine |= {"cores": cores(), "cpu_share": used}
     options = {name: to_plain(getattr(config, name)) for name in ("agent", "env", "collector", "log_every")}
-    record: dict[str, Any] = {
-        "schema": SCHEMA,
-        "created": here["started"],
-        "subject": described(measured),
-        "machine": machine,
-        "config": options,
-        "tests": results,
-    }
+    record: dict[str, Any] = {"schema": SCHEMA, "created": here["started"], "subject": described(measured)}
+    record |= {"machine": machine, "config": options, "tests": results}
     return {**record, "verdict": [to_plain(advice) for advice in verdict(record)]}
 
 
@@ -190,9 +183,11 @@ class VerdictRules:
 
     def proposals(self) -> Iterator[Advice]:
         """Yields the advice of all rules."""
-        yield from chain(self.worlds(), self.observations(), self.larger_batches(), self.fewer_updates())
-        yield from chain(self.matrix_products(), self.threads(), self.devices(), self.storing_and_logging())
-        yield from chain(self.acting(), self.busy_machine())
+        for rule in (
+            *(self.worlds, self.observations, self.larger_batches, self.fewer_updates, self.matrix_products),
+            *(self.threads, self.devices, self.storing_and_logging, self.acting, self.busy_machine),
+        ):
+            yield from rule()
 
     def worlds(self) -> Iterator[Advice]:
         """Advises on the number of worlds, on compiling them, and on stepping them in other processes."""
@@ -210,8 +205,9 @@ class VerdictRules:
         if share is None or share < _NOTABLE:
             return
         if self.config["env"].get("compiled") is False:
-            text = "the simulation can be compiled, which takes its minutes once; not measured"
-            yield Advice(text, "env.compiled=true")
+            yield Advice(
+                "the simulation can be compiled, which takes its minutes once; not measured", "env.compiled=true"
+            )
         if measurements is not None and self.config["env"].get("workers") == 0 and self.machine["cores"] > 1:
             alone = 1e3 * measurements["ms_per_step"] / measurements["num_worlds"]
             if alone >= 200:  # microseconds; below them processes cost more than they save
@@ -229,9 +225,8 @@ class VerdictRules:
         measurements, share, config = self.tests.get("learn"), self.share("learn"), self.config["agent"]
         if measurements is None or not measurements["sweep"] or (share is not None and share < _NOTABLE):
             return
-        now = min(
-            (point["batch"] for point in measurements["sweep"]), key=lambda size: abs(size - measurements["batch"])
-        )
+        sizes = [point["batch"] for point in measurements["sweep"]]
+        now = min(sizes, key=lambda size: abs(size - measurements["batch"]))
         better = best_setting(measurements["sweep"], "batch", "samples_per_second", now)
         if better is None or (many := better[0]["batch"]) < now:
             return

@@ -77,14 +77,14 @@ class Rollout:
         following = self.sequences.get("next")
         reward, done = following.get("reward")[..., 0].double(), following.get("done")[..., 0]
         terminated, active = following.get("terminated")[..., 0], self.sequences.get("active")
-        found = []
+        ended_episodes = []
         for row in range(len(reward)):
             ends = (done[row] & active[row]).nonzero()[:, 0].tolist()
             for before, end in pairwise([-1, *ends]):
                 part = reward[row, before + 1 : end + 1][active[row, before + 1 : end + 1]]
                 ended = bool(terminated[row, end])
-                found.append(Episode(len(part), float(part.sum()), ended, bool((part != 0).any())))
-        return found
+                ended_episodes.append(Episode(len(part), float(part.sum()), ended, bool((part != 0).any())))
+        return ended_episodes
 
     @property
     def returns(self) -> Tensor:
@@ -106,7 +106,8 @@ class Evidence:
         explored, greedy, random: fresh decisions in the training's worlds: of the exploring policy, of the greedy one,
             and at random.
         no_effect: for each dimension of the action, the levels in [-1, 1] from which on the world reacts alike.
-        replay: ``size``, ``capacity``, shares of ``terminated`` and ``rewarded`` entries; None without a buffer.
+        replay: ``size``, ``capacity``, shares of ``terminated`` and ``rewarded`` entries, and how far it is ``filled``
+            beside the frames of a run of some length; None without a buffer.
         seconds: time that gathering took.
     """
 
@@ -149,9 +150,10 @@ class Evidence:
     def facts(self) -> dict[str, Any]:
         """Returns figures by name, which ``checks.yaml`` judges; those that do not apply to the run are left out."""
         known: dict[str, Any] = {"better_than_random": self.learned, "seconds": self.seconds, "frames": self.frames}
-        for measure in (_played, _set_up, _ends, _rewards, _world, _replay_buffer, _inputs, _exploration, _learning):
+        known |= {f"replay_{name}": value for name, value in (self.replay or {}).items()}
+        for measure in (_played, _set_up, _ends, _rewards, _world, _inputs, _exploration, _learning, _networks):
             known |= measure(self)
-        return known | _networks(self)
+        return known
 
 
 def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECONDS) -> Evidence:
@@ -258,7 +260,7 @@ def no_effect(env: EnvBase, interface: Interface, seconds: float = SECONDS) -> d
                 seen += [leaf.double().flatten() for leaf in (*leaves, following.get("reward"))]
         return torch.cat(seen)
 
-    found: dict[int, tuple[float, float]] = {}
+    alike: dict[int, tuple[float, float]] = {}
     took = 0.0  # by a dimension
     for dimension in range(min(size, _DIMENSIONS)):
         if time.perf_counter() - began + took > seconds:
@@ -268,11 +270,9 @@ def no_effect(env: EnvBase, interface: Interface, seconds: float = SECONDS) -> d
         if not torch.equal(outcomes[2], outcome(dimension, 0.0)):
             return {}
         same = [torch.equal(one, other) for one, other in pairwise(outcomes)]
-        if same == [True, True, False, False]:
-            found[dimension] = (-1.0, 0.0)
-        elif same == [False, False, True, True]:
-            found[dimension] = (0.0, 1.0)
-    return found
+        if same in ([True, True, False, False], [False, False, True, True]):
+            alike[dimension] = (-1.0, 0.0) if same[0] else (0.0, 1.0)
+    return alike
 
 
 def _replay(run: LoadedRun) -> dict[str, float] | None:
@@ -283,20 +283,15 @@ def _replay(run: LoadedRun) -> dict[str, float] | None:
         state = read_checkpoint(run.path).get("replay")
     except CheckpointError:
         return None
-    if (
-        not isinstance(state, dict)
-        or not isinstance(entries := state.get("transitions"), dict)
-        or "next" not in entries
-    ):
+    if not isinstance(state, dict) or "next" not in (entries := state.get("transitions") or {}):
         return None
-    following = entries["next"]
-    reward, terminated = following["reward"], following["terminated"]
-    return {
-        "size": float(terminated.numel()),
-        "capacity": float(state["capacity"]) * (terminated.numel() / max(len(terminated), 1)),
-        "terminated": float(terminated.float().mean()),
-        "rewarded": float((reward != 0).float().mean()),
-    }
+    reward, terminated = entries["next"]["reward"], entries["next"]["terminated"]
+    size = float(terminated.numel())
+    facts = {"size": size, "capacity": float(state["capacity"]) * (size / max(len(terminated), 1))}
+    facts |= {"terminated": float(terminated.float().mean()), "rewarded": float((reward != 0).float().mean())}
+    if run.config.get("data") is None and (wanted := min(facts["capacity"], float(run.frames))) >= 500:
+        facts["filled"] = size / wanted
+    return facts
 
 
 # -- facts -----------------------------------------------------------------------------------------------------------
@@ -374,7 +369,7 @@ def _rewards(evidence: Evidence) -> dict[str, Any]:
     rewarded = any(bool((part.sequences.get(("next", "reward")) != 0).any()) for part in rollouts)
     known: dict[str, Any] = {} if rewarded or len(evidence.ends) < 4 else {"unrewarded": 1}
     sums = [returns_that_followed(evidence.agent, part.sequences) for part in rollouts]
-    returns = torch.cat([found[counted] for found, counted in sums])
+    returns = torch.cat([values[counted] for values, counted in sums])
     if len(returns) > 1 and float(returns.std()) > 0:
         known["return_std"] = float(returns.std())
     return known
@@ -394,16 +389,6 @@ def _world(evidence: Evidence) -> dict[str, Any]:
         dimensions = ", ".join(str(number) for number in evidence.no_effect)
         known |= {"one_sided": len(evidence.no_effect), "one_sided_dimensions": dimensions}
         known |= {"one_sided_low": low, "one_sided_high": high}
-    return known
-
-
-def _replay_buffer(evidence: Evidence) -> dict[str, Any]:
-    if evidence.replay is None:
-        return {}
-    known = {f"replay_{name}": value for name, value in evidence.replay.items()}
-    wanted = min(known["replay_capacity"], float(evidence.frames))
-    if evidence.config.get("data") is None and wanted >= 500:
-        known["replay_filled"] = known["replay_size"] / wanted
     return known
 
 
@@ -496,21 +481,17 @@ def _networks(evidence: Evidence) -> dict[str, Any]:
         known |= {"explained": float(errors["value/explained_variance"]), "bias": float(errors["value/bias"])}
         known["count"] = int(counted.sum())
     if evidence.option("gae_lambda") is not None and values.shape[1] >= 2 and int(counted.sum()) >= 256:
-        known["agreement"] = _agreement(evidence, part, values.double(), returns, counted)
+        # The share of decisions whose advantage has the sign of what followed.
+        following, guesses = part.get("next"), values.double().unsqueeze(-1)
+        after = torch.cat((guesses[:, 1:], guesses[:, -1:]), 1)
+        reward, done, terminated = following.get("reward").double(), following.get("done"), following.get("terminated")
+        if agent.reward_scaler is not None:
+            reward = agent.reward_scaler(reward)
+        gamma, decay = float(evidence.option("gamma")), float(evidence.option("gae_lambda"))
+        advantage, _ = estimate(gamma, decay, guesses, after, reward, done, terminated)
+        sides = [side - side[counted].mean() > 0 for side in (advantage[..., 0], returns - guesses[..., 0])]
+        known["agreement"] = float((sides[0] == sides[1])[counted].double().mean())
     return known
-
-
-def _agreement(evidence: Evidence, part: TensorDictBase, values: Tensor, returns: Tensor, known: Tensor) -> float:
-    """Returns the share of known decisions ``[B, T]`` whose advantage has the sign of what followed."""
-    following = part.get("next")
-    after = torch.cat((values[:, 1:], values[:, -1:]), 1).unsqueeze(-1)
-    reward, done, terminated = following.get("reward").double(), following.get("done"), following.get("terminated")
-    if evidence.agent.reward_scaler is not None:
-        reward = evidence.agent.reward_scaler(reward)
-    gamma, decay = float(evidence.option("gamma")), float(evidence.option("gae_lambda"))
-    guess, _ = estimate(gamma, decay, values.unsqueeze(-1), after, reward, done, terminated)
-    sides = [side - side[known].mean() > 0 for side in (guess[..., 0], returns - values)]
-    return float((sides[0] == sides[1])[known].double().mean())
 
 
 def returns_that_followed(agent: Agent, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:

@@ -18,10 +18,10 @@ from rlstack.evaluation.table import aligned
 from .training import PARTS
 
 _BAR, _WIDTH = 30, 110
-Found = Mapping[str, Any]
+Results = Mapping[str, Any]
 
 
-def heading(subject: Found) -> str:
+def heading(subject: Results) -> str:
     """Returns agent, world, device and clock in one line."""
     threads = f"{subject['threads']} threads" if subject["threads"] > 1 else "1 thread"
     time = "CPU time" if subject["clock"] == "cpu" else "wall-clock time"
@@ -29,13 +29,72 @@ def heading(subject: Found) -> str:
     return f"{subject['agent']} in {subject['env']}, {where}"
 
 
-def section(test: str, found: Found) -> Iterator[str]:
+def section(test: str, results: Results) -> Iterator[str]:
     """Yields the results of a test as lines in ASCII."""
     yield ""
-    yield from _TESTS[test](found)
+    match test:
+        case "env":
+            yield "env: the worlds alone, with random actions"
+            named = {"steps_per_second": "steps/s", "decisions_per_second": "decisions/s"}
+            named |= {"ticks_per_second": "ticks/s", "real_time_factor": "real-time factor"}
+            yield _pairs(results, {**named, "ms_per_step": "ms per step of all"})
+            titles = {"num_worlds": "worlds", "ms_per_step": "ms per step", "steps_per_second": "steps/s"}
+            yield from _sweep(results["sweep"], titles, results["num_worlds"])
+            if results.get("sweep_ended"):
+                yield f"  ({results['sweep_ended']})"
+            yield from _threads(results)
+        case "inference":
+            yield "inference: the policy alone"
+            titles = {"mean_ms": "mean ms", "p95_ms": "p95 ms", "p99_ms": "p99 ms"}
+            titles["decisions_per_second"] = "decisions/s"
+            policies = {"exploring": results, "greedy": results["greedy"]}
+            rows = [[name, *(number(one[key]) for key in titles)] for name, one in policies.items()]
+            yield from aligned([[f"{results['batch']:,} worlds", *titles.values()], *rows], indent=2)
+            yield from _sweep(results["sweep"], {"batch": "worlds", **titles}, results["batch"])
+        case "learn":
+            yield f"learn: an update from {results['batch']:,} samples"
+            named = {"updates_per_second": "updates/s", "samples_per_second": "samples/s"}
+            yield _pairs(results, {**named, "ms_per_update": "ms per update"})
+            whole, parts = results["ms_per_update"], results["parts_ms"].items()
+            yield from _bars((name, f"{number(took)} ms", took / whole, "") for name, took in parts)
+            if products := results.get("matrix_products"):
+                rate = f"{number(products['mflop'])} MFLOP at {number(products['gflops'])} GFLOP/s"
+                yield f"  matrix products: {rate}, which take {products['share']:.0%} of an update's time"
+            titles = {"batch": "samples", "ms_per_update": "ms per update", "samples_per_second": "samples/s"}
+            yield from _sweep(results["sweep"], titles, results["batch"])
+            yield from _threads(results)
+        case "collect":
+            count, took = results["iterations"], results["seconds_per_iteration"]
+            which = "" if results["warmed_up"] else ", the first one"
+            iterations = f"{count} iteration{'s' if count > 1 else ''}{which}"
+            yield f"collect: the training loop, {iterations}; evaluations not counted"
+            titles = {"frames_per_second": "frames/s", "frames_per_iteration": "frames per iteration"}
+            yield _pairs(results, {**titles, "seconds_per_iteration": "s per iteration"})
+            unit, scale = ("ms", 1e3) if took < 1 else ("s", 1.0)
+            parts = results["parts_seconds"].items()
+            yield from _bars(
+                (name, f"{number(scale * value)} {unit}", value / took, PARTS[name]) for name, value in parts
+            )
+            if not results["observing_apart"]:
+                yield "  (observations are made within simulate)"
+        case _:
+            yield "gpu"
+            if "note" in results:
+                yield f"  {results['note']}"
+            if "frames_per_second" not in results:
+                return
+            named = {"gpu_percent": "busy %", "gpu_percent_low": "least", "gpu_percent_high": "most"}
+            yield _pairs(results, {**named, "gpu_memory_mb": "memory MB", "gpu_peak_memory_mb": "peak of this run MB"})
+            counted = ("kernels", "copies_to_gpu", "copies_from_gpu", "synchronisations", "kernels_per_second")
+            both = [what for what in ("step", "update") if what in results]
+            rows = [[f"in a {what}", *(number(results[what][name]) for name in counted)] for what in both]
+            yield from aligned([["", *(name.replace("_", " ") for name in counted)], *rows], indent=2)
+            for what in both:
+                for place, count in results[what]["waits_at"].items():
+                    yield f"  waits in a {what}: {number(count)} at {place}"
 
 
-def verdict_lines(findings: Sequence[Found]) -> Iterator[str]:
+def verdict_lines(findings: Sequence[Results]) -> Iterator[str]:
     """Yields the verdict as lines."""
     yield from ("", "verdict")
     for entry in findings:
@@ -51,78 +110,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _env(found: Found) -> Iterator[str]:
-    yield "env: the worlds alone, with random actions"
-    named = {"steps_per_second": "steps/s", "decisions_per_second": "decisions/s", "ticks_per_second": "ticks/s"}
-    yield _pairs(found, {**named, "real_time_factor": "real-time factor", "ms_per_step": "ms per step of all"})
-    titles = {"num_worlds": "worlds", "ms_per_step": "ms per step", "steps_per_second": "steps/s"}
-    yield from _sweep(found["sweep"], titles, found["num_worlds"])
-    if found.get("sweep_ended"):
-        yield f"  ({found['sweep_ended']})"
-    yield from _threads(found)
+def _pairs(results: Results, titles: Mapping[str, str]) -> str:
+    return "  " + "   ".join(f"{title} {number(results[key])}" for key, title in titles.items() if key in results)
 
 
-def _inference(found: Found) -> Iterator[str]:
-    yield "inference: the policy alone"
-    titles = {"mean_ms": "mean ms", "p95_ms": "p95 ms", "p99_ms": "p99 ms", "decisions_per_second": "decisions/s"}
-    policies = {"exploring": found, "greedy": found["greedy"]}
-    rows = [[name, *(number(one[key]) for key in titles)] for name, one in policies.items()]
-    yield from aligned([[f"{found['batch']:,} worlds", *titles.values()], *rows], indent=2)
-    yield from _sweep(found["sweep"], {"batch": "worlds", **titles}, found["batch"])
-
-
-def _learn(found: Found) -> Iterator[str]:
-    yield f"learn: an update from {found['batch']:,} samples"
-    named = {"updates_per_second": "updates/s", "samples_per_second": "samples/s", "ms_per_update": "ms per update"}
-    yield _pairs(found, named)
-    whole = found["ms_per_update"]
-    yield from _bars((name, f"{number(took)} ms", took / whole, "") for name, took in found["parts_ms"].items())
-    if products := found.get("matrix_products"):
-        mflop, gflops, share = number(products["mflop"]), number(products["gflops"]), products["share"]
-        yield f"  matrix products: {mflop} MFLOP at {gflops} GFLOP/s, which take {share:.0%} of an update's time"
-    titles = {"batch": "samples", "ms_per_update": "ms per update", "samples_per_second": "samples/s"}
-    yield from _sweep(found["sweep"], titles, found["batch"])
-    yield from _threads(found)
-
-
-def _collect(found: Found) -> Iterator[str]:
-    count, took = found["iterations"], found["seconds_per_iteration"]
-    warm = "" if found["warmed_up"] else ", the first one"
-    yield f"collect: the training loop, {count} iteration{'s' if count > 1 else ''}{warm}; evaluations not counted"
-    titles = {"frames_per_second": "frames/s", "frames_per_iteration": "frames per iteration"}
-    yield _pairs(found, {**titles, "seconds_per_iteration": "s per iteration"})
-    unit, scale = ("ms", 1e3) if took < 1 else ("s", 1.0)
-    parts = found["parts_seconds"].items()
-    yield from _bars((name, f"{number(scale * value)} {unit}", value / took, PARTS[name]) for name, value in parts)
-    if not found["observing_apart"]:
-        yield "  (observations are made within simulate)"
-
-
-def _gpu(found: Found) -> Iterator[str]:
-    yield "gpu"
-    if "note" in found:
-        yield f"  {found['note']}"
-    if "frames_per_second" not in found:
-        return
-    named = {"gpu_percent": "busy %", "gpu_percent_low": "least", "gpu_percent_high": "most"}
-    yield _pairs(found, {**named, "gpu_memory_mb": "memory MB", "gpu_peak_memory_mb": "peak of this run MB"})
-    counted = ("kernels", "copies_to_gpu", "copies_from_gpu", "synchronisations", "kernels_per_second")
-    both = [what for what in ("step", "update") if what in found]
-    rows = [[f"in a {what}", *(number(found[what][name]) for name in counted)] for what in both]
-    yield from aligned([["", *(name.replace("_", " ") for name in counted)], *rows], indent=2)
-    for what in both:
-        for place, count in found[what]["waits_at"].items():
-            yield f"  waits in a {what}: {number(count)} at {place}"
-
-
-_TESTS = {"env": _env, "inference": _inference, "learn": _learn, "collect": _collect, "gpu": _gpu}
-
-
-def _pairs(found: Found, titles: Mapping[str, str]) -> str:
-    return "  " + "   ".join(f"{title} {number(found[key])}" for key, title in titles.items() if key in found)
-
-
-def _sweep(points: Sequence[Found], titles: Mapping[str, str], now: float) -> Iterator[str]:
+def _sweep(points: Sequence[Results], titles: Mapping[str, str], now: float) -> Iterator[str]:
     """Yields the rows of a sweep, with the current setting marked; none for a single point."""
     if len(points) > 1:
         size = next(iter(titles))
@@ -130,8 +122,8 @@ def _sweep(points: Sequence[Found], titles: Mapping[str, str], now: float) -> It
         yield from aligned([[*titles.values(), ""], *rows], indent=2)
 
 
-def _threads(found: Found) -> Iterator[str]:
-    if points := found.get("threads"):
+def _threads(results: Results) -> Iterator[str]:
+    if points := results.get("threads"):
         one = points[0]["per_second"]
         yield "  speed by threads: " + ", ".join(f"{p['threads']}: {p['per_second'] / one:.2f}" for p in points)
 
@@ -146,7 +138,7 @@ def _bars(rows: Iterable[tuple[str, str, float, str]]) -> Iterator[str]:
 # -- picture -----------------------------------------------------------------------------------------------------
 
 
-def save_picture(path: Path, diagnosis: Found) -> bool:
+def save_picture(path: Path, diagnosis: Results) -> bool:
     """Draws a panel for every sweep and for the parts of an iteration; without any returns False and writes no file."""
     tests, subject = diagnosis["tests"], diagnosis["subject"]
     milliseconds = ("mean_ms", "p95_ms", "p99_ms")
@@ -199,8 +191,7 @@ def read(path: str | Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise ConfigError(f"compare: {path} is not a whole diagnosis ({reason})") from None
-    result: dict[str, Any] = content
-    return result
+    return dict(content)
 
 
 def measures(diagnosis: Mapping[str, Any]) -> dict[str, tuple[float, bool]]:

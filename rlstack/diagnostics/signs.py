@@ -66,9 +66,9 @@ class LearningSigns(Hook):
             return {}
         if self._policy is None:
             self._policy = agent.policy(explore=False)
-        found = {name: value for name, value in signs(agent, latest, self._policy).items() if name not in self._learned}
-        numbers = torch.stack([value.double() for value in found.values()]).tolist()  # one wait for a GPU
-        row = {name: number for name, number in zip(found, numbers) if math.isfinite(number)}
+        new = {name: value for name, value in signs(agent, latest, self._policy).items() if name not in self._learned}
+        numbers = torch.stack([value.double() for value in new.values()]).tolist()  # one wait for a GPU
+        row = {name: number for name, number in zip(new, numbers) if math.isfinite(number)}
         learned = {name: float(value) for name, value in self._learned.items()}
         self._finding = one_line({**learned, **row}) or ""
         return row
@@ -116,26 +116,33 @@ def signs(agent: Agent, sequences: TensorDictBase, policy: Any) -> dict[str, Ten
     part = sequences[:rows, -MOST_STEPS:]
     if not part.numel():
         return {}
-    active, found = part.get("active"), dict[str, Tensor]()
+    active, metrics = part.get("active"), dict[str, Tensor]()
     with undisturbed(agent), Activity(agent) as activity:
         values, ratios = predictions(agent, part)
         if ratios is None:
             act(agent, policy, part)
-        judged = (part, values) if steps > 1 else latest_transitions(agent, len(sequences))
-        if judged is not None and judged[1] is not None and getattr(agent, "curiosity", None) is None:
-            found |= _errors_within(agent, judged[0], judged[1])
-    found |= activity.shares()
+        latest = None if steps > 1 else latest_transitions(agent, len(sequences))
+        followed, predicted = (part, values if steps > 1 else None) if latest is None else latest
+        if predicted is not None and getattr(agent, "curiosity", None) is None:
+            following = followed.get("next")
+            reward, done, terminated = (following.get(name)[..., 0] for name in ("reward", "done", "terminated"))
+            if agent.reward_scaler is not None:
+                reward = agent.reward_scaler(reward)
+            # The returns within the sequences end with a value.
+            returns, counted = discounted(reward, done, terminated, agent.config.gamma, predicted[:, -1])
+            metrics |= value_errors(predicted, returns, counted & followed.get("active"))
+    metrics |= activity.shares()
     if ratios is not None:
-        found["policy/kl"] = _mean(ratios.exp() - 1 - ratios, active)
+        metrics["policy/kl"] = _mean(ratios.exp() - 1 - ratios, active)
     if agent.interface.continuous:
         action = agent.interface.from_env(part.get("action"))
-        found["policy/at_bounds"] = _mean((action.abs() >= AT_BOUND).float().mean(-1), active)
+        metrics["policy/at_bounds"] = _mean((action.abs() >= AT_BOUND).float().mean(-1), active)
     reward = part.get(("next", "reward"))[..., 0]
-    found["data/rewarded"] = _mean((reward != 0).to(reward.dtype), active)
+    metrics["data/rewarded"] = _mean((reward != 0).to(reward.dtype), active)
     inputs = agent.normalized(part.get("observation"))
     if isinstance(inputs, Tensor) and inputs.is_floating_point():
-        found["data/largest_input"] = inputs.abs().max()
-    return found
+        metrics["data/largest_input"] = inputs.abs().max()
+    return metrics
 
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:
@@ -207,16 +214,6 @@ def predictions(agent: Agent, sequences: TensorDictBase) -> tuple[Tensor | None,
         return agent.predicted_returns(sequences), agent.log_ratios(sequences)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
         return None, None  # an algorithm of a user's own that keeps its networks in another way
-
-
-def _errors_within(agent: Agent, sequences: TensorDictBase, values: Tensor) -> dict[str, Tensor]:
-    """Returns :func:`value_errors` of values ``[B, T]`` against returns within sequences, which end with a value."""
-    following = sequences.get("next")
-    reward, done, terminated = (following.get(name)[..., 0] for name in ("reward", "done", "terminated"))
-    if agent.reward_scaler is not None:
-        reward = agent.reward_scaler(reward)
-    returns, counted = discounted(reward, done, terminated, agent.config.gamma, values[:, -1])
-    return value_errors(values, returns, counted & sequences.get("active"))
 
 
 def value_errors(values: Tensor, returns: Tensor, counted: Tensor) -> dict[str, Tensor]:
@@ -292,8 +289,8 @@ class Activity(TorchFunctionMode):
         """Returns the shares of dormant and of saturated units in all layers together, as far as there are any."""
         dormant = torch.cat([dormant_units(mean) for mean, _ in self.layers]) if self.layers else None
         saturated = [mean > SATURATED for mean, saturates in self.layers if saturates]
-        found = {} if dormant is None else {"network/dormant_units": dormant.float().mean()}
-        return found | ({"network/saturated_units": torch.cat(saturated).float().mean()} if saturated else {})
+        shares = {} if dormant is None else {"network/dormant_units": dormant.float().mean()}
+        return shares | ({"network/saturated_units": torch.cat(saturated).float().mean()} if saturated else {})
 
 
 def dormant_units(mean: Tensor) -> Tensor:

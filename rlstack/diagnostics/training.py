@@ -158,12 +158,8 @@ class IterationTimer(Hook):
     """
 
     def __init__(self, measured: MeasuredTraining, sections: Sections | None, profiler: profile | None = None) -> None:
-        self._clock, self._seconds, self._sections, self._profiler = (
-            measured.clock,
-            measured.seconds,
-            sections,
-            profiler,
-        )
+        self._clock, self._seconds = measured.clock, measured.seconds
+        self._sections, self._profiler = sections, profiler
         self._spent, self._learning, self._over = 0.0, 0.0, False
         self.iterations: list[Iteration] = []
         self.sequences: TensorDictBase
@@ -318,8 +314,8 @@ def _watch_iteration(sections: Sections, training: Training) -> None:
 
     vars(agent)["policy"] = policy
     sections.watch(agent, "learn", "learn")
-    if hasattr(agent, "remember"):
-        sections.watch(agent, "remember", "store", whole=True)
+    if hasattr(agent, "extend"):
+        sections.watch(agent, "extend", "store", whole=True)
     sections.watch_named("rlstack.training.loop:flatten_agents", "store")
     sections.watch_named("rlstack.data.collector:stack_steps", "store", whole=True)
     sections.watch_named("rlstack.data.collector:LeanCollector.rollout", "store")

@@ -281,7 +281,7 @@ class _Round:
         root = self._env.reset()
         if self._best is not None:
             self._best.watch(self._env)
-        self._seats.seat(self._game.clone(), self._pairs[self._game])
+        self._seats.seat(torch.ones_like(self._game, dtype=torch.bool), self._pairs[self._game])
         ended = 0
         while ended < len(self._pairs):
             root.set((GROUP, "action"), self._seats.act(root.get(GROUP)))
@@ -302,10 +302,10 @@ class _Round:
                 mask = torch.zeros(self._worlds, 1, dtype=torch.bool, device=over.device)
                 mask[cut] = True
                 root = self._env.reset(root.set("_reset", mask))
-            plays_on = self._game[over] < len(self._pairs)
-            seated = torch.full((len(over), 2), EMPTY, device=over.device)
-            seated[plays_on] = self._pairs[self._game[over[plays_on]]]
-            self._seats.seat(over, seated)
+            plays_on = over[self._game[over] < len(self._pairs)]
+            seated = torch.full((self._worlds, 2), EMPTY, device=over.device)
+            seated[plays_on] = self._pairs[self._game[plays_on]]
+            self._seats.seat(torch.zeros_like(self._game, dtype=torch.bool).index_fill(0, over, True), seated)
             if self._best is not None:
                 self._best.restarted()
         return [self._result(game) for game in range(len(self._pairs))]

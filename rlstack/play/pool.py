@@ -267,6 +267,10 @@ class Pool:
             del self._loaded[other]
         return self._loaded[name]
 
+    def release(self, name: str) -> None:
+        """Forgets a loaded opponent, which belongs to the caller from now on."""
+        self._loaded.pop(name, None)
+
     def learner(self, env: EnvBase) -> LearnerPlayer:
         """Returns the player ``self``, always the same object."""
         if self._learner is None:

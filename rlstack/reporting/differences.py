@@ -76,13 +76,13 @@ def grouped(runs: Sequence[StoredRun]) -> list[RunGroup]:
     for run in runs:
         values = {key: lookup(run.config, key) for key in kept.values()}
         groups.setdefault(repr(values), (values, []))[1].append(run)
-    return [RunGroup(members, values, _label(values, members)) for values, members in groups.values()]
+    return [RunGroup(members, values, label_of(values, members)) for values, members in groups.values()]
 
 
-def _label(values: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
+def label_of(values: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
+    """Returns the short form of a group's values; without any, the names of agent and world."""
     if not values:
-        config = runs[0].config
-        named = [lookup(config, key) for key in NAMES]
+        named = [lookup(runs[0].config, key) for key in NAMES]
         return " · ".join(str(value) for value in named if value not in (ABSENT, None)) or runs[0].name
     lasts = [key.rpartition(".")[2] for key in values]
     shown = []

@@ -22,7 +22,7 @@ from rlstack.envs.foundation.files import replacing
 
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, number, shorter
 from .charts import page_data
-from .differences import GroupComparison, RunGroup, grouped
+from .differences import GroupComparison, grouped
 from .listing import state_of
 from .runs import CPU_SECONDS, SECONDS, StoredRun, check_folder, find
 from .sections import all_curves, configurations, environments, explained_runs, leagues, results, status, times
@@ -95,7 +95,7 @@ def report(
         notes += [(run.name, note) for note in (*lines, *failure)]
     sections: list[Section] = []
     if runs:
-        shown, missing = films(_filmed(groups, comparison.metric), films_mb, folder, films_from)
+        shown, missing = films(comparison, films_mb, folder, films_from)
         blocks: list[Block] = [Films(shown)] if shown else []
         sections = [results(comparison), Section("Episodes", blocks + ([Paragraphs(missing)] if missing else []))]
         sections.append(explained)
@@ -105,22 +105,15 @@ def report(
         sections.append(times(comparison))
         sections += [configurations(groups, folders), environments(runs)]
     sections = [entry for entry in sections if entry.blocks]
-    return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(comparison), sections, comparison, notes)
+    subtitle = f"{len(runs)} runs in {len(groups)} groups" if groups else "a league"
+    if len(groups) == 1:
+        seed = "" if runs[0].seed is None else f", seed {runs[0].seed}"
+        subtitle = groups[0].label + (f", {groups[0].seeds}" if len(runs) > 1 else seed)
+    return ReportPage(folder.resolve().name, subtitle, tiles_of(comparison), sections, comparison, notes)
 
 
-def _subtitle(groups: Sequence[RunGroup]) -> str:
-    if len(groups) > 1:
-        return f"{sum(len(group.runs) for group in groups)} runs in {len(groups)} groups"
-    if not groups:
-        return "a league"
-    (group,) = groups
-    if len(group.runs) > 1:
-        return f"{group.label}, {group.seeds}"
-    seed = group.runs[0].seed
-    return group.label if seed is None else f"{group.label}, seed {seed}"
-
-
-def _tiles(comparison: GroupComparison) -> list[Tile]:
+def tiles_of(comparison: GroupComparison) -> list[Tile]:
+    """Returns the figures at the top of the page: score, best group, runs, frames and time."""
     runs, several = comparison.runs, len(comparison.groups) > 1
     if not runs:
         return []
@@ -149,17 +142,26 @@ def _tiles(comparison: GroupComparison) -> list[Tile]:
 
 
 def films(
-    runs: Sequence[tuple[str, StoredRun]], most_megabytes: float, folder: Path, address: str | None = None
+    comparison: GroupComparison, most_megabytes: float, folder: Path, address: str | None = None
 ) -> tuple[list[Medium], list[str]]:
-    """Returns the runs' films and pictures as far as they fit, and a line for each that does not.
+    """Returns films and pictures as far as they fit, and a line for each that does not.
+
+    They are those of the only run, or of the runs with the highest and the lowest score.
 
     Args:
-        runs: runs with their captions, in order of priority.
+        comparison: the runs.
         most_megabytes: limit on the files in 10^6 bytes.
         folder: folder of the report.
         address: address of this folder on a server; None: the page holds the files.
     """
     left, shown, missing = most_megabytes * 1e6, list[Medium](), list[str]()
+    metric, filmed = comparison.metric, [run for run in comparison.runs if _files(run)]
+    runs = [("", run) for run in filmed[:2]]
+    if len(filmed) > 1 and metric is not None:
+        lowest, *_, highest = sorted(filmed, key=lambda run: -1e300 if (last := run.last(metric)) is None else last)
+        runs = [
+            (f" of the run with the {end} {metric}", run) for end, run in (("highest", highest), ("lowest", lowest))
+        ]
     for words, run in runs:
         for path in _files(run)[:_PER_RUN]:
             name = f"{run.name}, " if len(runs) > 1 else ""
@@ -183,17 +185,6 @@ def films(
             tag = "video" if kind.startswith("video") else "img"
             shown.append(Medium(f"{what}{words} ({where})", source, tag))
     return shown, missing
-
-
-def _filmed(groups: Sequence[RunGroup], metric: str | None) -> list[tuple[str, StoredRun]]:
-    """Returns the runs whose films are shown: those with the highest and the lowest score, or the only one."""
-    runs = [run for group in groups for run in group.runs]
-    filmed = [run for run in runs if _files(run)]
-    if len(runs) == 1 or len(filmed) < 2 or metric is None:
-        return [("", run) for run in filmed[:2]]
-    lowest, *_, highest = sorted(filmed, key=lambda run: -1e300 if (last := run.last(metric)) is None else last)
-    ends = {"highest": highest, "lowest": lowest}
-    return [(f" of the run with the {end} {metric}", run) for end, run in ends.items()]
 
 
 def _files(run: StoredRun) -> list[Path]:
@@ -221,13 +212,8 @@ def render(page: ReportPage, live: bool = False) -> str:
     Raises:
         ConfigError: plotly is not installed.
     """
-    environment = Environment(
-        loader=FileSystemLoader(_PARTS),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    form: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(_PARTS), undefined=StrictUndefined, **form)
     charts: list[Any] = []
 
     def numbered(chart: Any) -> int:
@@ -249,10 +235,10 @@ def plotly() -> bytes:
     Raises:
         ConfigError: the package is not installed.
     """
-    found = find_spec("plotly")
-    if found is None or found.origin is None:
+    package = find_spec("plotly")
+    if package is None or package.origin is None:
         raise ConfigError("a page needs the package plotly: pip install plotly")
-    return (Path(found.origin).parent / "package_data" / "plotly.min.js").read_bytes()
+    return (Path(package.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
 
 @cache

@@ -174,8 +174,7 @@ def _episodes(run: StoredRun, metric: str) -> tuple[str, Series]:
         return single
     if not all(isinstance(row, dict) for row in rows):
         return single
-    if name == "return" and "discounted_return" in rows[0]:
-        name = "discounted_return"
+    name = "discounted_return" if name == "return" and "discounted_return" in rows[0] else name
     values = [row.get(name) for row in rows]
     if not all(isinstance(value, int | float) and np.isfinite(value) for value in values):
         return single
@@ -195,8 +194,7 @@ def _missing(run: StoredRun, metric: str) -> list[str]:
 
 def _options(run: StoredRun) -> dict[str, str]:
     """Returns the options of the world in which a run was evaluated last, in the order of their names."""
-    last = run.last_evaluation
-    options = None if last is None else last.content.get("options")
+    options = run.last_evaluation.content.get("options") if run.last_evaluation is not None else None
     return {key: repr(options[key]) for key in sorted(options)} if isinstance(options, dict) else {}
 
 
@@ -246,26 +244,16 @@ def in_words(improvement: Improvement) -> list[str]:
         episodes = "-" if counts == [1] else " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
         ends = [number(min(side.scores)), number(max(side.scores))] if several else []
         rows.append([name, str(len(side.runs)), episodes, number(side.mean), *ends])
-    lines = [
-        *(f"note: {note}" for note in improvement.notes),
-        f"first:  {improvement.first.name}",
-        f"second: {improvement.second.name}",
-        "",
-        improvement.metric,
-        *aligned(rows),
-        "",
-    ]
+    lines = [*(f"note: {note}" for note in improvement.notes), f"first:  {improvement.first.name}"]
+    lines += [f"second: {improvement.second.name}", "", improvement.metric, *aligned(rows), ""]
     if len(improvement.worlds) == 1:
         lines.append(f"second - first: {improvement.difference:+.4g}{_spread(improvement)}")
     if improvement.probability is not None:
-        event = "a run of the second scores higher than one of the first"
-        if improvement.between == "episodes":
-            event = "an episode of the second scores higher than one of the first"
-        if improvement.paired:
-            event = "in the same episode, the second scores higher than the first"
-        lines.append(
-            f"{event} with probability {improvement.probability:.3f}{_within(improvement.probability_interval)}"
-        )
+        what = "an episode" if improvement.between == "episodes" else "a run"
+        event = f"{what} of the second scores higher than one of the first"
+        event = "in the same episode, the second scores higher than the first" if improvement.paired else event
+        within = _within(improvement.probability_interval)
+        lines.append(f"{event} with probability {improvement.probability:.3f}{within}")
     lines.append(f"verdict: {verdict(improvement)}")
     if improvement.differences:
         lines += ["", "configurations differ in:"]

@@ -24,29 +24,28 @@ def listed(folder: Path) -> list[dict[str, Any]]:
     values are None.
     """
     runs, _ = find(folder, whole=False)
-    rows = [_row(run, group.label.replace(" · ", ", ")) for group in grouped(runs) for run in group.runs]
+    rows = []
+    named = [(group.label.replace(" · ", ", "), run) for group in grouped(runs) for run in group.runs]
+    for configuration, run in named:
+        env, metric, (state, why) = run.part("env"), compared_by([run]), state_of(run)
+        files = (run.path / name for name in ("metrics.csv", "config.yaml", "environment.json"))
+        row = {
+            "run": str(run.path),
+            "configuration": configuration,
+            "agent": run.part("agent").get("name"),
+            "world": env.get("id") or env.get("name"),
+            "seed": run.seed,
+            "frames": run.frames,
+            "total_frames": run.total_frames,
+            "state": state,
+            "why": why,
+            "metric": metric,
+            "score": None if metric is None else run.last(metric),
+            "seconds": run.last("time/seconds"),
+            "age": max(time.time() - max(path.stat().st_mtime for path in files if path.is_file()), 0.0),
+        }
+        rows.append(row)
     return sorted(rows, key=lambda row: row["age"])
-
-
-def _row(run: StoredRun, configuration: str) -> dict[str, Any]:
-    env, metric = run.part("env"), compared_by([run])
-    state, why = state_of(run)
-    files = [path for name in ("metrics.csv", "config.yaml", "environment.json") if (path := run.path / name).is_file()]
-    return {
-        "run": str(run.path),
-        "configuration": configuration,
-        "agent": run.part("agent").get("name"),
-        "world": env.get("id") or env.get("name"),
-        "seed": run.seed,
-        "frames": run.frames,
-        "total_frames": run.total_frames,
-        "state": state,
-        "why": why,
-        "metric": metric,
-        "score": None if metric is None else run.last(metric),
-        "seconds": run.last("time/seconds"),
-        "age": max(time.time() - max(path.stat().st_mtime for path in files), 0.0),
-    }
 
 
 def state_of(run: StoredRun) -> tuple[str, str]:

@@ -18,7 +18,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from rlstack.config import ConfigError, bounded_yaml
+from rlstack.config import ConfigError
+from rlstack.config.allowed import read_yaml
 from rlstack.envs.foundation.files import check_regular
 from rlstack.envs.foundation.work import working
 from rlstack.runs.manifest import MANIFEST, changed
@@ -88,7 +89,7 @@ class StoredRun:
         run = cls(path, name)
         run.config = _config(path, run.notes)
         run.curves = read_curves(path / METRICS_FILE, run.notes, whole)
-        run.evaluations = list(_evaluations(path / "evaluations", run.notes)) if whole else []
+        run.evaluations = list(read_evaluations(path / "evaluations", run.notes)) if whole else []
         if (path / ENVIRONMENT).is_file():
             run.environment = [entry for entry in _json(path / ENVIRONMENT, run.notes) or [] if isinstance(entry, dict)]
         for name in changed(path) if whole else []:
@@ -282,7 +283,7 @@ def _config(path: Path, notes: list[str]) -> dict[str, Any]:
         notes.append(f"{_CONFIG} is missing: the configuration is unknown")
         return {}
     try:
-        content = bounded_yaml.read(file)
+        content = read_yaml(file)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
         content = None
     if not isinstance(content, dict):
@@ -291,7 +292,8 @@ def _config(path: Path, notes: list[str]) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def _evaluations(folder: Path, notes: list[str]) -> Iterator[StoredEvaluation]:
+def read_evaluations(folder: Path, notes: list[str]) -> Iterator[StoredEvaluation]:
+    """Yields the evaluations in training, oldest first, then later ones; adds a note for each that is damaged."""
     for path in sorted(folder.glob("*.json")):
         if path.stem.isdigit() and (content := _json(path, notes)) is not None:
             yield StoredEvaluation(path.stem.lstrip("0") or "0", int(path.stem), content)

@@ -93,10 +93,18 @@ def all_curves(comparison: GroupComparison) -> list[Section]:
         drawn = panels(comparison, wanted)
         caption = other_rewards(comparison, wanted)
         blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], caption)] if drawn else []
-        if wanted is evaluated and levels:
-            blocks.append(_by_level(comparison, levels))
+        if wanted is evaluated and levels and len(comparison.groups) > 1:
+            blocks.append(Panels([], panels(comparison, levels), fold="Success by level"))
+        elif wanted is evaluated and levels:
+            lines = []
+            for index, level in enumerate(levels):
+                curves = [run.curves[level] for run in comparison.runs if level in run.curves]
+                mean = mean_of(curves, f"level {level.rpartition('_level')[2]}", index % 8)
+                lines.append(replace(mean, low=None, high=None))
+            blocks.append(Panels([Chart("eval/success by level", lines, limits=(0.0, 1.0))]))
         by_subject += [Section(title, blocks)] if blocks else []
-    return by_subject + _curriculum(comparison, of("curriculum/"))
+    staged = of("curriculum/")
+    return [*by_subject, curriculum(comparison, staged)] if staged else by_subject
 
 
 def _place(metric: str) -> int:
@@ -105,20 +113,8 @@ def _place(metric: str) -> int:
     return FIRST.index(name) if name in FIRST else len(FIRST) + (name in _LAST)
 
 
-def _by_level(comparison: GroupComparison, levels: Sequence[str]) -> Panels:
-    """Draws success at every level, in one chart for a single group."""
-    if len(comparison.groups) > 1:
-        return Panels([], panels(comparison, levels), fold="Success by level")
-    lines = []
-    for index, level in enumerate(levels):
-        curves = [run.curves[level] for run in comparison.runs if level in run.curves]
-        lines.append(replace(mean_of(curves, f"level {level.rpartition('_level')[2]}", index % 8), low=None, high=None))
-    return Panels([Chart("eval/success by level", lines, limits=(0.0, 1.0))])
-
-
-def _curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> list[Section]:
-    if not metrics:
-        return []
+def curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> Section:
+    """Draws the metrics of a curriculum, and tabulates when each run first reached each stage."""
     stages = comparison.runs[0].part("curriculum").get("stages")
     stages = stages if isinstance(stages, list) else []
     names = {float(k): str(stage.get("name", k)) for k, stage in enumerate(stages) if isinstance(stage, dict)}
@@ -128,19 +124,16 @@ def _curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> list[Sec
     runs = [run for run in comparison.runs if _STAGE in run.curves]
     if runs and len(runs) <= 12:
         reached = range(int(max(run.curves[_STAGE].values.max() for run in runs)) + 1)
-        rows = [[run.name, *(_entered(run, stage) for stage in reached)] for run in runs]
+        rows = []
+        for run in runs:
+            frames, values = run.curves[_STAGE]
+            entered = [frames[values >= stage][:1] for stage in reached]
+            rows.append([run.name, *(f"{int(first[0]):,}" if len(first) else "–" for first in entered)])
+            rows[-1][1 : 2 + int(values[0])] = ["start"] * (1 + int(values[0]))
         head = ["run", *(names.get(stage, str(stage)) for stage in reached)]
         caption = "Frames at which each run first reached a stage."
         blocks.append(DataTable.of_runs(head, rows, len(comparison.runs) > 1, caption=caption))
-    return [Section("Curriculum", blocks)]
-
-
-def _entered(run: StoredRun, stage: int) -> str:
-    frames, values = run.curves[_STAGE]
-    inside = frames[values >= stage]
-    if values[0] >= stage:
-        return "start"
-    return f"{int(inside[0]):,}" if len(inside) else "–"
+    return Section("Curriculum", blocks)
 
 
 # -- final scores and evaluations, by group and by run; leagues --------------------------------------------------------
@@ -156,26 +149,21 @@ def results(comparison: GroupComparison) -> Section:
     """Shows curves of the scores, and tables."""
     blocks: list[Block] = []
     if drawn := panels(comparison, comparison.first):
-        caption = " ".join(filter(None, (_about_bands(comparison), other_rewards(comparison, comparison.first))))
+        bands = ""
+        if any(len(group.runs) > 1 for group in comparison.groups):
+            bands = "Mean over seeds; the band shows their range."
+        elif any(f"{name}_low" in run.curves for name in comparison.first for run in comparison.runs):
+            bands = "The band shows the 95 % Wilson interval over the episodes."
+        caption = " ".join(filter(None, (bands, other_rewards(comparison, comparison.first))))
         blocks.append(Panels(drawn, caption=caption, big=True))
-    if comparison.metric is not None:
+    if comparison.metric is not None and len(comparison.runs) > 1:
         blocks += _compared(comparison)
     blocks += _judged(comparison)
     return Section("Results", blocks or [Paragraphs(["There are no numbers to show."])])
 
 
-def _about_bands(comparison: GroupComparison) -> str:
-    """Returns a line that explains the bands."""
-    if any(len(group.runs) > 1 for group in comparison.groups):
-        return "Mean over seeds; the band shows their range."
-    bounded = any(f"{name}_low" in run.curves for name in comparison.first for run in comparison.runs)
-    return "The band shows the 95 % Wilson interval over the episodes." if bounded else ""
-
-
 def _compared(comparison: GroupComparison) -> Iterator[Block]:
     metric, groups, scores = str(comparison.metric), comparison.ranked, comparison.scores
-    if len(comparison.runs) == 1:
-        return
     keys = list(groups[0].values)
     several = any(len(group.runs) > 1 for group in groups)
     bounded = any(score is not None and score.interval for score in scores.values())
@@ -227,7 +215,15 @@ def _judged(comparison: GroupComparison) -> Iterator[Block]:
     runs, several = comparison.runs, len(comparison.runs) > 1
     last = None if several else runs[0].last_evaluation
     if last is None and any(run.last("eval/return") is not None for run in runs):
-        yield _all_runs(runs)
+        shown = [name for name in FIRST if any(f"eval/{name}" in run.curves for run in runs)]
+        rows = []
+        for run in runs:
+            logged = {key.removeprefix("eval/"): run.last(key) for key in run.curves if key.startswith("eval/")}
+            values = {name: value for name, value in logged.items() if value is not None}
+            frames = f"{run.frames:,}" + ("" if run.complete else " (incomplete)")
+            rows.append([run.name, str(run.seed), frames, *_cells(values, shown)])
+        fold, caption = None if len(runs) < 13 else "Every run", "The last evaluation of every run."
+        yield DataTable.of_runs(["run", "seed", "frames", *shown], rows, several, caption=caption, fold=fold)
     later = [(run, entry) for run in runs for entry in run.evaluations if entry.frames is None]
     entries = [] if last is None else [(runs[0], last._replace(name=f"at {last.frames:,} frames"))]
     entries += [(run, entry) for run, entry in later if "opponents" not in entry.content]
@@ -269,19 +265,6 @@ def _spread(evaluation: StoredEvaluation) -> DataTable | None:
     head += ["minimum", "lower quartile", "median", "upper quartile", "maximum"]
     caption = "Returns of these episodes; the interval is a bootstrap of their interquartile mean (IQM)."
     return DataTable(head, rows, caption=caption) if rows else None
-
-
-def _all_runs(runs: Sequence[StoredRun]) -> DataTable:
-    names = [name for name in FIRST if any(f"eval/{name}" in run.curves for run in runs)]
-    rows = []
-    for run in runs:
-        logged = {key.removeprefix("eval/"): run.last(key) for key in run.curves if key.startswith("eval/")}
-        values = {name: value for name, value in logged.items() if value is not None}
-        frames = f"{run.frames:,}" + ("" if run.complete else " (incomplete)")
-        rows.append([run.name, str(run.seed), frames, *_cells(values, names)])
-    fold = None if len(runs) < 13 else "Every run"
-    caption = "The last evaluation of every run."
-    return DataTable.of_runs(["run", "seed", "frames", *names], rows, len(runs) > 1, caption=caption, fold=fold)
 
 
 def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool) -> DataTable:
@@ -457,13 +440,14 @@ def configurations(groups: Sequence[RunGroup], folders: Sequence[Path] = ()) -> 
             fold = None if len(rows) <= 15 else f"{len(rows)} keys in which the groups differ"
             blocks.append(DataTable(head, rows, text=len(head), caption="How the groups differ.", fold=fold))
     for group in groups[:_MOST]:
-        blocks += _against_default(group, len(groups) > 1, folders)
+        blocks += against_default(group, len(groups) > 1, folders)
     if len(groups) > _MOST:
         blocks.append(Paragraphs([f"The configurations of {len(groups) - _MOST} more groups are left out."]))
     return Section("Configuration", blocks)
 
 
-def _against_default(group: RunGroup, several: bool, folders: Sequence[Path]) -> Iterator[Block]:
+def against_default(group: RunGroup, several: bool, folders: Sequence[Path]) -> Iterator[Block]:
+    """Tabulates how a group differs from the defaults, and shows the whole configuration of its first run."""
     run = group.runs[0]
     if not run.config:
         yield Paragraphs([f"{group.label}: no configuration."])
@@ -494,11 +478,19 @@ def environments(runs: Sequence[StoredRun]) -> Section:
     """Shows versions, machine and commit, with a column for each that differs."""
     environments: dict[str, tuple[dict[str, str], list[str]]] = {}
     for run in runs:
-        for rows in _environments(run):
+        described = [dict(entry) for entry in run.environment]
+        if run.last_evaluation is not None and not described:
+            described = [{"versions": run.last_evaluation.content.get("versions")}]
+        for entry in described:
+            digits, mark, changes = str(entry.get("commit") or "").partition("+")
+            entry["commit"] = f"{digits[:_DIGITS]}{f' {mark} {changes}' if mark else ''}" or None
+            versions = entry.get("versions")
+            rows = {label: str(entry[key]) for key, label in _WORDS.items() if entry.get(key) is not None}
+            rows |= {str(key): str(value) for key, value in versions.items()} if isinstance(versions, dict) else {}
             names = environments.setdefault(repr(rows), (rows, []))[1]
-            names += [run.name] if run.name not in names else []
+            names += [run.name] if rows and run.name not in names else []
     blocks: list[Block] = []
-    columns = list(environments.values())
+    columns = [column for column in environments.values() if column[1]]
     if columns:
         keys = dict.fromkeys(key for rows, _ in columns for key in rows)
         head = [""]
@@ -520,22 +512,6 @@ def environments(runs: Sequence[StoredRun]) -> Section:
     if commands:
         blocks.append(Code("Commands", "\n".join(dict.fromkeys(commands))))
     return Section("Environment", blocks)
-
-
-def _environments(run: StoredRun) -> Iterator[dict[str, str]]:
-    for entry in run.environment:
-        versions = entry.get("versions")
-        rows = {label: entry.get(key) for key, label in _WORDS.items()}
-        digits, mark, changes = str(rows["commit"]).partition("+") if rows["commit"] else ("", "", "")
-        rows["commit"] = f"{digits[:_DIGITS]}{f' {mark} {changes}' if mark else ''}" or None
-        yield {
-            **{key: str(value) for key, value in rows.items() if value is not None},
-            **{str(key): str(value) for key, value in (versions if isinstance(versions, dict) else {}).items()},
-        }
-    last = run.last_evaluation
-    versions = last.content.get("versions") if last is not None and not run.environment else None
-    if isinstance(versions, dict):
-        yield {str(key): str(value) for key, value in versions.items()}
 
 
 def status(run: StoredRun) -> str:

@@ -62,13 +62,13 @@ class LivePage:
 
     def _files(self) -> list[tuple[str, int, int]]:
         """Returns names, sizes and times of the files that a page may show."""
-        found = []
+        shown = []
         for path, folders, files in os.walk(self.folder):
             folders[:] = [name for name in folders if name not in _NOT_SHOWN and not name.startswith(".")]
             for file in (os.path.join(path, name) for name in files if Path(name).suffix in _SHOWN):
                 with suppress(OSError):  # it may have gone
-                    found.append((file, os.stat(file).st_size, os.stat(file).st_mtime_ns))
-        return found
+                    shown.append((file, os.stat(file).st_size, os.stat(file).st_mtime_ns))
+        return shown
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -131,12 +131,9 @@ class Answers(BaseHTTPRequestHandler):
                 self.wfile.write(file.read(length)) if asked else shutil.copyfileobj(file, self.wfile)
 
     def _headers(self, kind: str, **headers: str) -> None:
-        safe = {
-            "Content_Security_Policy": _POLICY,
-            "X_Content_Type_Options": "nosniff",
-            "Referrer_Policy": "no-referrer",
-        }
-        for name, value in {"Content_Type": kind, **safe, **headers}.items():
+        safe = {"Content_Security_Policy": _POLICY, "X_Content_Type_Options": "nosniff"}
+        safe |= {"Content_Type": kind, "Referrer_Policy": "no-referrer"}
+        for name, value in {**safe, **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
 
@@ -159,10 +156,8 @@ def server_of(page: LivePage, port: int) -> ThreadingHTTPServer:
 def serve(page: LivePage, port: int) -> None:
     """Serves the page until Ctrl-C."""
     with server_of(page, port) as server:
-        print(
-            f"http://{HOST}:{server.server_port}/ shows {page.folder}, for this machine alone; Ctrl-C ends it",
-            flush=True,
-        )
+        address = f"http://{HOST}:{server.server_port}/"
+        print(f"{address} shows {page.folder}, for this machine alone; Ctrl-C ends it", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -12,9 +12,12 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs import EnvBase
 
+from rlstack import envs
 from rlstack.agents import agent_class, make_agent
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, conf_dir
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
 from rlstack.envs.world import WorldHooks
 
 _SMALL: dict[str, Any] = {
@@ -195,3 +198,22 @@ def targets(agent: Any) -> list[Tensor]:
 
 def online_parameters(agent: Any, name: str) -> list[Tensor]:
     return list(getattr(agent.loss, f"{name}_network_params").values(True, True))
+
+
+def batches(env: Any, agent: Any, steps: int = 8) -> Iterator[TensorDict]:
+    """Yields what an agent that explores has met in ``steps`` steps of a world."""
+    for batch in make_collector(env, agent.policy(explore=True), steps):
+        yield flatten_agents(batch, agent.interface.group)
+
+
+def some_arrive(robots: int = 3, num_worlds: int = 3) -> Any:
+    """Makes MarineNav with one robot less in half of the worlds; some robots arrive, or collide, before the others."""
+    curriculum = {
+        "timesteps": None,
+        "num_robots": [max(robots - 1, 1), robots],
+        "num_cores": [0, 0],
+        "num_obstacles": [1, 3],
+        "min_start_goal_dis": [5.0, 5.0],
+    }
+    options = {"max_steps": 12, "curriculum": curriculum, "perception_noise": False}
+    return envs.make("marinenav", num_worlds=num_worlds, seed=1, **options)

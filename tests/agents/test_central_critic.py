@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice, pairwise
 from typing import Any
 
@@ -13,15 +12,13 @@ from torch import Tensor
 
 from rlstack import envs
 from rlstack.agents import make_agent
-from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from tests.agents.recall import Recall
 from tests.agents.signals import Signals
-from tests.agents.small_agents import SMALL, copies, equal
+from tests.agents.small_agents import SMALL, batches, copies, equal, some_arrive
 from tests.agents.test_agents_going_on import both_go_on
 from tests.exhaustive import exhaustive
-from tests.refusals import refused
 
 NAMES = ("ppo", "a2c")
 A = 3
@@ -32,25 +29,7 @@ def small(env: Any, name: str = "ppo", critic: str = "central", **overrides: Any
     return make_agent(name, env, 10_000, **{**SMALL[name], "critic": critic, **overrides})
 
 
-def batches(env: Any, agent: Any, steps: int) -> Iterator[TensorDict]:
-    for batch in make_collector(env, agent.policy(explore=True), steps):
-        yield flatten_agents(batch)
-
-
-def marinenav(robots: int = A, num_worlds: int = 3) -> Any:
-    """Makes MarineNav with one robot less in half of the worlds; some robots arrive, or collide, before the others."""
-    curriculum = {
-        "timesteps": None,
-        "num_robots": [max(robots - 1, 1), robots],
-        "num_cores": [0, 0],
-        "num_obstacles": [1, 3],
-        "min_start_goal_dis": [5.0, 5.0],
-    }
-    options = {"max_steps": 12, "curriculum": curriculum, "perception_noise": False}
-    return envs.make("marinenav", num_worlds=num_worlds, seed=1, **options)
-
-
-WORLDS = {"signals": Signals, "marinenav": marinenav}
+WORLDS = {"signals": Signals, "marinenav": some_arrive}
 
 
 def by_hand(agent: Any, part: TensorDict) -> Tensor:
@@ -266,24 +245,13 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, memory: Any) 
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-10)
 
 
-@exhaustive("precision", ["bfloat16", "float16"])
-def test_low_precision_learns(precision: str) -> None:
-    env = marinenav()
-    agent = small(env, precision=precision)
-    before = copies(agent.parameters())
-    for part in islice(batches(env, agent, 8), 2):
-        agent.learn(part, agent.frames + part.numel())
-    assert not equal(before, agent.parameters())
-    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
-
-
 @exhaustive("name", NAMES)
 @exhaustive("world", ["marinenav", "recall"])
 @exhaustive("memory", MEMORIES)
 def test_an_agent_by_itself_has_a_critic_of_its_own(name: str, world: str, memory: Any) -> None:
     trained = []
     for critic in ("own", "central"):
-        env = marinenav(robots=1) if world == "marinenav" else Recall(4)
+        env = some_arrive(robots=1) if world == "marinenav" else Recall(4)
         agent = small(env, name, critic, recurrent=memory)
         for batch in islice(make_collector(env, agent.policy(explore=True), 8), 3):
             agent.learn(flatten_agents(batch, agent.interface.group), agent.frames + batch.numel())
@@ -299,7 +267,7 @@ def test_an_agent_by_itself_has_a_critic_of_its_own(name: str, world: str, memor
 
 @pytest.mark.parametrize("explore", [False, True])
 def test_acting_needs_nothing_of_the_others(explore: bool) -> None:
-    agent, many = small(marinenav(robots=3)), marinenav(robots=5, num_worlds=1)
+    agent, many = small(some_arrive(robots=3)), some_arrive(robots=5, num_worlds=1)
     policy, seen = agent.policy(explore), many.reset()
     assert all(key[:2] == ("agents", "observation") for key in policy.in_keys)
     torch.manual_seed(2)
@@ -327,11 +295,3 @@ def test_other_agents_keep_what_they_kept() -> None:
     agent = make_agent("sac", env, **{**SMALL["sac"], "buffer_size": 100})
     agent.extend(next(batches(env, agent, 8)))
     assert set(agent.sample()["next"].keys()) == {"observation", "reward", "terminated", "done"}
-
-
-# -- options -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_another_critic_is_refused_in_one_line(name: str) -> None:
-    refused(ConfigError, r"agent\.critic: .*'own', 'central'", small, Signals(1, 2), name, critic="joint")

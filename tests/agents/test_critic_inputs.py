@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -16,11 +15,9 @@ from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.agents.interface import Interface, difference
 from rlstack.config import ConfigError
-from rlstack.data.collector import make_collector
-from rlstack.data.flatten import flatten_agents
 from rlstack.envs.world import World
 from rlstack.networks.encoders import SEEN_BY_ACTOR
-from tests.agents.small_agents import SMALL, copies, equal
+from tests.agents.small_agents import SMALL, batches, copies, equal
 from tests.agents.test_agents_going_on import both_go_on
 
 NAMES = ("ppo", "a2c", "sac", "td3", "ddpg", "tqc", "acqn")
@@ -77,11 +74,6 @@ class Coins(World):
 def small(env: Any, name: str, inputs: list[str] | None, **overrides: Any) -> Any:
     torch.manual_seed(0)
     return make_agent(name, env, 10_000, **{**SMALL[name], "critic_inputs": inputs, **overrides})
-
-
-def batches(env: Any, agent: Any, steps: int = 8) -> Iterator[TensorDict]:
-    for batch in make_collector(env, agent.policy(explore=True), steps):
-        yield flatten_agents(batch, agent.interface.group)
 
 
 def networks(agent: Any, name: str) -> tuple[Any, Any]:

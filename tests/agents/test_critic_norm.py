@@ -9,15 +9,9 @@ import torch
 from torch import Tensor, nn
 from torchrl.modules import BatchRenorm1d
 
-from rlstack.agents import make_agent
-from rlstack.config import ConfigError
-from rlstack.data.collector import make_collector
-from rlstack.data.flatten import flatten_agents
 from rlstack.losses.ddpg import TD3Loss
 from rlstack.networks.values import BatchNorm, BatchRenorm, running_statistics
-from tests.agents.small_agents import Detour, copies, equal, plain, small
-from tests.agents.test_learning import learner
-from tests.refusals import refused
+from tests.agents.small_agents import copies, equal, plain, small
 
 AGENTS = ("ddpg", "td3", "sac")
 NORM = {"critic_norm": "batch"}
@@ -64,20 +58,6 @@ def test_statistics_are_those_of_all_processes() -> None:
     agent.critic_optimizer.mean = lambda tensors: [torch.full_like(value, 0.5) for value in tensors]
     learned(agent, 1)
     assert all((value == 0.5).all() for value in statistics(agent))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weight_norm", [False, True])
-@pytest.mark.parametrize("name", ["td3", "sac"])
-def test_critics_without_targets_look_two_steps_ahead(name: str, weight_norm: bool) -> None:
-    env, options = Detour(32), {**learner(name), **NORM, "weight_norm": weight_norm}
-    options.pop("target_tau", None)
-    agent, frames = small(env, 5120, name, **options), 0
-    for batch in make_collector(env, agent.policy(explore=True), 4, total_frames=5120):
-        frames += batch.numel()
-        agent.learn(flatten_agents(batch, None), frames)
-    first, second = env.rollout(2, agent.policy(explore=False))["action"][0].flatten().tolist()
-    assert first < -0.5 and abs(second - 0.5) < 0.35
 
 
 def test_the_state_holds_the_statistics() -> None:
@@ -182,17 +162,6 @@ def test_values_of_categorical_critics_are_means_of_distributions() -> None:
     torch.testing.assert_close(agent.predicted_values(observation, action), expected)
 
 
-@pytest.mark.slow
-def test_xqc_looks_two_steps_ahead() -> None:
-    env, frames = Detour(32), 0
-    agent = small(env, 5120, "sac", **{**learner("sac"), **XQC, "critic_hidden": [64, 64]})
-    for batch in make_collector(env, agent.policy(explore=True), 4, total_frames=5120):
-        frames += batch.numel()
-        agent.learn(flatten_agents(batch, None), frames)
-    first, second = env.rollout(2, agent.policy(explore=False))["action"][0].flatten().tolist()
-    assert first < -0.5 and abs(second - 0.5) < 0.35
-
-
 # -- layers ------------------------------------------------------------------------------------------------------------
 
 
@@ -225,39 +194,6 @@ def test_weights_of_hidden_units_keep_their_norm(name: str, options: dict[str, A
     for old, weight in zip(before, weights):
         torch.testing.assert_close(weight.norm(dim=-1), torch.ones(len(weight)))
         assert not torch.equal(old, weight)
-
-
-# -- refusals ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"layer_norm": True}, "critic_norm=batch is in the place of layer_norm"),
-        ({"join": "gated"}, "critic_norm=batch needs join=concat"),
-        ({"target_every": 100}, "critic_norm=batch has no target networks, target_every must be null"),
-        ({"target_tau": 0.01}, "critic_norm=batch has no target networks, leave out target_tau"),
-        ({"target_actor": True}, "critic_norm=batch has no target networks, target_actor must be false"),
-        ({"network": {"critic": "a:B"}}, "critics of ours"),
-        ({"critic_norm": "none", "weight_norm": True}, "weight_norm needs layers that are normalised"),
-        ({"critic_norm": "batch_targets", "layer_norm": True}, "critic_norm=batch_targets is in the place of"),
-        ({"critic_norm": "batch_targets", "join": "gated"}, "critic_norm=batch_targets needs join=concat"),
-        ({"value_max": 9.0}, "value_max is for critic=categorical, critic is scalar"),
-        ({"critic": "categorical", "value_max": -9.0}, "value_min must be below value_max"),
-        ({"critic_norm": "none", "critic": "categorical", "network": "a:B"}, "network may name no critic"),
-        ({"critic_hidden": []}, r"critic_hidden \[\] has no layers"),
-    ],
-)
-def test_options_that_do_not_fit(options: dict[str, Any], reason: str) -> None:
-    refused(ConfigError, reason, small, plain(False), name="sac", **{**NORM, **options})
-
-
-def test_who_has_no_such_critics() -> None:
-    refused(ConfigError, "for critics of continuous actions", small, plain(True), name="sac", **NORM)
-    refused(ConfigError, "critic=categorical is for", small, plain(True), name="sac", critic="categorical")
-    refused(ConfigError, "critic=categorical is for sac", make_agent, "tqc", plain(False), critic="categorical")
-    refused(ConfigError, "critic_norm", make_agent, "td3", plain(False), critic_norm="batch_targets")
-    refused(ConfigError, "critic_norm is for ddpg, td3 and sac", make_agent, "tqc", plain(False), **NORM)
 
 
 @pytest.mark.parametrize("kind", [BatchNorm, BatchRenorm])

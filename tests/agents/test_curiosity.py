@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torchrl.objectives import rnd
 
-from rlstack.config import ConfigError
 from rlstack.losses.rnd import RNDLoss
 from tests.agents.small_agents import FRESH, copies, equal, plain, small
 
@@ -93,16 +92,3 @@ def test_processes_that_learn_together_make_as_many_steps() -> None:
     agent.predictor_optimizer.minimize = counted
     agent.learn(env.experience(agent, 8, 64), 512)
     assert steps == [256, 44]
-
-
-@pytest.mark.parametrize(
-    ("own", "message"),
-    [
-        ({"coefficient": -1.0}, r"agent\.rnd.*-1"),
-        ({"hidden": []}, r"agent\.rnd: hidden \[\]"),
-        ({"lr": {"kind": "linear", "start": 1e-3, "end": -1.0}}, r"agent\.rnd\.lr: -1\.0 is outside \[0, 100\]"),
-    ],
-)
-def test_impossible_options_are_refused(own: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        small(plain(discrete=True), name="ppo", rnd=own)

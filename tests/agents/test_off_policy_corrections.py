@@ -16,10 +16,9 @@ from rlstack.config import ConfigError
 from rlstack.data.flatten import n_step_returns, transitions
 from rlstack.losses.dqn import DQNLoss
 from tests.agents.recall import Recall
-from tests.agents.small_agents import Decisions, plain, small
-from tests.agents.test_recurrent_agents import batches, marinenav
+from tests.agents.small_agents import Decisions, plain, small, some_arrive
+from tests.agents.test_recurrent_agents import batches
 from tests.agents.test_recurrent_agents import small as with_memory
-from tests.refusals import refused
 
 DOUBLE = torch.float64
 
@@ -94,7 +93,7 @@ def test_of_its_own_data_it_is_what_generalised_advantages_are() -> None:
 @pytest.mark.parametrize("critic", ["own", "central"])
 def test_a_memory_is_unrolled_for_the_present_probabilities(length: int, critic: str) -> None:
     """Before any update, the probabilities equal those of acting, wherever an agent acted."""
-    env = Recall(6, delay=2, dtype=DOUBLE) if critic == "own" else marinenav()
+    env = Recall(6, delay=2, dtype=DOUBLE) if critic == "own" else some_arrive()
     agent = with_memory(env, "ppo", length=length, advantage="vtrace", critic=critic)
     seen, now = [], agent._log_prob
     agent._log_prob = lambda *given: seen.append(now(*given)) or seen[-1]
@@ -114,10 +113,6 @@ def test_who_is_not_there_spoils_no_return() -> None:
     data["log_prob"][:, 3:] = torch.nan
     batch = agent.rollout(data)
     assert len(batch) == 6 and batch["advantage"].isfinite().all() and batch["return"].isfinite().all()
-
-
-def test_traces_reach_no_further_than_errors() -> None:
-    refused(ConfigError, r"c_clip 2\.0 is above rho_clip 1\.0", small, plain(True), name="ppo", c_clip=2.0)
 
 
 # -- Retrace -------------------------------------------------------------------------------------------------------
@@ -216,20 +211,6 @@ def test_distributions_learn_returns_that_end_with_the_greedy_actions(name: str)
             torch.testing.assert_close(found["next", key], wanted["next", key])
         torch.testing.assert_close(found["gamma"], wanted["gamma"])
     assert agent.update_once(data)["loss/critic"].isfinite()
-
-
-@pytest.mark.parametrize("name", ["dqn", "iqn", "rainbow"])
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"n_step": 1}, "correction=retrace corrects returns of several steps, n_step is 1"),
-        ({"recurrent": {"kind": "gru", "size": 4}}, "correction=retrace is for agents without a recurrent core"),
-    ],
-)
-def test_what_it_cannot_correct_is_refused(name: str, options: dict[str, Any], reason: str) -> None:
-    if name == "rainbow" and "recurrent" in options:
-        reason = "recurrent"  # it has no such option
-    refused(ConfigError, reason, small, plain(True), name=name, **{**RETRACE, **options})
 
 
 def test_a_loss_of_another_target_has_no_retrace() -> None:

@@ -15,9 +15,19 @@ from torchrl.data import Bounded, Categorical, Unbounded
 from rlstack.agents.on_policy import LOG_STD_RANGE
 from rlstack.agents.optimizer import Optimizer
 from rlstack.agents.sac import LOG_ALPHA_RANGE
-from rlstack.config import ConfigError
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
-from tests.agents.small_agents import CASES, DISCRETE, FRESH, Decisions, copies, equal, options_of, plain, small
+from tests.agents.small_agents import (
+    CASES,
+    DISCRETE,
+    FRESH,
+    REMEMBERING,
+    Decisions,
+    copies,
+    equal,
+    options_of,
+    plain,
+    small,
+)
 from tests.exhaustive import exhaustive
 
 OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in FRESH]
@@ -32,12 +42,17 @@ def updated(agent: Any, env: Decisions, rounds: int = 2) -> None:
 # -- precision ---------------------------------------------------------------------------------------------------------
 
 
-@exhaustive(("name", "discrete"), CASES)
+MEMORY = {"recurrent": {"kind": "gru", "size": 4, "sequence_length": 3}}
+RECURRENT = [(name, name in DISCRETE, MEMORY) for name in REMEMBERING]
+
+
+@exhaustive(("name", "discrete", "own"), [*((*case, {}) for case in CASES), *RECURRENT])
 @exhaustive("precision", ["bfloat16", "float16"])
-def test_low_precision_learns(name: str, discrete: bool, precision: str) -> None:
+def test_low_precision_learns(name: str, discrete: bool, own: dict[str, Any], precision: str) -> None:
     action = Categorical(4, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(2,))
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), action, masked=discrete)
-    agent = small(env, name=name, precision=precision)
+    batch = {} if not own or name in FRESH else {"batch_size": 15}
+    agent = small(env, name=name, precision=precision, **own, **batch)
     before = copies(agent.parameters())
     updated(agent, env, 4)  # the first steps may be left out, until the loss's scale fits
     assert agent.updates > 0 and all(torch.isfinite(parameter).all() for parameter in agent.parameters())
@@ -184,22 +199,6 @@ def test_targets_follow_by_tau_and_by_period(name: str, discrete: bool, every: i
                 torch.testing.assert_close(average, 0.75 * before + 0.25 * value.detach())
 
 
-def test_the_actor_of_td3_and_its_targets_come_late() -> None:
-    env = plain(discrete=False)
-    agent = small(env, name="td3", actor_every=3, frames_per_update=20, n_step=1)
-    moved = []
-    for frames in range(20, 181, 20):
-        before = copies([*agent.actor.parameters(), *agent.targets["critic_1"].network.parameters()])
-        critic = copies(list(agent.critics[1].parameters()))
-        metrics = agent.learn(env.experience(agent, 1, 20), frames)
-        after = copies([*agent.actor.parameters(), *agent.targets["critic_1"].network.parameters()])
-        same = [torch.equal(a, b) for a, b in zip(before, after)]
-        assert all(same) or not any(same)
-        assert ("loss/actor" in metrics) != all(same) and not equal(critic, copies(list(agent.critics[1].parameters())))
-        moved.append(not all(same))
-    assert moved == [True, False, False] * 3
-
-
 @pytest.mark.parametrize(("name", "discrete"), OFF_POLICY)
 def test_the_first_frames_are_random(name: str, discrete: bool) -> None:
     env = plain(discrete)
@@ -242,18 +241,20 @@ def test_the_temperature_is_learned_towards_its_entropy() -> None:
     assert fixed.temperature().item() == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("name", ["sac", "tqc"])
+@pytest.mark.parametrize("name", ["td3", "sac", "tqc"])
 def test_the_actor_may_wait_for_its_critics(name: str) -> None:
+    """The targets of TD3 wait with it, and the temperature of the others."""
     env = plain(discrete=False)
-    agent = small(env, name=name, actor_every=3, n_step=1)
+    agent = small(env, name=name, actor_every=3, frames_per_update=20, n_step=1)
+    late = [agent.actor, agent.targets["critic_1"].network if name == "td3" else agent.temperature]
     moved = []
-    for _ in range(6):
-        before = [copies(network.parameters()) for network in (agent.actor, agent.critics[0], agent.temperature)]
-        agent.update(env.experience(agent, 1, 16)[0])
-        agent.updates += 1
-        after = [copies(network.parameters()) for network in (agent.actor, agent.critics[0], agent.temperature)]
-        moved.append([not equal(old, new) for old, new in zip(before, after)])
-    assert moved == [[True, True, True], [False, True, False], [False, True, False]] * 2
+    for frames in range(20, 181, 20):
+        before = [copies(list(network.parameters())) for network in (*late, agent.critics[1])]
+        metrics = agent.learn(env.experience(agent, 1, 20), frames)
+        after = [copies(list(network.parameters())) for network in (*late, agent.critics[1])]
+        moved.append([not any(map(torch.equal, old, new)) for old, new in zip(before, after)])
+        assert ("loss/actor" in metrics) == moved[-1][0]
+    assert moved == [[True, True, True], [False, False, True], [False, False, True]] * 3
 
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
@@ -285,9 +286,6 @@ def test_reported_losses_hold_no_graph() -> None:
     agent = small(env, name="sac", n_step=1)
     loss, info = agent.loss.critic_loss(env.experience(agent, 1, 16)[0])
     assert loss.requires_grad and not any(value.requires_grad for value in info.values())
-
-
-MEMORY = {"recurrent": {"kind": "gru", "size": 4, "sequence_length": 3}}
 
 
 @pytest.mark.parametrize(
@@ -327,27 +325,26 @@ def test_ppo_may_learn_values_first() -> None:
         after = {name: copies(network.parameters()) for name, network in agent.networks.items()}
         moved.append({name: not all(map(torch.equal, before[name], after[name])) for name in before})
     assert moved == [{"actor": False, "critic": True}, {"actor": True, "critic": True}]
-    with pytest.raises(ConfigError, match="shared_layers=0"):
-        small(env, name="ppo", value_first=50, shared_layers=1, hidden=[8, 8])
 
 
 @pytest.mark.parametrize(
-    ("count", "sizes"), [(40, [20, 20]), (41, [21, 20]), (51, [17] * 3), (49, [25, 24]), (19, [19]), (2, [2])]
+    ("name", "minibatch", "count", "sizes"),
+    [
+        ("ppo", 20, 40, [20, 20]),
+        ("ppo", 20, 41, [21, 20]),
+        ("ppo", 20, 51, [17] * 3),
+        ("ppo", 20, 49, [25, 24]),
+        ("ppo", 20, 19, [19]),
+        ("ppo", 2, 7, [3, 2, 2]),  # never an entry by itself
+        ("ppo_published", 20, 51, [20, 20, 11]),
+    ],
 )
-def test_ppo_has_no_small_remainders(count: int, sizes: list[int]) -> None:
+def test_minibatches_are_of_almost_equal_sizes(name: str, minibatch: int, count: int, sizes: list[int]) -> None:
     env, seen = plain(discrete=True), []
-    agent = small(env, name="ppo", epochs=1, minibatch_size=20)
+    agent = small(env, name=name, epochs=1, minibatch_size=minibatch)
     agent.for_step = lambda batch, then=agent.for_step: (seen.append(len(batch)), then(batch))[1]
     agent.learn(env.experience(agent, 1, count), count)
     assert seen == sizes
-
-
-def test_ppo_never_takes_an_entry_by_itself() -> None:
-    env, seen = plain(discrete=True), []
-    agent = small(env, name="ppo", epochs=1, minibatch_size=2)
-    agent.for_step = lambda batch, then=agent.for_step: (seen.append(len(batch)), then(batch))[1]
-    agent.learn(env.experience(agent, 1, 7), 7)
-    assert sum(seen) == 7 and min(seen) == 2
 
 
 @pytest.mark.parametrize("length", [5, 100])

@@ -27,11 +27,6 @@ def agent(**options: object) -> Agent:
     return build_agent(config, envs.make("cartpole", num_worlds=2), 1000)
 
 
-def test_the_readme_shows_this_file() -> None:
-    readme = (ROOT / "rlstack/agents/README.md").read_text(encoding="utf-8")
-    assert (HERE / "munchausen.py").read_text(encoding="utf-8") in readme
-
-
 def test_its_options_are_checked_like_ours() -> None:
     expected = MunchausenConfig("munchausen", CLASS, alpha=0.5, precision="float32")
     assert agent(alpha=0.5, precision="float32").config == expected

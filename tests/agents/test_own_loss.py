@@ -32,11 +32,6 @@ def agent(**options: Any) -> Agent:
     return build_agent(config, envs.make("cartpole", num_worlds=2), 1000)
 
 
-def test_the_readme_shows_this_file() -> None:
-    source = Path(__file__).with_name("spo.py").read_text(encoding="utf-8")
-    assert source in README.read_text(encoding="utf-8") and len(source.splitlines()) <= 42
-
-
 def test_its_losses_are_those_of_the_formula() -> None:
     """With ratio 1.5, advantages 2 and -2, and epsilon 0.2: |A| / 0.4 * 0.25 = 1.25, A r = 3 and -3."""
     loss, states = agent().loss, torch.randn(2, 4)

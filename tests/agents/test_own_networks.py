@@ -79,12 +79,6 @@ class Blind(DQN):
 # -- every agent -------------------------------------------------------------------------------------------------
 
 
-def test_the_readme_shows_this_file() -> None:
-    here = Path(__file__).resolve()
-    readme = (here.parents[2] / "rlstack/agents/README.md").read_text(encoding="utf-8")
-    assert here.with_name("own_network.py").read_text(encoding="utf-8") in readme
-
-
 @pytest.mark.parametrize(("name", "discrete"), CASES)
 def test_every_agent_trains_all_of_it(name: str, discrete: bool) -> None:
     env = plain(discrete)

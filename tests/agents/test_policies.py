@@ -25,6 +25,7 @@ from rlstack.config.groups import load_group
 from rlstack.losses.dqn import DQNLoss
 from rlstack.training.workers import check_followed
 from tests.agents.small_agents import YAMLS, takes
+from tests.exhaustive import exhaustive
 
 MEMORY = {"recurrent": {"kind": "gru", "size": 4, "layers": 1, "sequence_length": 4}}
 CARTPOLE = ("gymnasium", {"id": "CartPole-v1", "num_envs": 2, "workers": 0})
@@ -56,6 +57,7 @@ CASES: dict[str, tuple[str, tuple[str, dict[str, Any]] | None, dict[str, Any]]] 
 
 KINDS = [case for case, (name, _, _) in CASES.items() if case != name or name in (*ALONE, *AROUND)]
 """Those that differ in more than options: every algorithm of ours, and one around TorchRL's losses of each kind."""
+ORDER = [*KINDS, *(case for case in CASES if case not in KINDS)]
 
 
 def made(case: str) -> tuple[Any, Agent]:
@@ -74,7 +76,7 @@ def acted(policy: Any, shown: TensorDict, mode: ExplorationType | None = None, s
         return policy(shown.clone()).select(*policy.out_keys)
 
 
-@pytest.mark.parametrize("case", CASES)
+@exhaustive("case", ORDER, quick=len(KINDS))
 def test_a_policy_acts_in_rollouts_and_collectors(case: str) -> None:
     env, agent = made(case)
     policy = agent.policy()
@@ -87,7 +89,7 @@ def test_a_policy_acts_in_rollouts_and_collectors(case: str) -> None:
         assert key in rollout.keys(True) and key in batches[0].keys(True), key
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "sac_published"])  # which always samples
+@exhaustive("case", [case for case in ORDER if case != "sac_published"], quick=len(KINDS))  # which always samples
 def test_torchrl_says_whether_it_explores(case: str) -> None:
     env, agent = made(case)
     shown, policy = env.reset(), agent.policy()
@@ -105,7 +107,7 @@ def exchanged(copy: Any, policy: Any) -> None:
     WeightStrategy().apply_weights(copy, shared, inplace=True)
 
 
-@pytest.mark.parametrize("case", CASES)
+@exhaustive("case", ORDER, quick=len(KINDS))
 def test_copies_have_their_own_networks_and_follow_the_weights_they_are_given(case: str) -> None:
     env, agent = made(case)
     policy, shown = agent.policy(), env.reset()
@@ -129,7 +131,7 @@ def test_copies_have_their_own_networks_and_follow_the_weights_they_are_given(ca
             assert (acted(copy, shown, mode) == wanted).all(), (how, mode)
 
 
-@pytest.mark.parametrize("case", CASES)
+@exhaustive("case", ORDER, quick=len(KINDS))
 def test_workers_of_every_agent_are_known_to_follow_it(case: str) -> None:
     env, agent = made(case)
     check_followed(agent, env.reset())

@@ -10,7 +10,6 @@ from tensordict import TensorDict
 from torchrl.data import ReplayBuffer
 
 from rlstack.agents import make_agent
-from rlstack.config import ConfigError
 from tests.agents.recall import Recall
 from tests.agents.small_agents import CASES, FRESH, equal, plain, small
 from tests.agents.test_agents_going_on import both_go_on
@@ -137,27 +136,6 @@ def test_the_importance_exponent_is_a_schedule_of_those_who_use_it() -> None:
     assert agent.replay.sampler.beta == pytest.approx(0.7)
     assert "schedule/importance_exponent" in agent.schedule_metrics()
     assert "schedule/importance_exponent" not in small(env, name="iqn").schedule_metrics()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"replay": {"sampler": "prioritised"}},
-            "agent.replay: sampler 'prioritised' is unknown, did you mean 'prioritized'\\? allowed: uniform",
-        ),
-        (
-            {"replay": {"storage": "ListStorage"}},
-            "agent.replay.storage: .*expected one of 'LazyTensorStorage', 'LazyMemmapStorage'",
-        ),
-        ({"replay": {"sampler": "tests.agents.own_sampler:torch"}}, "agent.replay.sampler: .* is not a torchrl"),
-        ({"replay": {"sampler": "tests.agents.own_sampler:Old"}}, "agent.replay.sampler: .*Old"),
-        ({"replay": {"directory": "/tmp"}}, "agent: replay.directory is for replay.storage=LazyMemmapStorage"),
-    ],
-)
-def test_mistakes_are_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        small(plain(discrete=True), name="dqn", **options)
 
 
 @pytest.mark.parametrize(("name", "discrete"), [("td3", False), ("iqn", True)])

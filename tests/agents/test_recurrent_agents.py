@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -20,7 +19,18 @@ from rlstack.data.flatten import flatten_agents, n_step_returns
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.networks.recurrent import REMEMBERED
 from tests.agents.recall import Recall
-from tests.agents.small_agents import CONTINUOUS, ON_POLICY, REMEMBERING, SMALL, Detour, copies, equal, options_of
+from tests.agents.small_agents import (
+    CONTINUOUS,
+    ON_POLICY,
+    REMEMBERING,
+    SMALL,
+    Detour,
+    batches,
+    copies,
+    equal,
+    options_of,
+    some_arrive,
+)
 from tests.exhaustive import exhaustive
 
 OFF_POLICY = [name for name in REMEMBERING if name not in ON_POLICY]
@@ -41,26 +51,7 @@ def recall(name: str, *args: Any, **options: Any) -> Recall:
     return Recall(*args, continuous=name in ACTORS, **options)
 
 
-def batches(env: Any, agent: Any, steps: int) -> Iterator[TensorDict]:
-    group = agent.interface.group
-    for batch in make_collector(env, agent.policy(explore=True), steps):
-        yield flatten_agents(batch, group)
-
-
-def marinenav(num_worlds: int = 3) -> Any:
-    """Robots arrive, or collide, at different times, and are inactive from then on."""
-    curriculum = {
-        "timesteps": None,
-        "num_robots": [2, 3],
-        "num_cores": [0, 0],
-        "num_obstacles": [1, 3],
-        "min_start_goal_dis": [5.0, 5.0],
-    }
-    options = {"max_steps": 12, "curriculum": curriculum, "perception_noise": False}
-    return envs.make("marinenav", num_worlds=num_worlds, seed=1, **options)
-
-
-WORLDS = {"recall": lambda: Recall(6, delay=2, dtype=torch.float64), "marinenav": marinenav}
+WORLDS = {"recall": lambda: Recall(6, delay=2, dtype=torch.float64), "marinenav": some_arrive}
 
 
 # -- acting ------------------------------------------------------------------------------------------------------------
@@ -139,7 +130,7 @@ def test_values_of_what_follows_are_those_of_the_next_step_and_of_true_last_obse
 
 
 def test_an_agent_that_is_not_active_remembers_nothing() -> None:
-    env = marinenav()
+    env = some_arrive()
     agent = small(env, "ppo")
     for part in islice(batches(env, agent, 12), 2):
         assert (part["next", "memory"][~part["active"]] == 0).all()
@@ -373,34 +364,6 @@ def test_replayed_targets_choose_among_what_is_allowed_next(name: str) -> None:
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["acqn", "qrdqn", "rainbow"])
-def test_agents_without_a_memory_say_so(name: str) -> None:
-    env = envs.make("marinenav", num_worlds=1, continuous_actions=name == "acqn")
-    with pytest.raises(ConfigError, match="has no recurrent core; ppo, a2c, dqn, iqn, ddpg, td3, sac, tqc have"):
-        make_agent(name, env, recurrent={"kind": "lstm"})
-
-
-@pytest.mark.parametrize(
-    ("memory", "message"),
-    [
-        ({"kind": "rnn"}, "expected one of 'lstm', 'gru'"),
-        ({"kind": "lstm", "size": 0}, r"agent.recurrent.size: 0 is outside"),
-        ({"kind": "lstm", "length": 3}, "agent.recurrent.length: unknown key"),
-        ("lstm", "agent.recurrent: expected"),
-    ],
-)
-def test_impossible_memories_are_refused(memory: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_agent("ppo", Recall(1), recurrent=memory)
-
-
-def test_replayed_batches_are_whole_sequences() -> None:
-    with pytest.raises(ConfigError, match=r"batch_size 64 is not a multiple of recurrent.sequence_length \(48\)"):
-        make_agent("dqn", Recall(1), batch_size=64, recurrent={"kind": "lstm", "sequence_length": 48})
-    with pytest.raises(ConfigError, match=r"times accumulate \(4\)"):
-        make_agent("dqn", Recall(1), batch_size=64, accumulate=4, recurrent={"kind": "lstm"})
-
-
 def test_shared_layers_share_one_memory() -> None:
     env = Recall(4)
     agent = small(env, "ppo", shared_layers=1)
@@ -410,23 +373,11 @@ def test_shared_layers_share_one_memory() -> None:
     assert agent.learn(part, 32) and not equal(before, copies(agent.parameters()))
 
 
-@exhaustive("name", REMEMBERING)
-@exhaustive("precision", ["bfloat16", "float16"])
-def test_low_precision_learns(name: str, precision: str) -> None:
-    env = recall(name, 4)
-    agent = small(env, name, precision=precision)
-    before = copies(agent.parameters())
-    for part in islice(batches(env, agent, 8), 6):
-        agent.learn(part, agent.frames + part.numel())
-    assert not equal(before, copies(agent.parameters()))
-    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
-
-
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_in_low_precision_a_policy_acts_as_it_learns(name: str, kind: str) -> None:
     """Its log probabilities are those of the update, but for the rounding of batches of other sizes."""
-    env = marinenav()
+    env = some_arrive()
     agent = small(env, name, precision="bfloat16", policy_gain=5.0, kind=kind)
     entries = agent.rollout(next(batches(env, agent, 8)))
     with agent.optimizer.autocast():
@@ -499,30 +450,29 @@ def score(name: str, memory: dict[str, Any] | None, frames: int, **options: Any)
     return float(played["next", "reward"][played["next", "done"]].mean())
 
 
-@exhaustive(("name", "kind"), [("ppo", "lstm"), ("dqn", "gru")])
-def test_it_learns_to_remember(name: str, kind: str) -> None:
-    burn_in = {"burn_in": 2} if name == "dqn" else {}
-    assert score(name, {"kind": kind, "size": 16, "sequence_length": 8, **burn_in}, FRAMES[name]) > 0.95
+GRU: dict[str, Any] = {"kind": "gru", "size": 16, "sequence_length": 8}
+LSTM = {**GRU, "kind": "lstm"}
+CONTINUOUS_ACTION, MASKED = {"continuous": True}, {"masked": True}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), [("ppo", "gru"), ("a2c", "gru"), ("dqn", "lstm"), ("iqn", "gru")])
-def test_so_do_the_others(name: str, kind: str) -> None:
-    assert score(name, {"kind": kind, "size": 16, "sequence_length": 8}, FRAMES[name]) > 0.95
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), [("td3", "gru"), ("sac", "gru"), ("tqc", "gru"), ("ddpg", "lstm")])
-def test_actors_of_continuous_actions_and_their_critics_remember(name: str, kind: str) -> None:
-    memory = {"kind": kind, "size": 16, "sequence_length": 8, "burn_in": 2}
-    assert score(name, memory, FRAMES[name], continuous=True) > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
-def test_it_learns_to_remember_under_masks(name: str) -> None:
-    memory = {"kind": "lstm", "size": 16, "sequence_length": 8}
-    assert score(name, memory, 2 * FRAMES[name], masked=True) > 0.95
+@exhaustive(
+    ("name", "memory", "options"),
+    [
+        ("ppo", LSTM, {}),
+        ("dqn", {**GRU, "burn_in": 2}, {}),
+        ("ppo", GRU, {}),
+        ("a2c", GRU, {}),
+        ("dqn", LSTM, {}),
+        ("iqn", GRU, {}),
+        *((name, {**GRU, "burn_in": 2}, CONTINUOUS_ACTION) for name in ("td3", "sac", "tqc")),
+        ("ddpg", {**LSTM, "burn_in": 2}, CONTINUOUS_ACTION),
+        ("ppo", LSTM, MASKED),
+        ("dqn", LSTM, MASKED),
+    ],
+)
+def test_it_learns_to_remember(name: str, memory: dict[str, Any], options: dict[str, bool]) -> None:
+    frames = FRAMES[name] * (2 if options is MASKED else 1)
+    assert score(name, memory, frames, **options) > (0.9 if options is CONTINUOUS_ACTION else 0.95)
 
 
 @pytest.mark.slow

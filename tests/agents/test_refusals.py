@@ -11,7 +11,7 @@ from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, OneH
 from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
-from tests.agents.small_agents import ALGORITHMS, SMALL, YAMLS, Decisions, takes
+from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, SMALL, YAMLS, Decisions, plain, small, takes
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
@@ -65,28 +65,6 @@ def test_one_hot_actions_have_a_way_out(name: str) -> None:
     refused(ConfigError, r"one-hot actions, .* by categorical_action_encoding=True", make_agent, name, env)
 
 
-def test_inputs_are_not_scaled_twice() -> None:
-    env = envs.make("marinenav", num_worlds=1)
-    with pytest.raises(
-        ConfigError, match=r"agent\.normalize_observations needs agent\.inputs=raw in a world that"
-    ) as e:
-        make_agent("ppo", env, normalize_observations=True)
-    assert "\n" not in str(e.value)
-    assert make_agent("ppo", env, normalize_observations=True, inputs="raw").normalizer is not None
-
-
-def test_the_published_memory_keeps_no_masks() -> None:
-    env: Any = Decisions(Unbounded(3), ACTIONS["discrete"], masked=True)
-    with pytest.raises(ConfigError, match=r"^agent\.algorithm: rainbow_published keeps no action masks"):
-        make_agent("rainbow_published", env)
-
-
-def test_the_published_memory_takes_no_recorded_data() -> None:
-    env: Any = Decisions(Unbounded(3), ACTIONS["discrete"])
-    with pytest.raises(ConfigError, match=r"^data: rainbow_published learns from steps of all robots in turn"):
-        make_agent("rainbow_published", env, buffer_size=100).load_data(TensorDict())
-
-
 @exhaustive("name", [name for name in YAMLS if name.removesuffix("_published") in TAKES])
 def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) -> None:
     algorithm, built = name.removesuffix("_published"), 0
@@ -104,52 +82,169 @@ def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) ->
     assert built >= 3
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides", "message"),
-    [
-        ("ppo", {"minibatch_size": 1}, "agent.minibatch_size: 1 is outside"),
-        ("ppo", {"clip": 0.0}, r"agent\.clip: 0.0 is outside"),
-        ("dqn", {"batch_size": 64, "accumulate": 3}, "accumulate 3 does not divide batch_size 64"),
-        ("rainbow", {"value_min": 5.0, "value_max": 5.0}, "value_min must be below value_max"),
-        ("rainbow_published", {"steps_per_batch": 4}, r"^agent\.steps_per_batch: .* takes steps one by one; set 1"),
-        ("rainbow_published", {"replay_device": "cpu"}, r"^agent\.replay_device: .* the learner's device; set null"),
-        (
-            "rainbow_published",
-            {"replay": {"storage": "LazyMemmapStorage"}},
-            r"^agent\.replay\.storage: rainbow_published keeps no files; set LazyTensorStorage",
-        ),
-        ("dqn", {"replay_device": "gpu"}, "agent.replay_device: 'gpu' cannot be used .*; allowed: null, cpu, cuda"),
-        ("rainbow", {"replay_device": "cuda:99"}, "agent.replay_device: 'cuda:99' cannot be used"),
-        ("sac", {"hidden": []}, r"hidden \[\] has no layers, give one width at least"),
-        ("a2c", {"object_features": []}, r"object_features \[\] has no layers"),
-        ("acqn", {"critic": "gated"}, "critic=gated has no layer normalisation, give layer_norm=false"),
-        ("iqn", {"target_action": "best"}, "agent.target_action"),
-        ("ddpg", {"noise": -0.1}, r"agent\.noise: -0.1 is outside"),
-        ("sac", {"alpha": 0.0}, r"agent\.alpha: 0.0 is outside"),
-        ("a2c", {"precision": "float64"}, "agent.precision"),
-        ("td3", {"actor_every": 0}, "agent.actor_every"),
-        (
-            "ppo",
-            {"policy_gain": 2.0**63},
-            r"agent\.policy_gain: 9.22.*e\+18 is outside \(0, 1000\] \(of the usual size",
-        ),
-        ("ppo", {"lr": 1e30}, r"agent\.lr: 1e\+30 is outside \[0, 100\] \(a step moves a parameter by about so much"),
-        ("ppo", {"initial_std": 1e3}, r"agent\.initial_std: 1000.0 is outside .* \(its logarithm is kept within"),
-        ("a2c", {"value_coefficient": 1e30}, r"agent\.value_coefficient: 1e\+30 is outside"),
-        ("ppo", {"minibatch_size": 256, "accumulate": 7}, "accumulate 7 does not divide minibatch_size 256"),
-        ("ppo", {"critic_hidden": []}, r"critic_hidden \[\] has no layers"),
-        ("sac", {"target_entropy": 1e30}, r"agent\.target_entropy: 1e\+30 is outside \[-1000, 1000\]"),
-        ("ddpg", {"noise": {"kind": "linear", "start": 1e9, "end": 0.0}}, r"agent\.noise: 1000000000.0 is outside"),
-        ("acqn", {"noise_high": 1e9}, r"agent\.noise_high: .* is outside \[0, 10\] \(actions lie in \[-1, 1\]\)"),
-        ("rainbow", {"value_max": 1e30}, r"agent\.value_max: 1e\+30 is outside"),
-        ("rainbow", {"num_atoms": 1}, r"agent\.num_atoms: 1 is outside \[2, "),
-        ("dqn", {"n_step": 100_000}, r"agent\.n_step: 100000 is outside \[1, 10000\] \(steps of an episode\)"),
-        ("dqn", {"buffer_size": 2, "batch_size": 2, "n_step": 3}, "n_step 3 is more than buffer_size 2 holds"),
-        ("dqn", {"frames_per_update": 1e-9}, r"agent\.frames_per_update: 1e-09 is outside .*10,000 updates per frame"),
-        ("dqn", {"replay_device": "meta"}, r"agent\.replay_device: 'meta' holds no data; allowed: null, cpu, cuda"),
-        ("dqn", {"epsilon": {"kind": "linear", "start": 2.0, "end": 0.0}}, r"agent\.epsilon: 2.0 is outside \[0, 1\]"),
-    ],
-)
-def test_mistakes_in_the_configuration_are_one_line(name: str, overrides: dict[str, Any], message: str) -> None:
-    env: Any = Decisions(Unbounded(3), ACTIONS[TAKES[name.removesuffix("_published")][-1]])
-    refused(ConfigError, message, make_agent, name, env, **overrides)
+def test_what_depends_on_the_world_is_refused_with_a_way_out() -> None:
+    marinenav = envs.make("marinenav", num_worlds=1, continuous_actions=False)
+    masked: Any = Decisions(Unbounded(3), ACTIONS["discrete"], masked=True)
+    twice = r"agent\.normalize_observations needs agent\.inputs=raw in a world that"
+    refused(ConfigError, twice, make_agent, "ppo", marinenav, normalize_observations=True)
+    assert make_agent("ppo", marinenav, normalize_observations=True, inputs="raw").normalizer is not None  # type: ignore[attr-defined]
+    refused(ConfigError, r"or set env.continuous_actions=true$", make_agent, "acqn", marinenav)
+    refused(
+        ConfigError,
+        r"^agent\.algorithm: rainbow_published keeps no action masks",
+        make_agent,
+        "rainbow_published",
+        masked,
+    )
+    published = small(plain(True), name="rainbow_published")
+    refused(
+        ConfigError,
+        r"^data: rainbow_published learns from steps of all robots in turn",
+        published.load_data,
+        TensorDict(),
+    )
+
+
+LINEAR = {"kind": "linear", "start": 1.0, "end": 0.0}
+KL: dict[str, Any] = {"kind": "adaptive", "kl": 0.01}
+LSTM = {"kind": "lstm", "size": 4}
+BATCH = {"critic_norm": "batch"}
+TARGETS = {"critic_norm": "batch_targets"}
+CATEGORICAL = {"critic": "categorical"}
+RETRACE: dict[str, Any] = {"correction": "retrace", "n_step": 3}
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    # numbers out of bounds
+    ("ppo", {"minibatch_size": 1}, r"agent\.minibatch_size: 1 is outside"),
+    ("ppo", {"clip": 0.0}, r"agent\.clip: 0.0 is outside"),
+    ("ppo", {"policy_gain": 2.0**63}, r"agent\.policy_gain: 9.22.*e\+18 is outside \(0, 1000\] \(of the usual size"),
+    ("ppo", {"lr": 1e30}, r"agent\.lr: 1e\+30 is outside \[0, 100\] \(a step moves a parameter by about so much"),
+    ("ppo", {"initial_std": 1e3}, r"agent\.initial_std: 1000.0 is outside .* \(its logarithm is kept within"),
+    ("a2c", {"value_coefficient": 1e30}, r"agent\.value_coefficient: 1e\+30 is outside"),
+    ("acqn", {"gamma": 1.5}, r"agent\.gamma: 1.5 is outside"),
+    ("acqn", {"target_tau": 0.0}, r"agent\.target_tau: 0.0 is outside"),
+    ("acqn", {"frames_per_update": 0}, r"agent\.frames_per_update: 0.0 is outside"),
+    ("acqn", {"noise_high": 1e9}, r"agent\.noise_high: .* is outside \[0, 10\] \(actions lie in \[-1, 1\]\)"),
+    ("ddpg", {"noise": -0.1}, r"agent\.noise: -0.1 is outside"),
+    ("ddpg", {"noise": {**LINEAR, "start": 1e9}}, r"agent\.noise: 1000000000.0 is outside"),
+    ("sac", {"alpha": 0.0}, r"agent\.alpha: 0.0 is outside"),
+    ("sac", {"target_entropy": 1e30}, r"agent\.target_entropy: 1e\+30 is outside \[-1000, 1000\]"),
+    ("td3", {"actor_every": 0}, r"agent\.actor_every"),
+    ("rainbow", {"value_max": 1e30}, r"agent\.value_max: 1e\+30 is outside"),
+    ("rainbow", {"num_atoms": 1}, r"agent\.num_atoms: 1 is outside \[2, "),
+    ("dqn", {"n_step": 100_000}, r"agent\.n_step: 100000 is outside \[1, 10000\] \(steps of an episode\)"),
+    ("dqn", {"frames_per_update": 1e-9}, r"agent\.frames_per_update: 1e-09 is outside .*10,000 updates per frame"),
+    ("dqn", {"epsilon": {**LINEAR, "start": 2.0}}, r"agent\.epsilon: 2.0 is outside \[0, 1\]"),
+    ("ppo", {"recurrent": {**LSTM, "size": 0}}, r"agent\.recurrent\.size: 0 is outside"),
+    ("ppo", {"rnd": {"coefficient": -1.0}}, r"agent\.rnd.*-1"),
+    ("ppo", {"rnd": {"lr": {**LINEAR, "end": -1.0}}}, r"agent\.rnd\.lr: -1\.0 is outside \[0, 100\]"),
+    *((name, {"cvar": level}, r"agent\.cvar") for name in ("iqn", "acqn") for level in (0.0, 1.5, {"distance": 0.0})),
+    # no such option, value or kind of value
+    ("acqn", {"gama": 0.9}, r"agent\.gama: unknown key, did you mean 'gamma'\?"),
+    ("acqn", {"batch_size": "many"}, r"agent\.batch_size: expected a whole number such as 64 or 1e6, got 'many'"),
+    ("acqn", {"critic": "gate"}, r"agent\.critic: did you mean 'gated'"),
+    ("ppo", {"critic": "joint"}, r"agent\.critic: .*'own', 'central'"),
+    ("a2c", {"critic": "joint"}, r"agent\.critic: .*'own', 'central'"),
+    ("ppo", {"normalize_over": "epoch"}, r"agent\.normalize_over: expected one of 'minibatch', 'rollout'"),
+    ("iqn", {"target_action": "best"}, r"agent\.target_action"),
+    ("a2c", {"precision": "float64"}, r"agent\.precision"),
+    ("ppo", {"recurrent": {"kind": "rnn"}}, "expected one of 'lstm', 'gru'"),
+    ("ppo", {"recurrent": {**LSTM, "length": 3}}, r"agent\.recurrent\.length: unknown key"),
+    ("ppo", {"recurrent": "lstm"}, r"agent\.recurrent: expected"),
+    *((name, {"cvar": level}, r"agent\.cvar") for name in ("iqn", "acqn") for level in ("careful", {"lowest": 0.1})),
+    ("dqn", {"replay_device": "gpu"}, r"agent\.replay_device: 'gpu' cannot be used .*; allowed: null, cpu, cuda"),
+    ("dqn", {"replay_device": "meta"}, r"agent\.replay_device: 'meta' holds no data; allowed: null, cpu, cuda"),
+    ("rainbow", {"replay_device": "cuda:99"}, r"agent\.replay_device: 'cuda:99' cannot be used"),
+    ("dqn", {"replay": {"sampler": "prioritised"}}, r"agent\.replay: .*'prioritised' .* 'prioritized'\? allowed: unif"),
+    ("dqn", {"replay": {"storage": "ListStorage"}}, r"agent\.replay\.storage: .*'LazyTensorStorage', 'LazyMemmapSto"),
+    ("dqn", {"replay": {"sampler": "tests.agents.own_sampler:torch"}}, r"agent\.replay\.sampler: .* not a torchrl"),
+    ("dqn", {"replay": {"sampler": "tests.agents.own_sampler:Old"}}, r"agent\.replay\.sampler: .*Old"),
+    # algorithms
+    ("acqn", {"algorithm": "acqm"}, "did you mean 'acqn'"),
+    ("acqn", {"algorithm": "no.such.module:Agent"}, r"agent\.algorithm: no.such.module:Agent cannot be imported"),
+    ("acqn", {"algorithm": ".relative:Agent"}, r"agent\.algorithm: .relative:Agent cannot be imported"),
+    ("acqn", {"algorithm": "rlstack.agents.base:Agent"}, "base:Agent has no Config, a dataclass of its options"),
+    ("acqn", {"algorithm": "rlstack.agents.acqn:Nothing"}, "has no 'Nothing'; it has .*ACQN"),
+    # options that do not go together
+    ("dqn", {"batch_size": 64, "accumulate": 3}, "accumulate 3 does not divide batch_size 64"),
+    ("ppo", {"minibatch_size": 256, "accumulate": 7}, "accumulate 7 does not divide minibatch_size 256"),
+    ("dqn", {"batch_size": 64, "recurrent": {"kind": "lstm", "sequence_length": 48}}, r"64 .*sequence_length \(48\)"),
+    ("dqn", {"batch_size": 64, "accumulate": 4, "recurrent": {"kind": "lstm"}}, r"times accumulate \(4\)"),
+    ("acqn", {"batch_size": 2000}, "batch_size 2000 is larger than buffer_size 1000"),
+    ("dqn", {"buffer_size": 2, "batch_size": 2, "n_step": 3}, "n_step 3 is more than buffer_size 2 holds"),
+    ("dqn", {"replay": {"directory": "/tmp"}}, r"replay\.directory is for replay\.storage=LazyMemmapStorage"),
+    ("rainbow", {"value_min": 5.0, "value_max": 5.0}, "value_min must be below value_max"),
+    ("acqn", {"noise_low": 1.0}, "noise_low 1.0 is above noise_high"),
+    ("acqn", {"cvar": 0.25}, r"cvar has no effect with candidates=1.*; give candidates=16, or cvar=1\.0"),
+    ("iqn", {"cvar": {"distance": 5.0, "low": 0.9, "high": 0.3}}, "low 0.9 is above high 0.3"),
+    ("iqn", {"cvar": {"distance": 5.0}}, r"agent\.cvar: an adaptive level needs a world that reports the distance"),
+    ("acqn", {"cvar": {"distance": 5.0}, "candidates": 64}, r"agent\.cvar: .* a world that reports the distance"),
+    ("acqn", {"critic": "gated", "hidden": [8, 4]}, "critic=gated has two hidden layers of one width"),
+    ("acqn", {"critic": "gated"}, "critic=gated has no layer normalisation, give layer_norm=false"),
+    ("acqn", {"lr_actor": {"kind": "constant"}}, r"agent\.lr_actor: kind 'constant' takes only start and warmup"),
+    ("ppo", {"c_clip": 2.0}, r"c_clip 2\.0 is above rho_clip 1\.0"),
+    ("ppo", {"shared_layers": 2}, "shared_layers 2 leaves none of the 2 hidden layers"),
+    ("ppo", {"shared_layers": 1, "critic_hidden": [8]}, "critic_hidden must be null where layers are shared"),
+    ("ppo", {"shared_layers": 1, "value_first": 50}, "shared_layers=0"),
+    ("ppo", {"symmetry": "augment", "recurrent": LSTM}, "symmetry=augment is for agents without a recurrent core"),
+    ("ppo", {"symmetry": "augment", "critic": "central"}, "symmetry=augment needs critic=own"),
+    *(
+        (name, {"recurrent": LSTM}, "has no recurrent core; ppo, a2c, dqn, iqn, ddpg, td3, sac, tqc have")
+        for name in ("acqn", "qrdqn", "rainbow")
+    ),
+    *(
+        (name, {**RETRACE, "n_step": 1}, "correction=retrace .* several steps, n_step is 1")
+        for name in ("dqn", "iqn", "rainbow")
+    ),
+    *(
+        (name, {**RETRACE, "recurrent": LSTM}, "correction=retrace is for agents without a rec")
+        for name in ("dqn", "iqn")
+    ),
+    ("rainbow_published", {"steps_per_batch": 4}, r"^agent\.steps_per_batch: .* takes steps one by one; set 1"),
+    ("rainbow_published", {"replay_device": "cpu"}, r"^agent\.replay_device: .* the learner's device; set null"),
+    (
+        "rainbow_published",
+        {"replay": {"storage": "LazyMemmapStorage"}},
+        r"^agent\.replay\.storage: .* LazyTensorStorage",
+    ),
+    # layers
+    ("sac", {"hidden": []}, r"hidden \[\] has no layers, give one width at least"),
+    ("a2c", {"object_features": []}, r"object_features \[\] has no layers"),
+    ("ppo", {"critic_hidden": []}, r"critic_hidden \[\] has no layers"),
+    ("ppo", {"rnd": {"hidden": []}}, r"agent\.rnd: hidden \[\]"),
+    # learning rates that follow the KL divergence
+    ("a2c", {"lr": KL}, r"agent\.lr: kind 'adaptive' follows the KL .* only the learning rate of ppo can"),
+    ("sac", {"lr_actor": KL}, r"agent\.lr_actor: kind 'adaptive' follows the KL"),
+    ("ppo", {"clip": KL}, r"agent\.clip: kind 'adaptive' follows the KL"),
+    ("ppo", {"lr": {"kind": "adaptive"}}, r"agent\.lr: kind 'adaptive' needs the KL divergence"),
+    ("ppo", {"lr": {**KL, "end": 1e-4}}, r"agent\.lr: kind 'adaptive' takes kl, start, low, high and factor"),
+    ("ppo", {"lr": {**KL, "factor": 0.5}}, r"factor 0\.5 of kind 'adaptive' is not above 1"),
+    ("ppo", {"lr": {**KL, "start": 0.1}}, r"starts at 0\.1, outside \[1e-05, 0\.01\]"),
+    ("ppo", {"lr": {**LINEAR, "kl": 1}}, "takes no kl, low and high"),
+    ("ppo", {"lr": {"kind": "linear", "end": 0}}, "kind 'linear' needs a start"),
+    ("ppo", {"lr": KL, "value_first": 10}, "value_first: an adaptive lr follows the policy"),
+    # critics without target networks, and categorical ones
+    ("sac", {**BATCH, "layer_norm": True}, "critic_norm=batch is in the place of layer_norm"),
+    ("sac", {**BATCH, "join": "gated"}, "critic_norm=batch needs join=concat"),
+    ("sac", {**BATCH, "target_every": 100}, "critic_norm=batch has no target networks, target_every must be null"),
+    ("sac", {**BATCH, "target_tau": 0.01}, "critic_norm=batch has no target networks, leave out target_tau"),
+    ("sac", {**BATCH, "target_actor": True}, "critic_norm=batch has no target networks, target_actor must be false"),
+    ("sac", {**BATCH, "network": {"critic": "a:B"}}, "critics of ours"),
+    ("sac", {**BATCH, "value_max": 9.0}, "value_max is for critic=categorical, critic is scalar"),
+    ("sac", {**BATCH, **CATEGORICAL, "value_max": -9.0}, "value_min must be below value_max"),
+    ("sac", {**BATCH, "critic_hidden": []}, r"critic_hidden \[\] has no layers"),
+    ("sac", {"weight_norm": True}, "weight_norm needs layers that are normalised"),
+    ("sac", {**TARGETS, "layer_norm": True}, "critic_norm=batch_targets is in the place of"),
+    ("sac", {**TARGETS, "join": "gated"}, "critic_norm=batch_targets needs join=concat"),
+    ("sac", {**CATEGORICAL, "network": "a:B"}, "network may name no critic"),
+    ("sac of choices", BATCH, "for critics of continuous actions"),
+    ("sac of choices", CATEGORICAL, "critic=categorical is for"),
+    ("tqc", CATEGORICAL, "critic=categorical is for sac"),
+    ("td3", TARGETS, "critic_norm"),
+    ("tqc", BATCH, "critic_norm is for ddpg, td3 and sac"),
+]
+
+
+@pytest.mark.parametrize(("name", "overrides", "message"), REFUSED)
+def test_options_that_cannot_be_are_refused_in_one_line(name: str, overrides: dict[str, Any], message: str) -> None:
+    algorithm = name.removesuffix(" of choices")
+    refused(ConfigError, message, small, plain(name not in CONTINUOUS), name=algorithm, **overrides)

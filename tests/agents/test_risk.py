@@ -13,10 +13,8 @@ from torchrl.data import Bounded, Categorical, Unbounded
 from rlstack import envs
 from rlstack.agents.interface import Interface
 from rlstack.agents.iqn import AdaptiveLevel, levels
-from rlstack.config import ConfigError
 from tests.agents.small_agents import Decisions, small
 from tests.exhaustive import exhaustive
-from tests.refusals import refused
 
 ADAPTIVE = {"distance": 10.0, "low": 0.2, "high": 0.8}
 DISCRETE = Categorical(2, shape=())
@@ -111,26 +109,3 @@ def test_yaml_values_become_levels() -> None:
     assert agent.config.cvar == AdaptiveLevel(10.0, 0.2, 0.8)
     assert small(world(DISCRETE), name="iqn", cvar={"distance": 5.0}).config.cvar == AdaptiveLevel(5.0, 0.1, 1.0)
     assert small(world(DISCRETE), name="iqn", cvar=1).config.cvar == 1.0
-
-
-@pytest.mark.parametrize(
-    ("cvar", "message"),
-    [
-        (0.0, "agent.cvar"),
-        (1.5, "agent.cvar"),
-        ({"distance": 0.0}, "agent.cvar"),
-        ({"distance": 5.0, "low": 0.9, "high": 0.3}, "low 0.9 is above high 0.3"),
-        ({"distance": 5.0, "lowest": 0.1}, "agent.cvar"),
-        ("careful", "agent.cvar"),
-    ],
-)
-@pytest.mark.parametrize("name", ["iqn", "acqn"])
-def test_levels_that_make_no_sense_are_one_line(name: str, cvar: Any, message: str) -> None:
-    refused(ConfigError, message, small, world(DISCRETE if name == "iqn" else NUMBERS), name=name, cvar=cvar)
-
-
-@pytest.mark.parametrize("name", ["iqn", "acqn"])
-def test_an_adaptive_level_needs_a_world_that_tells_distances(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"agent\.cvar: an adaptive level needs a world that reports the distance"):
-        more = {} if name == "iqn" else {"candidates": 64}
-        small(world(DISCRETE if name == "iqn" else NUMBERS, nearest=None), name=name, cvar=ADAPTIVE, **more)

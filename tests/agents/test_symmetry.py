@@ -138,9 +138,5 @@ def test_what_has_no_image_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"agent\.symmetry=augment: of hybrid actions"):
         make_agent("ppo", Mirrored(hybrid), symmetry="augment").check_learning()
     env = envs.make("cartpole", num_worlds=2)
-    with pytest.raises(ConfigError, match="symmetry=augment is for agents without a recurrent core"):
-        make_agent("ppo", env, symmetry="augment", recurrent={"kind": "gru"})
-    with pytest.raises(ConfigError, match="symmetry=augment needs critic=own"):
-        make_agent("ppo", env, symmetry="augment", critic="central")
     with pytest.raises(ConfigError, match="symmetry=augment is for data=replay here"):
         make_agent("torchrl_ppo", env, symmetry="augment")

@@ -127,18 +127,6 @@ def test_a_loss_of_the_users_own_learns_which_action_pays() -> None:
     assert (made.policy(explore=False)(env.draw(50))["action"] == 2).all()
 
 
-@pytest.mark.slow
-def test_fresh_rollouts_teach_torchrls_ppo_which_action_pays() -> None:
-    env = choices()
-    torch.manual_seed(0)
-    made = make_agent("torchrl_ppo", env, 10_000, **TINY, lr=0.01, minibatch_size=32)
-    for step in range(1, 30):
-        experience = env.experience(made, 4, 16)
-        experience["next", "reward"] = (experience["action"] == 1).float().unsqueeze(-1)
-        made.learn(experience, 64 * step)
-    assert (made.policy(explore=False)(env.draw(50))["action"] == 1).all()
-
-
 def test_n_step_returns_are_discounted_by_their_number_of_steps() -> None:
     """The target of an entry with discount gamma^3 is r + gamma^3 v: TorchRL reads the number 3."""
     made = agent(gamma=0.9, n_step=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,7 @@ ALL: list[tuple[str, dict[str, Any]]] = [
     ("rocket", {"num_worlds": 2}),
     ("echelon", {"num_worlds": 2, "blue": 1, "red": 1, "maps": 2}),
     ("gymnasium", {"id": "CartPole-v1", "num_envs": 2}),
+    ("torchrl", {"id": "tests.envs.torchrl_toys:Counter", "num_envs": 2}),
     ("pettingzoo", {"id": "tests.envs.test_any_action:Walk", "num_envs": 2}),
 ]
 
@@ -281,6 +283,56 @@ def test_a_state_holds_the_stage(name: str, options: dict[str, Any]) -> None:
     assert all(torch.equal(value, same[key]) for key, value in fresh.items())
 
 
+STEPPED: list[tuple[str, dict[str, Any]]] = [
+    ("cartpole", {"num_worlds": 3, "max_steps": 4}),
+    ("arena", {"num_worlds": 2, "max_steps": 4}),
+    ("marinenav", {"num_worlds": 4, "max_steps": 5, "end_on_collision": True}),
+    *(("marinenav", {"num_worlds": w, "num_robots": r, "max_steps": 5}) for w, r in ((1, 5), (3, 1), (1, 1))),
+    ("rocket", {"num_worlds": 2, "max_seconds": 0.4}),
+    ("echelon", {"num_worlds": 2, "blue": 1, "red": 1, "maps": 2, "max_steps": 4}),
+    ("gymnasium", {"id": "tests.envs.gymnasium_toys:Structured", "num_envs": 2}),
+    ("pettingzoo", {"id": "tests.envs.test_pettingzoo:Coming", "num_envs": 2}),
+    ("tests.envs.test_wrappers:Clock", {"action_repeat": 3}),
+    ("tests.envs.test_wrappers:Clock", {"action_repeat": 2, "frame_stack": 2}),
+    ("tests.envs.test_wrappers:Team", {"frame_stack": 3}),
+    ("tests.envs.test_wrappers:Team", {"action_repeat": 2, "frame_stack": 2}),
+]
+"""Worlds whose episodes end within some steps."""
+
+
+def assert_equal(one: TensorDictBase, other: TensorDictBase) -> None:
+    ours, theirs = (dict(each.items(include_nested=True, leaves_only=True)) for each in (one, other))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
+
+
+@pytest.mark.parametrize(("name", "options"), STEPPED)
+def test_the_fast_path_does_what_torchrl_does(name: str, options: dict[str, Any]) -> None:
+    env, plain = (envs.make(name, **options) for _ in range(2))
+    for one in (env, plain):
+        one.set_seed(1)
+    root, other, ends = env.reset(), plain.reset(), 0
+    for _ in range(16):
+        action = env.rand_action(root.copy()).select(*env.action_keys)
+        stepped, root = env.step_and_maybe_reset(root.update(action))
+        wanted, other = EnvBase.step_and_maybe_reset(plain, other.update(action.clone()))
+        assert_equal(stepped, wanted)
+        assert_equal(root, other.exclude(*env.action_keys))
+        ends += int(stepped["next", "done"].sum())
+    assert ends > 1
+
+
+@pytest.mark.parametrize(("name", "options"), STEPPED)
+def test_what_was_handed_out_never_changes(name: str, options: dict[str, Any]) -> None:
+    env = envs.make(name, **options)
+    root, kept = env.reset(), []
+    for _ in range(9):
+        stepped, root = env.step_and_maybe_reset(env.rand_action(root.copy()))
+        kept += [(stepped, deepcopy(stepped)), (root, deepcopy(root))]
+    for handed_out, then in kept:
+        assert_equal(handed_out, then)
+
+
 def test_a_collector_of_torchrl_saves_and_loads() -> None:
     env = envs.make("cartpole", num_worlds=4)
     policy = TensorDictModule(lambda root: (root[:, 0] > 0).long(), in_keys=["observation"], out_keys=["action"])
@@ -345,45 +397,6 @@ def test_seeds_decide_what_follows_too() -> None:
             seen.append(stepped["next", "observation"])
         runs.append(torch.stack(seen))
     assert torch.equal(*runs)
-
-
-MATCHES: dict[str, tuple[int, dict[str, Any]]] = {
-    "arena": (12, {"max_steps": 18}),
-    "marinenav": (12, {"max_steps": 18, "end_on_collision": False}),
-    "rocket": (20, {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3, "max_seconds": 1.0}),
-    "echelon": (12, {"maps": 8, "max_steps": 16}),
-}
-"""Decisions after which some matches have ended and begun anew, and options."""
-
-
-def match(name: str, seed: int) -> EnvBase:
-    return envs.make(name, num_worlds=3, seed=seed, **MATCHES[name][1])
-
-
-def rolled(env: EnvBase, steps: int = 12, seed: int = 0) -> TensorDictBase:
-    torch.manual_seed(seed)
-    return env.rollout(steps, break_when_any_done=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MATCHES)
-def test_a_seed_decides_a_whole_match(name: str) -> None:
-    first, second, other = (rolled(match(name, seed)) for seed in (1, 1, 2))
-    assert (first == second).all()
-    assert not all(torch.equal(value, shown(other)[key]) for key, value in shown(first).items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MATCHES)
-def test_a_saved_match_goes_on_as_it_would_have(name: str) -> None:
-    env, other = match(name, 0), match(name, 7)
-    rolled(env)
-    saved, runs = env.state_dict(), []
-    for one in (env, other):
-        one.load_state_dict(saved)
-        runs.append(rolled(one, MATCHES[name][0], seed=9))
-    assert (runs[0] == runs[1]).all()
-    assert (runs[0]["episode", "length"][:, 0] == 12).all() and runs[0]["next", "done"].any()
 
 
 @pytest.mark.parametrize(("seeds", "fault"), [([1], "1 seeds for 2 worlds"), ([1, -1], "a number >= 0 for each")])

@@ -85,21 +85,6 @@ def test_a_time_limit_of_no_steps_is_refused() -> None:
         envs.make("cartpole", max_steps=0)
 
 
-def test_a_restored_world_goes_on_exactly() -> None:
-    world, other = (envs.make("cartpole", num_worlds=4, seed=seed, max_steps=7) for seed in (1, 2))
-    action = torch.ones(4, dtype=torch.long)
-    root = world.reset()
-    for _ in range(5):
-        _, root = world.step_and_maybe_reset(root.set("action", action))
-    other.load_state_dict(world.state_dict())
-    following = other.reset()
-    for _ in range(10):  # beyond a reset
-        (before, root), (after, following) = (
-            env.step_and_maybe_reset(at.set("action", action)) for env, at in ((world, root), (other, following))
-        )
-        assert (before == after).all() and (root == following).all()
-
-
 def test_the_picture_of_a_mirrored_state_is_mirrored() -> None:
     world = envs.make("cartpole", num_worlds=2)
     world.state = torch.tensor([[1.2, 0.0, 0.1, 0.0], [0.0] * 4])

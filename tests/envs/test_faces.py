@@ -284,12 +284,3 @@ def test_stable_baselines_solves_our_cartpole() -> None:
     model = sb3.PPO("MlpPolicy", SB3World("cartpole", 8), learning_rate=1e-3, seed=0, **options)
     model.learn(100_000)
     assert np.mean([info["r"] for info in model.ep_info_buffer]) > 400
-
-
-@pytest.mark.slow
-def test_stable_baselines_learns_in_them() -> None:
-    sb3 = pytest.importorskip("stable_baselines3")
-    for name, policy in ((ARENA, "MlpPolicy"), (MARINENAV, "MultiInputPolicy")):
-        model = sb3.PPO(policy, name, n_steps=32, batch_size=32, n_epochs=1, seed=0)
-        model.learn(64)
-        assert model.num_timesteps == 64

@@ -10,7 +10,7 @@ import torch
 from rlstack import envs
 from rlstack.config import load_group
 from rlstack.envs.arena.events import draw_everywhere
-from rlstack.envs.arena.simulation import step_everywhere
+from rlstack.envs.arena.simulation import advance_densely
 from rlstack.envs.foundation import tensors
 from tests.host_waits import HostWaits
 
@@ -75,8 +75,8 @@ def test_arenas_dense_step_is_one_graph(style: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tensors, "FREE", set())
     env: Any = envs.make("arena", num_worlds=4, seed=0, style=style, start_phases=[0, 4])
     action = env.rand_action(env.reset())["action"]
-    given = env.worlds, action, draw_everywhere(env.worlds, env._draws, env.rules), env.rules, env._tables
-    compiled = torch.compile(step_everywhere, backend="aot_eager", fullgraph=True)
-    (state, outcome), (wanted, told) = compiled(*given), step_everywhere(*given)
+    given = env.worlds, action, env.rules, env._tables, draw_everywhere(env.worlds, env._draws, env.rules)
+    compiled = torch.compile(advance_densely, backend="aot_eager", fullgraph=True)
+    (state, outcome), (wanted, expected) = compiled(*given), advance_densely(*given)
     torch.testing.assert_close(dict(state.items()), dict(wanted.items()))
-    torch.testing.assert_close(outcome, told)
+    torch.testing.assert_close(outcome, expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -229,19 +228,6 @@ def test_a_time_limit_cuts_short_and_deaths_terminate() -> None:
     assert not rollout["next", "truncated"].any() and not rollout["next", "agents", "truncated"].any()
 
 
-def test_the_fast_path_does_what_torchrl_does() -> None:
-    env, plain = make("Coming", num_envs=2), make("Coming", num_envs=2)
-    td, other = env.reset(), plain.reset()
-    for _ in range(11):
-        step, td = env.step_and_maybe_reset(ones(env, td))
-        step_other, other = EnvBase.step_and_maybe_reset(plain, ones(plain, other))
-        for ours, theirs in ((step, step_other), (td, other.exclude(("agents", "action")))):
-            ours, theirs = ours.flatten_keys("."), theirs.flatten_keys(".")
-            assert set(ours.keys()) == set(theirs.keys())
-            for key in ours.keys():  # noqa: SIM118
-                assert torch.equal(ours[key], theirs[key]), key
-
-
 def test_an_agent_that_waits_for_its_turn_has_not_terminated() -> None:
     rollout = run(make("Turns"), 4)
     assert rollout["agents", "active"][0, 1:, :2].tolist() == [[True, False], [False, True], [True, False]]
@@ -297,16 +283,6 @@ def test_an_agent_may_come_later() -> None:
     assert following["observation"][0, 1:3, 2, 0].tolist() == [40, 50]
     assert following["reward"][0, :, 2, 0].tolist() == [0, 0, 100, 0]
     assert following["done"][0, :, 2, 0].tolist() == [True, False, True, True]
-
-
-def test_what_was_handed_out_never_changes() -> None:
-    env = make(num_envs=2)
-    td, kept = env.reset(), []
-    for _ in range(9):
-        step, td = env.step_and_maybe_reset(ones(env, td.copy()))
-        kept += [(step, copy.deepcopy(step)), (td, copy.deepcopy(td))]
-    for handed_out, then in kept:
-        assert (handed_out.exclude(("agents", "action")) == then.exclude(("agents", "action"))).all()
 
 
 @pytest.mark.parametrize("masks", ["observation", "info"])

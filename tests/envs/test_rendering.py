@@ -15,8 +15,7 @@ import torch
 from PIL import Image
 
 from rlstack import envs
-from rlstack.envs.arena.recording import ArenaAnimation, ArenaRecording
-from rlstack.envs.arena.render import SIZE, ArenaRenderer
+from rlstack.envs.arena.recording import SIZE, ArenaAnimation, ArenaRecording, ArenaRenderer
 from rlstack.envs.echelon.drawing import EchelonAnimation, EchelonLayout, background
 from rlstack.envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
 from rlstack.envs.echelon.replay import RecordedMap
@@ -24,8 +23,7 @@ from rlstack.envs.marinenav.recording import MarineNavRecording, on_map, to_worl
 from rlstack.envs.recording import EpisodeRecording, Frames
 from rlstack.envs.rendering.canvas import Canvas, Picture, PictureLayout, captioned, texts_apart, width_of, write
 from rlstack.envs.rendering.films import Animation, in_grid, save_animation, save_picture
-from rlstack.envs.rocket.pitch import RocketPictureLayout
-from rlstack.envs.rocket.recording import RocketAnimation, RocketRecording
+from rlstack.envs.rocket.recording import RocketAnimation, RocketPictureLayout, RocketRecording
 from tests.conftest import REPO
 from tests.envs.arena import pictured as arena
 from tests.envs.echelon.episodes import fight

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torchrl.data import Bounded, Categorical, MultiCategorical
 from torchrl.envs.utils import check_env_specs
 
@@ -296,11 +296,6 @@ def test_each_environment_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(closed) == 3
     refused(ValueError, "is not shown by Counter", door, num_envs=2, observation_keys=["speed"])
     assert len(closed) == 5
-
-
-def test_a_step_before_the_first_reset() -> None:
-    env = door(num_envs=1)
-    refused(RuntimeError, "reset", env.step, TensorDict({"action": torch.zeros(1, 2)}, [1]))
 
 
 def test_gymnasium_points_to_this_door() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from rlstack import envs
 from rlstack.envs.world import World
 from rlstack.envs.wrappers import ActionRepeat, FrameStack
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
+from tests.envs.test_any_action import assert_equal
 from tests.evaluation.scripted import Scripted, episodes, full_ahead
 
 ENDS = ("done", "terminated", "truncated")
@@ -144,13 +144,6 @@ def act(env: EnvBase, td: TensorDictBase, value: float = 1.0) -> tuple[TensorDic
     return env.step_and_maybe_reset(td.set("action", torch.full((3, 1), value)))
 
 
-def assert_equal(a: TensorDictBase, b: TensorDictBase) -> None:
-    ours, theirs = a.flatten_keys("."), b.flatten_keys(".")
-    assert set(ours.keys()) == set(theirs.keys())
-    for key in ours.keys():  # noqa: SIM118
-        assert torch.equal(ours[key], theirs[key]), key
-
-
 # --- the options every world takes
 
 
@@ -207,19 +200,6 @@ def test_specs_hold(world: str, options: dict[str, int]) -> None:
         following = rollout[:, t]["next"]
         assert env.observation_spec.is_in(following.select(*env.observation_spec.keys()))
         assert env.full_reward_spec.is_in(following.select(*env.full_reward_spec.keys()))
-
-
-@pytest.mark.parametrize("world", ["Clock", "Team"])
-@pytest.mark.parametrize("options", [{"action_repeat": 3}, {"frame_stack": 3}, {"action_repeat": 2, "frame_stack": 2}])
-def test_the_fast_path_does_what_torchrl_does(world: str, options: dict[str, int]) -> None:
-    env, plain = (envs.make(f"{__name__}:{world}", **options) for _ in range(2))
-    td, other = env.reset(), plain.reset()
-    for _ in range(40):
-        action = env.full_action_spec.rand()
-        done_td, td = env.step_and_maybe_reset(td.update(action))
-        done_other, other = EnvBase.step_and_maybe_reset(plain, other.update(action.clone()))
-        assert_equal(done_td, done_other)
-        assert_equal(td, other.exclude(*env.action_keys))
 
 
 def test_a_wrapper_passes_on_what_it_lacks() -> None:
@@ -313,16 +293,6 @@ def test_every_agent_has_a_stack_of_its_own() -> None:
     assert td["agents", "observation"].tolist() == [[[1, 2], [1, 2]]]
 
 
-def test_what_was_handed_out_never_changes() -> None:
-    env = clock(action_repeat=2, frame_stack=3)
-    td, kept = env.reset(), []
-    for _ in range(8):
-        step, td = act(env, td.copy())
-        kept += [(step, step.clone()), (td, td.clone())]
-    for handed_out, then in kept:
-        assert_equal(handed_out.exclude("action"), then.exclude("action"))
-
-
 # --- checkpoint and evaluation
 
 
@@ -358,30 +328,6 @@ def test_worlds_that_begin_anew_show_no_old_history(options: dict[str, int]) -> 
     resumed = other.reset()
     assert_equal(resumed["observation"], start["observation"])
     assert not torch.equal(resumed["observation", "vector"], td["observation", "vector"])
-
-
-def test_a_restored_marinenav_continues_exactly(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"num_worlds": 6, "num_robots": 2, "max_steps": 9, "action_repeat": 2}
-
-    def run(env: EnvBase, td: TensorDictBase) -> tuple[list[TensorDictBase], TensorDictBase]:
-        torch.manual_seed(1)
-        steps = []
-        for _ in range(12):
-            step, td = env.step_and_maybe_reset(td.update(env.full_action_spec.rand()))
-            steps.append(step["next"])
-        return steps, td
-
-    env, other = envs.make("marinenav", seed=1, **options), envs.make("marinenav", seed=2, **options)
-    _, td = run(env, env.reset())
-    torch.save(env.state_dict(), tmp_path / "env.pt")
-    uninterrupted, _ = run(env, td.copy())
-    other.load_state_dict(torch.load(tmp_path / "env.pt", weights_only=True))
-    start = other.reset()
-    assert_equal(start["agents", "observation"], td["agents", "observation"])
-    resumed, _ = run(other, start)
-    assert any(step["done"].any() for step in resumed)
-    for ours, theirs in zip(uninterrupted, resumed, strict=True):
-        assert_equal(ours, theirs)
 
 
 def test_a_world_that_is_recorded_can_be_pickled() -> None:

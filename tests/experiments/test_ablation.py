@@ -30,5 +30,5 @@ def test_games_of_the_last_quarter_count_however_they_are_logged(tmp_path: Path)
 
 
 def test_the_table_names_what_a_group_is_worth() -> None:
-    text = table({EVERYTHING: (0.6, 0.55, 0.65), "without ball": (0.5, 0.45, 0.55)})
+    text = table({"won": {EVERYTHING: (0.6, 0.55, 0.65), "without ball": (0.5, 0.45, 0.55)}})
     assert "| without ball | 50.0% (45.0% to 55.0%) | -10.0% |" in text.splitlines()

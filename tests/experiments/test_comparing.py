@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments import tables
-from experiments.benchmarks import comparing, speed
+from experiments.benchmarks import speed, timing
 from rlstack.training.environment import processor
 from tests.refusals import refused
 
@@ -21,7 +21,7 @@ def _row(name: str, median: float, least: float, most: float) -> dict[str, Any]:
 
 def _options(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    comparing.add_options(parser)
+    timing.add_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -43,28 +43,28 @@ def test_a_figure_is_slower_by_more_than_the_tolerance_and_outside_of_both_range
 ) -> None:
     file = tmp_path / "then.json"
     file.write_text(json.dumps(THEN))
-    before = comparing.earlier(_options("--compare", str(file)))
-    assert comparing.verdict(NOW, before, fail=True) == 1
+    before = timing.earlier(_options("--compare", str(file)))
+    assert timing.verdict(NOW, before, fail=True) == 1
     assert capsys.readouterr().out == "slower: slow, 64 worlds: 100.00 -> 80.00 (-20%)\n"
-    assert comparing.verdict(NOW, before, fail=False) == 0
-    assert comparing.verdict(THEN, before, fail=True) == 0
+    assert timing.verdict(NOW, before, fail=False) == 0
+    assert timing.verdict(THEN, before, fail=True) == 0
     assert "nothing got slower among 4 figures" in capsys.readouterr().out
 
 
 def test_a_small_change_outside_of_both_ranges_is_not_named() -> None:
     exact = {"x": {"median": 100.0, "least": 99.9, "most": 100.1}}
-    assert comparing.slower({"x": {"median": 96.0, "least": 95.9, "most": 96.1}}, exact) == []
-    assert len(comparing.slower({"x": {"median": 94.0, "least": 93.9, "most": 94.1}}, exact)) == 1
+    assert timing.slower({"x": {"median": 96.0, "least": 95.9, "most": 96.1}}, exact) == []
+    assert len(timing.slower({"x": {"median": 94.0, "least": 93.9, "most": 94.1}}, exact)) == 1
 
 
 def test_peers_are_compared_by_their_ratios() -> None:
     ratio = {"median": 2.0, "least": 1.9, "most": 2.1}
     result = {"work": {"ppo": {"speeds": {"rlstack": ratio}, "ratios": {"other": ratio}}}}
-    assert comparing.figures(result) == {"ppo beside other": ratio}
+    assert timing.figures(result) == {"ppo beside other": ratio}
 
 
 def test_another_cpu_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    comparing.verdict({**THEN, "cpu": "two"}, THEN, fail=True)
+    timing.verdict({**THEN, "cpu": "two"}, THEN, fail=True)
     assert "figures of another CPU: one, now two" in capsys.readouterr().out
 
 
@@ -74,7 +74,7 @@ def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path: Path, content
     if content is not None:
         file.write_text(content)
     with pytest.raises(SystemExit, match="not the result of a benchmark") as refused:
-        comparing.earlier(_options("--compare", str(file)))
+        timing.earlier(_options("--compare", str(file)))
     assert "\n" not in str(refused.value)
 
 
@@ -89,7 +89,7 @@ def test_the_speed_of_worlds_is_compared_with_the_file_that_it_replaces(
     arguments = ["--only", "tiny", "--out", str(file), "--compare", str(file), "--fail-if-slower"]
     assert speed.main(arguments) == 1 and "slower: tiny, 64 worlds" in capsys.readouterr().out
     assert json.loads(file.read_text())["rows"][0]["median"] < 1e15
-    monkeypatch.setattr(speed, "measure", lambda *_: speed.Row("tiny", 64, 1e15, 1e15, 1e15, 0.0))
+    monkeypatch.setattr(speed, "measure", lambda *_: _row("tiny", 1e15, 1e15, 1e15))
     assert speed.main(arguments) == 0
 
 

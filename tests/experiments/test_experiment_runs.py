@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from experiments import against, runs
 from rlstack.runs.run_directory import taken
@@ -62,9 +61,9 @@ def test_code_that_the_overrides_name_may_run_when_the_run_goes_on(commands: lis
     ("there", "here", "told"),
     [
         ("agent.lr=0.1", "agent.lr=0.2", "agent.lr: 0.1 there, 0.2 here"),
-        ("agent.lr=0.1", "agent.lr={kind: linear, start: 0.1, end: 0}", "agent.lr: 0.1 there, absent here"),
-        ("agent.rnd=null", "agent.rnd={coefficient: 2}", "agent.rnd: None there, absent here"),
-        ("seed=1", "++env.reward_weights.goal=1.0", "env.reward_weights.goal: absent there, 1.0 here"),
+        ("agent.lr=0.1", "agent.lr={kind: linear, start: 0.1, end: 0}", "agent.lr: 0.1 there, {kind: linear"),
+        ("agent.rnd=null", "agent.rnd={coefficient: 2}", "agent.rnd: null there, {coefficient: 2"),
+        ("seed=1", "++env.reward_weights.goal=1.0", "env.reward_weights: – there, {goal: 1.0} here"),
     ],
 )
 def test_a_run_with_other_settings_is_refused_before_anything_is_trained(
@@ -75,16 +74,6 @@ def test_a_run_with_other_settings_is_refused_before_anything_is_trained(
     with pytest.raises(SystemExit, match=re.escape(f"{run} holds a run with other settings ({told}")):
         runs.train([(0, tmp_path, [*PPO, here]), (1, tmp_path, [*PPO, here])])
     assert commands == [] and list((run / "checkpoints").iterdir())
-
-
-def test_an_option_that_is_newer_than_the_run_does_not_count(commands: list[list[str]], tmp_path: Path) -> None:
-    run = begun(tmp_path)
-    file = runs.settings_file(run)
-    older = OmegaConf.load(file)
-    del older["agent"]["gamma"], older["guard"]
-    file.write_text(OmegaConf.to_yaml(older))
-    begun(tmp_path)
-    assert commands[1][0] == f"resume={run}"
 
 
 def test_a_run_that_no_study_began_is_refused(commands: list[list[str]], tmp_path: Path) -> None:

@@ -7,14 +7,15 @@ from experiments.marinenav.offline import Results, gain, pooled, table
 
 def test_the_interval_of_one_seed_is_that_of_its_episodes() -> None:
     # Wilson (1927) for 12 of 20: (12 + 1.92) / (20 + 3.84) = .584, half-width .197.
-    lines = table({"iql": [{"success": 0.6, "cpu_minutes": 1.5}]}, episodes=20).splitlines()
+    row = {"success": 0.6, "cpu_minutes": 1.5, "solved": [1] * 12 + [0] * 8}
+    lines = table({"agents": {"iql": [row]}}).splitlines()
     assert lines[2:] == ["| IQL | 0.600 | 0.387 to 0.781 | 0.600 | 1.5 |"]
 
 
 def test_seeds_that_play_the_same_episodes_are_not_independent() -> None:
     """Two equal seeds know as much as one: a bootstrap over 20 episodes, nearly the normal interval .6 +- .215."""
     row = {"success": 0.6, "cpu_minutes": 1.5, "solved": [1] * 12 + [0] * 8}
-    _, low, high = pooled([row, row], 20)
+    _, low, high = pooled([row, row])
     assert (low, high) == (pytest.approx(0.385, abs=0.04), pytest.approx(0.815, abs=0.04))
 
 

@@ -15,11 +15,11 @@ import torch
 from experiments.benchmarks import equal_ppo, peers
 from experiments.benchmarks.reference_ppo import ReferencePPO
 from rlstack import envs
+from tests.refusals import refused
 
 
 def test_everyone_is_measured_in_turns_and_who_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(peers.PACKAGES, "vmas", "no_such_module")
-    monkeypatch.setitem(peers.PACKAGES, "pufferlib", "json")
     calls: list[tuple[str, int]] = []
 
     def way(name: str) -> Callable[[], peers.Train]:
@@ -29,16 +29,13 @@ def test_everyone_is_measured_in_turns_and_who_is_absent_is_named(monkeypatch: p
 
         return lambda: train
 
-    work = peers.Work(
-        "play", 8, {"rlstack": way("rlstack"), "other": way("other"), "vmas": way("vmas"), "pufferlib": None}
-    )
+    work = peers.Work("play", 8, {"rlstack": way("rlstack"), "other": way("other"), "vmas": way("vmas")})
     result = peers.compare(work, rounds=2)
     assert calls == [("rlstack", 2), ("other", 2), ("other", 8), ("rlstack", 8), ("rlstack", 8), ("other", 8)]
-    assert result["absent"] == {"vmas": "not installed", "pufferlib": "not measured"}
+    assert result["absent"] == ["vmas"]
     assert set(result["speeds"]) == {"rlstack", "other"} and set(result["ratios"]) == {"other"}
     ratio = result["ratios"]["other"]
     assert ratio["least"] <= ratio["median"] <= ratio["most"]
-    assert [line.split()[1] for line in peers.lines("x", result)] == ["rlstack", "other", "vmas", "pufferlib"]
 
 
 def test_unknown_work_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,13 +100,18 @@ def test_curves_are_measured_once_for_the_same_settings(tmp_path: Path, monkeypa
         return [(part * settings.frames // equal_ppo.PARTS, 1.0) for part in range(1, equal_ppo.PARTS + 1)]
 
     monkeypatch.setattr(equal_ppo, "LIBRARIES", {"one": train})
-    for frames, task, seeds in [(100, "a", "0"), (100, "b", "0"), (100, "a", "01"), (200, "a", "0")]:
+
+    def run(frames: int, task: str, seeds: str) -> None:
         monkeypatch.setattr(equal_ppo, "SETTINGS", dict.fromkeys("ab", equal_ppo.Settings(frames, 1, 1)))
         monkeypatch.setattr(sys, "argv", ["equal_ppo", task, "--seeds", *seeds, "--out", str(tmp_path)])
         equal_ppo.main()
-    assert trained == [("a", 0), ("b", 0), ("a", 1), ("a", 0)]
+
+    for task, seeds in [("a", "0"), ("b", "0"), ("a", "01")]:
+        run(100, task, seeds)
+    refused(SystemExit, "has curves of a with other settings", run, 200, "a", "0")
+    assert trained == [("a", 0), ("b", 0), ("a", 1)]
     tasks = json.loads((tmp_path / "equal_ppo.json").read_text())["tasks"]
-    assert {task: list(found["curves"]["one"]) for task, found in tasks.items()} == {"a": ["0"], "b": ["0"]}
+    assert {task: list(entry["curves"]["one"]) for task, entry in tasks.items()} == {"a": ["0", "1"], "b": ["0"]}
 
 
 @pytest.mark.parametrize(("task", "limit"), [("CartPole-v1", 14), ("Pendulum-v1", 25)])

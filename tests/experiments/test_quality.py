@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.marinenav import quality
-from experiments.runs import read_curve
+from experiments.runs import logged
 from rlstack.evaluation.results import Evaluation
 
 HEADER = "frames,train/return,eval/success,eval/time,eval/collision,time/seconds,time/cpu_seconds\n"
@@ -24,7 +24,7 @@ def fake_run(folder: Path, successes: list[float]) -> Path:
 
 
 def test_only_evaluations_make_the_curve(tmp_path: Path) -> None:
-    curve = read_curve(fake_run(tmp_path / "a", [0.1, 0.8, 0.9]))
+    curve = logged(fake_run(tmp_path / "a", [0.1, 0.8, 0.9]), "eval/success")
     assert [row["eval/success"] for row in curve] == [0.1, 0.8, 0.9]
     assert curve[2]["time/seconds"] == 120
 
@@ -40,7 +40,10 @@ def evaluated(success: list[float]) -> dict[str, Any]:
 
 def test_the_summary_pools_seeds_and_finds_the_time_to_the_published_rate(tmp_path: Path) -> None:
     first, other = [1.0] * 11 + [0.0], [1.0] * 6 + [0.0] * 6
-    curves = {seed: read_curve(fake_run(tmp_path / str(seed), rate)) for seed, rate in ((0, [0.1, 0.8]), (3, [0.2]))}
+    curves = {
+        seed: logged(fake_run(tmp_path / str(seed), rate), "eval/success")
+        for seed, rate in ((0, [0.1, 0.8]), (3, [0.2]))
+    }
     summary = quality.summarise({0: evaluated(first), 3: evaluated(other)}, curves)
     assert summary["success_mean"] == pytest.approx((11 + 6) / 24)
     assert summary["success_min_max"] == pytest.approx([0.5, 11 / 12])
@@ -53,7 +56,7 @@ def test_the_summary_pools_seeds_and_finds_the_time_to_the_published_rate(tmp_pa
 
 
 def test_curve_files_are_written(tmp_path: Path) -> None:
-    quality.write_curve({0: read_curve(fake_run(tmp_path / "a", [0.1, 0.8]))}, tmp_path)
+    quality.write_curve({0: logged(fake_run(tmp_path / "a", [0.1, 0.8]), "eval/success")}, tmp_path)
     lines = (tmp_path / "curve.csv").read_text().splitlines()
     assert lines[0].startswith("seed,time/seconds,time/cpu_seconds,frames,eval/success")
     assert len(lines) == 3 and lines[2].startswith("0,60.0,50.0,1.0,0.8")

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +13,7 @@ from experiments.reference_scores import scores
 from experiments.reference_scores.scores import STUDIES, jobs, judge, table
 from experiments.runs import train
 from rlstack.config import conf_dir
+from tests.refusals import refused
 
 RESULT: dict[str, Any] = {
     **STUDIES["cartpole_ppo"]._asdict(),
@@ -35,8 +33,9 @@ def test_every_study_has_a_file_and_every_file_a_study() -> None:
     assert files == {study.recipe or name for name, study in STUDIES.items()}
 
 
-def test_a_row_says_whether_the_bar_was_reached() -> None:
-    row = table({"cartpole_ppo": RESULT}).splitlines()[-1]
+def test_a_row_says_whether_the_bar_was_reached(tmp_path: Path) -> None:
+    (tmp_path / "cartpole_ppo.json").write_text(json.dumps(RESULT))
+    row = table(tmp_path).splitlines()[-1]
     assert row.startswith("| CartPole-v1 | PPO | 100,000 | 2 | 485.0 | 485.0 (470.0 to 500.0) | 470.0 | each ≥ 475")
     assert "MISSED" in row and row.endswith("| 25 |")
 
@@ -74,7 +73,8 @@ def test_curves_of_other_studies_stay(tmp_path: Path) -> None:
         ("cartpole_ppo", "400.0"),
         ("cartpole_dqn", "10.0"),
     ]
-    scores.draw(tmp_path / "curves.csv", {"cartpole_ppo": RESULT}, tmp_path / "curves.png")
+    (tmp_path / "cartpole_ppo.json").write_text(json.dumps(RESULT))
+    scores.draw(tmp_path, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
@@ -90,38 +90,23 @@ def test_curves_of_other_seeds_stay(tmp_path: Path) -> None:
 def test_other_seeds_of_an_earlier_result_stay_unless_they_trained_for_other_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = SimpleNamespace(config={"env": {"name": "gymnasium"}}, frames=512, agent=Mock())
-    monkeypatch.setattr("rlstack.load", lambda run, allow: loaded)
-    monkeypatch.setattr("rlstack.evaluation.evaluator.evaluate", lambda *_: Mock(summary=lambda: {"eval/return": 9.0}))
-    monkeypatch.setattr("rlstack.runs.worlds.world_options", lambda env: {})
-    monkeypatch.setattr(scores, "complete", lambda run: True)
-    monkeypatch.setattr(scores, "logged", lambda run, metric: [{metric: 3.0}])
+    monkeypatch.setattr(scores, "final_evaluation", lambda *_, **__: {"summary": {"eval/return": 9.0}})
+    monkeypatch.setattr(scores, "cost", lambda run: {"frames": 512.0, "cpu_minutes": 0.05})
     monkeypatch.setattr(scores, "trained_on", lambda run: "new")
-    earlier = {"environment": "Env-v0", "algorithm": "PPO", "frames": 512, "machine": "old"}
+    earlier = {"frames": 512, "machine": "old"}
     earlier |= {"scores": {"0": 7.0, "1": 8.0}, "cpu_seconds": {"0": 1.0, "1": 2.0}}
     result = judge("cartpole_ppo", [1], tmp_path, earlier)
-    assert result["scores"] == {0: 7.0, 1: 9.0} and result["machine"] == "new; old"
-    with pytest.raises(SystemExit, match="Env-v0, PPO: the result file holds seeds 0 after 1,024 frames, not 512"):
-        judge("cartpole_ppo", [1], tmp_path, {**earlier, "frames": 1024})
-    assert judge("cartpole_ppo", [0, 1], tmp_path, {**earlier, "frames": 1024})["scores"] == {0: 9.0, 1: 9.0}
-
-
-def test_nothing_is_trained_for_a_result_of_other_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained = Mock()
-    monkeypatch.setattr(scores, "train", trained)
-    (tmp_path / "results").mkdir()
-    earlier = {"environment": "CartPole-v1", "algorithm": "PPO", "frames": 7, "scores": {"0": 1.0}}
-    (tmp_path / "results" / "cartpole_ppo.json").write_text(json.dumps(earlier))
-    words = ["scores", "cartpole_ppo", "--seeds", "1", "--folder", str(tmp_path / "runs"), "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit, match="seeds 0 after 7 frames"):
-        scores.main()
-    trained.assert_not_called()
+    assert result["scores"] == {"0": 7.0, "1": 9.0} and result["machine"] == "new; old"
+    other = {**earlier, "frames": 1024}
+    refused(
+        SystemExit, "cartpole_ppo: the result file holds seeds after 1,024", judge, "cartpole_ppo", [1], tmp_path, other
+    )
+    assert judge("cartpole_ppo", [0, 1], tmp_path, other)["scores"] == {"0": 9.0, "1": 9.0}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("study", ["cartpole_ppo", "cartpole_dqn", "pendulum_td3"])
 def test_a_fast_subset_reaches_its_bar(study: str, tmp_path: Path) -> None:
     train(jobs(study, [0], tmp_path))
-    result = judge(study, [0], tmp_path)
+    result = judge(study, [0], tmp_path, {})
     assert result["passed"], result["scores"]

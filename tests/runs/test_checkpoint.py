@@ -145,17 +145,27 @@ def test_other_types_are_refused_before_anything_is_written(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_failing_write_leaves_the_earlier_checkpoint_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), r"No space left on device: .*checkpoint_000000000020.pt"),
+        (KeyboardInterrupt(), None),
+    ],
+)
+def test_a_failing_or_interrupted_write_leaves_the_earlier_checkpoint_alone(
+    error: BaseException, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = CheckpointStore(tmp_path)
     store.save({"x": 1}, 10)
 
-    def disk_full(payload: Any, file: Any) -> None:
+    def half(payload: Any, file: Any) -> None:
         file.write(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
-    monkeypatch.setattr(torch, "save", disk_full)
-    refused(OSError, r"No space left on device: .*checkpoint_000000000020.pt", store.save, {"x": 2}, 20)
-    assert names(tmp_path) == ["checkpoint_000000000010.pt"]
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(type(error), match=told):
+        store.save({"x": 2}, 20)
+    assert names(tmp_path) == ["checkpoint_000000000010.pt"] and store.load() == {"x": 1}
 
 
 def test_every_truncation_is_detected(tmp_path: Path) -> None:

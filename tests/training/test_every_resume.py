@@ -56,6 +56,8 @@ AGENTS: dict[str, list[str]] = {
     "dqn retrace": ["agent=dqn", *DISCRETE, "agent.n_step=3", "agent.correction=retrace"],
     "iqn retrace": ["agent=iqn", *DISCRETE, "agent.n_step=3", "agent.correction=retrace"],
     "dqn recurrent": ["agent=dqn", *DISCRETE, MEMORY],
+    "a2c recurrent": ["agent=a2c", *MARINENAV, MEMORY],
+    "iqn recurrent": ["agent=iqn", *DISCRETE, MEMORY.replace("}", ", burn_in: 2}")],
     **{f"{name} recurrent": [f"agent={name}", *MARINENAV, MEMORY] for name in ("sac", "td3", "ddpg", "tqc")},
     "sac": ["agent=sac", *MARINENAV, *NORMALIZED],
     "sac mirrored": ["agent=sac", *MARINENAV, "env.colregs_penalty=0", "agent.symmetry=augment"],

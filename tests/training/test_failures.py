@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import errno
-import resource
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ from rlstack.command import HydraCommand, user_errors
 from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
 from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed, place_of
-from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
 from rlstack.training.loop import Training
 from rlstack.training.monitor import Hardware
 from rlstack.training.run import train
 from rlstack.training.summary import environment_errors, one_line_errors
+from tests.faults import room_for
 from tests.refusals import refused
 from tests.small_run import composed
 from tests.training.test_loggers import logger_config
@@ -49,17 +48,6 @@ def plain(folder: Path, *overrides: str) -> dict[str, Any]:
     return composed(*TINY, f"run_dir={folder}", *overrides)
 
 
-@contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """Limits the size of files: the system refuses more, as it does on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def leftovers(folder: Path) -> list[Path]:
     return [path for path in folder.rglob(".*") if ".partial" in path.name]
 
@@ -79,7 +67,7 @@ class AtFrame(Hook):
 
 
 def test_no_room_at_the_start_leaves_nothing(tmp_path: Path) -> None:
-    with files_up_to(1000), pytest.raises(ConfigError, match=r"self-check checkpoint failed: .*run_dir must be a writ"):
+    with room_for(1000), pytest.raises(ConfigError, match=r"self-check checkpoint failed: .*run_dir must be a writ"):
         train(plain(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
@@ -100,7 +88,7 @@ def test_a_configuration_that_cannot_be_written(tmp_path: Path, monkeypatch: pyt
 def test_a_disk_that_fills_up_ends_the_run_and_earlier_checkpoints_stay(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with ExitStack() as stack, pytest.raises(RunError) as caught:
-        train(plain(folder), [AtFrame(160, lambda: stack.enter_context(files_up_to(6000)))])
+        train(plain(folder), [AtFrame(160, lambda: stack.enter_context(room_for(6000)))])
     message = str(caught.value)
     assert "checkpoint_000000000192.pt cannot be written (File too large); the run has ended" in message
     assert message.endswith(f"; checkpoints so far are intact, continue with: rlstack train resume={folder}")
@@ -115,7 +103,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_earlier_checkpoints_stay(tmp_path
 
 def test_metrics_that_cannot_be_written_name_their_file(tmp_path: Path) -> None:
     logger = MetricLogger(tmp_path, logger_config())
-    with files_up_to(100), pytest.raises(OSError, match=r"File too large: '.*metrics.csv'") as caught, logger:
+    with room_for(100), pytest.raises(OSError, match=r"File too large: '.*metrics.csv'") as caught, logger:
         for frames in range(100):
             logger.log(frames, {"a/x": 0.5})
     with pytest.raises(RunError, match=r"metrics.csv cannot be written"), one_line_errors(tmp_path):
@@ -132,7 +120,7 @@ def test_a_table_that_cannot_be_widened_stays_as_it_was(tmp_path: Path) -> None:
         logger.log(1, {"a/x": 0.5})
     before = (tmp_path / "metrics.csv").read_text()
     logger = MetricLogger(tmp_path, logger_config())
-    with files_up_to(9), pytest.raises(OSError, match="File too large"), logger:
+    with room_for(9), pytest.raises(OSError, match="File too large"), logger:
         logger.log(2, {"a/x": 0.5, "a/longer_than_that": 1.0})
     assert (tmp_path / "metrics.csv").read_text() == before and leftovers(tmp_path) == []
 
@@ -204,20 +192,6 @@ def test_wandb_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 # -- Ctrl-C, workers, and the line itself --------------------------------------------------------------------------
-
-
-def test_an_interrupted_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = CheckpointStore(tmp_path)
-    store.save({"x": 1}, 10)
-
-    def interrupted(_: Any, file: Any) -> None:
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        store.save({"x": 2}, 20)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_000000000010.pt"] and store.load() == {"x": 1}
 
 
 def test_ctrl_c_before_the_first_frame_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

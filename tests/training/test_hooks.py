@@ -29,12 +29,8 @@ TINY = [
 """Batches of 32 frames; a log line, an evaluation and a checkpoint after every second one."""
 
 
-def plain_config(*overrides: str) -> dict[str, Any]:
-    return composed(*TINY, *overrides)
-
-
 def training(folder: Path, *hooks: Hook) -> Training:
-    return begun(folder, plain_config(), hooks=hooks)
+    return begun(folder, composed(*TINY), hooks=hooks)
 
 
 class Recorder(Hook):
@@ -93,15 +89,15 @@ class Counter(Hook):
 
 def test_its_state_is_in_checkpoints_and_its_metrics_in_the_log(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    train(plain_config(f"run_dir={folder}", "until=64"), [Counter()])
+    train(composed(*TINY, f"run_dir={folder}", "until=64"), [Counter()])
     again = Counter()
-    train(plain_config(f"resume={folder}"), [again])
+    train(composed(*TINY, f"resume={folder}"), [again])
     assert again.batches == 4
     assert read_checkpoint(folder / "checkpoints" / "checkpoint_000000000064.pt")["counter"]["batches"] == 2
     logged = [row["mine/batches"] for row in read_metrics(folder / "metrics.csv") if "mine/batches" in row]
     assert logged == [2, 4]
     shutil.copytree(folder, tmp_path / "without")
-    train({**plain_config(f"resume={tmp_path / 'without'}"), "total_frames": 160})  # a hook may be left out later on
+    train({**composed(*TINY, f"resume={tmp_path / 'without'}"), "total_frames": 160})  # a hook may be left out later on
 
 
 class Dropping(Hook):
@@ -177,7 +173,7 @@ def test_between_a_run_and_its_agent_is_the_loop_alone(tmp_path: Path, monkeypat
         return learn(self, sequences, frames)
 
     monkeypatch.setattr(OnPolicy, "learn", recorded)
-    train(plain_config(f"run_dir={tmp_path / 'run'}", "total_frames=32"))
+    train(composed(*TINY, f"run_dir={tmp_path / 'run'}", "total_frames=32"))
     assert calls == [("run", "train"), ("loop", "execute")]
 
 

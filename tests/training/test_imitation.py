@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Bounded, MultiCategorical
@@ -27,10 +27,10 @@ from rlstack.training.imitation import Imitation
 from rlstack.training.loop import Training
 from rlstack.training.recorded import read_demonstrations, save_demonstrations
 from tests.adapters.small_worlds import Noise
-from tests.agents.small_agents import CONTINUOUS, DISCRETE, Detour, options_of
+from tests.agents.small_agents import CONTINUOUS, DISCRETE, options_of
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
-from tests.small_run import SMALL_RUN, begun, composed, reopened
+from tests.small_run import SMALL_RUN, begun, composed, logged, reopened
 from tests.test_train_command import train
 
 WIDE = Bounded(-3.0, 5.0, shape=(2,))  # not what agents have, which is [-1, 1]
@@ -98,22 +98,6 @@ def test_several_choices_are_cloned() -> None:
         return torch.stack(((observation[..., 3] > 0).long(), choose(observation)), -1)
 
     assert rlstack.imitate(agent, env, scripted(both, env), **SETTINGS)["imitation/accuracy"] > 0.88
-
-
-@exhaustive("name", ["dqn", "ddpg"])
-def test_an_agents_policy_is_cloned_in_the_detour(name: str) -> None:
-    env = Detour(discrete=name == "dqn")
-
-    def best(observation: Tensor) -> Tensor:
-        second = observation[..., 0] > 0
-        return second.long() if name == "dqn" else torch.where(second, 0.5, -0.9)[..., None]
-
-    agent = agent_for(name, env)
-    rlstack.imitate(agent, env, scripted(best, env), frames=640, epochs=20, batch_size=32, lr=1e-2)
-    rollout = env.rollout(2, agent.policy(explore=False))
-    reward = rollout["next", "reward"].sum(1).mean()
-    exact = -1 + 1.5 if name == "dqn" else -0.9 + 1.5 * 0.9
-    assert float(reward) == pytest.approx(exact, abs=0.05)
 
 
 # -- what else it does to an agent -------------------------------------------------------------------------------
@@ -211,18 +195,6 @@ def test_a_published_agent_is_cloned_in_marinenav(fixtures_dir: Path) -> None:
     assert metrics["imitation/error"] == pytest.approx(error(), abs=0.15)
 
 
-@pytest.mark.slow
-def test_choices_of_several_agents_are_cloned() -> None:
-    env = marinenav(continuous_actions=False)
-
-    def flee(observation: TensorDictBase) -> Tensor:
-        return torch.where(observation["self"][..., 1] > 0, 3, 20)
-
-    agent = agent_for("iqn", env)
-    metrics = rlstack.imitate(agent, env, scripted(flee, env), frames=2000, epochs=10, batch_size=64, lr=2e-3)
-    assert metrics["imitation/accuracy"] > 0.95
-
-
 def test_recorded_decisions_come_back_from_their_file(tmp_path: Path) -> None:
     env = marinenav()
     batches = [
@@ -318,12 +290,6 @@ def resumed(folder: Path, plain: dict[str, Any]) -> Training:
     return training
 
 
-def rows(folder: Path) -> list[list[str]]:
-    lines = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
-    kept = [column for column, name in enumerate(lines[0]) if not name.startswith(("time/", "system/"))]
-    return [[line[column] for column in kept] for line in lines]
-
-
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the checkpoint of a run whose untrained agent serves as an expert."""
@@ -342,8 +308,8 @@ def finished(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_run_imitates_first_then_learns_by_itself(finished: Path) -> None:
-    logged = rows(finished)
-    of = dict(zip(logged[0], zip(*logged[1:])))
+    rows = logged(finished)
+    of = {name: [row[name] for row in rows] for name in rows[0]}
     assert of["frames"][0] == "0" and int(of["frames"][-1]) >= 800
     assert float(of["imitation/held_out"][0]) < 1 and not any(of["imitation/held_out"][1:])
     assert float(of["imitation/frames"][0]) == 300
@@ -363,7 +329,7 @@ def test_resuming_does_not_imitate_again(
     monkeypatch.setattr("rlstack.training.imitation.expert_policy", None)  # what is done needs no expert
     training = resumed(copy, plain_config(f"imitation.expert={teacher}"))
     training.execute()
-    assert rows(copy) == rows(finished)
+    assert logged(copy) == logged(finished)
 
 
 def test_an_interrupted_imitation_starts_anew(finished: Path, teacher: Path, tmp_path: Path) -> None:
@@ -380,7 +346,7 @@ def test_an_interrupted_imitation_starts_anew(finished: Path, teacher: Path, tmp
         training.execute()
     assert RunDirectory(tmp_path / "run").checkpoints.latest() is None
     resumed(tmp_path / "run", plain).execute()
-    assert rows(tmp_path / "run") == rows(finished)
+    assert logged(tmp_path / "run") == logged(finished)
 
 
 @pytest.mark.parametrize("only", [False, True])
@@ -395,8 +361,7 @@ def test_an_interrupted_evaluation_keeps_the_imitation(
     monkeypatch.setattr("rlstack.training.imitation.expert_policy", None)
     again = resumed(tmp_path / "run", plain)
     again.execute()
-    named = [[dict(zip(table[0], row)) for row in table[1:]] for table in (rows(tmp_path / "run"), rows(finished))]
-    of, expected = named[0], named[1][: 1 if only else None]
+    of, expected = logged(tmp_path / "run"), logged(finished)[: 1 if only else None]
     assert len(of) == len(expected)
     assert all(row.items() <= other.items() for row, other in zip(of, expected))
     assert only or of == expected

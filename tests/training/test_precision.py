@@ -31,10 +31,6 @@ def units(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda has: monkeypatch.setattr(precision, "has_bfloat16", lambda device: has)
 
 
-def configuration(*overrides: str) -> dict[str, Any]:
-    return composed(*overrides)
-
-
 # -- what is decided ---------------------------------------------------------------------------------------------------
 
 
@@ -72,7 +68,7 @@ def test_auto_is_the_default_and_three_recipes_gain() -> None:
         path.stem for path in Path(conf_dir(), "recipe").glob("*.yaml") if "bfloat16_pays: true" in path.read_text()
     }
     assert gaining == {"arena_ppo", "echelon_ppo", "rocket_ppo"}
-    agent = configuration("agent=ppo", "env=arena")["agent"]
+    agent = composed("agent=ppo", "env=arena")["agent"]
     assert agent["precision"] == "auto" and agent["bfloat16_pays"]
 
 
@@ -166,7 +162,7 @@ def test_the_summary_names_the_precision_and_why(
 
 
 def test_an_unknown_precision_is_one_line() -> None:
-    plain = configuration("agent=ppo", "env=cartpole", "agent.precision=float64", "env.num_worlds=2")
+    plain = composed("agent=ppo", "env=cartpole", "agent.precision=float64", "env.num_worlds=2")
     refused(ConfigError, r"agent\.precision.*auto.*float32.*bfloat16.*float16", train, plain)
 
 
@@ -185,7 +181,7 @@ def test_a_run_keeps_its_precision_on_another_kind_of_cpu(
 ) -> None:
     units(began)
     first, second = ("bfloat16", "float32") if began else ("float32", "bfloat16")
-    train({**configuration(*TINY), "run_dir": str(tmp_path / "run")})
+    train({**composed(*TINY), "run_dir": str(tmp_path / "run")})
     assert f"precision  {first} (auto: " in capsys.readouterr().out
 
     run = RunDirectory.open(tmp_path / "run")

@@ -81,13 +81,13 @@ class Simulators:
 
         rows, cars = worlds.cpu().numpy(), state.cars
         like = (-1, *cars.boost.shape)
-        found = parts(np.zeros((len(rows), self._arrays.rows.shape[1]), np.float32), self._cars)
+        written = parts(np.zeros((len(rows), self._arrays.rows.shape[1]), np.float32), self._cars)
         entries = [getattr(cars, name).reshape(like) for name in CAR]
-        found.cars[:] = chosen(torch.cat(entries)).transpose(1, 2).numpy()
+        written.cars[:] = chosen(torch.cat(entries)).transpose(1, 2).numpy()
         ball = [getattr(state.ball, name) for name in BALL]
         rest = chosen(torch.cat([*ball, state.pads, state.clock[None], state.goal[None]])[:, None])[..., 0].numpy()
-        found.ball[:], found.pads[:], found.clock[:] = np.split(rest, [9, 9 + len(rules.PADS)], axis=1)
-        self._arrays.rows[rows] = np.concatenate([part.reshape(len(rows), -1) for part in found], axis=1)
+        written.ball[:], written.pads[:], written.clock[:] = np.split(rest, [9, 9 + len(rules.PADS)], axis=1)
+        self._arrays.rows[rows] = np.concatenate([part.reshape(len(rows), -1) for part in written], axis=1)
         self._arrays.fresh[rows] = 1
 
     # -- step ----------------------------------------------------------------------------------------------------
@@ -122,10 +122,10 @@ class Simulators:
         worlds, width = rows.shape[1], sum(CAR.values())
         cars, ball, pads, clock, events = rows.split(sizes(self._cars))
         car = cars.view(self._cars, width, worlds).transpose(0, 1).contiguous()
-        told = dict(zip(CAR, car.split(tuple(CAR.values()))))
-        single = {name: value[0] for name, value in told.items() if CAR[name] == 1}
-        several = {name: value for name, value in told.items() if CAR[name] > 1}
+        values = dict(zip(CAR, car.split(tuple(CAR.values()))))
+        single = {name: value[0] for name, value in values.items() if CAR[name] == 1}
+        several = {name: value for name, value in values.items() if CAR[name] > 1}
         several["rotation"] = several["rotation"].view(3, 3, *several["rotation"].shape[1:])
-        found = new_cars(several["position"], several["rotation"], single["boost"]).replace(**several, **single)
-        state = RocketState(found, Ball(*ball.view(len(BALL), 3, worlds)), pads, *clock)
+        moved = new_cars(several["position"], several["rotation"], single["boost"]).replace(**several, **single)
+        state = RocketState(moved, Ball(*ball.view(len(BALL), 3, worlds)), pads, *clock)
         return state, Events(*events.view(self._cars, len(EVENTS), worlds).unbind(1))

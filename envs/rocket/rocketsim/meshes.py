@@ -192,18 +192,14 @@ def mesh_folder(ramps: bool) -> Path:
         if not _has_meshes(folder):
             raise ValueError(f"{VARIABLE}: no meshes {folder / _MODE}/*.cmf; unset it to have them generated")
         return folder
-    return _of_rlgym() or _cached(field_mesh(), "ramps")
+    spec = importlib.util.find_spec("rlgym")
+    folders = [Path(place) / _RLGYM for place in (spec.submodule_search_locations or ())] if spec else []
+    installed = next((folder for folder in folders if _has_meshes(folder)), None)
+    return installed or _cached(field_mesh(), "ramps")
 
 
 def _has_meshes(folder: Path) -> bool:
     return any((folder / _MODE).glob("*.cmf"))
-
-
-def _of_rlgym() -> Path | None:
-    """Returns the meshes of an installed ``rlgym-rocket-league``."""
-    spec = importlib.util.find_spec("rlgym")
-    folders = [Path(place) / _RLGYM for place in (spec.submodule_search_locations or ())] if spec else []
-    return next((folder for folder in folders if _has_meshes(folder)), None)
 
 
 def cache_folder() -> Path:

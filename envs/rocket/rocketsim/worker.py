@@ -198,7 +198,23 @@ class RocketSimMatch:
         self._cars = {seat: self._arena.add_car(team, rs.CarConfig.OCTANE) for seat, team in teams.items()}
         self._log.seats = {car.id: seat for seat, car in self._cars.items()}
         for seat, car in self._cars.items():
-            car.set_state(self._car_state(world.cars[seat]))
+            state = rs.CarState()
+            value = {name: world.cars[seat][place].tolist() for name, place in _PLACES.items()}
+            state.pos, state.vel, state.ang_vel = (rs.Vec(*value[name]) for name in ("position", "velocity", "spin"))
+            axes = value["rotation"]
+            state.rot_mat = rs.RotMat(*(rs.Vec(*axes[first : first + 3]) for first in (0, 3, 6)))
+            state.boost, state.handbrake_val = value["boost"][0], value["handbrake"][0]
+            for theirs, ours in _FLAGS.items():
+                setattr(state, theirs, bool(value[ours][0]))
+            for theirs, ours in _TIMES.items():
+                setattr(state, theirs, value[ours][0] / _SECOND)
+            state.wheels_with_contact = tuple(bool(value["wheels"][wheel]) for wheel in _WHEELS)
+            state.is_on_ground = sum(value["wheels"]) >= 3
+            state.flip_rel_torque = rs.Vec(*value["flip_axis"], 0.0)
+            state.last_controls = rs.CarControls(jump=bool(value["held"][0]))
+            gone = value["gone"][0]
+            state.is_demoed, state.demo_respawn_timer = gone > 0, max(gone - 1, 0.0) / _SECOND
+            car.set_state(state)
         ball, numbers = rs.BallState(), world.ball.tolist()
         ball.pos, ball.vel, ball.ang_vel = (rs.Vec(*numbers[first : first + 3]) for first in (0, 3, 6))
         self._arena.ball.set_state(ball)
@@ -209,25 +225,6 @@ class RocketSimMatch:
             pad.set_state(state)
         self._clock, self._log.goal = world.clock.tolist()
         self._look()
-
-    def _car_state(self, row: NDArray[np.float32]) -> Any:
-        rs = self._rs
-        state, value = rs.CarState(), {name: row[place].tolist() for name, place in _PLACES.items()}
-        state.pos, state.vel, state.ang_vel = (rs.Vec(*value[name]) for name in ("position", "velocity", "spin"))
-        axes = value["rotation"]
-        state.rot_mat = rs.RotMat(*(rs.Vec(*axes[first : first + 3]) for first in (0, 3, 6)))
-        state.boost, state.handbrake_val = value["boost"][0], value["handbrake"][0]
-        for theirs, ours in _FLAGS.items():
-            setattr(state, theirs, bool(value[ours][0]))
-        for theirs, ours in _TIMES.items():
-            setattr(state, theirs, value[ours][0] / _SECOND)
-        state.wheels_with_contact = tuple(bool(value["wheels"][wheel]) for wheel in _WHEELS)
-        state.is_on_ground = sum(value["wheels"]) >= 3
-        state.flip_rel_torque = rs.Vec(*value["flip_axis"], 0.0)
-        state.last_controls = rs.CarControls(jump=bool(value["held"][0]))
-        gone = value["gone"][0]
-        state.is_demoed, state.demo_respawn_timer = gone > 0, max(gone - 1, 0.0) / _SECOND
-        return state
 
     # -- step ----------------------------------------------------------------------------------------------------
 
@@ -240,7 +237,14 @@ class RocketSimMatch:
             car.set_controls(self._rs.CarControls(*axes, **pressed))
             boost[seat] = self._states[seat].boost
         self._log.begin(boost, [chosen[6] > 0 for chosen in wanted], self._arena.tick_count)
-        stretch = ticks if self._nothing_will_happen(ticks) else 1
+        # All ticks can be made at once if no car can reach the ball or return.
+        x, y, z = self._ball.pos.as_tuple()
+        speed = sum(map(abs, self._ball.vel.as_tuple())) + rules.CAR_TOP_SPEED
+        reach, stretch = (_REACH + speed * ticks * rules.DT) ** 2, ticks
+        for state in self._states.values():
+            east, north, up = state.pos.as_tuple()
+            if (x - east) ** 2 + (y - north) ** 2 + (z - up) ** 2 < reach or state.is_demoed:
+                stretch = 1
         for _ in range(ticks // stretch):
             self._advance(stretch)
         np.maximum(self._waiting - ticks, 0.0, out=self._waiting)
@@ -248,17 +252,6 @@ class RocketSimMatch:
             whole = rules.BIG_TICKS if rules.PADS[pad] in rules.BIG_PADS else rules.SMALL_TICKS
             self._waiting[pad] = max(whole - (ticks - before), 0)
         self._look()
-
-    def _nothing_will_happen(self, ticks: int) -> bool:
-        """Returns whether all ticks can be made at once: no car can reach the ball or return."""
-        x, y, z = self._ball.pos.as_tuple()
-        speed = sum(map(abs, self._ball.vel.as_tuple())) + rules.CAR_TOP_SPEED
-        reach = (_REACH + speed * ticks * rules.DT) ** 2
-        for state in self._states.values():
-            east, north, up = state.pos.as_tuple()
-            if (x - east) ** 2 + (y - north) ** 2 + (z - up) ** 2 < reach or state.is_demoed:
-                return False
-        return True
 
     def _advance(self, ticks: int) -> None:
         log = self._log

@@ -20,13 +20,14 @@ from rlstack.agents.compatibility import describe_observation
 from rlstack.agents.ppo import PPO
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
-from rlstack.data.normalizers import ObservationNormalizer, load_statistics, statistics_to_json
+from rlstack.data.normalizers import ObservationNormalizer
 from rlstack.networks.distributions import Choices
 from rlstack.networks.encoders import FlatEncoder
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.loading import LoadedRun
 
 from .files import ArenaFiles, load_files, training_state, write_files
+from .statistics import load_statistics, statistics_to_json
 
 CONFIGURATION = "ppo_published"
 """The file in ``conf/agent`` with the algorithm and options by which these agents were trained."""

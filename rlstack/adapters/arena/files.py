@@ -40,7 +40,7 @@ class ArenaFiles:
         optimizer: Adam's state in torch's format; empty if there is none.
         num_timesteps: number of env steps it was trained for.
         statistics: statistics of observations and returns, see
-            :func:`~rlstack.data.normalizers.statistics_to_json`; None for an agent that was trained without.
+            :func:`~rlstack.adapters.arena.statistics.statistics_to_json`; None for an agent that was trained without.
         metadata, training_state: content of the files next to it; empty if there is no such file.
         where: the file, for messages.
     """

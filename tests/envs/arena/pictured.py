@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlstack.envs.arena.recording import ArenaRecording, snapshot
-from rlstack.envs.arena.render import ArenaSnapshot
+from rlstack.envs.arena.recording import ArenaRecording, ArenaSnapshot, snapshot
 from rlstack.envs.arena.rules import ArenaRules, make_rules
 from rlstack.envs.arena.state import ArenaState, blank_state
 

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlstack.envs.arena.events import draw_everywhere
 from rlstack.envs.arena.rules import FAR, NEVER, ArenaRules, make_rules, make_tables
-from rlstack.envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
+from rlstack.envs.arena.simulation import PLAIN, ArenaOutcome, advance, advance_densely
 from rlstack.envs.arena.state import ArenaState, blank_state
 from rlstack.envs.foundation.tensors import counting
 
@@ -213,9 +214,10 @@ class Replay:
         action = torch.tensor([m.recording["actions"][min(m.t, m.recording.steps - 1)] for m in self.moments])
         draws = given_draws(self.moments, self.dtype)
         if self.dense:
-            self.state, outcome = advance_densely(self.state, action, self.rules, self.tables, draws)
+            drawn = draw_everywhere(self.state, draws, self.rules)
+            self.state, outcome = advance_densely(self.state, action, self.rules, self.tables, drawn)
         else:
-            self.state, outcome = advance(self.state, action, self.rules, self.tables, draws, ArenaKernels())
+            self.state, outcome = advance(self.state, action, self.rules, self.tables, draws, PLAIN)
         for moment in self.moments:
             moment.t += 1
         return outcome

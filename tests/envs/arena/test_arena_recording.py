@@ -15,8 +15,7 @@ from tensordict.nn import TensorDictModuleBase
 
 from rlstack import envs
 from rlstack.envs.arena.env import Arena
-from rlstack.envs.arena.recording import ArenaRecorder, snapshot
-from rlstack.envs.arena.render import DURATION, Effects, happened
+from rlstack.envs.arena.recording import DURATION, ArenaRecorder, Effects, happened, snapshot
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from tests.envs.arena.pictured import ENEMY_AT, SPAWNER_AT, rules_of, shown

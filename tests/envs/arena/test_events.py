@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlstack.envs.arena.env import Arena
-from rlstack.envs.arena.events import begin
+from rlstack.envs.arena.events import begin, draw_everywhere
 from rlstack.envs.arena.rules import FAR, NEVER, ArenaRules, make_rules, make_tables
-from rlstack.envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
+from rlstack.envs.arena.simulation import PLAIN, ArenaOutcome, advance, advance_densely
 from rlstack.envs.arena.state import ArenaState
 from rlstack.evaluation.evaluator import evaluation_world
 from tests.envs.arena.recorded import GivenDraws
@@ -35,8 +35,8 @@ def stepping(dense: bool) -> Step:
         given = given or draws(len(state.step))
         tables = make_tables(rules, torch.float32, "cpu")
         if dense:
-            return advance_densely(state, chosen, rules, tables, given)
-        return advance(state, chosen, rules, tables, given, ArenaKernels())
+            return advance_densely(state, chosen, rules, tables, draw_everywhere(state, given, rules))
+        return advance(state, chosen, rules, tables, given, PLAIN)
 
     return go
 
@@ -322,8 +322,9 @@ def test_sparse_and_dense_steps_lead_to_the_same_worlds() -> None:
         return GivenDraws(*(torch.rand(shape, generator=generator) for shape in shapes))
 
     def random_step(state: ArenaState, dense: bool = False) -> tuple[ArenaState, ArenaOutcome]:
-        way = advance_densely if dense else advance
-        return way(state, action, rules, tables, given, *(() if dense else (ArenaKernels(),)))
+        if dense:
+            return advance_densely(state, action, rules, tables, draw_everywhere(state, given, rules))
+        return advance(state, action, rules, tables, given, PLAIN)
 
     sparse = begin(torch.arange(worlds) % 5, torch.full((worlds,), 60.0), drawn().jitters, 4, rules, tables)
     for _ in range(150):

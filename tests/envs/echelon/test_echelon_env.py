@@ -206,17 +206,6 @@ def test_terms_add_up_to_the_return() -> None:
         root = following
 
 
-def test_finished_matches_restart_alone() -> None:
-    env = build(3)
-    root = env.reset()
-    env.worlds.state.hp[1, :, 1] = 0.0
-    put(root, env.full_action_spec["agents", "action"].zero())
-    root, following = env.step_and_maybe_reset(root)
-    assert root["next", "done"][:, 0].tolist() == [False, True, False]
-    assert following["episode", "length"][:, 0].tolist() == [1, 0, 1]
-    assert following["agents", "active"].all() and (env.worlds.state.hp[1, HEAVY] == 200).all()
-
-
 def test_partial_sight_remembers_where_an_enemy_was() -> None:
     env = build(2, visibility="partial", opponent="policy", reward_scale=1.0)
     root = env.reset()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
+from rlstack import envs
+from rlstack.envs.rocket.actions import chosen_for
+from rlstack.envs.rocket.env import Rocket
 from rlstack.envs.rocket.field import Field
 from rlstack.envs.rocket.simulation import advance
 from rlstack.envs.rocket.starts import RocketStarts
@@ -41,3 +47,14 @@ def run(state: RocketState, controls: Tensor, field: Field = RAMPED, ticks: int 
             for _ in range(ticks):
                 state, _ = advance(state, now, field)
     return state
+
+
+def build(worlds: int = 4, **options: Any) -> Rocket:
+    return envs.make("rocket", num_worlds=worlds, **options)  # type: ignore[return-value]
+
+
+def act(env: Rocket, root: TensorDict, wanted: Tensor | None = None) -> TensorDict:
+    """Takes one step; nothing is pressed unless given."""
+    wanted = torch.zeros(8, env.starts.cars, env.num_worlds) if wanted is None else wanted
+    root["agents", "action"] = chosen_for(env._actions, wanted)
+    return env.step(root)["next"]

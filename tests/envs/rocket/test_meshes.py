@@ -96,7 +96,7 @@ def test_goals_are_open() -> None:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(meshes, "_of_rlgym", lambda: None)
+    monkeypatch.setattr(meshes, "_RLGYM", Path("nowhere"))  # as if RLGym were not installed
     return tmp_path / "cache"
 
 

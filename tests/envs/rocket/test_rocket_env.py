@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
-from torch import Tensor
 from torchrl.envs import check_env_specs
 
-from rlstack import envs
 from rlstack.envs.rocket.actions import chosen_for, controls, lookup_table
 from rlstack.envs.rocket.env import Rocket
 from rlstack.envs.rocket.observation import observe
@@ -18,13 +15,10 @@ from rlstack.envs.rocket.prediction import forecast
 from rlstack.envs.rocket.rewards import TERMS, make_weights
 from rlstack.envs.rocket.rules import PADS
 from rlstack.envs.rocket.state import Ball, RocketState
+from tests.envs.rocket.fields import act, build
 from tests.exhaustive import exhaustive
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}
-
-
-def build(worlds: int = 4, **options: Any) -> Rocket:
-    return envs.make("rocket", num_worlds=worlds, **options)  # type: ignore[return-value]
 
 
 def set_up(env: Rocket, **changes: Any) -> None:
@@ -34,14 +28,6 @@ def set_up(env: Rocket, **changes: Any) -> None:
     for name, value in changes.items():
         getattr(ball, name)[:, 0] = torch.tensor(value)
     env.worlds.world = world.replace(ball=ball)
-
-
-def act(env: Rocket, root: TensorDict, wanted: Tensor | None = None) -> TensorDict:
-    """Takes one step; nothing is pressed unless given."""
-    cars = env.starts.cars
-    wanted = torch.zeros(8, cars, env.num_worlds) if wanted is None else wanted
-    root["agents", "action"] = chosen_for(env._actions, wanted)
-    return env.step(root)["next"]
 
 
 @exhaustive(
@@ -139,40 +125,6 @@ def test_matches_are_cut_off_not_ended_by_time() -> None:
             assert after["truncated"].all() == (step == 7)
         assert not after["terminated"].any() and after["agents", "truncated"].all()
         assert (after["episode", "time"] - 8 * 8 / 120).abs().max() < 1e-6
-
-
-def test_finished_matches_restart_alone() -> None:
-    env = build(3)
-    root = env.reset()
-    set_up(env, position=[0.0, -5000.0, 200.0], velocity=[0.0, -4000.0, 0.0])
-    root["agents", "action"] = chosen_for("multi", torch.zeros(8, 2, 3))
-    for _ in range(4):
-        root, following = env.step_and_maybe_reset(root)
-        ended = root["next", "done"][:, 0]
-        if ended.any():
-            break
-        root = following.set(("agents", "action"), root["agents", "action"])
-    assert ended.tolist() == [True, False, False]
-    assert root["next", "episode", "goals_against"][0] == 1
-    assert following["episode", "length"][0] == 0 and (following["episode", "length"][1:] > 0).all()
-    assert env.worlds.world.clock[0] == 0 and env.worlds.world.goal[0] == 0
-
-
-@pytest.mark.slow
-def test_terms_add_up_to_the_return() -> None:
-    env = build(4, blue=2, orange=2, rewards="dense", **MIXED)
-    root, total = env.reset(), torch.zeros(4)
-    for step in range(20):
-        root["agents", "action"] = env.full_action_spec["agents", "action"].rand()
-        root, following = env.step_and_maybe_reset(root)
-        if root["next", "done"].any() or step == 19:
-            break
-        total += root["next", "agents", "reward"][:, :2].mean((1, 2))
-        episode = root["next", "episode"]
-        summed = torch.stack([episode[f"reward_{name}"] for name in TERMS]).sum(0)
-        torch.testing.assert_close(summed, episode["return"], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(episode["return"][:, 0], total, rtol=1e-4, atol=1e-5)
-        root = following
 
 
 def test_touch_shot_and_kick_off_pay_who_earns_them() -> None:

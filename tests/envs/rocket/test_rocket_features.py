@@ -10,7 +10,7 @@ from torch import Tensor
 
 import rlstack
 from rlstack import envs
-from rlstack.envs.rocket.features import DriverFeatures
+from rlstack.envs.rocket.observation import DriverFeatures
 
 BALL = 18  # where the ball's nine numbers begin
 

@@ -11,8 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlstack import envs
-from rlstack.envs.rocket.features import mirror
-from rlstack.envs.rocket.observation import observe
+from rlstack.envs.rocket.observation import mirror, observe
 from rlstack.envs.rocket.prediction import forecast
 from rlstack.envs.rocket.rules import PADS
 from rlstack.envs.rocket.state import RocketState

@@ -12,24 +12,19 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
 from torchrl.envs import check_env_specs
 
-from rlstack import envs
 from rlstack.envs.rocket.actions import chosen_for
 from rlstack.envs.rocket.env import Rocket
 from rlstack.envs.rocket.players import rule_controls
 from rlstack.envs.rocket.rocketsim.backend import Simulators
+from tests.envs.rocket.fields import act, build
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}
 installed = pytest.mark.skipif(importlib.util.find_spec("RocketSim") is None, reason="needs the extra rocketsim")
 pytestmark = pytest.mark.usefixtures("own_meshes")
-
-
-def build(worlds: int, **options: Any) -> Rocket:
-    return envs.make("rocket", num_worlds=worlds, **options)  # type: ignore[return-value]
 
 
 @pytest.fixture
@@ -59,13 +54,6 @@ def put(env: Rocket, **changes: Any) -> None:
     env.worlds.world = world.replace(cars=world.cars.replace(**cars), ball=world.ball.replace(**ball))
     if env._simulators is not None:
         env._simulators.begin(env.worlds.world, None)
-
-
-def act(env: Rocket, root: TensorDict, wanted: torch.Tensor | None = None) -> TensorDict:
-    """Takes one step; nothing is pressed unless given."""
-    wanted = torch.zeros(8, env.starts.cars, env.num_worlds) if wanted is None else wanted
-    root["agents", "action"] = chosen_for(env._actions, wanted)
-    return env.step(root)["next"]
 
 
 # -- the same world ----------------------------------------------------------------------------------------------------
