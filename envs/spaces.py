@@ -80,6 +80,7 @@ def leaves_of(space: spaces.Space[Any], dtype: np.dtype[Any], path: tuple[Any, .
             low, high = (np.asarray(end).astype(own).reshape(space.shape or (1,)) for end in (space.low, space.high))
         return [Leaf(path, low.shape, own, low, high, copy_value)]
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        encode: Callable[[Array, Row, Any], None]
         if isinstance(space, spaces.MultiBinary):
             size, encode = int(np.prod(space.shape)), _flat
         elif isinstance(space, spaces.Discrete):

@@ -73,7 +73,7 @@ class Flight:
     def move(self, tick: int, place: Array) -> None:
         """Adds a place."""
         self.ticks = np.append(self.ticks, np.int32(tick))
-        self.places = np.append(self.places, np.float32(place)[None], 0)
+        self.places = np.append(self.places, np.asarray(place, np.float32)[None], 0)
 
 
 # -- repeated sub-steps --------------------------------------------------------------------------------------------
