@@ -56,5 +56,5 @@ FACES: dict[str, dict[str, Any]] = {
 
 for _name, _options in FACES.items():
     if _name not in gymnasium.registry:  # registered ones stay unchanged
-        _single, _vector = "rlstack.envs.faces.single:SingleWorld", "rlstack.envs.faces.vector:VectorWorld"
+        _single, _vector = "rlstack.envs.faces.gymnasium:SingleWorld", "rlstack.envs.faces.gymnasium:VectorWorld"
         gymnasium.register(_name, entry_point=_single, vector_entry_point=_vector, kwargs=_options)

@@ -34,10 +34,10 @@ class Record:
 
     def items(self, prefix: str = "") -> list[tuple[str, Tensor]]:
         """Returns names such as ``cars.boost`` and tensors."""
-        found: list[tuple[str, Tensor]] = []
+        entries: list[tuple[str, Tensor]] = []
         for name, value in self.own:
-            found += value.items(f"{prefix}{name}.") if isinstance(value, Record) else [(prefix + name, value)]
-        return found
+            entries += value.items(f"{prefix}{name}.") if isinstance(value, Record) else [(prefix + name, value)]
+        return entries
 
     @classmethod
     def from_items(cls: type[Fields], items: Mapping[str, Tensor]) -> Fields:

@@ -6,7 +6,7 @@ Worker processes encode and decode with this module without torch: only :meth:`O
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,30 +74,24 @@ def leaves_of(space: spaces.Space[Any], dtype: np.dtype[Any], path: tuple[Any, .
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return [leaf for key, part in _parts(space) for leaf in leaves_of(part, dtype, (*path, key))]
     if isinstance(space, spaces.Box):
-        return [_box(space, dtype, path)]
-    if isinstance(space, spaces.Discrete):
-        return [_vector(path, int(space.n), dtype, _one_hot(np.zeros((), int), np.asarray(space.start)))]
-    if isinstance(space, spaces.MultiDiscrete):
-        nvec = space.nvec.reshape(-1)
-        offsets = np.cumsum(nvec) - nvec
-        return [_vector(path, int(nvec.sum()), dtype, _one_hot(offsets, space.start.reshape(-1)))]
-    if isinstance(space, spaces.MultiBinary):
-        return [_vector(path, int(np.prod(space.shape)), dtype, _flat)]
+        image = space.dtype == np.uint8 and len(space.shape) >= 2
+        own = np.dtype(np.uint8) if image else dtype
+        with np.errstate(over="ignore"):
+            low, high = (np.asarray(end).astype(own).reshape(space.shape or (1,)) for end in (space.low, space.high))
+        return [Leaf(path, low.shape, own, low, high, copy_value)]
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        encode: Callable[[Array, Row, Any], None]
+        if isinstance(space, spaces.MultiBinary):
+            size, encode = int(np.prod(space.shape)), _flat
+        elif isinstance(space, spaces.Discrete):
+            size, encode = int(space.n), _one_hot(np.zeros((), int), np.asarray(space.start))
+        else:
+            nvec = space.nvec.reshape(-1)
+            size, encode = int(nvec.sum()), _one_hot(np.cumsum(nvec) - nvec, space.start.reshape(-1))
+        return [Leaf(path, (size,), dtype, np.zeros(size, dtype), np.ones(size, dtype), encode)]
     where = f" of observation entry {'.'.join(map(str, path))!r}" if path else ""
     allowed = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
     raise ValueError(f"observation space {space}{where} is not supported, allowed: {allowed}")
-
-
-def _box(space: spaces.Box, dtype: np.dtype[Any], path: tuple[Any, ...]) -> Leaf:
-    image = space.dtype == np.uint8 and len(space.shape) >= 2
-    own = np.dtype(np.uint8) if image else dtype
-    with np.errstate(over="ignore"):
-        low, high = (np.asarray(end).astype(own).reshape(space.shape or (1,)) for end in (space.low, space.high))
-    return Leaf(path, low.shape, own, low, high, copy_value)
-
-
-def _vector(path: tuple[Any, ...], size: int, dtype: np.dtype[Any], encode: Callable[[Array, Row, Any], None]) -> Leaf:
-    return Leaf(path, (size,), dtype, np.zeros(size, dtype), np.ones(size, dtype), encode)
 
 
 def copy_value(array: Array, row: Row, value: Any) -> None:
@@ -381,18 +375,19 @@ def mask_path(space: spaces.Space[Any]) -> tuple[Any, ...] | None:
     Raises:
         ValueError: there are several masks; the message names them.
     """
-    paths = _mask_paths(space, ())
+
+    def below(space: spaces.Space[Any], path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        for key, part in _parts(space):
+            if key in MASKS:
+                yield (*path, key)
+            else:
+                yield from below(part, (*path, key))
+
+    paths = list(below(space, ()))
     if len(paths) > 1:
         named = ", ".join(".".join(map(str, path)) for path in paths)
         raise ValueError(f"observation space: it has the action masks {named}, one for all choices is allowed")
     return paths[0] if paths else None
-
-
-def _mask_paths(space: spaces.Space[Any], path: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    found = []
-    for key, part in _parts(space):
-        found += [(*path, key)] if key in MASKS else _mask_paths(part, (*path, key))
-    return found
 
 
 def _parts(space: spaces.Space[Any]) -> list[tuple[Any, spaces.Space[Any]]]:

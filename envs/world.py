@@ -18,6 +18,7 @@ from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, Tens
 from torchrl.envs import EnvBase, TransformedEnv
 from typing_extensions import Self
 
+from .foreign import close_all
 from .foundation.tensors import ACTION_MASK as ACTION_MASK
 from .foundation.tensors import GROUP as GROUP
 from .foundation.tensors import MEMORY as MEMORY
@@ -372,8 +373,9 @@ class World(WorldHooks, EnvBase):
         def flags(*shape: int) -> dict[str, TensorSpec]:
             return {name: flag_spec(*shape, 1, device=self.device) for name in _FLAGS}
 
-        if ACTION_MASK in shown:
-            action = _under_any_mask(action)
+        if ACTION_MASK in shown and type(action) in _UNDER_ANY_MASK:  # not Echelon's numbers and choices together
+            action = action.clone()
+            action.__class__ = _UNDER_ANY_MASK[type(action)]
         known = {name: number(self.num_worlds, 1) for name in statistics}
         if agents is not None and "active" not in shown:
             shown = {**shown, "active": flag_spec(*lead, device=self.device)}
@@ -433,12 +435,12 @@ class World(WorldHooks, EnvBase):
             name = f"{type(self).__name__}: action"
             read = reader(self.full_action_spec[key], name, self.clamps_actions, strict)
 
-            def found(given: TensorDictBase) -> Any:
+            def given_action(given: TensorDictBase) -> Any:
                 if (action := given.get(key, None)) is None:
                     raise ValueError(f"{name}: missing, the tensordict has no entry {key!r}")
                 return read(action)
 
-            self.__dict__["_reader"] = strict, found
+            self.__dict__["_reader"] = strict, given_action
         return self._reader[1](tensordict)  # type: ignore[index]
 
     def _reset(
@@ -491,7 +493,11 @@ class World(WorldHooks, EnvBase):
     def _following_root(self, following: TensorDict) -> TensorDict:
         """Restarts the worlds that ended in a step, whose entries under ``"next"`` are given; returns the next root."""
         finished = following.get("done")
-        any_ended = self._begin_anew(finished.squeeze(-1))
+        ended = finished.squeeze(-1)
+        any_ended = not looks_are_free(self.device) and self._restart_where(ended)  # which does not read the mask
+        if not any_ended and (worlds := ended.nonzero().squeeze(-1)).shape[0] > 0:
+            self._restart(worlds)
+            any_ended = True
         root = self._current()
         none = torch.zeros(len(_FLAGS), *finished.shape, dtype=torch.bool, device=self.device)
         flags = dict(zip(_FLAGS, none.unbind(0)))
@@ -526,15 +532,6 @@ class World(WorldHooks, EnvBase):
     def _go_on_from(self, seeds: Sequence[int]) -> None:
         """Makes later random numbers depend on the seeds of all worlds."""
         self._set_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
-
-    def _begin_anew(self, ended: Tensor) -> bool:
-        """Restarts worlds ``[W]`` bool; returns False if there are none. Does not read the mask on a GPU."""
-        if not looks_are_free(self.device) and self._restart_where(ended):
-            return True
-        worlds = ended.nonzero().squeeze(-1)
-        if any_ended := worlds.shape[0] > 0:
-            self._restart(worlds)
-        return any_ended
 
     def _restart_where(self, ended: Tensor) -> bool:
         """Restarts worlds ``[W]`` bool without reading the mask; returns False if the world does not implement it."""
@@ -666,6 +663,38 @@ class World(WorldHooks, EnvBase):
     def _load_state(self, state: dict[str, Any]) -> None: ...
 
 
+class ForeignWorld(World):
+    """Copies of an environment of another library, which cannot be saved: a loaded state begins new episodes.
+
+    A subclass keeps in ``_shown`` what its worlds show.
+    """
+
+    saves_episodes = False
+    _first_number = 0
+    """Number of the first of these worlds among all that several processes divide."""
+    _envs: list[Any]
+    _shown: TensorDict
+
+    def share(self, first: int, all_worlds: int, seed: int) -> None:
+        """See :meth:`World.share`; each environment has the same seed as in a single world of all environments."""
+        self.all_worlds, self._first_number = all_worlds, first
+        self._set_seed(seed)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes the environments."""
+        super().close(raise_if_closed=raise_if_closed)
+        close_all(self._envs)
+
+    def _current(self) -> TensorDict:
+        return self._shown.copy()
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self._restart(None)
+
+
 def flag_spec(*shape: int, device: torch.device | None) -> Categorical:
     """Returns the spec of independent booleans, any part of which can be selected."""
     return Categorical(2, shape=shape, dtype=torch.bool, device=device)
@@ -696,12 +725,7 @@ class _MaskedChoices(_UnderAnyMask, MultiCategorical):
     pass
 
 
-def _under_any_mask(spec: TensorSpec) -> TensorSpec:
-    kinds: dict[type, type] = {Categorical: _MaskedChoice, MultiCategorical: _MaskedChoices}
-    if type(spec) in kinds:  # not the numbers and choices of Echelon's hybrid actions
-        spec = spec.clone()
-        spec.__class__ = kinds[type(spec)]
-    return spec
+_UNDER_ANY_MASK: dict[type, type] = {Categorical: _MaskedChoice, MultiCategorical: _MaskedChoices}
 
 
 def _anew(kind: type[World], given: tuple[Any, ...], options: dict[str, Any], state: dict[str, Any]) -> World:
@@ -771,53 +795,33 @@ def reader(spec: TensorSpec, name: str, clamped: bool = True, strict: bool = Fal
     if isinstance(spec, Composite):
         parts = {key: reader(part, f"{name}.{key}", clamped, strict) for key, part in spec.items()}
         return lambda action: {key: part(action.get(key)) for key, part in parts.items()}
-    if spec.dtype.is_floating_point:
-        return _numbers(spec, name, clamped)
-    return _choices(spec, name, strict)
-
-
-def _numbers(spec: TensorSpec, name: str, clamped: bool) -> Reader:
-    shape = spec.shape
-    low, high = (spec.space.low, spec.space.high) if clamped and isinstance(spec, Bounded) else (None, None)
-
-    def read(action: Tensor) -> Tensor:
-        if action.shape != shape:
-            raise ValueError(_misfit(name, action, shape))
-        known = action.nan_to_num(0.0, float("inf"), float("-inf"))
-        return known if low is None else known.clamp(low, high)
-
-    return read
-
-
-def _choices(spec: Any, name: str, strict: bool) -> Reader:
     shape, dtype = spec.shape, spec.dtype
-    last: Any = int(spec.space.n) - 1 if not isinstance(spec, MultiCategorical) else spec.nvec.to(dtype) - 1
-    first: Any = last.new_zeros(()) if isinstance(last, Tensor) else 0
+    low: Any = None
+    high: Any = None
+    numbers, many = dtype.is_floating_point, isinstance(spec, MultiCategorical)
+    if numbers and clamped and isinstance(spec, Bounded):
+        low, high = spec.space.low, spec.space.high
+    elif not numbers:
+        high = spec.nvec.to(dtype) - 1 if many else int(spec.space.n) - 1
+        low = high.new_zeros(()) if many else 0
 
     def read(action: Tensor) -> Tensor:
-        nonlocal first, last
+        nonlocal low, high
         if action.shape != shape:
-            raise ValueError(_misfit(name, action, shape))
-        if isinstance(last, Tensor) and last.device != action.device:  # once, since a spec keeps counts on the CPU
-            first, last = first.to(action.device), last.to(action.device)
-        whole = not action.is_floating_point()
-        valid = (action if whole else action.nan_to_num(0.0)).clamp(first, last)
+            raise ValueError(f"{name}: an action has shape {list(action.shape)}, but {list(shape)} is needed")
+        if numbers:
+            known = action.nan_to_num(0.0, float("inf"), float("-inf"))
+            return known if low is None else known.clamp(low, high)
+        if many and high.device != action.device:  # once, since a spec keeps counts on the CPU
+            low, high = low.to(action.device), high.to(action.device)
+        valid = (action.nan_to_num(0.0) if action.is_floating_point() else action).clamp(low, high)
         if valid.dtype != dtype:
             valid = valid.to(dtype)
         if strict and not bool((valid == action).all()):
             wrong = action[valid != action][0].item()
-            raise ValueError(f"{name}: {wrong} is none of the choices, which are {_range(spec)}")
+            last = high.reshape(-1, shape[-1])[0].tolist() if many else [high]
+            choices = f"{'of each part ' if many else ''}0 to {', '.join(map(str, last))}"
+            raise ValueError(f"{name}: {wrong} is none of the choices, which are {choices}")
         return valid
 
     return read
-
-
-def _misfit(name: str, action: Tensor, shape: Any) -> str:
-    return f"{name}: an action has shape {list(action.shape)}, but {list(shape)} is needed"
-
-
-def _range(spec: Any) -> str:
-    if not isinstance(spec, MultiCategorical):
-        return f"0 to {int(spec.space.n) - 1}"
-    counts = spec.nvec.reshape(-1, spec.shape[-1])[0].tolist()
-    return f"of each part 0 to {', '.join(str(int(count) - 1) for count in counts)}"

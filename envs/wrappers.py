@@ -240,32 +240,25 @@ class ActionRepeat(Wrapper):
         for _ in range(self.repeats - 1):
             for recorder in _RECORDERS.get(self, ()):
                 recorder.add(outcome.get("done")[:, 0])
-            outcome = self._then(outcome, self.inner._advance(tensordict))
+            # The later step does not count for worlds, and agents, that have ended.
+            first, later = outcome, self.inner._advance(tensordict)
+            outcome = _first_where(first.get("done"), first, later)
+            agents = first.get(GROUP, None)
+            if agents is not None and "done" in agents.keys():  # noqa: SIM118
+                current = outcome.get(GROUP)
+                ended, active = agents.get("done"), current.get("active", None)
+                joined = _first_where(ended if active is None else ended & ~active[..., None], agents, current)
+                flags = [name for name in ("done", "terminated", "truncated") if name in agents.keys()]  # noqa: SIM118
+                joined.update(_first_where(ended, agents.select(*flags), current.select(*flags)))
+                outcome.set(GROUP, joined if active is None else joined.set("active", active))
+            for key in self.reward_keys:
+                group = key[:-1] if isinstance(key, tuple) else ()
+                more = later.get(key)
+                for flag in (first.get("done"), first.get((*group, "done"), None)):
+                    more = more if flag is None else more.masked_fill(_aligned(flag, more), 0)
+                outcome.set(key, first.get(key) + more)
         self._kept = outcome.select(*self._root_keys)
         return outcome
-
-    def _then(self, first: TensorDict, later: TensorDict) -> TensorDict:
-        """Combines two steps; ``later`` does not count for worlds that ended in ``first``."""
-        outcome = _first_where(first.get("done"), first, later)
-        agents = first.get(GROUP, None)
-        if agents is not None and "done" in agents.keys():  # noqa: SIM118
-            outcome.set(GROUP, self._agents_then(agents, outcome.get(GROUP)))
-        for key in self.reward_keys:
-            group = key[:-1] if isinstance(key, tuple) else ()
-            more = later.get(key)
-            for flag in (first.get("done"), first.get((*group, "done"), None)):
-                more = more if flag is None else more.masked_fill(_aligned(flag, more), 0)
-            outcome.set(key, first.get(key) + more)
-        return outcome
-
-    def _agents_then(self, first: TensorDict, later: TensorDict) -> TensorDict:
-        ended = first.get("done")
-        flags = [name for name in ("done", "terminated", "truncated") if name in first.keys()]  # noqa: SIM118
-        active = later.get("active", None)
-        gone = ended if active is None else ended & ~active[..., None]
-        outcome = _first_where(gone, first, later)
-        outcome.update(_first_where(ended, first.select(*flags), later.select(*flags)))
-        return outcome if active is None else outcome.set("active", active)
 
     def _first_kept(self) -> TensorDict:
         return self.inner._current()
@@ -346,25 +339,26 @@ class FrameStack(Wrapper):
         flat = not isinstance(single, Composite) and single.ndim == self._axis + 1
         if inner.input_features is not None:
             self.input_features = partial(StackedFeatures, inner.input_features, frames) if flat else None
+
+        def stacked(spec: TensorSpec) -> TensorSpec:
+            shape = self._repeated(spec.zero()).shape
+            kind: dict[str, Any] = {"shape": shape, "dtype": spec.dtype, "device": self.device}
+            if isinstance(spec, Bounded):
+                return Bounded(self._repeated(spec.space.low), self._repeated(spec.space.high), **kind)
+            if isinstance(spec, Unbounded):
+                return Unbounded(**kind)
+            if isinstance(spec, Binary | OneHot):
+                return Binary(n=shape[-1], **kind)
+            if isinstance(spec, Categorical) and not isinstance(spec, MultiCategorical):
+                return Categorical(spec.space.n, **kind)
+            raise ValueError(f"frame_stack: observations of kind {type(spec).__name__} cannot be stacked")
+
         spec = inner.observation_spec.clone()
-        spec[self._key] = _mapped(single, self._stacked_spec)
+        spec[self._key] = _mapped(single, stacked)
         self.observation_spec = spec
 
     def mirror(self) -> str:
         return "frame_stack: its mirror knows one frame only"
-
-    def _stacked_spec(self, spec: TensorSpec) -> TensorSpec:
-        shape = self._repeated(spec.zero()).shape
-        kind: dict[str, Any] = {"shape": shape, "dtype": spec.dtype, "device": self.device}
-        if isinstance(spec, Bounded):
-            return Bounded(self._repeated(spec.space.low), self._repeated(spec.space.high), **kind)
-        if isinstance(spec, Unbounded):
-            return Unbounded(**kind)
-        if isinstance(spec, Binary | OneHot):
-            return Binary(n=shape[-1], **kind)
-        if isinstance(spec, Categorical) and not isinstance(spec, MultiCategorical):
-            return Categorical(spec.space.n, **kind)
-        raise ValueError(f"frame_stack: observations of kind {type(spec).__name__} cannot be stacked")
 
     def _frame(self, value: Tensor) -> tuple[Tensor, int]:
         """Returns one frame, and the axis along which frames are concatenated."""

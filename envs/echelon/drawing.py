@@ -92,23 +92,15 @@ def background(layout: EchelonLayout, ground: RecordedMap) -> Picture:
     x = (np.arange(width) + 0.5 - layout.corner[0]) / layout.scale
     y = (layout.corner[1] - np.arange(height) - 0.5) / layout.scale
     columns, rows = (np.flatnonzero((values >= 0) & (values < ground.side)) for values in (x, y))
-    part = np.ix_(rows, columns)
-    light[part] = _lit(ground, x[columns][None], y[rows][:, None], layout.scale)
     edge = np.maximum(np.maximum(-x, x - ground.side)[None], np.maximum(-y, y - ground.side)[:, None])
-    _lay(light, np.clip(1.5 - np.abs(edge * layout.scale - 1), 0, 1), FAINT, 0.6)
-    picture: Picture = np.clip(light, 0, 255).astype(np.uint8)
-    return picture
-
-
-def _lit(ground: RecordedMap, x: Array, y: Array, scale: float) -> Array:
-    """Returns the colour of every pixel of the map."""
+    part, x, y = np.ix_(rows, columns), x[columns][None], y[rows][:, None]
     column, row = x.astype(int) + 0 * y.astype(int), y.astype(int) + 0 * x.astype(int)
     tall = ground.height[row, column].astype(np.float32)
     share = (tall / _HIGHEST)[..., None]
     floor, top = np.array(_FLOOR, np.float32), np.array(_TOP, np.float32)
-    light = np.where(share > 0, floor + (0.22 + 0.78 * share) * (top - floor), floor)
+    lit = np.where(share > 0, floor + (0.22 + 0.78 * share) * (top - floor), floor)
     kind = ground.kind[row, column]
-    _lay(light, ((column // 8 + row // 8) % 2 == 0) & (tall == 0), (255, 255, 255), 0.016)
+    _lay(lit, ((column // 8 + row // 8) % 2 == 0) & (tall == 0), (255, 255, 255), 0.016)
     inner = np.minimum(np.minimum(x % 1, 1 - x % 1), np.minimum(y % 1, 1 - y % 1))
     ripple = 0.5 + 0.5 * np.sin(2.1 * x + 1.3 * np.sin(1.7 * y)) * np.sin(1.9 * y)
     for name, colour in _KINDS.items():
@@ -117,31 +109,34 @@ def _lit(ground: RecordedMap, x: Array, y: Array, scale: float) -> Array:
         if name == FOLIAGE:
             away = np.hypot(x % 1 - 0.5, y % 1 - 0.5)
             strength = 0.5 + 0.5 * np.clip(1 - 1.6 * away, 0, 1)
-            _lay(light, here * np.clip((0.42 - away) * scale, 0, 1), (62, 118, 70), 0.75)
+            _lay(lit, here * np.clip((0.42 - away) * layout.scale, 0, 1), (62, 118, 70), 0.75)
             strength = strength * (away > 0.42)
         elif name in (WATER, LAVA):
             strength = 0.75 + 0.25 * ripple
         elif name == LOW_WALL:
             strength = 0.55 + 0.45 * (inner > 0.12)
-        _lay(light, here * strength, colour)
-    _lay(light, ((kind == LAVA) & (tall == 0)) * np.clip(ripple - 0.55, 0, 1) * 1.6, (255, 170, 60))
+        _lay(lit, here * strength, colour)
+    _lay(lit, ((kind == LAVA) & (tall == 0)) * np.clip(ripple - 0.55, 0, 1) * 1.6, (255, 170, 60))
     # The shadows of higher ground to the lower right, and its bright upper left edges.
     for reach in (0.25, 0.5, 0.75, 1.0):
         other = _at(ground.height, x - reach, y + reach)
-        _lay(light, (other > tall) * np.clip((other - tall) / 4, 0.25, 1) * (1.15 - reach), (0, 0, 0), 0.26)
-    line = max(0.12, 1.0 / scale)
+        _lay(lit, (other > tall) * np.clip((other - tall) / 4, 0.25, 1) * (1.15 - reach), (0, 0, 0), 0.26)
+    line = max(0.12, 1.0 / layout.scale)
     for right, up, colour, most in ((-line, 0, (255,) * 3, 0.30), (0, line, (255,) * 3, 0.30),
                                     (line, 0, (0,) * 3, 0.35), (0, -line, (0,) * 3, 0.35)):  # fmt: skip
         lower = _at(ground.height, x + right, y + up) < tall
-        _lay(light, lower, colour, most)
-    return light
+        _lay(lit, lower, colour, most)
+    light[part] = lit
+    _lay(light, np.clip(1.5 - np.abs(edge * layout.scale - 1), 0, 1), FAINT, 0.6)
+    picture: Picture = np.clip(light, 0, 255).astype(np.uint8)
+    return picture
 
 
 def _at(layer: Array, x: Array, y: Array) -> Array:
     edge = len(layer) - 1e-3
     column, row = np.clip(x, 0, edge).astype(int), np.clip(y, 0, edge).astype(int)
-    found: Array = layer[row + 0 * column, column + 0 * row].astype(np.float32)
-    return found
+    values: Array = layer[row + 0 * column, column + 0 * row].astype(np.float32)
+    return values
 
 
 def _lay(light: Array, cover: Array, colour: Any, opacity: float = 1.0) -> None:
@@ -419,12 +414,12 @@ def state_of(now: Frames, place: int) -> tuple[str, Colour]:
         return "SHUT DOWN", BAD
     if clocks[rules.FALLEN] > 0:
         return f"DOWN {clocks[rules.FALLEN] * rules.DT:.1f} s", BAD
-    found = ["painted"] if clocks[rules.PAINTED] > 0 else []
-    found += ["legged"] if now.legs[place] <= 0 else []
-    found += ["suppressed"] if clocks[rules.SUPPRESSED] > 0 else []
-    found += [("ECM", "ECCM")[int(now.ewar[place]) - 1]] if now.ewar[place] > 0 else []
-    found += ["in zone"] if now.inside[place] else []
-    return ", ".join(found[:2]) or "ok", PAINT if clocks[rules.PAINTED] > 0 else PAPER if found else FAINT
+    conditions = ["painted"] if clocks[rules.PAINTED] > 0 else []
+    conditions += ["legged"] if now.legs[place] <= 0 else []
+    conditions += ["suppressed"] if clocks[rules.SUPPRESSED] > 0 else []
+    conditions += [("ECM", "ECCM")[int(now.ewar[place]) - 1]] if now.ewar[place] > 0 else []
+    conditions += ["in zone"] if now.inside[place] else []
+    return ", ".join(conditions[:2]) or "ok", PAINT if clocks[rules.PAINTED] > 0 else PAPER if conditions else FAINT
 
 
 # -- films -------------------------------------------------------------------------------------------------------------
@@ -497,7 +492,18 @@ class EchelonAnimation(Animation):
                 last = until if gone is None else min(until, int(np.searchsorted(self.record.frames.tick, gone)) + 1)
                 points = self.record.frames.position[:last:every, place]
                 canvas.way(flat(points), 0.3, TEAM_COLOURS[mech.team])
-        living = self._draw_mechs(canvas, now, tick)
+        mechs = self.record.mechs
+        living = [place for place in range(len(mechs)) if now.hp[place] > 0 and tick < self._deaths.get(place, np.inf)]
+        for place, mech in enumerate(mechs):
+            if place not in living:
+                draw_wreck(canvas, mech, now.position[place])
+        for place in living:
+            if (target := int(now.target[place])) in living:
+                draw_aim(canvas, mechs[place], now.position[place], now.position[target])
+        for place in sorted(living, key=lambda place: float(now.position[place, 2])):
+            draw_mech(canvas, mechs[place], now, place)
+        for place in living:
+            draw_bars(canvas, mechs[place], now, place)
         for flight in self.record.flights:
             if flight.ticks[0] <= tick <= flight.ticks[-1] and len(flight.ticks) > 1:
                 first = max(tick - _TRAILS[flight.weapon], float(flight.ticks[0]))
@@ -512,7 +518,7 @@ class EchelonAnimation(Animation):
         for cloud in self.record.smoke[now.frame]:
             draw_cloud(canvas, cloud, float(cloud[3]) - (tick - float(self.record.frames.tick[now.frame])))
         for place in living:
-            mech = self.record.mechs[place]
+            mech = mechs[place]
             x, y = flat(now.position[place]) * self.layout.scale + np.array(self.layout.corner)
             y += (0.5 * drawn_width(mech) + 0.7) * self.layout.scale
             text, size = f"{mech.kind[0].upper()}{mech.slot}", self.layout.points(10)
@@ -535,23 +541,6 @@ class EchelonAnimation(Animation):
             middle = left + side / 2, bottom - side / 2
             banner(picture, text, middle, side, 88 * self.layout.unit, self.layout.points(50), colour)
         return picture
-
-    def _draw_mechs(self, canvas: Canvas, now: Frames, tick: float) -> list[int]:
-        """Draws wrecks and mechs; returns the places of the living."""
-        places = range(len(self.record.mechs))
-        living = [place for place in places if now.hp[place] > 0 and tick < self._deaths.get(place, np.inf)]
-        for place, mech in enumerate(self.record.mechs):
-            if place not in living:
-                draw_wreck(canvas, mech, now.position[place])
-        for place in living:
-            target = int(now.target[place])
-            if target in living:
-                draw_aim(canvas, self.record.mechs[place], now.position[place], now.position[target])
-        for place in sorted(living, key=lambda place: float(now.position[place, 2])):
-            draw_mech(canvas, self.record.mechs[place], now, place)
-        for place in living:
-            draw_bars(canvas, self.record.mechs[place], now, place)
-        return living
 
     def _draw_event(self, canvas: Canvas, event: Event, age: float, tick: float) -> None:
         details, kind = event.details, event.type

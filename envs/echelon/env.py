@@ -151,8 +151,8 @@ class Echelon(World):
         if state:
             shown[STATE] = shown["observation"].clone()
         action = action_spec(actions, lead, mechs, dtype, self.device)
-        if (mask := mask_spec(actions, lead, mechs, self.device)) is not None:
-            shown["action_mask"] = mask
+        if masked := mask_size(actions, mechs):
+            shown["action_mask"] = Binary(masked, shape=(*lead, masked), dtype=torch.bool, device=self.device)
         self.choices = counts(mechs) if actions == "multi" else None
         self.declare_specs(shown, action, STATISTICS, lead[1])
         hides = visibility == "partial"
@@ -326,9 +326,3 @@ def action_spec(
         }
         return Composite(parts, shape=lead, **here)
     raise ValueError(f"actions: {kind!r} is unknown, allowed: {', '.join(KINDS)}")
-
-
-def mask_spec(kind: str, lead: tuple[int, int], mechs: int, device: torch.device | None) -> TensorSpec | None:
-    """Returns the spec of the mask of possible choices; None if actions have no choices."""
-    size = mask_size(kind, mechs)
-    return Binary(size, shape=(*lead, size), dtype=torch.bool, device=device) if size else None

@@ -73,7 +73,7 @@ class Flight:
     def move(self, tick: int, place: Array) -> None:
         """Adds a place."""
         self.ticks = np.append(self.ticks, np.int32(tick))
-        self.places = np.append(self.places, np.float32(place)[None], 0)
+        self.places = np.append(self.places, np.asarray(place, np.float32)[None], 0)
 
 
 # -- repeated sub-steps --------------------------------------------------------------------------------------------
@@ -227,7 +227,13 @@ class EventFinder:
                     mech, pos = mech_id(1 - team, slot), _place(start)
                     self._tell("ams_intercept", mech=mech, projectile=flight.number, pos=pos)
                     return
-        blocked, way = self._blocked(start, end), end - start
+        way, side = end - start, len(self._ground)
+        blocked = 2.0  # the share of the path, a half or 1, at which it meets the ground; 2 if it is free
+        for half in (1.0, 0.5):
+            x, y, z = start + half * way
+            outside = not (0 <= x <= side and 0 <= y <= side) or z < 0
+            if outside or self._ground[min(int(y), side - 1), min(int(x), side - 1)] > z:
+                blocked = half
         victim: int | None = None  # the first enemy whose sphere the path meets, and where
         share = np.inf
         for slot in range(self._mechs):
@@ -248,17 +254,6 @@ class EventFinder:
         radius = {"missile": rules.MISSILE_SPLASH, "gauss": rules.GAUSS_SPLASH}.get(flight.weapon)
         if radius is not None and (victim is not None or in_ground):
             self._tell("explosion", **named, radius=radius, pos=_place(at))
-
-    def _blocked(self, start: Array, end: Array) -> float:
-        """Returns the share of the path, a half or 1, at which it meets the ground; 2 if it is free."""
-        side = len(self._ground)
-        for share in (0.5, 1.0):
-            x, y, z = start + share * (end - start)
-            if not (0 <= x <= side and 0 <= y <= side) or z < 0:
-                return share
-            if self._ground[min(int(y), side - 1), min(int(x), side - 1)] > z:
-                return share
-        return 2.0
 
     # -- weapons -------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ def page(replay: Replay) -> str:
     content = as_json(replay).replace("<", "\\u003c")
     script = "\n".join(_part(name).replace('"use strict";\n', "") for name in _SCRIPTS)
     parts = {"TITLE": html.escape(title), "STYLE": _part("style.css"), "SCRIPT": script, "REPLAY": content}
-    return re.sub("%([A-Z]+)%", lambda found: parts[found[1]], _part("page.html"))
+    return re.sub("%([A-Z]+)%", lambda match: parts[match[1]], _part("page.html"))
 
 
 def _part(name: str) -> str:

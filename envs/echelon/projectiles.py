@@ -219,8 +219,8 @@ class Listed:
         # In one dimension, since otherwise the CPU adds column by column.
         flat = torch.arange(0, rows * columns, columns, device=index.device)[:, None] + index
         values = values.to(self._kind)
-        found = values.new_zeros(rows * columns).index_add(0, flat.flatten(), values.flatten())
-        return found.view(*values.shape[:-1], *shape, self._worlds)
+        sums = values.new_zeros(rows * columns).index_add(0, flat.flatten(), values.flatten())
+        return sums.view(*values.shape[:-1], *shape, self._worlds)
 
 
 # -- flight --------------------------------------------------------------------------------------------------------
@@ -281,8 +281,8 @@ def fly(
     hit = (apart2 <= at.of_slots(tables.reach2)) & (when <= blocked) & (alive & live)
     score = torch.where(hit, when + at.of_slots(tables.lower), tables.never)
     first = score.amin(0)
-    direct, found = hit & (score == first), first < _NO_HIT / 2
-    struck = live & (found | (blocked <= 1))
+    direct, meets = hit & (score == first), first < _NO_HIT / 2
+    struck = live & (meets | (blocked <= 1))
 
     # Damage, shock and suppression of direct hits; suppression is limited, so that the factor has no effect on it.
     numbers = at.of_places(tables.shot_numbers)
@@ -291,7 +291,7 @@ def fly(
     blow = direct * torch.add(tables.one, rear, alpha=rules.REAR_FACTOR - 1) * numbers[:3, None]
     raw = blow[0] * at.of_packs(bonus.permute(2, 0, 1, 3))
     # A shot that meets the ground bursts at its last free place.
-    near = torch.addcmul(old[:3], torch.where(found, first, blocked - 0.5).clamp(0.0, 1.0), step)
+    near = torch.addcmul(old[:3], torch.where(meets, first, blocked - 0.5).clamp(0.0, 1.0), step)
     legs = raw * (near[2] - place[2] < at.of_slots(tables.low))
 
     # Damage around missiles and slugs that burst in the open, [2 (own team, enemies), n, ...].

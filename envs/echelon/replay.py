@@ -185,13 +185,30 @@ def _frame(record: MatchRecord, t: int) -> dict[str, Any]:
     before = int(frames.tick[t - 1]) if t else -1
     events = [event for event in record.events if before < event.tick <= tick]
     parts = [(flight, np.flatnonzero((flight.ticks > before) & (flight.ticks <= tick))) for flight in record.flights]
+    mechs: dict[str, Any] = {}
+    for place, mech in enumerate(record.mechs):
+        clocks, ewar, target = frames.clocks[t, place], int(frames.ewar[t, place]), int(frames.target[t, place])
+        legged = bool(frames.legs[t, place] <= 0)
+        mechs[mech.name] = {
+            **{"team": TEAMS[mech.team], "class": mech.kind},
+            **{"pos": _exact(frames.position[t, place]), "vel": _exact(frames.velocity[t, place])},
+            **{name: _exact(getattr(frames, column)[t, place]) for column, name in NUMBERS.items()},
+            **{"hp_max": mech.chassis.hp, "heat_cap": mech.chassis.heat_cap},
+            "stability_max": rules.STABILITY * (rules.LEGGED_STABILITY if legged else 1.0),
+            **{"alive": bool(frames.hp[t, place] > 0), "fallen": bool(clocks[rules.FALLEN] > 0), "legged": legged},
+            "shutdown": bool(frames.heat[t, place] > mech.chassis.heat_cap),
+            **{name: _seconds(int(clocks[clock])) for name, clock in TIMES.items()},
+            "cooldowns": {name: _seconds(int(clocks[clock])) for clock, name in enumerate(COOLDOWNS)},
+            **{"ecm_on": ewar == 1, "eccm_on": ewar == 2, "in_zone": bool(frames.inside[t, place])},
+            "target": record.mechs[target].name if target >= 0 else None,
+        }
     return {
         **{"t": _seconds(tick), "tick": tick},
         "objective": {
             **{"center": [x, y], "radius": radius, "to_win": record.to_win},
             **{"score": _exact(frames.score[t]), "control": _exact(frames.control[t])},
         },
-        "mechs": {mech.name: _mech(record, t, place) for place, mech in enumerate(record.mechs)},
+        "mechs": mechs,
         "projectiles": [
             {
                 **{"id": flight.number, "weapon": flight.weapon, "owner": flight.owner, "target": flight.target},
@@ -205,25 +222,6 @@ def _frame(record: MatchRecord, t: int) -> dict[str, Any]:
             for row in record.smoke[t]
         ],
         "events": [{"t": _seconds(e.tick), "tick": e.tick, "type": e.type, **e.details} for e in events],
-    }
-
-
-def _mech(record: MatchRecord, t: int, place: int) -> dict[str, Any]:
-    frames, mech = record.frames, record.mechs[place]
-    row = {name: _exact(getattr(frames, column)[t, place]) for column, name in NUMBERS.items()}
-    clocks, ewar, target = frames.clocks[t, place], int(frames.ewar[t, place]), int(frames.target[t, place])
-    chassis, legged = mech.chassis, bool(frames.legs[t, place] <= 0)
-    return {
-        **{"team": TEAMS[mech.team], "class": mech.kind},
-        **{"pos": _exact(frames.position[t, place]), "vel": _exact(frames.velocity[t, place]), **row},
-        **{"hp_max": chassis.hp, "heat_cap": chassis.heat_cap},
-        "stability_max": rules.STABILITY * (rules.LEGGED_STABILITY if legged else 1.0),
-        **{"alive": bool(frames.hp[t, place] > 0), "fallen": bool(clocks[rules.FALLEN] > 0), "legged": legged},
-        "shutdown": bool(frames.heat[t, place] > chassis.heat_cap),
-        **{name: _seconds(int(clocks[clock])) for name, clock in TIMES.items()},
-        "cooldowns": {name: _seconds(int(clocks[clock])) for clock, name in enumerate(COOLDOWNS)},
-        **{"ecm_on": ewar == 1, "eccm_on": ewar == 2, "in_zone": bool(frames.inside[t, place])},
-        "target": record.mechs[target].name if target >= 0 else None,
     }
 
 
@@ -294,9 +292,14 @@ def _replay(document: Any) -> Replay:
     side = int(world["size"][0])
     if not SIDES[0] <= side <= SIDES[1]:
         raise ReplayError(f"world.size {side}: a map's side is within {SIDES[0]} to {SIDES[1]}")
-    height, kind = (_layer(world, name, most, side) for name, most in (("heights", 255), ("terrain", len(TERRAIN) - 1)))
+    layers = []
+    for name, most in (("heights", 255), ("terrain", len(TERRAIN) - 1)):
+        layer = _numbers(world[name], f"world.{name}", (side, side))
+        if (layer < 0).any() or (layer > most).any():
+            raise ReplayError(f"world.{name} holds numbers that are not within 0 to {most}")
+        layers.append(layer.astype(np.uint8))
     record = MatchRecord(
-        RecordedMap(height, kind, (x, y, radius), int(world["meta"]["map"])),
+        RecordedMap(layers[0], layers[1], (x, y, radius), int(world["meta"]["map"])),
         tuple(known[name] for name in names),
         _columns(frames, names),
         tuple(_smoke(frame["smoke_clouds"]) for frame in frames),
@@ -354,13 +357,6 @@ def _numbers(values: Any, name: str, shape: tuple[int, ...]) -> Array:
     if not np.isfinite(read).all():
         raise ReplayError(f"{name} holds numbers that are not finite")
     return read
-
-
-def _layer(world: Mapping[str, Any], name: str, most: int, side: int) -> Array:
-    read = _numbers(world[name], f"world.{name}", (side, side))
-    if (read < 0).any() or (read > most).any():
-        raise ReplayError(f"world.{name} holds numbers that are not within 0 to {most}")
-    return read.astype(np.uint8)
 
 
 def _event(entry: Mapping[str, Any], names: list[str]) -> Event:

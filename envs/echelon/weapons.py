@@ -121,12 +121,12 @@ def choose(state: State, triggers: Triggers, tables: Tables, pairs: Pairs, unabl
     possible = (rows[0] <= reach) & (rows[1] >= triggers.cone)
     score = torch.where(possible, rows[0] + triggers.rank, tables.never)
     best = score.amin(2)
-    found = best < _NOBODY
+    in_reach = best < _NOBODY
     # The clocks, which a fallen mech's heavy weapons share, reach 0 before a weapon can fire again.
     waits = torch.addcmul(state.clocks[:, :4], state.clocks[:, rules.FALLEN :], tables.upright)
     waits = torch.add(waits, unable[:, None]).flatten(1, 2).index_select(1, tables.mount_clock)
-    fires = (triggers.pressed > waits) & (found | tables.mount_free)  # since True is 1
-    aimed = fires & found
+    fires = (triggers.pressed > waits) & (in_reach | tables.mount_free)  # since True is 1
+    aimed = fires & in_reach
     chosen = (score == best[:, :, None]) & aimed[:, :, None]
     return Volley(*(rows.unflatten(1, packs) for rows in (fires.to(state.hp.dtype), chosen, fires, aimed)))
 

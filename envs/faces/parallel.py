@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from .. import registry
 from ..foundation.tensors import ACTION_MASK, GROUP
-from .learner import arrays, space_of, statistics
+from .gymnasium import arrays, space_of, statistics
 
 
 class ParallelWorld(ParallelEnv):

@@ -9,8 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
-from .learner import Others
-from .vector import VectorWorld
+from .gymnasium import Others, VectorWorld
 
 
 class SB3World(VecEnv):
@@ -24,7 +23,7 @@ class SB3World(VecEnv):
     Args:
         world: a name or path for :func:`rlstack.envs.make`, or a vector, for which the other arguments do not apply.
         num_envs: number of worlds.
-        others, options: see :class:`~rlstack.envs.faces.vector.VectorWorld`.
+        others, options: see :class:`~rlstack.envs.faces.gymnasium.VectorWorld`.
 
     Raises:
         ValueError: the vector resets in the next step, or refuses an argument.

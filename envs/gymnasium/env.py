@@ -19,7 +19,7 @@ from rlstack.envs.foundation.tensors import unchecked
 from ..foreign import check_instances, completed
 from ..foundation.processes import TIMEOUT
 from ..spaces import Array, Observations
-from ..world import Act, World
+from ..world import Act, ForeignWorld
 from .simulators import (
     AtariSimulators,
     Codec,
@@ -226,7 +226,7 @@ def _made(entries: dict[str, Any], size: tuple[int, ...]) -> TensorDict:
 _NOT_LOGGED = "info['is_success'] is not logged; env.success=true logs it as success"
 
 
-class Gymnasium(World):
+class Gymnasium(ForeignWorld):
     """A batch of ``num_envs`` copies of one environment, stepped together.
 
     :class:`rlstack.envs.spaces.Observations` encodes ``observation`` and :class:`rlstack.envs.spaces.Actions`
@@ -265,8 +265,6 @@ class Gymnasium(World):
     evaluation_options: ClassVar[dict[str, Any]] = {"workers": 0}
     drawing_options: ClassVar[dict[str, Any]] = {"kwargs": {"render_mode": "rgb_array"}}
     """Options with which the environment draws itself."""
-    saves_episodes = False
-    _first_number = 0
     _seeds: dict[int, int]
     observing = (
         "rlstack.envs.gymnasium.env:Columns.write",
@@ -441,11 +439,6 @@ class Gymnasium(World):
         return self._batch.root()
 
     # -- seeds and checkpoint ------------------------------------------------------------------------------------
-
-    def share(self, first: int, all_worlds: int, seed: int) -> None:
-        """See :meth:`World.share`; each environment has the same seed as in a single world of all environments."""
-        self.all_worlds, self._first_number = all_worlds, first
-        self._set_seed(seed)
 
     def _set_seed(self, seed: int | None) -> None:
         super()._set_seed(seed)

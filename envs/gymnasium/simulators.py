@@ -533,11 +533,10 @@ def _work(
     def build() -> LocalSimulators:
         return LocalSimulators.make(recipe, rows, dtype, shared.map(Shared.array), every_step)
 
-    serve(connection, build, _obey, LocalSimulators.close)
+    def obey(simulators: LocalSimulators, message: bytes) -> None:
+        if message == _STEP:
+            simulators.step()
+        else:
+            simulators.reset(*json.loads(message))
 
-
-def _obey(simulators: LocalSimulators, message: bytes) -> None:
-    if message == _STEP:
-        simulators.step()
-    else:
-        simulators.reset(*json.loads(message))
+    serve(connection, build, obey, LocalSimulators.close)

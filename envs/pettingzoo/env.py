@@ -19,12 +19,12 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from ..foreign import check_instances, close_all, completed, factory_at, fault, raised
+from ..foreign import check_instances, completed, factory_at, fault, raised
 from ..foundation.packages import imported, needs, place_in_users_code
 from ..foundation.processes import EnvironmentFailed
 from ..foundation.tensors import ACTION_MASK
 from ..spaces import MASKS, Actions, Array, Observations, mask_path, misfit_of, split_mask, taken
-from ..world import GROUP, World, flag_spec
+from ..world import GROUP, ForeignWorld, flag_spec
 
 _ENDS = ("done", "terminated", "truncated")
 
@@ -48,7 +48,7 @@ class _Batch:
     reward: Array
 
 
-class PettingZoo(World):
+class PettingZoo(ForeignWorld):
     """Parallel PettingZoo environments, stepped one after the other in this process.
 
     The group ``agents`` has a slot for each of the ``A`` possible agents in order: ``observation [W, A, ...]`` (encoded
@@ -77,7 +77,6 @@ class PettingZoo(World):
             encoding.
     """
 
-    saves_episodes = False
     observing = ("rlstack.envs.pettingzoo.env:PettingZoo._enter", "rlstack.envs.pettingzoo.env:PettingZoo._show")
 
     def __init__(
@@ -113,11 +112,6 @@ class PettingZoo(World):
         self._returns = np.zeros((num_envs, len(self.agents)))
         self._steps = np.zeros(num_envs, np.int64)
         self._shown = TensorDict({}, self.batch_size, self.device)
-
-    def close(self, *, raise_if_closed: bool = True) -> None:
-        """Closes the environments."""
-        super().close(raise_if_closed=raise_if_closed)
-        close_all(self._envs)
 
     # -- specs ---------------------------------------------------------------------------------------------------
 
@@ -296,15 +290,6 @@ class PettingZoo(World):
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self.device)
-
-    def _current(self) -> TensorDict:
-        return self._shown.copy()
-
-    def _state_to_save(self) -> dict[str, Any]:
-        return {}
-
-    def _load_state(self, state: dict[str, Any]) -> None:
-        self._restart(None)
 
 
 # -- environments by id ----------------------------------------------------------------------------------------------

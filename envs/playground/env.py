@@ -32,17 +32,18 @@ class Rows(MujocoPlaygroundEnv):
     def __init__(self, task: str, num_envs: int, device: torch.device, **kwargs: Any) -> None:
         self._sums: dict[str, Tensor] = {}
         super().__init__(task, batch_size=[num_envs], device=device, **kwargs)
-        self._merged = self.jax.jit(self._merge)
 
-    def _merge(self, new: Any, old: Any, rows: Any) -> Any:
-        """Returns the state with the given rows from ``new``; what is no row of a batch stays (buffers of contacts)."""
+        def merged(new: Any, old: Any, rows: Any) -> Any:
+            """Returns a state with rows from ``new``; what is no row of a batch stays (buffers of contacts)."""
 
-        def chosen(fresh: Any, kept: Any) -> Any:
-            if kept.shape[:1] != rows.shape:
-                return kept
-            return self.jax.numpy.where(rows.reshape(-1, *[1] * (kept.ndim - 1)), fresh, kept)
+            def chosen(fresh: Any, kept: Any) -> Any:
+                if kept.shape[:1] != rows.shape:
+                    return kept
+                return self.jax.numpy.where(rows.reshape(-1, *[1] * (kept.ndim - 1)), fresh, kept)
 
-        return self.jax.tree.map(chosen, new, old)
+            return self.jax.tree.map(chosen, new, old)
+
+        self._merged = self.jax.jit(merged)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         old = self._current_state
@@ -64,8 +65,8 @@ class Rows(MujocoPlaygroundEnv):
     def _terms(self) -> dict[str, Tensor]:
         """Returns the terms of the rewards of the latest step."""
         metrics = self._current_state.metrics
-        found = {key.removeprefix(_TERM): value for key, value in metrics.items() if key.startswith(_TERM)}
-        return {name: from_dlpack(value).to(self.device, torch.float64) for name, value in found.items()}
+        terms = {key.removeprefix(_TERM): value for key, value in metrics.items() if key.startswith(_TERM)}
+        return {name: from_dlpack(value).to(self.device, torch.float64) for name, value in terms.items()}
 
     def episode_terms(self) -> dict[str, Tensor]:
         """Returns the sums over the episode so far of each term of the reward, ``[N]``."""

@@ -113,7 +113,15 @@ class Canvas:
         if patch is None:
             return
         where, x, y = patch
-        distance = _to_polygon(corners - centre, x, y)
+        corners = corners - centre
+        edge = np.roll(corners, -1, 0) - corners
+        length = np.hypot(edge[:, 0], edge[:, 1])[:, None, None]
+        along_x, along_y = (edge[:, axis, None, None] / length for axis in (0, 1))
+        right, below = (points - corners[:, axis, None, None] for axis, points in ((0, x), (1, y)))
+        outwards, along = along_y * right - along_x * below, along_x * right + along_y * below
+        inside = outwards.max(0)
+        beside = np.hypot(outwards, along - np.clip(along, 0, length)).min(0)
+        distance = np.where(inside <= 0, inside, beside)
         if line:
             distance = np.abs(distance + line / 2) - line / 2
         self._put(where, distance, colour, opacity, glow, spread)
@@ -376,15 +384,3 @@ def write(
     cover = opacity * letters[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left, None]
     patch = picture[rows, columns].astype(np.float32)
     picture[rows, columns] = patch + cover * (np.array(colour, np.float32) - patch)
-
-
-def _to_polygon(corners: Array, x: Array, y: Array) -> Array:
-    """Returns the signed distance of points to a convex polygon ``[V, 2]``."""
-    edge = np.roll(corners, -1, 0) - corners
-    length = np.hypot(edge[:, 0], edge[:, 1])[:, None, None]
-    along_x, along_y = (edge[:, axis, None, None] / length for axis in (0, 1))
-    right, below = (points - corners[:, axis, None, None] for axis, points in ((0, x), (1, y)))
-    outwards, along = along_y * right - along_x * below, along_x * right + along_y * below
-    inside = outwards.max(0)
-    beside = np.hypot(outwards, along - np.clip(along, 0, length)).min(0)
-    return np.where(inside <= 0, inside, beside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 from .canvas import Picture
 
@@ -53,10 +53,19 @@ class TkWindow:
         self._root.resizable(False, False)
         self._image = tkinter.PhotoImage(master=self._root, width=size[0], height=size[1])
         tkinter.Label(self._root, image=self._image, borderwidth=0).pack()
-        self._root.bind("<KeyPress>", lambda event: self._press(_named(event.keysym)))
+
+        def close() -> None:
+            self.is_open = False
+
+        def press(event: Any) -> None:
+            self.held[_named(event.keysym)] = True
+            if event.keysym == QUIT:
+                close()
+
+        self._root.bind("<KeyPress>", press)
         self._root.bind("<KeyRelease>", lambda event: self.held.pop(_named(event.keysym), None))
         self._root.bind("<FocusOut>", lambda _: self.held.clear())
-        self._root.protocol("WM_DELETE_WINDOW", self._close)
+        self._root.protocol("WM_DELETE_WINDOW", close)
 
     def show(self, picture: Picture) -> None:
         """Shows a picture, and processes the user's input."""
@@ -65,14 +74,6 @@ class TkWindow:
         self._root.update()
         if not self.is_open:
             self._root.destroy()
-
-    def _press(self, key: str) -> None:
-        self.held[key] = True
-        if key == QUIT:
-            self._close()
-
-    def _close(self) -> None:
-        self.is_open = False
 
 
 def _named(key: str) -> str:

@@ -28,11 +28,11 @@ from torchrl.data import (
 )
 from torchrl.envs import EnvBase
 
-from ..foreign import check_instances, close_all, completed, factory_at
+from ..foreign import check_instances, completed, factory_at
 from ..foundation.packages import needs
 from ..foundation.tensors import ACTION_MASK
 from ..spaces import nest
-from ..world import GROUP, World
+from ..world import GROUP, ForeignWorld
 
 _INFINITE = 1e30
 """Bounds beyond this are no bounds."""
@@ -184,7 +184,7 @@ _NOT_SHOWN = (ACTION_MASK, _RETURN, "step_count", "is_init", "episode", "active"
 """Entries of environments and TorchRL's transforms that are not observations."""
 
 
-class TorchRL(World):
+class TorchRL(ForeignWorld):
     """Rows of a TorchRL environment: copies of one without a batch size, or as many batches as are needed.
 
     ``observation`` is the environment's entry of that name or, without one, a dict of all its entries except masks and
@@ -219,11 +219,8 @@ class TorchRL(World):
         ValueError: the environment does not exist, or its actions, rewards or keys are not supported.
     """
 
-    saves_episodes = False
     _terms: dict[str, Tensor]
     observing: ClassVar[tuple[str, ...]] = ("rlstack.envs.torchrl.env:TorchRL._show",)
-    _first_number = 0
-    _envs: list[EnvBase]
 
     def __init__(
         self,
@@ -330,8 +327,8 @@ class TorchRL(World):
     def _beside(self, key: NestedKey, name: str, spec: Composite) -> NestedKey | None:
         """Returns the key of an entry beside another one; None if there is none."""
         path = (*key[:-1], name) if isinstance(key, tuple) else (name,)
-        found = unravel_key(path)
-        return found if found in spec.keys(include_nested=True) else None
+        neighbour = unravel_key(path)
+        return neighbour if neighbour in spec.keys(include_nested=True) else None
 
     def _observed(self, chosen: list[str] | None) -> list[tuple[NestedKey, tuple[str, ...]]]:
         """Returns the keys of the observed entries, with their places in the observation."""
@@ -383,8 +380,20 @@ class TorchRL(World):
         if self._return_key is not None:
             own_sum = self._read(self._following, self._return_key).reshape(len(over), -1)
             self._returns = torch.where(over, self._returns, own_sum.double().mean(-1))
-        self._read_terms(over)
-        flags = self._new_ends()
+        sums: list[Any] = [env.episode_terms() for env in self._envs] if self._terms else []
+        for name, total in self._terms.items():  # those of rows that are over stay as they were at the end
+            self._terms[name] = torch.where(over, total, torch.cat([terms[name] for terms in sums]).to(total))
+        flags = self._read_ends(())
+        if self._agents:
+            theirs = self._read_ends(self._prefix)
+            if theirs is None:
+                assert flags is not None
+                theirs = flags[..., None].expand_as(self._agents_ends)
+            self._agents_ends = _first_ends(self._agents_ends, theirs.view_as(self._agents_ends))
+            if flags is None:  # a world ends with its last agent, and has terminated if all of them have
+                terminated = self._agents_ends[0].all(-1)
+                flags = torch.stack((terminated, self._agents_ends.any(0).all(-1) & ~terminated))
+        assert flags is not None
         if self._max_steps is not None:
             flags[1] |= self._lengths >= self._max_steps
         self._ends = _first_ends(self._ends, flags)
@@ -405,13 +414,6 @@ class TorchRL(World):
         self._shown = following.select(*self.observation_spec.keys(include_nested=True, leaves_only=True))
         return following
 
-    def _read_terms(self, over: Tensor) -> None:
-        """Reads the sums of the terms of rewards; those of rows ``over`` stay as they were at the end."""
-        found: list[Any] = [env.episode_terms() for env in self._envs] if self._terms else []
-        for name, total in self._terms.items():
-            now = torch.cat([terms[name] for terms in found]).to(total)
-            self._terms[name] = torch.where(over, total, now)
-
     def _step_one(self, index: int, action: Tensor) -> None:
         env, root = self._envs[index], self._roots[index]
         shape = torch.Size([*env.batch_size, *action.shape[1:]])
@@ -419,24 +421,6 @@ class TorchRL(World):
         stepped = env.step(root)
         self._following[index] = stepped.get("next")
         self._roots[index] = env.step_mdp(stepped)
-
-    def _new_ends(self) -> Tensor:
-        """Returns ``terminated`` and ``truncated`` of the worlds after a step, ``[2, rows]``; notes those of agents.
-
-        If only agents have them, a world ends with its last agent, and has terminated if all of them have.
-        """
-        own = self._read_ends(())
-        if not self._agents:
-            assert own is not None
-            return own
-        theirs = self._read_ends(self._prefix)
-        theirs = own[..., None].expand_as(self._agents_ends) if theirs is None and own is not None else theirs
-        assert theirs is not None
-        self._agents_ends = _first_ends(self._agents_ends, theirs.view_as(self._agents_ends))
-        if own is None:
-            terminated = self._agents_ends[0].all(-1)
-            own = torch.stack((terminated, self._agents_ends.any(0).all(-1) & ~terminated))
-        return own
 
     def _read_ends(self, prefix: tuple[str, ...]) -> Tensor | None:
         """Reads ``terminated`` and ``truncated`` ``[2, rows]`` or ``[2, rows * A]``; None if there is no ``done``."""
@@ -519,15 +503,7 @@ class TorchRL(World):
         entries["episode"] = {name: value[shown, None].to(self.float_dtype) for name, value in statistics.items()}
         self._shown = TensorDict(entries, self.batch_size, self.device)
 
-    def _current(self) -> TensorDict:
-        return self._shown.copy()
-
     # -- seeds and checkpoint ------------------------------------------------------------------------------------
-
-    def share(self, first: int, all_worlds: int, seed: int) -> None:
-        """See :meth:`World.share`; each environment has the same seed as in a single world of all environments."""
-        self.all_worlds, self._first_number = all_worlds, first
-        self._set_seed(seed)
 
     def _set_seed(self, seed: int | None) -> None:
         super()._set_seed(seed)
@@ -540,17 +516,9 @@ class TorchRL(World):
             words = (entropy, self._first_number + index * self._rows)
             env.set_seed(int(np.random.SeedSequence(words).generate_state(1)[0] >> 1))
 
-    def _state_to_save(self) -> dict[str, Any]:
-        return {}
-
     def _load_state(self, state: dict[str, Any]) -> None:
         self._seed_environments()
-        self._restart(None)
-
-    def close(self, *, raise_if_closed: bool = True) -> None:
-        """Closes the environments."""
-        super().close(raise_if_closed=raise_if_closed)
-        close_all(self._envs)
+        super()._load_state(state)
 
 
 class TaskRows(TorchRL):

@@ -16,8 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlstack import envs
 from rlstack.envs import FACES
-from rlstack.envs.faces.single import SingleWorld
-from rlstack.envs.faces.vector import VectorWorld
+from rlstack.envs.faces.gymnasium import SingleWorld, VectorWorld
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 

@@ -32,8 +32,7 @@ from torchrl.envs.utils import check_env_specs
 
 from rlstack import envs
 from rlstack.agents import make_agent
-from rlstack.envs.faces.single import SingleWorld
-from rlstack.envs.faces.vector import VectorWorld
+from rlstack.envs.faces.gymnasium import SingleWorld, VectorWorld
 from rlstack.envs.world import World
 from tests.agents.test_policies import CARTPOLE, KINDS, MARINENAV, MEMORY, made
 from tests.exhaustive import exhaustive
