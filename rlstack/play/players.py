@@ -134,7 +134,7 @@ class Seats:
 
 RANDOM = "random"
 SELF = "self"
-"""Name of the learner as an opponent in training; see :class:`LearnerPlayer`."""
+"""Name of the learner as an opponent in training: it has its current weights, and acts at random before the first."""
 _ENDINGS = (".pt", ".pth", ".zip", ".onnx")
 Source = str | Mapping[str, Any]
 """Where a player comes from: a name or ``kind:path``, or a mapping of ``player`` and options (``which: best``)."""
@@ -167,19 +167,6 @@ class Player(ABC):
         return
 
 
-class RandomPlayer(Player):
-    """Draws uniform actions, only legal ones if the world has masks."""
-
-    def __init__(self, env: EnvBase, name: str = RANDOM) -> None:
-        super().__init__(name)
-        self._interface = Interface.of(env)
-
-    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
-        mask = halves.get(MASK)[rows] if self._interface.masked else None
-        lead = (len(rows), halves.batch_size[1])
-        return self._interface.to_env(self._interface.random_action(lead, rows.device, mask))
-
-
 class ScriptedPlayer(Player):
     """A player that comes with the world and may read its whole state; see :class:`rlstack.envs.world.Sides`.
 
@@ -210,17 +197,31 @@ class PolicyPlayer(Player):
 
     A policy that writes its recurrent state into the tensordict, as rlstack's agents do, is called with its rows only.
     A policy that stores the state itself (and resets it with ``reset``) is always called with all rows.
+
+    Args:
+        env: the world with both sides.
+        policy: the policy; None draws uniform actions, only legal ones if the world has masks.
     """
 
-    def __init__(self, env: EnvBase, policy: TensorDictModuleBase, name: str) -> None:
+    def __init__(self, env: EnvBase, policy: TensorDictModuleBase | None, name: str) -> None:
         super().__init__(name)
-        self._policy = policy
-        self._carries = Interface.of(env).key(MEMORY) in list(policy.out_keys)
-        self._keeps_itself = not self._carries and callable(getattr(policy, "reset", None))
+        self._interface = Interface.of(env)
         self._memory: Tensor | None = None  # [2 W, A / 2, M], recurrent state in the tensordict
         self._begun: Tensor | None = None  # [2 W], rows to reset in a policy that stores the state itself; None: all
+        self.follow(policy)
+
+    def follow(self, policy: TensorDictModuleBase | None) -> None:
+        """Acts as this policy from now on."""
+        self._policy = policy
+        self._carries = policy is not None and self._interface.key(MEMORY) in list(policy.out_keys)
+        self._keeps_itself = not self._carries and callable(getattr(policy, "reset", None))
+        self._memory = self._begun = None
 
     def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
+        if self._policy is None:
+            mask = halves.get(MASK)[rows] if self._interface.masked else None
+            lead = (len(rows), halves.batch_size[1])
+            return self._interface.to_env(self._interface.random_action(lead, rows.device, mask))
         everyone = self._keeps_itself or len(rows) == len(halves)
         shown = halves if everyone else halves[rows]
         root = TensorDict({GROUP: shown}, [len(shown)], shown.device)
@@ -243,7 +244,7 @@ class PolicyPlayer(Player):
     def begin(self, rows: Tensor | None = None) -> None:
         if rows is None:
             self._memory = self._begun = None
-            if self._keeps_itself:
+            if self._policy is not None and self._keeps_itself:
                 self._policy.reset()
             return
         if self._memory is not None:
@@ -257,35 +258,6 @@ class PolicyPlayer(Player):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.begin()
         self._memory = state["memory"].clone() if "memory" in state else None
-
-
-class LearnerPlayer(Player):
-    """The learner with its current weights: acts as its policy does, and at random before :meth:`follow`.
-
-    Args:
-        env: the world with both sides.
-    """
-
-    def __init__(self, env: EnvBase) -> None:
-        super().__init__(SELF)
-        self._env = env
-        self._acts: Player = RandomPlayer(env, SELF)
-
-    def follow(self, policy: TensorDictModuleBase) -> None:
-        """Acts as this policy from now on, which shares the learner's parameters."""
-        self._acts = PolicyPlayer(self._env, policy, SELF)
-
-    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
-        return self._acts.act(env, halves, rows)
-
-    def begin(self, rows: Tensor | None = None) -> None:
-        self._acts.begin(rows)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._acts.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._acts.load_state_dict(state)
 
 
 # -- players by their source ---------------------------------------------------------------------------------------
@@ -308,7 +280,7 @@ def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player
     check_source(source, env)
     called = name or name_of(source)
     if text == RANDOM:
-        return RandomPlayer(env, called)
+        return PolicyPlayer(env, None, called)
     if text in sides_of(env).scripted:
         return ScriptedPlayer(env, text, called)
     return PolicyPlayer(env, load_policy(with_kind(text), env, **options), called)

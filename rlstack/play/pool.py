@@ -18,7 +18,7 @@ from rlstack.config.errors import missing_option
 from rlstack.envs.foundation.files import write_json
 from rlstack.runs.checkpoint import write_checkpoint
 
-from .players import SELF, LearnerPlayer, Player, Source, check_source, free_name, make_player, name_of, read_source
+from .players import SELF, Player, PolicyPlayer, Source, check_source, free_name, make_player, name_of, read_source
 from .ratings import ELO_SCALE, Elo, Positive, Scored, ratings_from
 
 LEARNER = "learner"
@@ -189,7 +189,7 @@ class Pool:
         self.ratings.add(LEARNER)
         self.entries: list[Opponent] = []
         self._loaded: OrderedDict[str, Player] = OrderedDict()
-        self._learner: LearnerPlayer | None = None
+        self._learner: PolicyPlayer | None = None
         self.waiting: list[tuple[str, float]] | None = None
         self.last_snapshot, self.recent_wins, self.recent_games = 0, 0.0, 0
         for source in players:
@@ -267,10 +267,10 @@ class Pool:
             del self._loaded[other]
         return self._loaded[name]
 
-    def learner(self, env: EnvBase) -> LearnerPlayer:
-        """Returns the player ``self``, always the same object."""
+    def learner(self, env: EnvBase) -> PolicyPlayer:
+        """Returns the player ``self``, always the same object, which acts at random before it follows a policy."""
         if self._learner is None:
-            self._learner = LearnerPlayer(env)
+            self._learner = PolicyPlayer(env, None, SELF)
         return self._learner
 
     # -- snapshots -----------------------------------------------------------------------------------------------
@@ -301,7 +301,8 @@ class Pool:
             worst = min(snapshots[:-1] or snapshots, key=lambda entry: self.ratings.rating(entry.name))
             self.entries.remove(worst)  # its file stays: a run resumed from an earlier checkpoint may need it
             self._loaded.pop(worst.name, None)
-        self.write_index()
+        # For people and other programs
+        write_json(self.directory / INDEX, {"format": "rlstack-pool", "version": 1, **self.state_dict()}, nan=False)
         return entry
 
     def add_fixed(self, name: str) -> None:
@@ -330,8 +331,3 @@ class Pool:
         self.ratings = ratings
         self.last_snapshot, self.recent_wins, self.recent_games = state["since"]
         self._loaded.clear()
-
-    def write_index(self) -> None:
-        """Writes :meth:`state_dict` atomically to ``pool.json``, for people and other programs."""
-        if self.directory is not None:
-            write_json(self.directory / INDEX, {"format": "rlstack-pool", "version": 1, **self.state_dict()}, nan=False)

@@ -106,6 +106,10 @@ class Versus(Wrapper):
 
     Raises:
         ConfigError: the world does not have two sides, or an opponent is unknown.
+
+    Attributes:
+        learners: the learning half-worlds ``[W]``; see :func:`~rlstack.play.players.half_worlds`.
+        snapshot_wanted: a stage waits for a snapshot of the learner.
     """
 
     def __init__(self, inner: World, config: OpponentsConfig) -> None:
@@ -125,7 +129,7 @@ class Versus(Wrapper):
         self._guests: list[str] = []  # opponents of stages beyond those of the configuration
         self.snapshot_wanted = False
         self._every_world = torch.arange(self.num_worlds, device=self.device)
-        self._own = 2 * self._every_world + (config.side == "second")  # learning half-worlds
+        self.learners = 2 * self._every_world + (config.side == "second")
         self._returns = torch.zeros(self.num_worlds, device=self.device, dtype=torch.float64)
         self._swaps = config.side != "first"
         self.observation_spec = self._halved(inner.observation_spec)
@@ -145,11 +149,6 @@ class Versus(Wrapper):
 
     def _one_sided(self, name: str) -> bool:
         return name.startswith(self._sides.one_sided) if self._sides.one_sided else False
-
-    @property
-    def learners(self) -> Tensor:
-        """The learning half-worlds ``[W]``; see :func:`~rlstack.play.players.half_worlds`."""
-        return self._own
 
     def follow(self, policy: TensorDictModuleBase) -> None:
         """Makes the opponent ``self`` act as this policy, which shares the learner's parameters."""
@@ -182,7 +181,7 @@ class Versus(Wrapper):
         if self.snapshot_wanted:
             self.snapshot_wanted, self._drawn = False, []
 
-    def _candidates(self) -> list[int]:
+    def candidates(self) -> list[int]:
         """Returns the indices in the pool of opponents that may be drawn."""
         entries, met = self.pool.entries, self._met
         if met is None:
@@ -206,7 +205,7 @@ class Versus(Wrapper):
     def _begin_games(self, worlds: Tensor) -> None:
         if self.config.side == "both":
             side = torch.randint(2, (len(worlds),), generator=self.generator, device=self.device)
-            self._own = self._own.index_copy(0, worlds, 2 * worlds + side)
+            self.learners = self.learners.index_copy(0, worlds, 2 * worlds + side)
         self._returns = self._returns.index_fill(0, worlds, 0.0)  # not in place: batches may refer to it
         if not self._drawn or self._episodes >= self.config.refresh:
             self._draw()
@@ -214,12 +213,12 @@ class Versus(Wrapper):
         which = torch.multinomial(self._shares, len(worlds), replacement=True, generator=self.generator)
         places = torch.tensor([self._names.index(name) for name in self._drawn], device=self.device)
         sides = torch.arange(2, device=self.device)
-        learns = sides == (self._own[worlds] % 2)[:, None]  # [n, 2]
+        learns = sides == (self.learners[worlds] % 2)[:, None]  # [n, 2]
         self._seats.seat(worlds, torch.where(learns, EMPTY, places[which][:, None]))
 
     def _draw(self) -> None:
         """Draws the next set of opponents; earlier ones are unloaded once no world plays against them."""
-        candidates = self._candidates()
+        candidates = self.candidates()
         weights = self._sampler(self.pool.standings())[candidates].to(self.generator.device)
         if len(candidates) <= self.config.at_once:
             chosen, self._shares = candidates, weights
@@ -245,14 +244,14 @@ class Versus(Wrapper):
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         everyone = self.inner._current().get(GROUP)
         chosen = tensordict.get((GROUP, "action"))
-        given = chosen.new_zeros(2 * self.num_worlds, *chosen.shape[1:]).index_copy(0, self._own, chosen)
+        given = chosen.new_zeros(2 * self.num_worlds, *chosen.shape[1:]).index_copy(0, self.learners, chosen)
         with torch.no_grad():
             action = self._seats.act(everyone, given.reshape(self.num_worlds, 2 * self._agents, *chosen.shape[2:]))
         agents = TensorDict({"action": action}, everyone.batch_size, self.device)
         following = self.inner._advance(TensorDict({GROUP: agents}, self.batch_size, self.device))
         if len(over := following.get("done").reshape(self.num_worlds).nonzero()[:, 0]):
             points = self._sides.score(following)[over].double()
-            difference = (points[:, 0] - points[:, 1]) * (1 - 2 * (self._own[over] % 2))
+            difference = (points[:, 0] - points[:, 1]) * (1 - 2 * (self.learners[over] % 2))
             scores = (0.5 + 0.5 * difference.sign()).tolist()
             rivals = self._seats.assignment[over].amax(-1).tolist()  # the other seat is empty, -1
             self.pool.record([(self._names[index], score) for index, score in zip(rivals, scores)])
@@ -262,18 +261,20 @@ class Versus(Wrapper):
         """Returns the entries of the inner world from the view of the learning side."""
         shown = entries.copy()
         agents = entries.get(GROUP)
-        ours = half_worlds(agents)[self._own] if self._swaps else agents[:, : self._agents]
+        ours = half_worlds(agents)[self.learners] if self._swaps else agents[:, : self._agents]
         shown.set(GROUP, ours)
         if self._swaps and "episode" in shown.keys():  # noqa: SIM118
-            if "reward" in ours.keys():  # noqa: SIM118
-                self._returns = self._returns + _mean(ours.get("reward"), ours.get("active", None))
+            if (reward := ours.get("reward", None)) is not None:
+                active = ours.get("active", torch.ones_like(reward[..., 0])).double()
+                total = (reward[..., 0].double() * active).sum(-1)
+                self._returns = self._returns + total / active.sum(-1).clamp_min(1.0)
             shown.set("episode", self._turned(entries))
         return shown
 
     def _turned(self, entries: TensorDictBase) -> TensorDict:
         """Returns the statistics from the view of the learning side."""
         episode = {name: value for name, value in entries.get("episode").items() if not self._one_sided(name)}
-        second = (self._own % 2 == 1)[:, None]
+        second = (self.learners % 2 == 1)[:, None]
         turned = dict(episode)
         for one, other in self._sides.mirrored:
             turned[one] = torch.where(second, episode[other], episode[one])
@@ -306,7 +307,7 @@ class Versus(Wrapper):
             "episodes": self._episodes,
             "assignment": self._seats.assignment.clone(),
             "players": [player.state_dict() for player in self._seats.players],
-            "own": self._own,
+            "own": self.learners,
             "returns": self._returns,
             "stage": {"met": self._met, "guests": list(self._guests), "snapshot_wanted": self.snapshot_wanted},
         }
@@ -323,18 +324,9 @@ class Versus(Wrapper):
         self._seats.assignment = state["assignment"].to(self.device, copy=True)
         for player, memory in zip(self._seats.players, state["players"]):
             player.load_state_dict(memory)
-        self._own, self._returns = state["own"].to(self.device), state["returns"].to(self.device)
+        self.learners, self._returns = state["own"].to(self.device), state["returns"].to(self.device)
         if not self.saves_episodes:  # the inner world began new episodes
             self._seats.begin()
-
-
-def _mean(reward: Tensor, active: Tensor | None) -> Tensor:
-    """Returns the mean of rewards ``[W, A, 1]`` over active agents, ``[W]``."""
-    values = reward[..., 0].double()
-    if active is None:
-        return values.mean(-1)
-    present = active.double()
-    return (values * present).sum(-1) / present.sum(-1).clamp_min(1.0)
 
 
 class ScriptedPolicy(TensorDictModuleBase):
@@ -418,32 +410,24 @@ class SelfPlay(Hook):
         if joined := self.observe(training.frames, training.agent):
             training.event(joined)
 
-    def on_log(self, training: Training) -> Mapping[str, Any]:
-        return self.metrics()
-
     def observe(self, frames: int, agent: Agent) -> str | None:
         """Adds the agent to the pool if a snapshot is due; returns a line about it."""
-        why = self._reason(frames)
-        if why is None:
+        config, pool = self._world.config, self._world.pool
+        passed, share = frames - pool.last_snapshot, pool.recent_wins / max(pool.recent_games, 1)
+        if self._world.snapshot_wanted:
+            why = "for this stage"
+        elif config.snapshot_every is not None and passed >= config.snapshot_every:
+            why = f"after {passed:,} frames"
+        elif config.promotion is not None and pool.recent_games >= PROMOTION_GAMES and share >= config.promotion:
+            why = f"won {share:.0%} of {pool.recent_games} games"
+        else:
             return None
         state = {"frames": frames, "agent": agent.state_dict(), "config": self._config}
-        entry = self._world.pool.add_snapshot(state, frames)
+        entry = pool.add_snapshot(state, frames)
         self._world.new_snapshot()
-        return f"{entry.name} joined the opponents ({why}), {len(self._world.pool)} now"
+        return f"{entry.name} joined the opponents ({why}), {len(pool)} now"
 
-    def _reason(self, frames: int) -> str | None:
-        config, pool = self._world.config, self._world.pool
-        if self._world.snapshot_wanted:
-            return "for this stage"
-        passed = frames - pool.last_snapshot
-        if config.snapshot_every is not None and passed >= config.snapshot_every:
-            return f"after {passed:,} frames"
-        share = pool.recent_wins / max(pool.recent_games, 1)
-        if config.promotion is not None and pool.recent_games >= PROMOTION_GAMES and share >= config.promotion:
-            return f"won {share:.0%} of {pool.recent_games} games"
-        return None
-
-    def metrics(self) -> dict[str, float]:
+    def on_log(self, training: Training) -> Mapping[str, float]:
         """Returns the rating, the number of opponents, and the share of games won against each fixed opponent."""
         pool = self._world.pool
         row = {"play/elo": pool.ratings.rating(LEARNER), "play/opponents": float(len(pool))}

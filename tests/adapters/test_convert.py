@@ -17,9 +17,8 @@ from torchrl.data import Bounded, Categorical
 
 import rlstack
 from rlstack.adapters.agreement import compare, random_inputs
-from rlstack.adapters.sb3.model import load_sb3
+from rlstack.adapters.sb3.model import load_sb3, load_vecnormalize
 from rlstack.adapters.sb3.native import sb3_agent, sb3_policy
-from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError
 from rlstack.config.overrides import override
@@ -367,8 +366,7 @@ def test_acting_can_be_changed_when_it_is_loaded(checkpoint: Path) -> None:
         ),
         ({"cvar": 2.0}, "agent.cvar"),
     ):
-        with pytest.raises(ConfigError, match=message):
-            load(checkpoint, agent=changes)
+        refused(ConfigError, message, load, checkpoint, agent=changes)
 
 
 # -- the comparison ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlstack.adapters.published import InterleavedReplay
+from rlstack.adapters.marinenav.agents import InterleavedReplay
 from tests.exhaustive import recordings
 from tests.refusals import refused
 

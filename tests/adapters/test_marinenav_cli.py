@@ -18,11 +18,10 @@ import pytest
 import torch
 
 import rlstack
-from rlstack.adapters.marinenav.__main__ import main, train_together
-from rlstack.adapters.marinenav.agents import network_state, published_agent
+from rlstack.adapters.marinenav.__main__ import PublishedFiles, Trial, folders, main, read_trials, train_together
+from rlstack.adapters.marinenav.agents import network_of, published_agent
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.files import load_published
-from rlstack.adapters.marinenav.published_run import PublishedFiles, Trial, folders, read_trials
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import RunError
 from rlstack.envs.marinenav.episodes import load_episodes
@@ -75,7 +74,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         return plain
 
     monkeypatch.setattr(Trial, "train_config", train_config)
-    monkeypatch.setattr("rlstack.adapters.marinenav.published_run.MAX_STEPS", 12)
+    monkeypatch.setattr("rlstack.adapters.marinenav.__main__.MAX_STEPS", 12)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -263,8 +262,8 @@ def test_the_network_files_are_those_of_the_last_step(small: Path) -> None:
     assert run.frames == 48 and run.agent.updates == 8  # after 20, 24, ..., 48 steps
     read_back = published_agent(folder, run.make_env())
     for part in ("actor", "critic"):
-        for name, value in network_state(run.agent, part).items():
-            assert torch.equal(network_state(read_back, part)[name], value)
+        for name, value in network_of(run.agent, part).state_dict().items():
+            assert torch.equal(network_of(read_back, part).state_dict()[name], value)
 
 
 @pytest.mark.slow

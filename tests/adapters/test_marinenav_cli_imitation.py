@@ -13,10 +13,9 @@ import pytest
 
 import rlstack
 from rlstack import envs
-from rlstack.adapters.marinenav.__main__ import main
+from rlstack.adapters.marinenav.__main__ import Trial, main
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.files import load_published
-from rlstack.adapters.marinenav.published_run import Trial
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.imitation import Imitation
 from tests.exhaustive import exhaustive
@@ -52,7 +51,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fixtures_dir: Path) -
         return plain
 
     monkeypatch.setattr(Trial, "train_config", train_config)
-    monkeypatch.setattr("rlstack.adapters.marinenav.published_run.MAX_STEPS", 6)
+    monkeypatch.setattr("rlstack.adapters.marinenav.__main__.MAX_STEPS", 6)
     monkeypatch.chdir(tmp_path)
     for name in ("AC_IQN_params.npz", "evaluations_example.npz"):
         shutil.copy(fixtures_dir / "marinenav" / name, tmp_path)

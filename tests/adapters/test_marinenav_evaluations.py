@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlstack.adapters.marinenav.evaluations import Episode, Evaluations, RobotHistory, read_evaluations
-from rlstack.adapters.marinenav.published_run import play_episodes
+from rlstack.adapters.marinenav.evaluations import Episode, Evaluations, RobotHistory, play_episodes, read_evaluations
 from rlstack.config import ConfigError
 from tests.envs.marinenav.recorded import actor
 from tests.evaluation.scripted import Scripted, episodes, full_ahead
@@ -125,7 +124,7 @@ def test_an_episode_does_not_depend_on_its_company(monkeypatch: pytest.MonkeyPat
     configs = [episodes()[name] for name in ("arrives", "collides", "both")]
     policy = Scripted(full_ahead)
     together, _ = play_episodes(policy, configs, 5, dtype=torch.float64)
-    monkeypatch.setattr("rlstack.adapters.marinenav.published_run.MAX_WORLDS", 2)
+    monkeypatch.setattr("rlstack.adapters.marinenav.evaluations.MAX_WORLDS", 2)
     in_turns, statistics = play_episodes(policy, configs, 5, dtype=torch.float64)
     assert len(statistics["length"]) == 3
     assert_same(Evaluations([0], [together]), Evaluations([0], [in_turns]))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlstack.adapters.marinenav.agents import network_state, published_agent, published_policy, save_published
+from rlstack.adapters.marinenav.agents import network_of, published_agent, published_policy, save_published
 from rlstack.adapters.marinenav.files import FILES, NETWORKS, load_published
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
@@ -80,7 +80,7 @@ def test_an_export_can_go_on_training(kind: str, tmp_path: Path) -> None:
     network, path = acting_network(kind), tmp_path / f"{kind}_export.pt"
     traced(kind, network).save(str(path))
     published = load_published(path, kind)
-    assert published.export is not None and list(published.arrays) == [next(iter(NETWORKS[kind]))]
+    assert list(published.arrays) == [next(iter(NETWORKS[kind]))]
     for name, value in network.state_dict().items():
         assert torch.equal(torch.as_tensor(published.arrays[next(iter(NETWORKS[kind]))][name]), value)
 
@@ -106,7 +106,7 @@ def test_there_and_back(kind: str, tmp_path: Path) -> None:
     again = published_agent(tmp_path / "saved", env, 1000, agent_type=None)
     assert type(again) is type(agent) and not load_published(tmp_path / "saved").missing
     for part in NETWORKS[kind]:
-        ours, theirs = network_state(agent, part), network_state(again, part)
+        ours, theirs = network_of(agent, part).state_dict(), network_of(again, part).state_dict()
         assert ours.keys() == theirs.keys() and all(torch.equal(theirs[key], value) for key, value in ours.items())
     td = lively(env)
     expected = acted(agent.policy(explore=False), td)
@@ -131,11 +131,11 @@ def test_it_goes_on_training_with_the_weights_in_its_targets(kind: str, tmp_path
             for key, value in target.items()
         ]
     assert len(pairs) >= 5 and all(torch.equal(a, b) for a, b in pairs)
-    before = {part: {k: v.clone() for k, v in network_state(agent, part).items()} for part in NETWORKS[kind]}
+    before = {part: {k: v.clone() for k, v in network_of(agent, part).state_dict().items()} for part in NETWORKS[kind]}
     rollout = env.rollout(3, agent.policy(explore=True), break_when_any_done=False)
     agent.update_once(flatten_agents(rollout))
     for part in NETWORKS[kind]:
-        after = network_state(agent, part)
+        after = network_of(agent, part).state_dict()
         assert any(not torch.equal(after[key], value) for key, value in before[part].items()), part
 
 
@@ -145,7 +145,9 @@ def test_missing_critics_start_fresh_with_a_warning(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="published without critic, which start fresh") as caught:
         agent = published_agent(file, world("DDPG"), 1000, agent_type="ddpg")
     assert len(caught) == 1
-    assert torch.equal(network_state(agent, "actor")["output.bias"], network.state_dict()["output_layer.bias"])
+    assert torch.equal(
+        network_of(agent, "actor").state_dict()["output.bias"], network.state_dict()["output_layer.bias"]
+    )
     refused(ConfigError, "AC-IQN or of DDPG; set agent_type", published_agent, file, world("DDPG"), 1000)
 
 

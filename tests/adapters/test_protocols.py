@@ -15,7 +15,7 @@ from torchrl.data import MultiCategorical, OneHot
 
 import rlstack
 from rlstack import envs
-from rlstack.adapters.protocols import callable_policy, foreign_policy
+from rlstack.adapters.protocols import callable_policy
 from rlstack.adapters.sb3.model import load_sb3
 from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.config import ConfigError
@@ -76,7 +76,7 @@ FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("obj, options", FORMS.values(), ids=FORMS.keys())
 def test_every_form_acts_in_every_layout(obj: Any, options: dict[str, Any], agents: int | None) -> None:
     env = Noise(5, 2, num_worlds=6, agents=agents)
-    policy, td = foreign_policy(obj, env, **options), env.reset()
+    policy, td = callable_policy(obj, env, **options), env.reset()
     place = td if agents is None else td["agents"]
     policy(td)
     assert torch.equal(place["action"], (place["observation"][..., 0] > 0).long())
@@ -91,19 +91,19 @@ def test_forms_by_name() -> None:
     env, td = Noise(5, 2, num_worlds=64), Noise(5, 2, num_worlds=64).reset()
     expected = (td["observation"][:, 0] > 0).long()
     for name, action in {"auto": expected, "predict": expected, "act": expected, "callable": 0 * expected}.items():
-        assert torch.equal(foreign_policy(All(), env, name)(td)["action"], action)  # type: ignore[arg-type]
+        assert torch.equal(callable_policy(All(), env, name)(td)["action"], action)  # type: ignore[arg-type]
     for obj, name in ((Acting(), "predict"), (Predicting(), "act"), (Predicting(), "callable")):
         with pytest.raises(ConfigError, match=f"it offers no {name}"):
-            foreign_policy(obj, env, name)  # type: ignore[arg-type]
+            callable_policy(obj, env, name)  # type: ignore[arg-type]
 
 
 def test_continuous_actions_and_one_hot_ones() -> None:
     env, td = Noise(5, TWO, num_worlds=3), Noise(5, TWO, num_worlds=3).reset()
-    action = foreign_policy(lambda observation: np.full((len(observation), 2), 0.5), env)(td)["action"]
+    action = callable_policy(lambda observation: np.full((len(observation), 2), 0.5), env)(td)["action"]
     assert action.dtype == torch.float32 and (action == 0.5).all() and action.shape == (3, 2)
     env = Noise(5, OneHot(4), num_worlds=3)
-    assert foreign_policy(lambda o: np.full(len(o), 2), env)(env.reset())["action"].tolist() == [[0, 0, 1, 0]] * 3
-    assert foreign_policy(lambda o: np.eye(4)[[1] * len(o)], env)(env.reset())["action"].tolist() == [[0, 1, 0, 0]] * 3
+    assert callable_policy(lambda o: np.full(len(o), 2), env)(env.reset())["action"].tolist() == [[0, 0, 1, 0]] * 3
+    assert callable_policy(lambda o: np.eye(4)[[1] * len(o)], env)(env.reset())["action"].tolist() == [[0, 1, 0, 0]] * 3
 
 
 def test_structured_observations_are_dicts() -> None:
@@ -117,7 +117,7 @@ def test_structured_observations_are_dicts() -> None:
         }
         return [float(np.tanh(observation["self"][0])), 0.0]
 
-    td = foreign_policy(single, env, batched=False)(env.reset())
+    td = callable_policy(single, env, batched=False)(env.reset())
     expected = td["agents", "observation", "self"][..., 0].tanh()
     torch.testing.assert_close(td["agents", "action"][..., 0], expected)
 
@@ -131,7 +131,7 @@ def test_a_memory_is_handed_back_and_begins_anew() -> None:
             return count, np.minimum(count + 1, 9)
 
     env = Noise(5, 10, num_worlds=3)
-    policy = foreign_policy(Counting(), env)
+    policy = callable_policy(Counting(), env)
     for _ in range(2):
         action = env.rollout(8, policy, break_when_any_done=False)["action"]
         assert action.tolist() == [[t % (3 + w) for t in range(8)] for w in range(3)]
@@ -143,7 +143,7 @@ def test_deterministic_predictions_are_asked_for() -> None:
             return np.full(len(observation), int(deterministic))
 
     env = Noise(5, 2)
-    assert foreign_policy(Sampling(), env)(env.reset())["action"].tolist() == [1, 1, 1]
+    assert callable_policy(Sampling(), env)(env.reset())["action"].tolist() == [1, 1, 1]
 
 
 class Silent:
@@ -171,7 +171,7 @@ FAULTS: list[tuple[Any, Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("obj, action, options, message", FAULTS)
 def test_what_does_not_fit_is_told_in_one_line(obj: Any, action: Any, options: dict[str, Any], message: str) -> None:
-    refused(ConfigError, message, foreign_policy, obj, Noise(5, action), **options)
+    refused(ConfigError, message, callable_policy, obj, Noise(5, action), **options)
 
 
 @pytest.mark.parametrize(
@@ -186,15 +186,15 @@ def test_what_does_not_fit_is_told_in_one_line(obj: Any, action: Any, options: d
 def test_every_answer_is_checked(answers: list[list[int]], message: str, one_hot: bool) -> None:
     left = iter(answers)
     env = Noise(5, OneHot(4) if one_hot else 4)
-    policy = foreign_policy(lambda _: np.array(next(left)), env, arrays="numpy")
+    policy = callable_policy(lambda _: np.array(next(left)), env, arrays="numpy")
     refused(ConfigError, message, policy, env.reset())
 
 
 def test_several_choices_are_checked_too() -> None:
     env = Noise(5, MultiCategorical([2, 3]))
-    foreign_policy(lambda o: np.tile([1, 2], (len(o), 1)), env)
+    callable_policy(lambda o: np.tile([1, 2], (len(o), 1)), env)
     with pytest.raises(ConfigError, match=r"actions in \[1, 2\], the env takes"):
-        foreign_policy(lambda o: np.tile([2, 1], (len(o), 1)), env)
+        callable_policy(lambda o: np.tile([2, 1], (len(o), 1)), env)
 
 
 def test_the_sample_is_always_the_same() -> None:
@@ -206,7 +206,7 @@ def test_the_sample_is_always_the_same() -> None:
 
     for seed in (1, 2):
         torch.manual_seed(seed)
-        foreign_policy(remembers, Noise(5, 4), arrays="numpy")
+        callable_policy(remembers, Noise(5, 4), arrays="numpy")
     np.testing.assert_array_equal(*seen)
 
 
@@ -218,7 +218,7 @@ def test_trying_leaves_the_generator_and_the_observations_alone() -> None:
     env = Noise(5, 4)
     state, td = torch.get_rng_state(), env.reset()
     shown: TensorDictBase = td.clone()
-    foreign_policy(scribble, env, arrays="numpy")(td)
+    callable_policy(scribble, env, arrays="numpy")(td)
     assert torch.equal(torch.get_rng_state(), state) and torch.equal(td["observation"], shown["observation"])
 
 

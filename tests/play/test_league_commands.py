@@ -20,6 +20,7 @@ from rlstack.play.ratings import rating_system
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.runs.run_directory import RunDirectory
 from tests.play.duel import NAME, Duel, constant_run
+from tests.refusals import refused
 
 WORLD = [f"++env.name={NAME}", "++env.num_worlds=8", "++env.length=2"]
 TINY = [
@@ -166,8 +167,7 @@ def test_runs_of_other_configurations_or_processes_are_left_alone(tmp_path: Path
     named = begin({"run_dir": str(first.path)})
     assert named.path == first.path
     for fault, message in (({"seed": 2}, "already holds another run"), ({}, "another process trains")):
-        with pytest.raises(ConfigError, match=message):
-            begin({**fault, "run_dir": str(first.path)})
+        refused(ConfigError, message, begin, {**fault, "run_dir": str(first.path)})
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_statistics_are_those_of_the_side_that_learns() -> None:
     last = act(env, 1, 5)[2]["next"]
     over = last["done"][:, 0]
     episode = last["episode"][over]
-    assert 0 < int((env._own % 2).sum()) < 32
+    assert 0 < int((env.learners % 2).sum()) < 32
     assert (episode["success"] == 1).all() and (episode["return"] == 3).all()
     assert (episode["sum_for"] == 3).all() and (episode["sum_against"] == 0).all()
     assert (last["agents", "active"]).all()
@@ -213,7 +213,7 @@ def test_snapshots_join_at_intervals_and_play_as_they_were(tmp_path: Path) -> No
     assert player.act(env.inner, root["agents"].reshape(4, 1), rows).flatten().tolist() == expected.flatten().tolist()
     act(env, 1, 20)
     assert {entry.name: entry.games > 0 for entry in env.pool.entries} == {"low": True, name: True}
-    assert play.metrics()["play/win_rate_low"] == 1.0
+    assert play.on_log(training)["play/win_rate_low"] == 1.0
 
 
 def test_a_promotion_needs_wins_and_games(tmp_path: Path) -> None:
@@ -249,12 +249,12 @@ def test_a_stage_names_its_opponents(tmp_path: Path) -> None:
     assert play.observe(30, agent) is None
     state, copy = env.state_dict(), duel(num_worlds=32)
     copy.load_state_dict(state)
-    assert copy._met == ["checkpoint"] and [env.pool.entries[place].name for place in env._candidates()] == [
+    assert copy._met == ["checkpoint"] and [env.pool.entries[place].name for place in env.candidates()] == [
         "snapshot_000000000020"
     ]
-    assert copy._candidates() == env._candidates()
+    assert copy.candidates() == env.candidates()
     env.meet(None)
-    assert {env.pool.entries[place].name for place in env._candidates()} == {"high", "low", "snapshot_000000000020"}
+    assert {env.pool.entries[place].name for place in env.candidates()} == {"high", "low", "snapshot_000000000020"}
 
 
 def test_a_curriculum_changes_the_opponents() -> None:
@@ -399,5 +399,4 @@ def test_an_agent_learns_what_the_script_does() -> None:
     agent: Any = rlstack.make_agent("ppo", env, 1000, hidden=[16])
     rlstack.imitate(agent, env, "high", frames=400, epochs=20, batch_size=64, lr=1e-2)
     assert bool((agent.policy(explore=False)(env.reset())["agents", "action"] == 2).all())
-    with pytest.raises(ConfigError, match="nobody"):
-        rlstack.imitate(agent, env, "nobody", frames=10)
+    refused(ConfigError, "nobody", rlstack.imitate, agent, env, "nobody", frames=10)
