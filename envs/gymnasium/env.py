@@ -20,7 +20,15 @@ from ..foreign import check_instances, completed
 from ..foundation.processes import TIMEOUT
 from ..spaces import Array, Observations
 from ..world import Act, World
-from .simulators import Codec, LocalSimulators, Recipe, SimulatorArrays, WorkerSimulators, missing_package
+from .simulators import (
+    AtariSimulators,
+    Codec,
+    LocalSimulators,
+    Recipe,
+    SimulatorArrays,
+    WorkerSimulators,
+    missing_package,
+)
 
 STATISTICS = ("return", "length", "success")
 """The statistics of an episode; success where the world shows it."""
@@ -236,7 +244,9 @@ class Gymnasium(World):
         id: ``Name-v0``, ``package.module:Name-v0`` or ``package.module:Class``; ``ALE/Name-v5`` is preprocessed, see
             :func:`rlstack.envs.gymnasium.simulators.atari`.
         num_envs: number of environments W.
-        workers: number of processes among which the environments are divided; 0 steps them in this process.
+        workers: number of processes among which the environments are divided; 0 steps them in this process. Of Atari
+            games it is the number of threads (0: one), see
+            :class:`~rlstack.envs.gymnasium.simulators.AtariSimulators`.
         worker_timeout: seconds in which a worker must answer. One that does not, or dies, is replaced; the episodes of
             its environments are truncated, and :attr:`worker_failures` counts it.
         kwargs: arguments of the environment's constructor.
@@ -291,7 +301,7 @@ class Gymnasium(World):
         self._codec, self._first = Codec.of_first(self._recipe, self._numpy_dtype)
         self._workers, self._timeout = min(workers, num_envs), worker_timeout
         self.pictures_per_second = float(self._first.metadata.get("render_fps") or 20)
-        self._simulators: LocalSimulators | WorkerSimulators | None = None
+        self._simulators: AtariSimulators | LocalSimulators | WorkerSimulators | None = None
         self._success = success
         self._over = False
         self._steps_before = 0
@@ -308,14 +318,17 @@ class Gymnasium(World):
 
     # -- simulators ----------------------------------------------------------------------------------------------
 
-    def _start(self) -> LocalSimulators | WorkerSimulators:
+    def _start(self) -> AtariSimulators | LocalSimulators | WorkerSimulators:
         """Makes the other environments on the first reset, since a world may be built only for its specs."""
         if self._over:
             raise RuntimeError("this world is closed")
         arrays = self._codec.arrays(self.num_worlds)
-        simulators: LocalSimulators | WorkerSimulators
+        simulators: AtariSimulators | LocalSimulators | WorkerSimulators
         self._over = True  # if it fails, all that was made has been closed
-        if self._workers:
+        if AtariSimulators.plays(self._recipe):
+            self._first.close()
+            simulators = AtariSimulators(self._recipe, arrays, max(1, self._workers))
+        elif self._workers:
             self._first.close()
             shared = self._workers, self._timeout, self.run_type_checks
             simulators = WorkerSimulators(self._recipe, self._numpy_dtype, arrays, *shared)

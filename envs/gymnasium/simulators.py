@@ -109,11 +109,16 @@ class Recipe:
             failure = f"{_line(error)}{place_in_users_code(error)}"
             raise ValueError(f"{self.id} cannot be made with kwargs {self.kwargs}: {failure}") from error
 
+    @property
+    def preprocessed(self) -> bool:
+        """Whether it is an Atari game with the usual preprocessing."""
+        return str(self.id).startswith("ALE/") and not {"frameskip", "obs_type"} & self.kwargs.keys()
+
     def _registered(self) -> Environment:
         if str(self.id).startswith("ALE/"):
             quiet_atari()
-            if not {"frameskip", "obs_type"} & self.kwargs.keys():
-                return self._limited(atari(str(self.id), self.kwargs))
+        if self.preprocessed:
+            return self._limited(atari(str(self.id), self.kwargs))
         # Gymnasium takes None for "as registered".
         return gymnasium.make(
             str(self.id), max_episode_steps=self.max_steps, disable_env_checker=True, **dict(self.kwargs)
@@ -144,7 +149,7 @@ def atari(id: str, kwargs: dict[str, Any]) -> Environment:
 
     A picture is grey and shows the brighter of the last two frames of the game at each point; an action lasts four
     frames, and an episode begins with up to 30 of them idle. It ends with the game, not with a life, and sticky actions
-    stay as the game is registered with (Machado et al. 2018).
+    stay as the game is registered with (Machado et al. 2018). :class:`AtariSimulators` steps many of them as a batch.
     """
     game = gymnasium.make(id, disable_env_checker=True, frameskip=1, **kwargs)
     return gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(game), 4)
@@ -376,6 +381,63 @@ class LocalSimulators:
             return self._recipe.misfit(call, str(error))
         why = fault(self._codec.misfit, *answer) or f"{error}{place_in_users_code(error)}"
         return EnvironmentFailed(" ".join(f"{self._recipe.id}: {call}: {why}".split()))
+
+
+class AtariSimulators:
+    """Copies of one Atari game, stepped by ale-py's own threads, with the methods of :class:`LocalSimulators`.
+
+    Everything is as in :func:`atari`, but pictures from before the first one are black, not copies of it, and ale-py
+    composes the last one of an episode that its limit cuts of other frames.
+
+    Args:
+        recipe: of every game; see :meth:`plays`.
+        arrays: what the games write and read.
+        threads: number of threads.
+        idle: the largest number of idle frames with which an episode begins.
+    """
+
+    failures = 0
+    _OPTIONS = ("repeat_action_probability", "full_action_space")
+
+    def __init__(self, recipe: Recipe, arrays: SimulatorArrays, threads: int, idle: int = 30) -> None:
+        registered = gymnasium.registry[str(recipe.id)].kwargs
+        frames = registered["max_num_frames_per_episode"]
+        self.arrays = arrays
+        self._games = importlib.import_module("ale_py.vector_env").AtariVectorEnv(
+            registered["game"],
+            len(arrays.reward),
+            num_threads=threads,
+            max_num_frames_per_episode=frames if recipe.max_steps is None else min(frames, 4 * recipe.max_steps),
+            noop_max=idle,
+            reward_clipping=False,
+            use_fire_reset=False,
+            **{name: recipe.kwargs.get(name, registered[name]) for name in self._OPTIONS},
+        )
+
+    @classmethod
+    def plays(cls, recipe: Recipe) -> bool:
+        """Whether a recipe is for a game, without options that a batch does not take."""
+        return recipe.preprocessed and recipe.kwargs.keys() <= set(cls._OPTIONS)
+
+    def step(self) -> None:
+        arrays, running = self.arrays, ~self.arrays.flags[0, :, 0]
+        # Games that have ended begin anew in this step; nobody sees that, and a reset begins them once more.
+        pictures, rewards, terminated, truncated, _ = self._games.step(arrays.action.astype(np.int64))
+        arrays.observations[0][running] = pictures[running]
+        arrays.reward[:] = rewards * running
+        arrays.flags[:, running, 0] |= np.stack((terminated | truncated, terminated, truncated))[:, running]
+
+    def reset(self, rows: Iterable[int], seeds: Iterable[int | None]) -> None:
+        chosen = sorted(zip(rows, seeds))
+        own, wanted = np.zeros(len(self.arrays.reward), bool), [-1 if seed is None else seed for _, seed in chosen]
+        own[[row for row, _ in chosen]] = True
+        pictures, _ = self._games.reset(seed=np.asarray(wanted), options={"reset_mask": own})
+        self.arrays.observations[0][own] = pictures[own]
+        self.arrays.flags[:, own] = False
+        self.arrays.reward[own] = self.arrays.success[own] = 0.0
+
+    def close(self) -> None:
+        self._games.close()
 
 
 _STEP = b"step"

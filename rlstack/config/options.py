@@ -94,6 +94,7 @@ _ENCODERS = {
     "set": ("hidden", "mask", "pool"),
     "attention": ("hidden", "mask", "pool", "heads"),
     "image": ("features",),
+    "impala": ("features",),
     "skip": (),
 }
 
@@ -105,17 +106,18 @@ class EncoderConfig:
     Attributes:
         kind: ``flat``: its numbers as they are; ``mlp``: its numbers through layers; ``set``: K objects ``[K, F]``,
             each through the same layers; ``attention``: the same, then self-attention (Vaswani et al. 2017);
-            ``image``: through convolutions; ``skip``: left out.
+            ``image``: through the convolutions of Mnih et al. 2015; ``impala``: through the residual ones of Espeholt
+            et al. 2018; ``skip``: left out.
         hidden: ``mlp``, ``set``, ``attention``: widths of the layers.
         mask: ``set``, ``attention``: key of ``[K]``, above 0.5 where there is an object; null: everywhere.
         pool: ``set``, ``attention``: ``flatten`` concatenates the K encodings in order (empty ones are zero); the
             others pool the present ones into one, independent of their order and number (Zaheer et al. 2017), zero if
             there are none. null: ``flatten`` for a set, ``mean`` for attention.
-        features: ``image``: width of the layer after the convolutions.
+        features: ``image``, ``impala``: width of the layer after the convolutions.
         heads: ``attention``: number of heads, which share the last width; null: 4.
     """
 
-    kind: Literal["flat", "mlp", "set", "attention", "image", "skip"]
+    kind: Literal["flat", "mlp", "set", "attention", "image", "impala", "skip"]
     hidden: list[Count] | None = None
     mask: str | None = None
     pool: Literal["flatten", "mean", "max", "sum"] | None = None

@@ -95,6 +95,17 @@ def is_image(observation: TensorSpec) -> bool:
     return len(observation.shape) == 3 or (len(observation.shape) == 2 and observation.dtype == torch.uint8)
 
 
+class _Residual(nn.Module):
+    """Adds to an image what two convolutions of 3 x 3 make of it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+
+    def forward(self, image: Tensor) -> Tensor:
+        return image + self.second(functional.relu(self.first(functional.relu(image))))
+
+
 class ImageEncoder(nn.Module):
     """Encodes images ``[..., C, H, W]``, ``[..., H, W, C]`` or ``[..., H, W]`` by the convolutions of Mnih et al. 2015.
 
@@ -104,17 +115,25 @@ class ImageEncoder(nn.Module):
     Args:
         shape: shape of one image.
         features: width of the layer after the convolutions.
+        residual: whether the convolutions are the 15 with residual blocks of Espeholt et al. 2018 (IMPALA), which learn
+            most games from fewer frames and take about ten times as long.
     """
 
-    def __init__(self, shape: Sequence[int], features: int) -> None:
+    def __init__(self, shape: Sequence[int], features: int, residual: bool = False) -> None:
         super().__init__()
         self._shape = tuple(shape)
         self._channels_last = len(shape) == 3 and shape[-1] < shape[0]
         channels, *size = (shape[2], *shape[:2]) if self._channels_last else (1, *shape)[-3:]
-        kernels = ((8, 4, 0), (4, 2, 0), (3, 1, 0)) if min(size) >= 36 else ((3, 2, 1), (3, 2, 1), (3, 1, 1))
         layers: list[nn.Module] = []
-        for (inputs, outputs), kernel in zip(pairwise((channels, 32, 64, 64)), kernels):
-            layers += [nn.Conv2d(inputs, outputs, *kernel), nn.ReLU()]
+        if residual:
+            for inputs, outputs in pairwise((channels, 16, 32, 32)):
+                layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+                layers += [_Residual(outputs), _Residual(outputs)]
+            layers.append(nn.ReLU())
+        else:
+            kernels = ((8, 4, 0), (4, 2, 0), (3, 1, 0)) if min(size) >= 36 else ((3, 2, 1), (3, 2, 1), (3, 1, 1))
+            for (inputs, outputs), kernel in zip(pairwise((channels, 32, 64, 64)), kernels):
+                layers += [nn.Conv2d(inputs, outputs, *kernel), nn.ReLU()]
         self.convolutions = nn.Sequential(*layers, nn.Flatten())
         with torch.no_grad():
             convolved = self.convolutions(torch.zeros(1, channels, *size)).shape[-1]
@@ -406,11 +425,11 @@ def _part(name: str, config: EncoderConfig, shapes: Mapping[str, torch.Size]) ->
     where, shape = f"agent.encoders.{name}", shapes[name]
     if config.kind in ("flat", "mlp"):
         return _Flat(shape, config.hidden or [])
-    if config.kind == "image":
+    if config.kind in ("image", "impala"):
         if len(shape) not in (2, 3):
-            raise ConfigError(f"{where}: kind 'image' takes two or three dimensions, it has {list(shape)}")
+            raise ConfigError(f"{where}: kind {config.kind!r} takes two or three dimensions, it has {list(shape)}")
         assert config.features is not None
-        return ImageEncoder(shape, config.features)
+        return ImageEncoder(shape, config.features, residual=config.kind == "impala")
     if len(shape) != 2:
         raise ConfigError(f"{where}: kind {config.kind!r} takes things [K, F], it has {list(shape)}")
     if config.mask is not None and shapes[config.mask] != shape[:1]:

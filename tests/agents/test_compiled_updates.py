@@ -36,8 +36,11 @@ def _both_learn(env: Any, agents: tuple[Any, Any], rounds: int = 3) -> list[dict
     return metrics
 
 
-def _compare(name: str, discrete: bool, backend: str, **overrides: Any) -> list[str]:
-    """Trains compiled and eagerly on the same data, and returns what was printed."""
+def _compare(name: str, discrete: bool, backend: str, without_effect: str = "", **overrides: Any) -> list[str]:
+    """Trains compiled and eagerly on the same data, and returns what was printed.
+
+    Parameters whose name ends with ``without_effect`` are not compared: their gradients are rounding alone.
+    """
     told: list[str] = []
     with telling(told.append):
         env, eager, quick = _pair(name, discrete, backend, **overrides)
@@ -50,9 +53,11 @@ def _compare(name: str, discrete: bool, backend: str, **overrides: Any) -> list[
             actions.append(agent.policy(explore=True)(seen.clone())["action"])
     assert quick.updates == eager.updates > 0
     assert not any(map(torch.equal, before, eager.parameters())), "every parameter is trained"
-    for ours, theirs in zip(quick.parameters(), eager.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=2e-6)
     for name, network in eager.networks.items():
+        ours = dict(quick.networks[name].named_parameters())
+        for key, theirs in network.named_parameters():
+            if not (without_effect and key.endswith(without_effect)):
+                torch.testing.assert_close(ours[key], theirs, rtol=1e-3, atol=2e-6)
         torch.testing.assert_close(dict(quick.networks[name].named_buffers()), dict(network.named_buffers()))
     for key, value in metrics[0].items():
         torch.testing.assert_close(torch.as_tensor(metrics[1][key]), torch.as_tensor(value), rtol=2e-3, atol=1e-5)
@@ -78,7 +83,9 @@ def test_an_update_is_one_graph(name: str, discrete: bool) -> None:
     ],
 )
 def test_statistics_of_critics_that_normalise_over_the_batch_run_on(name: str, options: dict[str, Any]) -> None:
-    told = _compare(name, False, "eager", **options)
+    # The second normalisation of ``batch_targets`` subtracts what the bias of the first adds to all rows alike.
+    without_effect = "trunk.0.bias" if name == "sac" else ""
+    told = _compare(name, False, "eager", without_effect, **options)
     assert told and not [line for line in told if "not compiled" in line]
 
 

@@ -18,6 +18,7 @@ from rlstack import envs
 from rlstack.data.collector import LeanCollector
 from rlstack.envs.foundation.processes import EnvironmentFailed
 from rlstack.envs.gymnasium import Gymnasium
+from rlstack.envs.gymnasium.simulators import AtariSimulators, Codec, Recipe
 from tests.envs.gymnasium_toys import TOYS, rolled
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
@@ -280,6 +281,50 @@ def test_atari_games_show_the_last_four_grey_pictures() -> None:
         with Gymnasium("ALE/Pong-v5", num_envs=1, kwargs=kwargs) as env:
             assert env.observation_spec["observation"].shape == (1, *shape)
             refused(RuntimeError, "renders no picture", env.render)
+
+
+@pytest.mark.parametrize("game", ["Pong", "Breakout"])
+def test_a_batch_of_atari_games_plays_like_single_ones(game: str) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    recipe = Recipe(f"ALE/{game}-v5", {"repeat_action_probability": 0.0}, max_steps=30)
+    codec, first = Codec.of_first(recipe, "float32")
+    first.close()
+    arrays = codec.arrays(3)
+    batch = AtariSimulators(recipe, arrays, threads=2, idle=0)
+    singles = [gymnasium.make(recipe.id, frameskip=1, disable_env_checker=True, **recipe.kwargs) for _ in range(3)]
+    singles = [
+        gymnasium.wrappers.TimeLimit(
+            gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(single, noop_max=0), 4), 30
+        )
+        for single in singles
+    ]
+    batch.reset(range(3), (1, 2, 3))
+    for single, seed in zip(singles, (1, 2, 3)):
+        single.reset(seed=seed)
+    generator, before = np.random.default_rng(0), arrays.observations[0].copy()
+    for t in range(30):
+        arrays.action[:] = generator.integers(0, 4, 3)
+        batch.step()
+        answers = [single.step(int(action)) for single, action in zip(singles, arrays.action)]
+        pictures = np.stack([answer[0] for answer in answers])
+        if 3 <= t < 29:  # single games fill up their first pictures with copies
+            assert (arrays.observations[0] == pictures).all()
+        assert (arrays.reward == [answer[1] for answer in answers]).all()
+        assert ([answer[2:4] for answer in answers] == arrays.flags[1:, :, 0].T).all()
+    assert arrays.flags[0].all() and arrays.flags[2].all() and not arrays.flags[1].any()
+    assert (
+        arrays.observations[0][:, :3] == pictures[:, :3]
+    ).all()  # where the limit cuts, the last one is of other frames
+
+    ended = arrays.observations[0].copy()
+    batch.reset([1], [None])
+    assert (arrays.observations[0][[0, 2]] == ended[[0, 2]]).all() and (arrays.observations[0][1] == before[1]).all()
+    assert arrays.flags[:, 1].sum() == 0 and arrays.flags[0, [0, 2]].all()
+    batch.step()
+    assert (arrays.observations[0][[0, 2]] == ended[[0, 2]]).all() and not arrays.reward[[0, 2]].any()
+    assert (arrays.observations[0][1, :-1] == before[1, 1:]).all()
+    batch.close()
 
 
 def test_pictures() -> None:

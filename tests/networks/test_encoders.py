@@ -164,6 +164,28 @@ def test_an_image_is_encoded_alike_alone_and_in_a_dict(shape: tuple[int, ...]) -
     torch.testing.assert_close(alone(pixels), alone(pixels.float() / 255))
 
 
+def test_the_residual_encoder_has_the_published_layers() -> None:
+    """Parameters as Espeholt et al. 2018 describe them: 5 convolutions in each of three parts, and a layer of 256."""
+    encoder = ImageEncoder((4, 84, 84), 256, residual=True)
+    convolutions = sum(9 * a * b + b for a, b in ((4, 16), (16, 32), (32, 32), *[(16, 16)] * 4, *[(32, 32)] * 8))
+    assert sum(map(torch.numel, encoder.parameters())) == convolutions + (32 * 11 * 11 + 1) * 256
+    made = build_encoder(
+        Bounded(0, 255, shape=(4, 84, 84), dtype=torch.uint8),
+        None,
+        10,
+        [3],
+        {"observation": EncoderConfig("impala", features=256)},
+    )
+    made.parts[0].load_state_dict(encoder.state_dict())  # type: ignore[union-attr, index]
+    pixels = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
+    assert torch.equal(made(pixels), encoder(pixels.float() / 255))
+    block: Any = encoder.convolutions[2]
+    block.second.weight.data.zero_()
+    block.second.bias.data.fill_(2.0)
+    image = torch.randn(1, 16, 42, 42)
+    assert torch.equal(block(image), image + 2.0)
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -278,7 +300,7 @@ def test_encoders_that_do_not_fit_are_refused(configs: dict[str, Any], message: 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"kind": "cnn"}, "expected one of 'flat', 'mlp', 'set', 'attention', 'image', 'skip'"),
+        ({"kind": "cnn"}, "expected one of 'flat', 'mlp', 'set', 'attention', 'image', 'impala', 'skip'"),
         ({"kind": "mlp"}, "agent.encoders.state.speed: kind 'mlp' needs hidden"),
         ({"kind": "mlp", "hidden": [8], "pool": "max"}, "kind 'mlp' has no pool, it takes hidden"),
         ({"kind": "attention", "hidden": [6]}, "4 heads cannot share the last width of hidden, 6, equally"),
