@@ -115,7 +115,7 @@ def export_policy(
                 f"by up to {agreement.largest:.1e}; nothing was written"
             )
         interface = module.interface
-        action = {"kind": "continuous", "meaning": interface.describe_action()}
+        action: dict[str, Any] = {"kind": "continuous", "meaning": interface.describe_action()}
         if interface.choices is not None:
             action |= {"kind": "discrete", "choices": list(interface.choices)}
         else:
@@ -127,7 +127,7 @@ def export_policy(
             "agent": agent.config.name,
             "frames": agent.frames if frames is None else frames,
             "inputs": [_entry(name, value) for name, value in zip(module.names, inputs)],
-            "output": _entry("action", answer) | action,
+            "output": _entry("action", wanted) | action,
             "largest_difference": agreement.largest,
         }
         if module.memory_size:

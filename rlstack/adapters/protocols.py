@@ -97,7 +97,10 @@ class ForeignPolicy(TensorDictModuleBase):
         super().__init__()
         self.in_keys, self.out_keys = interface.observation_keys(), [interface.key("action")]
         self.interface, self.who = interface, who
-        asks = {"act": lambda observation: obj.act(observation, 0.0), "predict": getattr(obj, "predict", None)}
+        asks: dict[str, Any] = {
+            "act": lambda observation: obj.act(observation, 0.0),
+            "predict": getattr(obj, "predict", None),
+        }
         self._ask: Callable[..., Any] = asks.get(protocol, obj)
         self._batched, self._tensors, self._predicts = batched, tensors, protocol == "predict"
         accepted: set[str] = set()

@@ -6,12 +6,12 @@ import fcntl
 import hashlib
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -683,7 +683,15 @@ class OpenRun:
             first = folder / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
             numbered = chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2)))
             fresh = runs if named else (path for path in numbered if not path.exists())
-            self._stream, self.path = _take(folder, chain(begun, fresh))
+            for self.path in chain(begun, fresh):  # the first that no other process has locked
+                self._stream = open_to_append(folder / f".{self.path.name}.lock")
+                try:
+                    fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process
+                except OSError:
+                    self._stream.close()
+                else:
+                    return
+            raise ConfigError(f"run_dir: another process trains {self.path}; choose another")
 
     @property
     def begun(self) -> bool:
@@ -734,17 +742,3 @@ def _essence(plain: Mapping[str, Any]) -> dict[str, Any]:
     imitation = {key: value for key, value in plain["imitation"].items() if key != "only"}
     kept = {key: value for key, value in plain.items() if key not in (*RESUMABLE, "run_dir")}
     return {**kept, "agent": agent, "env": env, "imitation": imitation}
-
-
-def _take(folder: Path, runs: Iterable[Path]) -> tuple[TextIO, Path]:
-    """Returns the first run that no other process has locked, and its lock, which ends with this process."""
-    path = Path()
-    for path in runs:
-        stream = open_to_append(folder / f".{path.name}.lock")
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            stream.close()
-            continue
-        return stream, path
-    raise ConfigError(f"run_dir: another process trains {path}; choose another")

@@ -143,12 +143,10 @@ class Versus(Wrapper):
         if GROUP in entries:
             entries[GROUP] = of_first(spec[GROUP], self._agents)
         if self._swaps and "episode" in entries:
-            kept = {key: value for key, value in entries["episode"].items() if not self._one_sided(key)}
+            own = self._sides.one_sided
+            kept = {key: value for key, value in entries["episode"].items() if not key.startswith(own)}
             entries["episode"] = Composite(kept, shape=entries["episode"].shape, device=self.device)
         return Composite(entries, shape=spec.shape, device=self.device)
-
-    def _one_sided(self, name: str) -> bool:
-        return name.startswith(self._sides.one_sided) if self._sides.one_sided else False
 
     def follow(self, policy: TensorDictModuleBase) -> None:
         """Makes the opponent ``self`` act as this policy, which shares the learner's parameters."""
@@ -273,7 +271,8 @@ class Versus(Wrapper):
 
     def _turned(self, entries: TensorDictBase) -> TensorDict:
         """Returns the statistics from the view of the learning side."""
-        episode = {name: value for name, value in entries.get("episode").items() if not self._one_sided(name)}
+        own, statistics = self._sides.one_sided, entries.get("episode").items()
+        episode = {name: value for name, value in statistics if not name.startswith(own)}
         second = (self.learners % 2 == 1)[:, None]
         turned = dict(episode)
         for one, other in self._sides.mirrored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -10,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
 import rlstack
@@ -19,9 +22,11 @@ from rlstack import envs
 from rlstack.adapters import exporting
 from rlstack.adapters.agreement import random_inputs
 from rlstack.adapters.exporting import beside, deterministic, export_policy
+from rlstack.agents import make_agent
 from rlstack.config import ConfigError, to_plain
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.checkpoint import write_checkpoint
+from tests.agents.recall import Recall
 from tests.agents.small_agents import CASES, Decisions, Detour, plain, small
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
@@ -274,3 +279,44 @@ def test_the_program_needs_no_rlstack(checkpoint: Path, tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert result.stdout == "torch.Size([7, 2]) False\n"
+
+
+# -- a recurrent core, whose state the caller passes on ----------------------------------------------------------
+
+
+HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
+RECURRENT_FORMATS = ["torchscript", pytest.param("onnx", marks=pytest.mark.skipif(not HAS_ONNX, reason="needs onnx"))]
+
+
+def recurrent_program(path: Path, format: str) -> Any:
+    if format == "torchscript":
+        return torch.jit.load(path)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def program(observation: Tensor, memory: Tensor) -> list[Tensor]:
+        fed = {"observation": observation.numpy(), "memory": memory.numpy()}
+        return [torch.from_numpy(np.asarray(value)) for value in session.run(["action", "next_memory"], fed)]
+
+    return program
+
+
+@exhaustive("format", RECURRENT_FORMATS)
+@exhaustive(("name", "kind"), [("ppo", "lstm"), ("dqn", "gru")])
+def test_a_program_acts_as_the_policy_for_whole_episodes(name: str, kind: str, format: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    env = Recall(4, delay=2)
+    agent = make_agent(name, env, recurrent={"kind": kind, "size": 8, "layers": 2})
+    export_policy(agent, tmp_path / "policy", format)
+    described = json.loads(beside(tmp_path / "policy").read_text())
+    size = described["inputs"][1]["shape"][1]
+    assert described["inputs"][1]["name"] == "memory" and "next_memory" in described["memory"]
+    program = recurrent_program(tmp_path / "policy", format)
+    rollout = env.rollout(11, agent.policy(explore=False), break_when_any_done=False)
+    memory = torch.zeros(4, size)
+    for t in range(11):
+        action, memory = program(rollout["observation"][:, t], memory)
+        assert torch.equal(action, rollout["action"][:, t])
+        torch.testing.assert_close(memory, rollout["next", "memory"][:, t])
+        memory = memory * ~rollout["next", "done"][:, t]

@@ -397,7 +397,7 @@ def structure(files: ArenaFiles) -> dict[str, Any]:
 
 
 def save_arena(
-    agent: Agent, path: str | Path, frames: int | None = None, curriculum: Mapping[str, Any] | None = None
+    agent: Any, path: str | Path, frames: int | None = None, curriculum: Mapping[str, Any] | None = None
 ) -> list[Path]:
     """Writes a native PPO as the Arena stack's files: the checkpoint, its metadata and its statistics.
 
@@ -412,7 +412,7 @@ def save_arena(
     Raises:
         ConfigError: the agent is of another kind, or the files cannot be written.
     """
-    c: Any = agent.config
+    c = agent.config
     fits = isinstance(agent, PPO) and type(agent).policy_and_value is PPO.policy_and_value
     fits = fits and getattr(c, "recurrent", None) is None and len(agent.interface.choices or ()) == 1
     fits = fits and c.activation == "silu" and c.shared_layers == len(c.hidden) - 1 and c.critic_hidden is None

@@ -148,7 +148,7 @@ class Evaluations:
         rows: list[Row] = []
         for step, episodes in zip(self.timesteps, self.episodes):
             successes = [episode for episode in episodes if episode.success]
-            row = {"timestep": step, "success": len(successes) / len(episodes)}
+            row: Row = {"timestep": step, "success": len(successes) / len(episodes)}
             row["return"] = float(np.mean([episode.reward for episode in episodes]))
             for name in ("time", "energy"):
                 values = [getattr(episode, name) for episode in successes]
