@@ -173,8 +173,8 @@ def test_without_statistics(model: Path, folder: Path) -> None:
 
 def test_statistics_are_found_by_name(folder: Path) -> None:
     def beside(name: str) -> str | None:
-        found = find_statistics(folder / f"{name}.pt")
-        return None if found is None else found.name
+        file = find_statistics(folder / f"{name}.pt")
+        return None if file is None else file.name
 
     for other in (f"{RUN}_100000_steps", f"{RUN}_9000_steps", "another_run_70000_steps"):
         (folder / f"{other}_normalization.json").write_text("{}")
@@ -374,8 +374,8 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_commands_convert_and_write_back(model: Path, tmp_path: Path, capsys: Any) -> None:
     out, back = tmp_path / "ours.pt", tmp_path / "run_final.pt"
     rlstack.convert("arena", str(model), f"out={out}", "+env.name=any")
-    told = capsys.readouterr().out
-    assert "ppo_published of 58,311 parameters; its greedy actions differ by 0.0e+00 at most on 256" in told
+    printed = capsys.readouterr().out
+    assert "ppo_published of 58,311 parameters; its greedy actions differ by 0.0e+00 at most on 256" in printed
     assert rlstack.load(out).frames == 65536
     rlstack.convert(f"checkpoint={out}", "format=arena", f"out={back}")
     names = ["run_final.pt", "run_final_metadata.json", "run_normalization_final.json", "run_final_training_state.json"]

@@ -170,7 +170,7 @@ def test_without_a_compiler_nothing_is_written(tmp_path: Path, monkeypatch: pyte
 def test_it_comes_back_as_an_agent_from_elsewhere(format: str, tmp_path: Path) -> None:
     agent = small(Detour(), name="td3")
     export_policy(agent, tmp_path / "policy", format)
-    found = [
+    tables = [
         evaluate(policy, "tests.agents.small_agents:Detour", {}, 4, 0).table()
         for policy in (
             agent.policy(explore=False),
@@ -178,7 +178,7 @@ def test_it_comes_back_as_an_agent_from_elsewhere(format: str, tmp_path: Path) -
             rlstack.make_agent("legacy", Detour(), kind=format, path=str(tmp_path / "policy")).policy(explore=False),
         )
     ]
-    assert found[0][0]["return"] == pytest.approx(found[1][0]["return"], abs=1e-5) and found[1] == found[2]
+    assert tables[0][0]["return"] == pytest.approx(tables[1][0]["return"], abs=1e-5) and tables[1] == tables[2]
 
 
 @pytest.mark.parametrize("format", PLAYED)

@@ -246,15 +246,15 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
     assert {path.name for path in folder.iterdir()} == WRITTEN | NETWORK_FILES[agent_type] | {"evaluations"}
     assert json.loads((folder / "trial_config.json").read_text()) == CONFIG | {"seed": 9, "agent_type": agent_type}
 
-    found = read_evaluations(folder / "evaluations.npz")
-    assert found.timesteps == [20, 32, 48]  # 16 is before learning starts
-    for episodes in found.episodes:
+    recorded = read_evaluations(folder / "evaluations.npz")
+    assert recorded.timesteps == [20, 32, 48]  # 16 is before learning starts
+    for episodes in recorded.episodes:
         assert [len(episode.robots) for episode in episodes] == [2, 2, 3]
         for robot in (robot for episode in episodes for robot in episode.robots):
             assert robot.action.shape == ((12,) if NETWORK_FILES[agent_type] is NETWORK else (12, 2))
             assert len(robot.trajectory) == 13 and np.abs(robot.trajectory).sum() > 0
     configs = load_episodes(folder / "eval_configs.json")
-    for episode, config in zip(found.episodes[0], configs, strict=True):
+    for episode, config in zip(recorded.episodes[0], configs, strict=True):
         assert len(config["env"]["cores"]["Gamma"]) == len(config["env"]["obstacles"]["r"]) // 2
         for robot, start, history in zip(episode.robots, config["robots"]["start"], config["robots"]["trajectory"]):
             assert robot.trajectory[0].tolist() == history[0]
@@ -262,7 +262,7 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
 
     with open(folder / "metrics.csv", newline="") as file:
         returns = [float(row["eval/return"]) for row in csv.DictReader(file) if row["eval/return"]]
-    assert returns == pytest.approx([row["return"] for row in found.summary()], rel=1e-6)
+    assert returns == pytest.approx([row["return"] for row in recorded.summary()], rel=1e-6)
 
 
 @pytest.mark.slow
@@ -459,9 +459,9 @@ def test_a_trial_clones_the_published_actor(cloning: Path) -> None:
     (trial,) = trials(cloning)
     assert {path.name for path in trial.iterdir()} == WRITTEN | ACTOR | CRITIC | {"evaluations", "allowed.json"}
     assert json.loads((trial / "trial_config.json").read_text()) == CLONED | {"agent_type": "DDPG"}
-    found = read_evaluations(trial / "evaluations.npz")
-    assert found.timesteps == [0]
-    assert [len(episode.robots) for episode in found.episodes[0]] == [1, 2]
+    recorded = read_evaluations(trial / "evaluations.npz")
+    assert recorded.timesteps == [0]
+    assert [len(episode.robots) for episode in recorded.episodes[0]] == [1, 2]
 
     assert imitation_metrics(trial)["imitation/frames"] == 400
 
@@ -479,8 +479,8 @@ def test_the_files_it_writes_act_more_like_the_expert_than_an_agent_that_learnt_
     def error(folder: str) -> float:
         (trial,) = (cloning / folder).glob("*/*")
         policy = rlstack.load_policy(f"marinenav:{trial}", env)
-        found = policy(rollout.clone())["agents", "action"]
-        return float((found - wanted)[active].square().mean())
+        action = policy(rollout.clone())["agents", "action"]
+        return float((action - wanted)[active].square().mean())
 
     assert error("clone") < 0.75 * error("untrained")
 

@@ -207,8 +207,8 @@ def test_statistics_of_another_model_are_refused() -> None:
 def model(name: str, statistics: bool = True, bounds: bool = True) -> SB3Model:
     """Loads a fixture; without ``bounds``, as a model whose file does not state them."""
     path = FIXTURES / f"{name}_vecnormalize.pkl"
-    found = load_sb3(FIXTURES / f"{name}.zip", path if statistics and path.exists() else None)
-    return found if bounds else dataclasses.replace(found, low=None, high=None)
+    loaded = load_sb3(FIXTURES / f"{name}.zip", path if statistics and path.exists() else None)
+    return loaded if bounds else dataclasses.replace(loaded, low=None, high=None)
 
 
 @pytest.mark.parametrize("agents", [None, 2])

@@ -65,10 +65,10 @@ def test_candidates_from_beginning_to_list(command: Command) -> None:
     command("add", "players={weak: runs/n0, strong: runs/n2}", "note=both", "folder=league")
     first = command("evaluate", "players=[n1]", "pool.players=[low]", "folder=league")
     assert "n1: " in first and "against a pool of 3" in first and "; now commander " in first
-    told = command("evaluate", "folder=league", "games=6", "num_worlds=4").splitlines()
-    assert [line.partition(":")[0] for line in told[:2]] == ["weak", "strong"]
+    printed = command("evaluate", "folder=league", "games=6", "num_worlds=4").splitlines()
+    assert [line.partition(":")[0] for line in printed[:2]] == ["weak", "strong"]
     table = command("list", "folder=league").splitlines()
-    assert table == told[2:]
+    assert table == printed[2:]
     header = ["rank", "player", "kind", "commander", "rating", "deviation", "conservative", "games"]
     assert table[0].split() == header
     ranks = {row.split()[1]: row.split() for row in table[1:-1]}
@@ -216,8 +216,8 @@ def test_play_takes_options_that_evaluations_replace_and_a_league_refuses_them(
 
     assert lengths() == (5, {5, 6, 7})
     assert lengths("++env.length=2") == (2, {2, 3, 4})
-    told = command("run", *WORLD, "players=[low,high]", "games=2", status=2)
-    assert told == "error: env.length: a league plays with 5, as evaluations do; leave it out"
+    printed = command("run", *WORLD, "players=[low,high]", "games=2", status=2)
+    assert printed == "error: env.length: a league plays with 5, as evaluations do; leave it out"
 
 
 @pytest.mark.parametrize("word", ["play", "run"])
