@@ -292,12 +292,12 @@ class GameRunner:
             ended = done | (steps >= self.max_steps)
             over = (ended & (number < len(schedule))).nonzero()[:, 0]
             if len(over):
-                points = self.sides.score(following)[over].double().tolist()
-                rows = zip(
-                    over.tolist(), number[over].tolist(), points, steps[over].tolist(), terminated[over].tolist()
-                )
+                points = self.sides.score(following)[over].double()
+                columns = (over, number[over], points, steps[over], terminated[over])
+                rows: Any = zip(*(column.tolist() for column in columns))
                 for world, game, (first, second), length, by_rules in rows:
-                    results[game] = GameResult(*schedule[game], first, second, length, by_rules)
+                    left, right = schedule[game]
+                    results[game] = GameResult(left, right, first, second, length, by_rules)
                     finished(results[game])
                     if best is not None:
                         best.finish(world, game, results[game])
