@@ -244,12 +244,13 @@ class WorldHooks:
         """Returns the two sides that its agents form; None for a world without opponents."""
         return None
 
-    def tell(self, half_worlds: Tensor, exact: Tensor) -> None:
+    def tell(self, half_worlds: Tensor, exact: Tensor, counts: Tensor | None = None) -> None:
         """Sets scripted players' choices for the next step that actions cannot express; see :class:`Told`.
 
         Args:
             half_worlds: indices ``[n]``, 2 w + s for side s of world w.
             exact: choices ``[n, ...]``.
+            counts: ``[n]`` bool, the choices that count; None: all.
         """
         raise NotImplementedError(f"{type(self).__name__} takes actions alone")
 
@@ -537,6 +538,11 @@ class World(WorldHooks, EnvBase):
     def _restart_where(self, ended: Tensor) -> bool:
         """Restarts worlds ``[W]`` bool without reading the mask; returns False if the world does not implement it."""
         return False
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a GPU can record its steps: not those of simulators outside torch."""
+        return self.saves_episodes
 
     @property
     def phase(self) -> Any:

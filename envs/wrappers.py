@@ -107,7 +107,7 @@ class Wrapper(World):
     num_stages, stage_names = _of_inner("num_stages"), _of_inner("stage_names")
     total_steps, count_on_from = _of_inner("total_steps"), _of_inner("count_on_from")
     worker_failures = _of_inner("worker_failures")
-    phase, make_ready = _of_inner("phase"), _of_inner("make_ready")
+    recordable, phase, make_ready = _of_inner("recordable"), _of_inner("phase"), _of_inner("make_ready")
     set_noise_source = _of_inner("set_noise_source")
     players, sides, tell = _of_inner("players"), _of_inner("sides"), _of_inner("tell")
     mirror, recorder, render = _of_inner("mirror"), _of_inner("recorder"), _of_inner("render")

@@ -155,7 +155,7 @@ def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title:
         ConfigError: neither is available.
     """
     from rlstack.envs.rendering.window import TkWindow
-    from rlstack.evaluation.playback import HOLD_SECONDS, TerminalScreen, record, show
+    from rlstack.evaluation.pictures import HOLD_SECONDS, TerminalScreen, record, show
 
     if config.record is not None:
         record(animations, Path(config.record), config.speed)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import traceback
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -223,15 +222,12 @@ def test_the_hint_at_the_end_is_what_the_next_command_takes(
         and f"{label}  rlstack train resume={tmp_path}{hint}\n" in f"{text}\n"
     )
     if hint == " until=null":
-        (tmp_path / "checkpoints").mkdir()
-        with zipfile.ZipFile(tmp_path / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
-            archive.writestr("data.pkl", b"")
-        run.check_unfinished(5000, 1000)  # the evaluation was interrupted
+        run.refuse_finished(1000, 5000, 1000)  # the evaluation was interrupted
         run.evaluations.mkdir()
         run.evaluation(1000).write_text("{}")
         with pytest.raises(ConfigError, match="the run is at 1,000 frames; raise until, or set until=null"):
-            run.check_unfinished(5000, 1000)
-        run.check_unfinished(5000, 5000)
+            run.refuse_finished(1000, 5000, 1000)
+        run.refuse_finished(1000, 5000, 5000)
 
 
 def test_a_run_of_a_league_continues_by_the_command_that_adds_it(
@@ -247,13 +243,6 @@ def test_a_run_of_a_league_continues_by_the_command_that_adds_it(
     (tmp_path / "checkpoints" / "checkpoint_000000001000.pt").touch()
     with pytest.raises(RunError, match="continue with: rlstack league train "), one_line_errors(tmp_path):
         raise MemoryError
-
-
-def test_a_damaged_last_checkpoint_is_no_end(tmp_path: Path) -> None:
-    """An older one may be valid, which is found when checkpoints are read."""
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "checkpoint_000000001000.pt").write_bytes(b"PK damaged")
-    RunDirectory(tmp_path).check_unfinished(1000, 1000)
 
 
 class _Reached(BaseException):

@@ -222,7 +222,7 @@ ELSEWHERE = {
     ("envs/foundation/files.py", "replace"): "the helper itself",
     ("rlstack/adapters/exporting.py", "save"): "into memory",
     ("envs/foundation/files.py", "open"): "the helper itself",
-    ("rlstack/training/loggers/table.py", "open_to_append"): "a row that was cut off is dropped on opening",
+    ("rlstack/training/loggers.py", "open_to_append"): "a row that was cut off is dropped on opening",
     ("rlstack/adapters/marinenav/__main__.py", "open_to_append"): "what was printed",
     ("rlstack/files/safe_load.py", "save"): "into memory",
     ("rlstack/training/distributed.py", "open"): "nowhere",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..foundation.tensors import made_once
 from .state import State
 from .tables import Tables
 
@@ -39,41 +39,30 @@ def orders_of(kind: str, action: Any, teams: int, mechs: int) -> Tensor:
             it is above 0; ``hybrid``: a dict with ``axes [W, A, 4]`` in [-1, 1], ``buttons [W, A, 5]`` and
             ``target [W, A]``, 0: none.
     """
-    rows = {"multi": _multi, "box": _box, "hybrid": _hybrid}[kind](action)
+    if kind == "multi":
+        chosen = action.to(torch.float32)
+        half = _BINS // 2
+        turns = made_once(_turns, chosen.dtype, chosen.device)
+        turn = turns.index_select(0, action[..., 3].flatten()).view(*action.shape[:-1], 1)
+        steps = (chosen[..., :2] - half) / half
+        rows = torch.cat((steps, chosen[..., 2:3], turn, chosen[..., AXES:-1], chosen[..., -1:] - 1), -1)
+    elif kind == "box":
+        buttons = action[..., AXES : AXES + BUTTONS]
+        pressed = (buttons > 0).to(action.dtype)
+        # Only a scout's secondary has a third choice; for other buttons every value above 0 is a press.
+        pressed = torch.cat((pressed[..., :2], pressed[..., 2:3] + (buttons[..., 2:3] > 0.5), pressed[..., 3:]), -1)
+        best, place = action[..., AXES + BUTTONS :].max(-1, keepdim=True)
+        target = torch.where(best > 0, place, -1).to(action.dtype)
+        rows = torch.cat((action[..., :AXES].clamp(-1.0, 1.0), pressed, target), -1)
+    else:
+        axes = action.get("axes")
+        buttons, target = (action.get(name).to(axes.dtype) for name in ("buttons", "target"))
+        rows = torch.cat((axes.clamp(-1.0, 1.0), buttons, target[..., None] - 1), -1)
     return rows.permute(2, 1, 0).unflatten(1, (teams, mechs)).transpose(0, 1)
 
 
-def _multi(action: Tensor) -> Tensor:
-    chosen = action.to(torch.float32)
-    half = _BINS // 2
-    turn = _turns(chosen).index_select(0, action[..., 3].flatten()).view(*action.shape[:-1], 1)
-    steps = (chosen[..., :2] - half) / half
-    return torch.cat((steps, chosen[..., 2:3], turn, chosen[..., AXES:-1], chosen[..., -1:] - 1), -1)
-
-
-def _turns(like: Tensor) -> Tensor:
-    return _turns_on(like.device, like.dtype)
-
-
-@cache
-def _turns_on(device: torch.device, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(TURNS, dtype=dtype, device=device)  # once: a GPU is waited for
-
-
-def _box(action: Tensor) -> Tensor:
-    buttons = action[..., AXES : AXES + BUTTONS]
-    pressed = (buttons > 0).to(action.dtype)
-    # Only a scout's secondary has a third choice; for other buttons every value above 0 is a press.
-    pressed = torch.cat((pressed[..., :2], pressed[..., 2:3] + (buttons[..., 2:3] > 0.5), pressed[..., 3:]), -1)
-    best, place = action[..., AXES + BUTTONS :].max(-1, keepdim=True)
-    target = torch.where(best > 0, place, -1).to(action.dtype)
-    return torch.cat((action[..., :AXES].clamp(-1.0, 1.0), pressed, target), -1)
-
-
-def _hybrid(action: Any) -> Tensor:
-    axes = action.get("axes")
-    buttons, target = (action.get(name).to(axes.dtype) for name in ("buttons", "target"))
-    return torch.cat((axes.clamp(-1.0, 1.0), buttons, target[..., None] - 1), -1)
+def _turns(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(TURNS, dtype=dtype, device=device)
 
 
 def chosen_for(kind: str, orders: Tensor) -> Any:
@@ -89,7 +78,7 @@ def chosen_for(kind: str, orders: Tensor) -> Any:
     half = _BINS // 2
     jet = (axes[..., 2:3] > 0).to(rows.dtype)
     steps = (axes[..., :2] * half + half).round()
-    turn = (axes[..., 3:4] - _turns(axes)).abs().argmin(-1, keepdim=True)
+    turn = (axes[..., 3:4] - made_once(_turns, axes.dtype, axes.device)).abs().argmin(-1, keepdim=True)
     return torch.cat((steps, jet, turn, buttons, target[..., None] + 1), -1).long()
 
 

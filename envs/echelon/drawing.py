@@ -17,16 +17,19 @@ from ..rendering.canvas import (
     Colour,
     Picture,
     PictureLayout,
+    banner,
     box,
     meter,
     mixed,
     shortened,
     write,
 )
+from ..rendering.films import Animation
 from . import rules
+from .events import Event
 from .maps import FOLIAGE, LAVA, LOW_WALL, WATER
-from .replay import Mech, RecordedMap
-from .rules import MAP
+from .replay import Mech, RecordedMap, Replay, moment
+from .rules import MAP, TEAMS
 
 Array = NDArray[Any]
 
@@ -122,13 +125,7 @@ def _lit(ground: RecordedMap, x: Array, y: Array, scale: float) -> Array:
             strength = 0.55 + 0.45 * (inner > 0.12)
         _lay(light, here * strength, colour)
     _lay(light, ((kind == LAVA) & (tall == 0)) * np.clip(ripple - 0.55, 0, 1) * 1.6, (255, 170, 60))
-    return _with_edges(light, ground, x, y, scale)
-
-
-def _with_edges(light: Array, ground: RecordedMap, x: Array, y: Array, scale: float) -> Array:
-    """Draws the shadows of higher ground to the lower right, and its bright upper left edges."""
-    column, row = x.astype(int) + 0 * y.astype(int), y.astype(int) + 0 * x.astype(int)
-    tall = ground.height[row, column].astype(np.float32)
+    # The shadows of higher ground to the lower right, and its bright upper left edges.
     for reach in (0.25, 0.5, 0.75, 1.0):
         other = _at(ground.height, x - reach, y + reach)
         _lay(light, (other > tall) * np.clip((other - tall) / 4, 0.25, 1) * (1.15 - reach), (0, 0, 0), 0.26)
@@ -428,3 +425,158 @@ def state_of(now: Frames, place: int) -> tuple[str, Colour]:
     found += [("ECM", "ECCM")[int(now.ewar[place]) - 1]] if now.ewar[place] > 0 else []
     found += ["in zone"] if now.inside[place] else []
     return ", ".join(found[:2]) or "ok", PAINT if clocks[rules.PAINTED] > 0 else PAPER if found else FAINT
+
+
+# -- films -------------------------------------------------------------------------------------------------------------
+
+
+_LASTS = {
+    **{"laser_hit": 4.0, "flamer_hit": 3.0, "paint": 6.0, "ams_intercept": 6.0},
+    **{"explosion": 9.0, "projectile_hit": 0.6 * 9.0, "kill": 18.0},
+}
+"""Number of sub-steps for which an event is visible; other events are not drawn."""
+_TRAILS = {"missile": 9.0, "gauss": 2.5, "autocannon": 1.5, "smoke": 1.0}  # ticks of its way that a shot shows
+_WAY_POINTS = 120
+_END_TICKS = 10.0
+
+
+class EchelonAnimation(Animation):
+    """Animation of a recording.
+
+    Args:
+        replay: one episode.
+        size: width and height of the pictures in pixels, at least 640 by 360.
+        earlier: an animation of an earlier part of the episode, whose map is reused.
+
+    Raises:
+        ValueError: the size is too small.
+
+    Attributes:
+        per_second: sub-steps per second.
+    """
+
+    per_second, fps = 1.0 / rules.DT, 20.0
+
+    def __init__(
+        self, replay: Replay, size: tuple[int, int] = (1280, 720), earlier: EchelonAnimation | None = None
+    ) -> None:
+        self.replay, self.record, self.size = replay, replay.record, size
+        self.layout = EchelonLayout(size, self.record.ground.side)
+        self._empty: Picture = earlier._empty if earlier else background(self.layout, self.record.ground)
+        self._places = {mech.name: place for place, mech in enumerate(self.record.mechs)}
+        self._deaths = {self._places[e.details["target"]]: e.tick for e in self.record.events if e.type == "kill"}
+        self._lasting = [(event, _LASTS[event.type]) for event in self.record.events if event.type in _LASTS]
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last sub-step."""
+        return float(self.record.frames.tick[0]), float(self.record.frames.tick[-1])
+
+    def longer(self, recording: Any) -> EchelonAnimation:
+        """Returns the animation of a longer part of the same episode."""
+        return EchelonAnimation(recording.replay, self.layout.size, self)
+
+    def draw(self, tick: float | None = None, pause: float = 0.0, ways: bool = False) -> Picture:
+        """Draws the match after ``tick`` sub-steps of 0.05 s, uint8 ``[H, W, 3]``.
+
+        Args:
+            tick: number of sub-steps; None: the end.
+            pause: number of sub-steps since the end.
+            ways: whether to draw the trails of all mechs from the beginning.
+        """
+        tick = float(self.record.frames.tick[-1]) if tick is None else tick
+        now = moment(self.record, tick)
+        picture: Picture = self._empty.copy()
+        canvas = self.layout.canvas(picture)
+        draw_zone(canvas, now)
+        if ways:
+            until = int(np.searchsorted(self.record.frames.tick, tick, side="right"))
+            every = max(1, until // _WAY_POINTS)
+            for place, mech in enumerate(self.record.mechs):
+                gone = self._deaths.get(place)
+                last = until if gone is None else min(until, int(np.searchsorted(self.record.frames.tick, gone)) + 1)
+                points = self.record.frames.position[:last:every, place]
+                canvas.way(flat(points), 0.3, TEAM_COLOURS[mech.team])
+        living = self._draw_mechs(canvas, now, tick)
+        for flight in self.record.flights:
+            if flight.ticks[0] <= tick <= flight.ticks[-1] and len(flight.ticks) > 1:
+                first = max(tick - _TRAILS[flight.weapon], float(flight.ticks[0]))
+                times = np.linspace(first, tick, 6 if flight.weapon == "missile" else 2)
+                trail = [np.interp(times, flight.ticks, flight.places[:, axis]) for axis in range(3)]
+                draw_flight(canvas, flight.weapon, np.stack(trail, -1), _team(flight.owner))
+        for event, ticks in self._lasting:
+            # An event belongs to the sub-step that ends at its tick.
+            age = (tick + pause - event.tick + 1) / ticks
+            if 0 < age < 1:
+                self._draw_event(canvas, event, float(age), tick + pause)
+        for cloud in self.record.smoke[now.frame]:
+            draw_cloud(canvas, cloud, float(cloud[3]) - (tick - float(self.record.frames.tick[now.frame])))
+        for place in living:
+            mech = self.record.mechs[place]
+            x, y = flat(now.position[place]) * self.layout.scale + np.array(self.layout.corner)
+            y += (0.5 * drawn_width(mech) + 0.7) * self.layout.scale
+            text, size = f"{mech.kind[0].upper()}{mech.slot}", self.layout.points(10)
+            write(picture, text, x + 1, y + 1, size, (0, 0, 0), 0.5, bold=True)
+            write(picture, text, x, y, size, TEAM_LIGHT[mech.team], 0.5, bold=True)
+
+        # Glows and projectiles end at the edge of the map.
+        (left, bottom), side = self.layout.corner, self.layout.side * self.layout.scale
+        rows = slice(max(round(bottom - side) - 2, 0), round(bottom) + 2)
+        part = rows, slice(max(round(left) - 2, 0), round(left + side) + 2)
+        inside = picture[part].copy()
+        picture[:] = self._empty
+        picture[part] = inside
+        draw_panels(picture, self.layout, now, self.replay.players)
+        draw_head(picture, self.layout, now, self.replay.title)
+        if pause > _END_TICKS:
+            winner = self.record.winner
+            team = int(winner < 0)
+            text, colour = (f"{TEAMS[team].upper()} WINS", TEAM_COLOURS[team]) if winner else ("DRAW", PAPER)
+            middle = left + side / 2, bottom - side / 2
+            banner(picture, text, middle, side, 88 * self.layout.unit, self.layout.points(50), colour)
+        return picture
+
+    def _draw_mechs(self, canvas: Canvas, now: Frames, tick: float) -> list[int]:
+        """Draws wrecks and mechs; returns the places of the living."""
+        places = range(len(self.record.mechs))
+        living = [place for place in places if now.hp[place] > 0 and tick < self._deaths.get(place, np.inf)]
+        for place, mech in enumerate(self.record.mechs):
+            if place not in living:
+                draw_wreck(canvas, mech, now.position[place])
+        for place in living:
+            target = int(now.target[place])
+            if target in living:
+                draw_aim(canvas, self.record.mechs[place], now.position[place], now.position[target])
+        for place in sorted(living, key=lambda place: float(now.position[place, 2])):
+            draw_mech(canvas, self.record.mechs[place], now, place)
+        for place in living:
+            draw_bars(canvas, self.record.mechs[place], now, place)
+        return living
+
+    def _draw_event(self, canvas: Canvas, event: Event, age: float, tick: float) -> None:
+        details, kind = event.details, event.type
+
+        def burst(reach: float, colour: Colour) -> None:
+            canvas.burst(flat(details["pos"]), reach, age, colour, 9, 0.3, flash=FLASH)
+
+        if kind in ("laser_hit", "flamer_hit"):
+            team, flame = _team(details["shooter"]), kind == "flamer_hit"
+            draw_beam(canvas, details["start"], details["pos"], team, age, flame)
+        elif kind == "explosion":
+            burst(1.2 * details["radius"], (255, 176, 90))
+        elif kind == "projectile_hit":
+            burst(0.9, (255, 240, 190))
+        elif kind == "kill":
+            burst(4.2, TEAM_COLOURS[_team(details["target"])])
+        else:
+            now = moment(self.record, tick)
+            start = now.position[self._places[details["mech" if kind == "ams_intercept" else "shooter"]]]
+            end = details["pos"] if kind == "ams_intercept" else now.position[self._places[details["target"]]]
+            colour = (130, 240, 255) if kind == "ams_intercept" else PAINT
+            canvas.line(flat(start), flat(end), 0.2, colour, 0.8 * (1 - age))
+            if kind == "ams_intercept":
+                burst(0.8, colour)
+
+
+def _team(name: str) -> int:
+    return TEAMS.index(name.partition("_")[0])

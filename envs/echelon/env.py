@@ -37,7 +37,7 @@ from .projectiles import Which
 from .rewards import make_weights
 from .rules import MAP
 from .state import EchelonStarts
-from .tables import make_tables
+from .tables import Tables
 
 
 class Echelon(World):
@@ -141,7 +141,7 @@ class Echelon(World):
         self.num_stages = len(self._stages)
         self._stage: int | None = None
         weights = [weight * reward_scale for weight in make_weights(reward_weights).values()]
-        self.tables = make_tables(make_maps(maps, map_seed, symmetric_maps, size), (blue, red), dtype, self.device)
+        self.tables = Tables(make_maps(maps, map_seed, symmetric_maps, size), (blue, red), dtype, self.device)
         mechs = self.tables.mechs
         lead = (num_worlds, self._teams * mechs)
         shown: dict[str, TensorSpec] = {
@@ -170,7 +170,7 @@ class Echelon(World):
         """The options of the game, for recordings."""
         self.orders: Tensor | None = None
         """Orders of the agents in the last decision, ``[teams, 10, n, W]``, None before the first."""
-        self._told: list[tuple[Tensor, Tensor]] = []
+        self._told: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._kernels = compiled_kernels(PLAIN) if compiled else PLAIN
         self._pool = StartPool(self._start, partial(Opening.restored, EchelonMatch))
         if self._stages:
@@ -231,8 +231,11 @@ class Echelon(World):
         actions = self._chosen(tensordict)
         with torch.no_grad():
             orders = orders_of(self._actions, actions, self._teams, self.tables.mechs).to(self.float_dtype)
-            for halves, exact in self._told:
-                flat = orders.permute(3, 0, 1, 2).flatten(0, 1).index_copy(0, halves, exact.to(orders))
+            for halves, exact, counts in self._told:
+                flat, exact = orders.permute(3, 0, 1, 2).flatten(0, 1), exact.to(orders)
+                if counts is not None:
+                    exact = torch.where(counts[:, None, None], exact, flat.index_select(0, halves))
+                flat = flat.index_copy(0, halves, exact)
                 orders = flat.unflatten(0, (self.num_worlds, self._teams)).permute(1, 2, 3, 0).contiguous()
             self._told.clear()
             self.orders = orders
@@ -242,14 +245,15 @@ class Echelon(World):
         reward = outcome.reward.flatten(0, 1).T.contiguous()
         return with_ends(self._current(), reward, outcome.terminated, outcome.truncated, self._active)
 
-    def tell(self, halves: Tensor, orders: Tensor) -> None:
+    def tell(self, halves: Tensor, orders: Tensor, counts: Tensor | None = None) -> None:
         """Sets exact orders for the next decision, in place of these teams' actions.
 
         Args:
             halves: indices ``[k]``, 2 w + team.
             orders: orders ``[k, 10, n]``.
+            counts: ``[k]`` bool, the orders that count; None: all.
         """
-        self._told.append((halves, orders))
+        self._told.append((halves, orders, counts))
 
     def _current(self) -> TensorDict:
         seen = {"observation": self._shown["observation"], "active": self._active}

@@ -52,15 +52,15 @@ class Event:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Flight:
     """The path of a projectile from its launch to its end.
 
     Attributes:
         weapon: one of :data:`WEAPONS`.
         owner, target: ids; the target is None for an unaimed shot.
-        ticks: ``[k]`` sub-steps since the start, ascending.
-        places: ``[k, 3]``.
+        ticks: ``[k]`` int32, sub-steps since the start, ascending.
+        places: ``[k, 3]`` float32.
     """
 
     number: int
@@ -69,6 +69,11 @@ class Flight:
     target: str | None
     ticks: Array
     places: Array
+
+    def move(self, tick: int, place: Array) -> None:
+        """Adds a place."""
+        self.ticks = np.append(self.ticks, np.int32(tick))
+        self.places = np.append(self.places, np.float32(place)[None], 0)
 
 
 # -- repeated sub-steps --------------------------------------------------------------------------------------------
@@ -103,36 +108,29 @@ def unfold(states: State, orders: Tensor, tables: Tables, options: EchelonOption
     """
     steps = states.steps.round().long()
     length = steps.diff()  # number of decisions between two states, more than one in some replays of repeated actions
-    found: list[tuple[Array, SubSteps]] = []
+    parts: list[tuple[Array, SubSteps]] = []
     plain = PLAIN._replace(vent_blocks_fire=options.vent_blocks_fire)
     here, given = states.map(lambda value: value[..., :-1]), orders[..., 1:]
     for done in range(int(length.max())):
         left = (length > done).nonzero()[:, 0]
-        now = here.map(lambda value, left=left: value.index_select(-1, left))  # type: ignore[misc]
-        told = given.index_select(-1, left)
-        tallies: list[Tally] = []
-        started = now
-        told = with_rival(started, told, tables, options, KERNELS)
-        for sub, (after, tally) in enumerate(sub_steps(started, told, tables, plain), 1):
+        started = here.map(lambda value, left=left: value.index_select(-1, left))  # type: ignore[misc]
+        both = with_rival(started, given.index_select(-1, left), tables, options, KERNELS)
+        now, tallies = started, list[Tally]()
+        for sub, (after, tally) in enumerate(sub_steps(started, both, tables, plain), 1):
             ticks = started.steps.round().long() * SUB_STEPS + sub
-            found.append((ticks.cpu().numpy(), _arrays(ticks, now, after, tally)))
+            parts.append((ticks.cpu().numpy(), _arrays(ticks, now, after, tally)))
             now = after
             tallies.append(tally)
-        if int(length.max()) > done + 1:
-            concluded = _concluded(started, now, Tally.summed(tallies), tables, options)
-            here = State(**{name: value.index_copy(-1, left, new)
-                            for (name, value), (_, new) in zip(here.items(), concluded.items())})  # fmt: skip
-    order = np.argsort(np.concatenate([ticks for ticks, _ in found]), kind="stable")
-    return SubSteps(*(np.concatenate(rows)[order] for rows in zip(*(steps for _, steps in found))))
-
-
-def _concluded(started: State, state: State, total: Tally, tables: Tables, options: EchelonOptions) -> State:
-    """Returns the state from which the next decision begins."""
-    none = torch.zeros_like(state.hp)
-    terms, events = (none.new_zeros(len(names), *none.shape) for names in (TERMS, EVENTS))
-    match = EchelonMatch(started, terms, events, none, torch.zeros_like(state.steps))
-    seen = look(state, tables, False)
-    return conclude(match, started, seen, total, tables, replace(options, partial=False, actions="box"))[0].state
+        if int(length.max()) > done + 1:  # the state from which the next decision begins
+            none = torch.zeros_like(now.hp)
+            terms, events = (none.new_zeros(len(names), *none.shape) for names in (TERMS, EVENTS))
+            match = EchelonMatch(started, terms, events, none, torch.zeros_like(now.steps))
+            seen, plainly = look(now, tables, False), replace(options, partial=False, actions="box")
+            concluded = conclude(match, started, seen, Tally.summed(tallies), tables, plainly)[0].state
+            pairs = zip(here.items(), concluded.items())
+            here = State(**{name: value.index_copy(-1, left, new) for (name, value), (_, new) in pairs})
+    order = np.argsort(np.concatenate([ticks for ticks, _ in parts]), kind="stable")
+    return SubSteps(*(np.concatenate(rows)[order] for rows in zip(*(steps for _, steps in parts))))
 
 
 def _arrays(ticks: Tensor, before: State, after: State, tally: Tally) -> SubSteps:
@@ -149,27 +147,6 @@ def _arrays(ticks: Tensor, before: State, after: State, tally: Tally) -> SubStep
 _LAUNCHERS = (0, 0, 1, 2, 2, 2, 3, 3, 3)  # of a pack's shots: missile, gauss, two autocannons
 _FIRST = (True, False, True, True, False, False, True, False, False)
 _NEAR = 1.0e-3
-
-
-@dataclass
-class _OpenFlight:
-    """An unfinished flight."""
-
-    number: int
-    weapon: str
-    owner: str
-    target: str | None
-    ticks: list[int]
-    places: list[Array]
-
-    def move(self, tick: int, place: Array) -> None:
-        self.ticks.append(tick)
-        self.places.append(place)
-
-    def closed(self) -> Flight:
-        ticks = np.array(self.ticks, np.int32)
-        places = np.array(self.places, np.float32).reshape(-1, 3)
-        return Flight(self.number, self.weapon, self.owner, self.target, ticks, places)
 
 
 class EventFinder:
@@ -191,28 +168,24 @@ class EventFinder:
         slots = np.arange(self._mechs) % SLOTS
         self._lift = np.array([rules.PACK[slot].height for slot in slots]) / 2
         self._reach = np.array([max(rules.PACK[slot].width, rules.PACK[slot].height) for slot in slots]) / 2
-        self._shots: dict[tuple[int, int], _OpenFlight] = {}
-        self._shells: dict[tuple[int, int], _OpenFlight] = {}
-        self._every: list[_OpenFlight] = []
+        self._shots: dict[tuple[int, int], Flight] = {}
+        self._shells: dict[tuple[int, int], Flight] = {}
+        self.flights: list[Flight] = []
         for step in range(len(steps.tick)):
             self._now = SubSteps(*(rows[step] for rows in steps))
             self._tick = int(steps.tick[step])
-            self._step()
-        self.flights = [flight.closed() for flight in self._every]
+            now = self._now
+            if (now.was_shots[6] > 0).any():
+                self._fly()
+            if now.fired.any():
+                self._fire()
+            if (now.was_shells[6] > 0).any() or (now.shells[6] > 0).any():
+                self._smoke()
+            if now.counted.any() or ((now.was_hp > 0) & (now.hp <= 0)).any():
+                self._suffer()
 
     def _tell(self, kind: str, **details: Any) -> None:
         self.events.append(Event(self._tick, kind, details))
-
-    def _step(self) -> None:
-        now = self._now
-        if (now.was_shots[6] > 0).any():
-            self._fly()
-        if now.fired.any():
-            self._fire()
-        if (now.was_shells[6] > 0).any() or (now.shells[6] > 0).any():
-            self._smoke()
-        if now.counted.any() or ((now.was_hp > 0) & (now.hp <= 0)).any():
-            self._suffer()
 
     def _centre(self, team: int, slot: int) -> Array:
         place: Array = self._now.was_position[:, team, slot].astype(float)
@@ -227,7 +200,7 @@ class EventFinder:
 
     def _fly(self) -> None:
         now = self._now
-        moved: dict[tuple[int, int], _OpenFlight] = {}
+        moved: dict[tuple[int, int], Flight] = {}
         for team, place in np.argwhere(now.was_shots[6] > 0).tolist():
             flight = self._shots.pop((team, place), None)
             if flight is None:  # launched before the recording began
@@ -245,15 +218,25 @@ class EventFinder:
                 self._end(flight, team, start, end, pack * SLOTS + rules.SHOT_OWNERS[local])
         self._shots.update(moved)
 
-    def _end(self, flight: _OpenFlight, team: int, start: Array, end: Array, owner: int) -> None:
+    def _end(self, flight: Flight, team: int, start: Array, end: Array, owner: int) -> None:
         """Ends a flight: intercepted, in an enemy, in the ground, or at the end of its range."""
-        catcher = self._catcher(team, start) if flight.weapon == "missile" else None
-        if catcher is not None:
-            flight.move(self._tick, start)
-            self._tell("ams_intercept", mech=mech_id(1 - team, catcher), projectile=flight.number, pos=_place(start))
-            return
-        blocked = self._blocked(start, end)
-        victim, share = self._struck(team, start, end, blocked)
+        if flight.weapon == "missile":
+            for slot in np.flatnonzero(self._now.counted[7, 1 - team] > 0).tolist():
+                if np.linalg.norm(self._centre(1 - team, slot) - start) <= rules.AMS_RANGE + _NEAR:
+                    flight.move(self._tick, start)
+                    mech, pos = mech_id(1 - team, slot), _place(start)
+                    self._tell("ams_intercept", mech=mech, projectile=flight.number, pos=pos)
+                    return
+        blocked, way = self._blocked(start, end), end - start
+        victim: int | None = None  # the first enemy whose sphere the path meets, and where
+        share = np.inf
+        for slot in range(self._mechs):
+            if self._now.was_hp[1 - team, slot] > 0:
+                to = self._centre(1 - team, slot) - start
+                nearest = float(np.clip(to @ way / max(float(way @ way), 1.0e-9), 0, 1))
+                near = np.linalg.norm(to - nearest * way) <= self._reach[slot] + _NEAR
+                if near and nearest <= blocked and nearest < share:
+                    victim, share = slot, nearest
         in_ground = victim is None and blocked <= 1
         at = start + (share if victim is not None else blocked - 0.5 if in_ground else 1.0) * (end - start)
         flight.move(self._tick, at)
@@ -265,28 +248,6 @@ class EventFinder:
         radius = {"missile": rules.MISSILE_SPLASH, "gauss": rules.GAUSS_SPLASH}.get(flight.weapon)
         if radius is not None and (victim is not None or in_ground):
             self._tell("explosion", **named, radius=radius, pos=_place(at))
-
-    def _catcher(self, team: int, start: Array) -> int | None:
-        caught = self._now.counted[7, 1 - team]
-        for slot in np.flatnonzero(caught > 0).tolist():
-            if np.linalg.norm(self._centre(1 - team, slot) - start) <= rules.AMS_RANGE + _NEAR:
-                return int(slot)
-        return None
-
-    def _struck(self, team: int, start: Array, end: Array, blocked: float) -> tuple[int | None, float]:
-        """Returns the first enemy whose sphere the path meets, and where, as a share of the path."""
-        way = end - start
-        length = max(float(way @ way), 1.0e-9)
-        best, first = None, np.inf
-        for slot in range(self._mechs):
-            if self._now.was_hp[1 - team, slot] <= 0:
-                continue
-            to = self._centre(1 - team, slot) - start
-            share = float(np.clip(to @ way / length, 0, 1))
-            near = np.linalg.norm(to - share * way) <= self._reach[slot] + _NEAR
-            if near and share <= blocked and share < first:
-                best, first = slot, share
-        return best, first
 
     def _blocked(self, start: Array, end: Array) -> float:
         """Returns the share of the path, a half or 1, at which it meets the ground; 2 if it is free."""
@@ -302,55 +263,42 @@ class EventFinder:
     # -- weapons -------------------------------------------------------------------------------------------------
 
     def _fire(self) -> None:
-        for team, pack, mount in np.argwhere(self._now.fired > 0).tolist():
+        now = self._now
+        for team, pack, mount in np.argwhere(now.fired > 0).tolist():
             slot = rules.MOUNTS[mount].slot + pack * SLOTS
-            if mount in range(*rules.HITSCAN.indices(13)):
-                self._beam(team, slot, mount)
-            elif mount in range(*rules.LAUNCHERS.indices(13)):
+            if mount >= rules.PAINTERS.start:
+                # The enemy that this mech, or simultaneously one in a higher slot, has painted.
+                fresh = (now.clocks[1 - team, rules.PAINTED] == rules.PAINTED_TICKS) & (now.was_hp[1 - team] > 0)
+                painted = np.flatnonzero(fresh & (now.painter[1 - team] >= slot)).tolist()
+                own = [foe for foe in painted if int(now.painter[1 - team, foe]) == slot] or painted
+                if own:
+                    target = mech_id(1 - team, self._nearest(team, slot, own))
+                    self._tell("paint", shooter=mech_id(team, slot), target=target)
+            elif mount >= rules.LAUNCHERS.start:
                 self._launch(team, slot, pack, mount - rules.LAUNCHERS.start)
-            else:
-                self._paint(team, slot, pack)
-
-    def _beam(self, team: int, slot: int, mount: int) -> None:
-        """Adds the event of a beam at the nearest enemy that the shooter damaged, since shells may have hit others."""
-        now, own = self._now, self._centre(team, slot)
-        hurt = np.flatnonzero(now.credited[team, slot] > 0).tolist()
-        if not hurt:
-            return
-        target = self._nearest(team, slot, hurt)
-        names = {"shooter": mech_id(team, slot), "target": mech_id(1 - team, target)}
-        damage = _number(float(now.credited[team, slot, target]))
-        kind = "flamer_hit" if mount == rules.HITSCAN.stop - 1 else "laser_hit"
-        self._tell(kind, **names, damage=damage, start=_place(own), pos=_place(self._centre(1 - team, target)))
+            elif hurt := np.flatnonzero(now.credited[team, slot] > 0).tolist():
+                # The nearest enemy that the shooter damaged, since shells may have hit others.
+                foe = self._nearest(team, slot, hurt)
+                names = {"shooter": mech_id(team, slot), "target": mech_id(1 - team, foe)}
+                damage = _number(float(now.credited[team, slot, foe]))
+                ends = {"start": _place(self._centre(team, slot)), "pos": _place(self._centre(1 - team, foe))}
+                kind = "flamer_hit" if mount == rules.HITSCAN.stop - 1 else "laser_hit"
+                self._tell(kind, **names, damage=damage, **ends)
 
     def _launch(self, team: int, slot: int, pack: int, launcher: int) -> None:
         now, place = self._now, pack * rules.SHOTS + _LAUNCHERS.index(launcher)
         shot = now.shots[:, team, place]
         weapon = ("missile", "gauss", "autocannon", "autocannon")[launcher]
         # An unaimed shot goes straight ahead, with slot 0 as its target; only missiles always have one.
-        aimed = weapon == "missile" or self._aimed(team, slot, shot)
-        target = mech_id(1 - team, int(shot[7])) if aimed else None
+        foe, aimed = int(shot[7]), weapon == "missile"
+        if not aimed and now.was_hp[1 - team, foe] > 0:
+            to = self._centre(1 - team, foe) - self._centre(team, slot)
+            aimed = bool(np.cos(np.arctan2(to[1], to[0]) - np.arctan2(shot[4], shot[3])) > 1 - 1e-5)
+        target = mech_id(1 - team, foe) if aimed else None
         flight = self._begin(weapon, mech_id(team, slot), target, shot[:3])
         self._shots[team, place] = flight
         kind = "missile_launch" if weapon == "missile" else "kinetic_fire"
         self._tell(kind, shooter=flight.owner, target=target, weapon=weapon, projectile=flight.number, pos=_place(shot))
-
-    def _aimed(self, team: int, slot: int, shot: Array) -> bool:
-        foe = int(shot[7])
-        if self._now.was_hp[1 - team, foe] <= 0:
-            return False
-        to = self._centre(1 - team, foe) - self._centre(team, slot)
-        bearing = np.arctan2(to[1], to[0]) - np.arctan2(shot[4], shot[3])
-        return bool(np.cos(bearing) > 1 - 1e-5)
-
-    def _paint(self, team: int, slot: int, pack: int) -> None:
-        """Adds the event of the enemy that this mech, or simultaneously one in a higher slot, has painted."""
-        now = self._now
-        fresh = (now.clocks[1 - team, rules.PAINTED] == rules.PAINTED_TICKS) & (now.was_hp[1 - team] > 0)
-        painted = np.flatnonzero(fresh & (now.painter[1 - team] >= slot)).tolist()
-        own = [foe for foe in painted if int(now.painter[1 - team, foe]) == slot] or painted
-        if own:
-            self._tell("paint", shooter=mech_id(team, slot), target=mech_id(1 - team, self._nearest(team, slot, own)))
 
     def _smoke(self) -> None:
         now = self._now
@@ -370,9 +318,10 @@ class EventFinder:
                 flight = self._shells[team, slot] = self._begin("smoke", owner, None, place)
                 self._tell("smoke_launch", shooter=owner, projectile=flight.number, pos=_place(place))
 
-    def _begin(self, weapon: str, owner: str, target: str | None, place: Array) -> _OpenFlight:
-        flight = _OpenFlight(len(self._every), weapon, owner, target, [self._tick], [place[:3]])
-        self._every.append(flight)
+    def _begin(self, weapon: str, owner: str, target: str | None, place: Array) -> Flight:
+        ticks, places = np.array([self._tick], np.int32), np.array([place[:3]], np.float32)
+        flight = Flight(len(self.flights), weapon, owner, target, ticks, places)
+        self.flights.append(flight)
         return flight
 
     # -- damage --------------------------------------------------------------------------------------------------

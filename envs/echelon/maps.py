@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,8 @@ from torch.nn.functional import max_pool2d, pad
 from .rules import MAP, SIDES, SPAWN_SQUARE
 
 PLAIN, FOLIAGE, LOW_WALL, WATER, LAVA = range(5)
+STYLES = 7
+"""Number of styles of a quarter of a map; see :func:`styles`."""
 
 
 class Landscape(NamedTuple):
@@ -49,82 +50,65 @@ class _Tiles:
         """Returns an integer from low to high for every tile."""
         return (low + self.chance() * (high - low + 1)).floor()
 
+    def boxes(self, chance: float, least: int, most: int) -> Tensor:
+        """Returns rectangles of ``least`` to ``most`` cells, one in so many tiles, bool."""
+        wide, deep = self.whole(least, most), self.whole(least, most)
+        west, south = self.whole(0, 2), self.whole(0, 2)
+        inside = (self.x >= west) & (self.x < west + wide) & (self.y >= south) & (self.y < south + deep)
+        return inside & (self.chance() < chance)
 
-def _boxes(tiles: _Tiles, chance: float, least: int, most: int) -> Tensor:
-    wide, deep = tiles.whole(least, most), tiles.whole(least, most)
-    west, south = tiles.whole(0, 2), tiles.whole(0, 2)
-    inside = (tiles.x >= west) & (tiles.x < west + wide) & (tiles.y >= south) & (tiles.y < south + deep)
-    return inside & (tiles.chance() < chance)
-
-
-def _discs(tiles: _Tiles, chance: float, centre: float, least: float, most: float) -> Tensor:
-    radius = least + tiles.chance() * (most - least)
-    shift = [(tiles.chance() - 0.5) * centre for _ in range(2)]
-    away = (tiles.x - centre - shift[0]) ** 2 + (tiles.y - centre - shift[1]) ** 2
-    return (away < radius * radius) & (tiles.chance() < chance)
-
-
-def _buildings(count: int, side: int, generator: torch.Generator) -> Landscape:
-    tiles = _Tiles(count, side, 10, generator)
-    there = _boxes(tiles, 0.7, 4, 7)
-    return Landscape(there * tiles.whole(4, 8), torch.zeros_like(there, dtype=torch.float32))
+    def discs(self, chance: float, centre: float, least: float, most: float) -> Tensor:
+        """Returns discs of radius ``least`` to ``most`` around a tile's ``centre``, one in so many tiles, bool."""
+        radius = least + self.chance() * (most - least)
+        shift = [(self.chance() - 0.5) * centre for _ in range(2)]
+        away = (self.x - centre - shift[0]) ** 2 + (self.y - centre - shift[1]) ** 2
+        return (away < radius * radius) & (self.chance() < chance)
 
 
-def _pillars(count: int, side: int, generator: torch.Generator, chance: float = 0.6) -> Landscape:
-    tiles = _Tiles(count, side, 7, generator)
-    there = _boxes(tiles, chance, 1, 2)
-    return Landscape(there * tiles.whole(3, 6), torch.zeros_like(there, dtype=torch.float32))
+def styles(count: int, side: int, generator: torch.Generator) -> list[Landscape]:
+    """Makes maps of each style: buildings, pillars, forest, low walls, craters, ridges with lava, and few pillars."""
 
+    def tiles_of(pitch: int) -> _Tiles:
+        return _Tiles(count, side, pitch, generator)
 
-def _forest(count: int, side: int, generator: torch.Generator) -> Landscape:
+    def pillars(chance: float) -> Tensor:
+        tiles = tiles_of(7)
+        return tiles.boxes(chance, 1, 2) * tiles.whole(3, 6)
+
+    flat = torch.zeros(count, side, side)
+    tiles = tiles_of(10)
+    buildings = tiles.boxes(0.7, 4, 7) * tiles.whole(4, 8)
+    many_pillars = pillars(0.6)
     trees = torch.rand(count, side, side, generator=generator) < 0.25
-    return Landscape(torch.zeros(count, side, side), trees * float(FOLIAGE))
-
-
-def _low_walls(count: int, side: int, generator: torch.Generator) -> Landscape:
-    tiles = _Tiles(count, side, 9, generator)
+    tiles = tiles_of(9)
     lengthwise, row = tiles.chance() < 0.5, tiles.whole(1, 7)
     along, across = torch.where(lengthwise, tiles.x, tiles.y), torch.where(lengthwise, tiles.y, tiles.x)
-    wall = (across == row) & (along >= 1) & (along < 8) & (tiles.chance() < 0.7)
-    return Landscape(torch.zeros(count, side, side), wall * float(LOW_WALL))
-
-
-def _craters(count: int, side: int, generator: torch.Generator) -> Landscape:
-    tiles = _Tiles(count, side, 14, generator)
-    water = _discs(tiles, 0.8, 6.5, 3.0, 6.0)
-    return Landscape(torch.zeros(count, side, side), water * float(WATER))
-
-
-def _lava_ridge(count: int, side: int, generator: torch.Generator) -> Landscape:
-    tiles = _Tiles(count, side, 12, generator)
-    ridge = _boxes(tiles, 0.6, 3, 8)
-    lava = _discs(_Tiles(count, side, 12, generator), 0.7, 5.5, 2.0, 3.5) & ~ridge
-    return Landscape(ridge * tiles.whole(1, 3), lava * float(LAVA))
-
-
-STYLES: tuple[Callable[[int, int, torch.Generator], Landscape], ...] = (
-    _buildings,
-    _pillars,
-    _forest,
-    _low_walls,
-    _craters,
-    _lava_ridge,
-    partial(_pillars, chance=0.1),
-)
-"""Functions that make landscapes from the number of maps, their side and a generator."""
+    walls = (across == row) & (along >= 1) & (along < 8) & (tiles.chance() < 0.7)
+    craters = tiles_of(14).discs(0.8, 6.5, 3.0, 6.0)
+    tiles = tiles_of(12)
+    ridges = tiles.boxes(0.6, 3, 8)
+    lava = tiles_of(12).discs(0.7, 5.5, 2.0, 3.5) & ~ridges
+    return [
+        Landscape(buildings, flat),
+        Landscape(many_pillars, flat),
+        Landscape(flat, trees * float(FOLIAGE)),
+        Landscape(flat, walls * float(LOW_WALL)),
+        Landscape(flat, craters * float(WATER)),
+        Landscape(ridges * tiles.whole(1, 3), lava * float(LAVA)),
+        Landscape(pillars(0.1), flat),
+    ]
 
 
 def landscapes(count: int, side: int, generator: torch.Generator) -> Landscape:
     """Makes maps of four quarters with random styles that meet near the middle."""
-    chosen = torch.randint(len(STYLES), (count, 4), generator=generator)
+    chosen = torch.randint(STYLES, (count, 4), generator=generator)
     split = side // 2 + torch.randint(-6, 7, (2, count, 1), generator=generator)
     cells = torch.arange(side)[None]
     east, north = (cells >= split[0]).long(), (cells >= split[1]).long()
     quarter = (east[:, None, :] + 2 * north[:, :, None]).view(count, -1)
     style = chosen.gather(1, quarter).view(count, side, side)
     height, kind = (torch.zeros(count, side, side) for _ in range(2))
-    for index, make in enumerate(STYLES):
-        ground = make(count, side, generator)
+    for index, ground in enumerate(styles(count, side, generator)):
         height = torch.where(style == index, ground.height, height)
         kind = torch.where(style == index, ground.kind, kind)
     return Landscape(height, kind)
@@ -135,7 +119,7 @@ def landscapes(count: int, side: int, generator: torch.Generator) -> Landscape:
 
 # x and y of the directions 1 to 8; direction 0 means no movement.
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
-_STRAIGHT, _DIAGONAL = 2, 3
+_COSTS = (2, 2, 2, 2, 3, 3, 3, 3)  # beats of a straight step, and of a diagonal one
 _FAR = 20000
 _LONGEST = 1200
 _FRINGE = 12  # cells from the nearest free one
@@ -153,25 +137,6 @@ def flow_field(free: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
     """
     free = free | goal
     corners = {way: free & _from(free, (way[0], 0)) & _from(free, (0, way[1])) for way in DIRECTIONS[4:]}
-    beats = _wave(free, goal, corners)
-    outside = beats.clone()
-    for _ in range(_FRINGE):
-        nearest = torch.stack([_from(outside, way, _FAR) + _cost(way) for way in DIRECTIONS]).amin(0)
-        outside = torch.where(free, beats, torch.minimum(outside, nearest))
-    score = torch.stack([_from(outside, way, _FAR) + _cost(way) for way in DIRECTIONS])
-    for row, way in enumerate(DIRECTIONS):
-        open_ = _from(free, way) & corners.get(way, free)
-        score[row] = torch.where(free & ~open_, _FAR, score[row])
-    best, index = score.min(0)
-    return torch.where(goal | (best >= _FAR), 0, index + 1).to(torch.uint8), outside
-
-
-def _cost(way: tuple[int, int]) -> int:
-    return _DIAGONAL if way[0] and way[1] else _STRAIGHT
-
-
-def _wave(free: Tensor, goal: Tensor, corners: dict[tuple[int, int], Tensor]) -> Tensor:
-    """Returns the beats until the wave reaches a cell, or ``_FAR`` if it never does."""
     empty = torch.zeros_like(goal)
     before = [goal, empty, empty]  # reached up to one, two and three beats ago
     beats = torch.zeros(goal.shape, dtype=torch.int16)
@@ -186,7 +151,17 @@ def _wave(free: Tensor, goal: Tensor, corners: dict[tuple[int, int], Tensor]) ->
             break
         beats += ~before[0]
         before = [reached, *before[:2]]
-    return torch.where(before[0], beats, _FAR).to(torch.int16)
+    beats = torch.where(before[0], beats, _FAR).to(torch.int16)  # _FAR where the wave never came
+    outside = beats.clone()
+    for _ in range(_FRINGE):
+        nearest = torch.stack([_from(outside, way, _FAR) + cost for way, cost in zip(DIRECTIONS, _COSTS)]).amin(0)
+        outside = torch.where(free, beats, torch.minimum(outside, nearest))
+    score = torch.stack([_from(outside, way, _FAR) + cost for way, cost in zip(DIRECTIONS, _COSTS)])
+    for row, way in enumerate(DIRECTIONS):
+        open_ = _from(free, way) & corners.get(way, free)
+        score[row] = torch.where(free & ~open_, _FAR, score[row])
+    best, index = score.min(0)
+    return torch.where(goal | (best >= _FAR), 0, index + 1).to(torch.uint8), outside
 
 
 def _from(field: Tensor, way: tuple[int, int], outside: int = 0) -> Tensor:
@@ -265,98 +240,59 @@ def make_maps(count: int, seed: int, symmetric: bool, side: int = MAP) -> Maps:
     generator = torch.Generator().manual_seed(seed)
     ground = landscapes(count, side, generator)
     corner = torch.randint(2, (count,), generator=generator)
-    zone = _zones(symmetric, corner, side, generator)
+    near, far = SPAWN_SQUARE / 2, side - SPAWN_SQUARE / 2
+    first = torch.where(corner == 0, near, far)
+    west, east = torch.full_like(first, near), torch.full_like(first, far)
+    starts = torch.stack((torch.stack((west, east)), torch.stack((first, side - first))))  # [2 (x, y), 2, M] centres
+    radius = (6.0 * (0.5 + torch.rand(count, generator=generator))).clamp_min(4.0)
     if symmetric:
-        ground = Landscape(*(_turned(layer, 1) for layer in ground))
-    cleared = _kept_clear(zone, corner, side)
-    height, kind = (torch.where(cleared, 0.0, layer) for layer in ground)
-    return _with_derived(height, kind, zone, corner, symmetric)
+        centre = torch.full((2, count), side / 2.0)
+        ground = Landscape(*(_turned(layer) for layer in ground))
+    else:
+        tries = torch.rand(2, 16, count, generator=generator) * (side - 4 - 2 * radius) + radius + 2
+        apart = (tries[:, None] - starts[:, :, None]).abs().amax(0).amin(0)  # from the nearer start, [16, M]
+        fits = (apart > SPAWN_SQUARE / 2 + radius).float()
+        centre = tries.gather(1, fits.argmax(0).expand(2, 1, count))[:, 0]
 
+    # Starts, zone and lanes, which lead straight to the zone and around a flank, are clear.
+    cells = torch.arange(side) + 0.5
+    x, y = cells - centre[0, :, None], cells - centre[1, :, None]
+    away = (x[:, None, :] ** 2 + y[:, :, None] ** 2).sqrt()
+    clear = away < (radius + 1.5)[:, None, None]
+    for start in starts.unbind(1):
+        x, y = (cells - start[0, :, None]).abs(), (cells - start[1, :, None]).abs()
+        clear |= (x[:, None, :] < SPAWN_SQUARE / 2) & (y[:, :, None] < SPAWN_SQUARE / 2)
+        inwards = torch.stack((start[0], side - start[1]))  # the corner beside this start
+        flank = inwards.clamp(_FLANK, side - _FLANK)
+        for one, two in ((start, centre), (start, flank), (flank, centre)):
+            way = (two - one)[..., None, None]
+            x, y = (cells - one[0, :, None])[:, None, :], (cells - one[1, :, None])[:, :, None]
+            share = ((x * way[0] + y * way[1]) / (way**2).sum(0).clamp_min(1e-6)).clamp(0, 1)
+            clear |= ((x - share * way[0]) ** 2 + (y - share * way[1]) ** 2).sqrt() < _LANE
+    height, kind = (torch.where(clear, 0.0, layer) for layer in ground)
 
-def _with_derived(height: Tensor, kind: Tensor, zone: Tensor, corner: Tensor, symmetric: bool) -> Maps:
     walk = height + _WALL * (kind == LOW_WALL)
     narrow, wide = (max_pool2d(walk[:, None], size, 1, size // 2)[:, 0] for size in (3, 5))
     near_lava = max_pool2d((kind == LAVA).float()[:, None], 3, 1, 1)[:, 0] > 0
-    cells = torch.arange(height.shape[-1]) + 0.5
-    goal = _away(zone, cells) < 1.0
-    flow, beats = flow_field((wide <= 1) & ~near_lava, goal)
+    flow, beats = flow_field((wide <= 1) & ~near_lava, away < 1.0)
     if symmetric:
-        flow = _turned_flow(flow)
+        opposite = torch.tensor([0, *(1 + DIRECTIONS.index((-x, -y)) for x, y in DIRECTIONS)], dtype=torch.uint8)
+        half, back = _turned(flow).view(count, 2, -1).unbind(1)
+        flow = torch.stack((half, opposite[back.long()]), 1).view_as(flow)
 
     def layer(values: Tensor) -> Tensor:
         return values.to(torch.uint8).reshape(-1)
 
     floors = torch.cat((layer(narrow), layer(wide)))
     sight = layer(height + _LEAVES * (kind == FOLIAGE))
+    zone = torch.cat((centre, radius[None]))
     return Maps(layer(height), sight, layer(walk), floors, layer(kind), layer(flow), zone, corner, beats)
 
 
-def _zones(symmetric: bool, corner: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    count = len(corner)
-    radius = (6.0 * (0.5 + torch.rand(count, generator=generator))).clamp_min(4.0)
-    if symmetric:
-        middle = torch.full((count,), side / 2.0)
-        return torch.stack((middle, middle, radius))
-    tries = torch.rand(2, 16, count, generator=generator) * (side - 4 - 2 * radius) + radius + 2
-    starts = _starts(corner, side)
-    apart = (tries[:, None] - starts[:, :, None]).abs().amax(0).amin(0)  # from the nearer start, [16, M]
-    fits = (apart > SPAWN_SQUARE / 2 + radius).float()
-    first = fits.argmax(0)
-    centre = tries.gather(1, first.expand(2, 1, count))[:, 0]
-    return torch.cat((centre, radius[None]))
-
-
-def _starts(corner: Tensor, side: int) -> Tensor:
-    """Returns the centres of the two starts, ``[2 (x, y), 2, M]``."""
-    near, far = SPAWN_SQUARE / 2, side - SPAWN_SQUARE / 2
-    first = torch.where(corner == 0, near, far)
-    x = torch.stack((torch.full_like(first, near), torch.full_like(first, far)))
-    return torch.stack((x, torch.stack((first, side - first))))
-
-
-def _kept_clear(zone: Tensor, corner: Tensor, side: int) -> Tensor:
-    """Returns the cells of starts, zone and lanes, which lead straight to the zone and around a flank."""
-    cells = torch.arange(side) + 0.5
-    clear = _away(zone, cells) < (zone[2] + 1.5)[:, None, None]
-    starts = _starts(corner, side)
-    for team in range(2):
-        start = starts[:, team]
-        x, y = (cells - start[0, :, None]).abs(), (cells - start[1, :, None]).abs()
-        clear |= (x[:, None, :] < SPAWN_SQUARE / 2) & (y[:, :, None] < SPAWN_SQUARE / 2)
-        inwards = torch.stack((start[0], side - start[1]))  # the corner beside this start
-        flank = inwards.clamp(_FLANK, side - _FLANK)
-        for one, two in ((start, zone[:2]), (start, flank), (flank, zone[:2])):
-            clear |= _along(one, two, cells) < _LANE
-    return clear
-
-
-def _away(zone: Tensor, cells: Tensor) -> Tensor:
-    x, y = cells - zone[0, :, None], cells - zone[1, :, None]
-    return (x[:, None, :] ** 2 + y[:, :, None] ** 2).sqrt()
-
-
-def _along(one: Tensor, two: Tensor, cells: Tensor) -> Tensor:
-    """Returns the distance of every cell from a segment, ``[M, side, side]``."""
-    way = (two - one)[..., None, None]
-    x, y = (cells - one[0, :, None])[:, None, :], (cells - one[1, :, None])[:, :, None]
-    share = ((x * way[0] + y * way[1]) / (way**2).sum(0).clamp_min(1e-6)).clamp(0, 1)
-    return ((x - share * way[0]) ** 2 + (y - share * way[1]) ** 2).sqrt()
-
-
-def _turned(layer: Tensor, sign: int) -> Tensor:
+def _turned(layer: Tensor) -> Tensor:
     """Replaces the second half of a map by the first half turned by pi."""
-    flat = layer.reshape(len(layer), -1)
-    half = flat.shape[1] // 2
-    return torch.cat((flat[:, :half], sign * flat[:, :half].flip(1)), 1).view_as(layer)
-
-
-def _turned_flow(flow: Tensor) -> Tensor:
-    """Does the same with directions, which are turned, too."""
-    opposite = [0, *(1 + DIRECTIONS.index((-x, -y)) for x, y in DIRECTIONS)]
-    flat = flow.reshape(len(flow), -1)
-    half = flat.shape[1] // 2
-    back = torch.tensor(opposite, dtype=torch.uint8)[flat[:, :half].flip(1).long()]
-    return torch.cat((flat[:, :half], back), 1).view_as(flow)
+    half = layer.reshape(len(layer), 2, -1)[:, 0]
+    return torch.stack((half, half.flip(1)), 1).view_as(layer)
 
 
 # -- reading layers ------------------------------------------------------------------------------------------------

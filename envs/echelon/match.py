@@ -183,23 +183,20 @@ def conclude(
     before = (state.zone[:2, None, None] - started.position[:2]).square().sum(0).sqrt()
     moved = (state.position - started.position).square().sum(0).sqrt()
     score = state.score + now.tick * DECISION
-    state = watch(_hurt(state, started, tally), moved, now.inside, tables)
-    state = state.replace(score=score, steps=state.steps + 1)
+    # Where the decision's damage came from.
+    away = started.position[:2].flip(1)[:, :, None] - started.position[:2, :, :, None]
+    pull = -(away * tally.credited).sum(2).flip(1)
+    size = pull.square().sum(0).sqrt()
+    direction = torch.where(size > 0, pull / size.clamp_min(1.0e-6), state.hit_from)
+    under_fire = (state.hp < started.hp).to(state.hp.dtype)
+    state = watch(state, moved, now.inside, tables)
+    state = state.replace(hit_from=direction, under_fire=under_fire, score=score, steps=state.steps + 1)
     terminated, truncated, winner = ends(state, options)
     terms = judge(tally, before, now, winner, started.alive) * options.weights
     damage = match.damage + tally.credited.sum(2)
     new = EchelonMatch(state, match.terms + terms, match.events + tally.events, damage, winner)
     shown = _shown(state, tables, now, options)
     return new, EchelonOutcome(shown, terms.sum(0)[: options.teams], terminated, truncated)
-
-
-def _hurt(state: State, started: State, tally: Tally) -> State:
-    """Stores the direction of the decision's damage, and whether there was any."""
-    away = started.position[:2].flip(1)[:, :, None] - started.position[:2, :, :, None]
-    pull = -(away * tally.credited).sum(2).flip(1)
-    size = pull.square().sum(0).sqrt()
-    direction = torch.where(size > 0, pull / size.clamp_min(1.0e-6), state.hit_from)
-    return state.replace(hit_from=direction, under_fire=(state.hp < started.hp).to(state.hp.dtype))
 
 
 def ends(state: State, options: EchelonOptions) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,7 +15,7 @@ from . import rules
 from .maps import cell, look_up, within
 from .rewards import Hold
 from .rules import GRID, MAP, PAINTED
-from .sensors import Pairs, clear_between, measure, of_enemies, rows_of
+from .sensors import clear_between, measure, of_enemies, rows_of
 from .state import RECALLED, State
 from .tables import Tables
 
@@ -105,26 +105,67 @@ def observe(
     """
     pairs = measure(state, tables)
     cos, sin = pairs.mechs[3:5, :teams]
-    here = cell(state.position[:2, :teams].int(), state.base, tables.side)
+    place = state.position[:, :teams]
+    here = cell(place[:2].int(), state.base, tables.side)
     flow = look_up(tables.maps.flow, here).int()
     way = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
     ways = (state.velocity[:2], held.away, state.hit_from, tables.side / 2 - state.position[:2])
-    ahead, left = turned(torch.stack([*(each[:, :teams] for each in ways), way], 1), cos, sin)
+    turned_ways = turned(torch.stack([*(each[:, :teams] for each in ways), way], 1), cos, sin)
+    speed, zone, hit, middle, course = torch.stack(turned_ways).unbind(1)
+
+    # The noise of enemies in front, to the left, behind and to the right.
+    pace = torch.hypot(state.velocity[0], state.velocity[1])
+    noise = (pace * tables.noise * (state.alive > state.fallen)).flip(0)[:teams, None]
+    heard = noise / (1 + pairs.distance[:teams].square()) * (0.2 + 0.8 * state.sight[:teams])
+    ahead, left = turned(pairs.away[:2, :teams], cos[:, :, None], sin[:, :, None])
+    along, front, lefts = ahead.abs() >= left.abs(), ahead > 0, left > 0
+    quarters = torch.stack((along & front, lefts > along, along > front, ~(along | lefts)))
+    sounds = (quarters * heard).sum(3).log1p() / _LOUD
+
+    # Ground heights at nine by nine points two voxels apart, row by row ahead.
+    (x, y, z), (ahead, left) = place, tables.grid
+    x = torch.addcmul(torch.addcmul(x, ahead, cos), left, sin, value=-1)
+    y = torch.addcmul(torch.addcmul(y, ahead, sin), left, cos)
+    places = torch.stack((x, y))
+    inside = within(places, tables.side)
+    high = look_up(tables.maps.walk, cell(inside.int(), state.base, tables.side))
+    grid = ((high - z) / 4).clamp(-2.0, 2.0).masked_fill((inside != places).any(0), 2.0)
+
+    # Direction to the zone, its edge, visibility, the map's middle, height, ground, and the mech's legs.
+    goal = torch.stack((state.zone[0], state.zone[1], tables.one.expand_as(state.zone[0])))[:, None, None]
+    seen = clear_between(place + tables.lift, goal, state.base, tables)
+    lame = torch.add(state.fallen[:teams] * 1.0, state.legs[:teams] <= 0, alpha=0.5)
+    edge = (held.distance[:teams] - state.zone[2]) / MAP
+    ground = look_up(tables.maps.kind, here) / 4
+    navigation = torch.stack([*course, edge, seen, *(middle / MAP), place[2] / rules.CEILING, ground, lame])
+
     parts = (
-        _self(state, tables, held, torch.stack((ahead, left)), limits),
-        _sounds(state, tables, pairs, teams, cos, sin),
+        _self(state, tables, held, (speed, zone / MAP, hit), teams, limits),
+        sounds,
         contacts_seen(state, tables, visible, teams, cos, sin),
-        _grid(state, tables, teams, cos, sin),
-        _navigation(state, tables, held, torch.stack((ahead, left)), here),
+        grid,
+        navigation,
     )
     alive = state.alive[:teams].to(state.hp.dtype)
     return (torch.cat(parts) * alive).permute(3, 1, 2, 0).flatten(1, 2)
 
 
-def _self(state: State, tables: Tables, held: Hold, ways: Tensor, limits: tuple[float, float]) -> Tensor:
-    """Returns ``[36, teams, n, W]``; see :class:`rlstack.envs.echelon.env.Echelon`."""
-    speed, zone, hit = ways[:, 0], ways[:, 1] / MAP, ways[:, 2]
-    teams = ways.shape[2]
+def _self(
+    state: State,
+    tables: Tables,
+    held: Hold,
+    ways: tuple[Tensor, Tensor, Tensor],
+    teams: int,
+    limits: tuple[float, float],
+) -> Tensor:
+    """Returns ``[36, teams, n, W]``; see :class:`rlstack.envs.echelon.env.Echelon`.
+
+    Args:
+        ways: its velocity, the way to the zone, and where the last damage came from, ``[2, teams, n, W]``.
+    """
+    speed, zone, hit = ways
+    missiles = state.shots.unflatten(2, (tables.packs, rules.SHOTS))[6:, :, :, :2].flatten(2, 3)
+    incoming = (missiles[1][:, :, None] == tables.slots) & (missiles[0] > 0)[:, :, None]
     clocks = (state.clocks * tables.clock_scale)[:teams]
     heat = (state.heat / tables.heat_cap)[:teams]
     targeted = (state.focus[:, :, None] == tables.slots) & state.alive[:, :, None]
@@ -141,7 +182,7 @@ def _self(state: State, tables: Tables, held: Hold, ways: Tensor, limits: tuple[
         heat.clamp_max(2.0),
         1 - state.stability[:teams] / rules.STABILITY,
         *hit,
-        _incoming(state, tables)[:teams],
+        incoming.any(1).flip(0)[:teams],
         state.quality[:teams] / 1.5,
         state.jam[:teams],
         mode == 1,
@@ -160,44 +201,3 @@ def _self(state: State, tables: Tables, held: Hold, ways: Tensor, limits: tuple[
         state.steps / limits[0],
     ]
     return torch.stack([row.expand_as(heat) for row in rows])
-
-
-def _incoming(state: State, tables: Tables) -> Tensor:
-    """Returns ``[2, n, W]`` bool: an enemy missile flies at the mech."""
-    missiles = state.shots.unflatten(2, (tables.packs, rules.SHOTS))[6:, :, :, :2].flatten(2, 3)
-    flying = (missiles[1][:, :, None] == tables.slots) & (missiles[0] > 0)[:, :, None]
-    return flying.any(1).flip(0)
-
-
-def _sounds(state: State, tables: Tables, pairs: Pairs, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """Returns the noise of enemies in front, to the left, behind and to the right, ``[4, teams, n, W]``."""
-    speed = torch.hypot(state.velocity[0], state.velocity[1])
-    noise = (speed * tables.noise * (state.alive > state.fallen)).flip(0)[:teams, None]
-    heard = noise / (1 + pairs.distance[:teams].square()) * (0.2 + 0.8 * state.sight[:teams])
-    ahead, left = turned(pairs.away[:2, :teams], cos[:, :, None], sin[:, :, None])
-    along, front, lefts = ahead.abs() >= left.abs(), ahead > 0, left > 0
-    quarters = torch.stack((along & front, lefts > along, along > front, ~(along | lefts)))
-    return (quarters * heard).sum(3).log1p() / _LOUD
-
-
-def _grid(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """Returns ground heights at nine by nine points two voxels apart, ``[81, teams, n, W]``, row by row ahead."""
-    (x, y, z), (ahead, left) = state.position[:, :teams], tables.grid
-    x = torch.addcmul(torch.addcmul(x, ahead, cos), left, sin, value=-1)
-    y = torch.addcmul(torch.addcmul(y, ahead, sin), left, cos)
-    places = torch.stack((x, y))
-    inside = within(places, tables.side)
-    high = look_up(tables.maps.walk, cell(inside.int(), state.base, tables.side))
-    return ((high - z) / 4).clamp(-2.0, 2.0).masked_fill((inside != places).any(0), 2.0)
-
-
-def _navigation(state: State, tables: Tables, held: Hold, ways: Tensor, here: Tensor) -> Tensor:
-    """Returns ``[9, teams, n, W]``: direction to the zone, its edge, visibility, the map's middle, height, ground."""
-    teams, middle = len(here), ways[:, 3] / MAP
-    place = state.position[:, :teams]
-    goal = torch.stack((state.zone[0], state.zone[1], tables.one.expand_as(state.zone[0])))[:, None, None]
-    seen = clear_between(place + tables.lift, goal, state.base, tables)
-    lame = torch.add(state.fallen[:teams] * 1.0, state.legs[:teams] <= 0, alpha=0.5)
-    edge = (held.distance[:teams] - state.zone[2]) / MAP
-    ground = look_up(tables.maps.kind, here) / 4
-    return torch.stack([*ways[:, 4], edge, seen, *middle, place[2] / rules.CEILING, ground, lame])

@@ -73,14 +73,29 @@ def bot_orders(
     view = _view(state, tables, team)
     luck = bot_luck(state, tables, team) if luck is None else luck
     orders = _heuristic(state, tables, team, view, luck)
-    if VETERAN in possible:
-        orders = torch.where(kinds == VETERAN, _veteran(orders, view, vent_blocks_fire), orders)
-    if RUSH in possible:
-        orders = torch.where(kinds == RUSH, _rush(orders, state, tables, team, view), orders)
+    if VETERAN in possible:  # waits for its heavy before entering the zone
+        heavies = slice(0, None, SLOTS)
+        lives = view.alive[heavies].repeat_interleave(SLOTS, 0)
+        behind = view.zone[heavies].repeat_interleave(SLOTS, 0)
+        waits = lives & (view.zone < behind - _WAIT_BEHIND)
+        steps = torch.where(waits, orders[:2] * _WAITING, orders[:2])
+        vent = orders[rules.VENT] if vent_blocks_fire else torch.ones_like(orders[rules.VENT])
+        veteran = torch.cat((steps, orders[2 : rules.VENT], vent[None], orders[rules.VENT + 1 :]))
+        orders = torch.where(kinds == VETERAN, veteran, orders)
+    if RUSH in possible:  # runs to the zone until it sees an enemy, then to the nearest one, and never retreats
+        charge = view.sight & view.there
+        way = _way(state, tables, team, view.to_zone, view.zone < _STRAIGHT)
+        steps = torch.stack(_steering(state, team, torch.where(charge, view.to_target, way)))
+        free = (state.escape[team] > 0) & view.alive
+        rush = torch.cat((torch.where(free, orders[:2], steps), orders[2:]))
+        orders = torch.where(kinds == RUSH, rush, orders)
     # Removes fire according to the random draw; jammers stay on.
     orders = torch.where((luck[-1] < state.fire_prob) | tables.bot_free, orders, tables.none)
-    if RANDOM in possible:
-        orders = torch.where(kinds == RANDOM, _random(luck, tables), orders)
+    if RANDOM in possible:  # axes uniform in [-1, 1], buttons with probability one half
+        axes = 2 * luck[: rules.PRIMARY] - 1
+        buttons = (luck[rules.PRIMARY : rules.TARGET] < 0.5).to(luck.dtype)
+        target = (luck[rules.TARGET :][:1] * (tables.mechs + 1)).floor() - 1
+        orders = torch.where(kinds == RANDOM, torch.cat((axes, buttons, target)), orders)
     return orders
 
 
@@ -137,22 +152,6 @@ def _steering(state: State, team: int, way: Tensor) -> tuple[Tensor, Tensor]:
 
 def _heuristic(state: State, tables: Tables, team: int, view: BotView, luck: Tensor) -> Tensor:
     """Goes to the zone, or to the team if alone near it; turns to the nearest enemy, and fires if it may hit."""
-    forward, strafe = _heuristic_steps(state, tables, team, view)
-    turn = (view.bearing / (math.pi / 3)).clamp(-1.0, 1.0) * view.there
-    vents = view.hot > _VENT_AT
-    primary, secondary, tertiary = _fire(tables, view) > vents
-    eccm = (view.hot >= _ECM_BELOW) | (state.quality[team] < rules.GUIDED_QUALITY)
-    secondary = torch.where(tables.scout > 0, tables.one + eccm, secondary)
-    backs, free = state.escape[team] > 4, (state.escape[team] > 0) & view.alive
-    side = torch.sign(luck[-2] - 0.5)
-    forward = torch.where(free, torch.where(backs, tables.nobody, tables.none), forward)
-    strafe = torch.where(free, side.masked_fill(backs, 0.0), strafe)
-    nothing = tables.none.expand_as(forward)
-    rows = [forward, strafe, nothing, turn, primary, vents, secondary, tertiary, nothing]
-    return torch.stack([*rows, torch.where(view.there, view.target, tables.nobody)])
-
-
-def _heuristic_steps(state: State, tables: Tables, team: int, view: BotView) -> tuple[Tensor, Tensor]:
     own = state.position[:2, team]
     count = view.alive.sum(0).clamp_min(1)
     home = (own * view.alive).sum(1) / count
@@ -165,45 +164,24 @@ def _heuristic_steps(state: State, tables: Tables, team: int, view: BotView) -> 
     forward = forward.masked_fill(close > holds, -0.3)
     strafe = torch.where(close, strafe, 0.25 * strafe)
     slow = torch.add(tables.one, view.inside, alpha=-0.5)
-    return forward * slow, strafe * slow
+    forward, strafe = forward * slow, strafe * slow
+    turn = (view.bearing / (math.pi / 3)).clamp(-1.0, 1.0) * view.there
 
-
-def _fire(tables: Tables, view: BotView) -> Tensor:
-    """Returns whether primary, secondary and tertiary may hit, ``[3, n, W]`` bool."""
     near = (view.distance <= tables.bot_reach) & (view.sight | tables.bot_blind)
     guided = view.marked & (view.distance <= rules.GUIDED_RANGE)
     hits = (near | (guided & tables.bot_guided)) & (view.bearing.abs() <= tables.bot_arc)
-    return (hits & tables.bot_weapons).any(1)
+    vents = view.hot > _VENT_AT
+    primary, secondary, tertiary = (hits & tables.bot_weapons).any(1) > vents
+    eccm = (view.hot >= _ECM_BELOW) | (state.quality[team] < rules.GUIDED_QUALITY)
+    secondary = torch.where(tables.scout > 0, tables.one + eccm, secondary)
 
-
-def _veteran(orders: Tensor, view: BotView, vent_blocks_fire: bool) -> Tensor:
-    """Waits for its heavy before entering the zone."""
-    heavies = slice(0, None, SLOTS)
-    lives = view.alive[heavies].repeat_interleave(SLOTS, 0)
-    behind = view.zone[heavies].repeat_interleave(SLOTS, 0)
-    waits = lives & (view.zone < behind - _WAIT_BEHIND)
-    steps = torch.where(waits, orders[:2] * _WAITING, orders[:2])
-    vent = orders[rules.VENT] if vent_blocks_fire else torch.ones_like(orders[rules.VENT])
-    before, after = orders[2 : rules.VENT], orders[rules.VENT + 1 :]
-    return torch.cat((steps, before, vent[None], after))
-
-
-def _rush(orders: Tensor, state: State, tables: Tables, team: int, view: BotView) -> Tensor:
-    """Runs to the zone until it sees an enemy, then to the nearest one, and never retreats."""
-    charge = view.sight & view.there
-    way = _way(state, tables, team, view.to_zone, view.zone < _STRAIGHT)
-    way = torch.where(charge, view.to_target, way)
-    steps = torch.stack(_steering(state, team, way))
-    free = (state.escape[team] > 0) & view.alive
-    return torch.cat((torch.where(free, orders[:2], steps), orders[2:]))
-
-
-def _random(luck: Tensor, tables: Tables) -> Tensor:
-    """Draws uniform orders: axes in [-1, 1], buttons with probability one half."""
-    axes = 2 * luck[: rules.PRIMARY] - 1
-    buttons = (luck[rules.PRIMARY : rules.TARGET] < 0.5).to(luck.dtype)
-    target = (luck[rules.TARGET :][:1] * (tables.mechs + 1)).floor() - 1
-    return torch.cat((axes, buttons, target))
+    backs, free = state.escape[team] > 4, (state.escape[team] > 0) & view.alive
+    side = torch.sign(luck[-2] - 0.5)
+    forward = torch.where(free, torch.where(backs, tables.nobody, tables.none), forward)
+    strafe = torch.where(free, side.masked_fill(backs, 0.0), strafe)
+    nothing = tables.none.expand_as(forward)
+    rows = [forward, strafe, nothing, turn, primary, vents, secondary, tertiary, nothing]
+    return torch.stack([*rows, torch.where(view.there, view.target, tables.nobody)])
 
 
 def watch(state: State, moved: Tensor, inside: Tensor, tables: Tables) -> State:
@@ -231,19 +209,18 @@ def bot_weights(opponent: str, mix: Mapping[str, float] | None) -> tuple[float, 
     """
     if opponent not in (*BOTS, "policy"):
         raise ValueError(f"opponent: {opponent!r} is unknown, allowed: {', '.join((*BOTS, 'policy'))}")
-    weights = {opponent: 1.0} if not mix else dict(mix)
     if mix and opponent == "policy":
         raise ValueError("opponent_mix: bots play red only where opponent is one of them, not 'policy'")
+    # If agents play both sides, the kind of bot has no effect.
+    weights = dict(mix) if mix else {BOTS[0] if opponent == "policy" else opponent: 1.0}
     for name, weight in weights.items():
-        if name not in BOTS and (mix or name != "policy"):
+        if name not in BOTS:
             raise ValueError(f"opponent_mix: {name!r} is unknown, allowed: {', '.join(BOTS)}")
         if weight < 0:
             raise ValueError(f"opponent_mix: the weight of {name}, {weight}, is negative")
     if sum(weights.values()) <= 0:
         raise ValueError("opponent_mix: all weights are 0")
-    # If agents play both sides, the kind of bot has no effect.
-    found = tuple(float(weights.get(name, 0.0)) for name in BOTS)
-    return found if any(found) else (1.0, *[0.0] * (len(BOTS) - 1))
+    return tuple(float(weights.get(name, 0.0)) for name in BOTS)
 
 
 def fire_range(given: float | Sequence[float], option: str = "fire_probability") -> tuple[float, float]:

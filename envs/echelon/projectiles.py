@@ -21,7 +21,7 @@ from .rules import DT, LAUNCHERS, SHOTS, SLOTS
 from .sensors import Pairs
 from .state import State
 from .tables import Tables
-from .weapons import Hits, Volley, rear_bonus
+from .weapons import Hits, Volley
 
 
 def length(ways: Tensor) -> Tensor:
@@ -226,30 +226,12 @@ class Listed:
 # -- flight --------------------------------------------------------------------------------------------------------
 
 
-class Shots(NamedTuple):
-    """Shots in a sub-step; ``...`` are the dimensions of their places, ``[2, S, W]`` or ``[E]``."""
-
-    place: Tensor  # [3, ...]
-    velocity: Tensor  # [3, ...]
-    step: Tensor  # [3, ...]
-    live: Tensor  # bool
-    blow: Tensor  # [3, ...] damage, shock and suppression of a direct hit
-    splash: Tensor  # at the centre
-    fading: Tensor  # of the splash per voxel, negative
-
-
-class Foes(NamedTuple):
-    """Enemies of each shot, ``[n, ...]``."""
-
-    place: Tensor  # [3, n, ...] of the centre
-    heading: Tensor  # [2, n, ...]
-    alive: Tensor  # bool
-
-
 def fly(
     state: State, tables: Tables, pairs: Pairs, ready: Tensor, lucky: Tensor, bonus: Tensor, places: Tensor | None
 ) -> tuple[State, Hits, Tensor]:
     """Moves shots and finds their hits; also counts the interceptions of each mech's AMS, ``[2, n, W]``.
+
+    In the comments ``...`` are the dimensions of the shots' places, ``[2, S, W]`` or ``[E]``.
 
     Args:
         ready: ``[2, n, W]`` bool: the mech lives, is not shut down, and its AMS may fire.
@@ -259,121 +241,74 @@ def fly(
     """
     at = Everywhere(tables) if places is None else Listed(tables, places, state.hp.shape[-1])
     old, rows = at.of_shots(state.shots), at.of_teams(pairs.foes[:5].transpose(1, 2))
-    foes = Foes(rows[:3], rows[3:], at.of_teams(pairs.there.transpose(0, 1)))
-    rel = foes.place - old[:3, None]
-    shots = _moving(old, rel, foes, tables, at)
+    place, heading = rows[:3], rows[3:]  # of enemies: [3, n, ...] of the centre, [2, n, ...]
+    alive = at.of_teams(pairs.there.transpose(0, 1))  # [n, ...]
+    rel = place - old[:3, None]
     rel2 = rel.square().sum(0)
-    state, live, intercepts = _intercept(state, shots.live, rel2, ready, tables, at, lucky)
-    shots = shots._replace(live=live)
-    blocked, goal = _blocked(shots, at.of_worlds(state.base), tables, at)
-    direct, when = _direct(shots, rel, rel2, foes, blocked, tables, at)
-    found = when < _NO_HIT / 2
-    struck = live & (found | (blocked <= 1))
-    # A shot that meets the ground bursts at its last free place.
-    moment = torch.where(found, when, blocked - 0.5).clamp(0.0, 1.0)
-    hits = _hits(state, shots, foes, pairs, direct, moment, struck, bonus, tables, at)
-    left = (old[6] - 1) * (live > struck)
-    new = torch.cat((goal, shots.velocity, left[None], old[7:]))
-    return state.replace(shots=at.put(state.shots, torch.where(old[6] > 0, new, old))), hits, intercepts
 
-
-def _moving(old: Tensor, rel: Tensor, foes: Foes, tables: Tables, at: Everywhere | Listed) -> Shots:
-    """Returns the shots; missiles turn towards living targets."""
-    mine = (old[7] == at.of_places(tables.shot_target)) & foes.alive
+    # Missiles turn towards living targets.
+    mine = (old[7] == at.of_places(tables.shot_target)) & alive
     to = (rel * mine).sum(1)
     course = torch.lerp(old[3:6], to * (rules.MISSILE_SPEED / length(to)), rules.HOMING * DT)
     course = course * (rules.MISSILE_SPEED / length(course))
     velocity = torch.where(mine.any(0), course, old[3:6]) - at.of_places(tables.shot_falls)
-    numbers = at.of_places(tables.shot_numbers)
-    return Shots(old[:3], velocity, velocity * DT, old[6] > 0, numbers[:3], numbers[3], numbers[4])
+    step, live = velocity * DT, old[6] > 0
 
-
-def _intercept(
-    state: State, live: Tensor, rel2: Tensor, ready: Tensor, tables: Tables, at: Everywhere | Listed, lucky: Tensor
-) -> tuple[State, Tensor, Tensor]:
-    """Lets every ready heavy try once to intercept each missile that comes near; ``live`` may change."""
+    # Every ready heavy tries once to intercept each missile that comes near.
     may = at.of_teams(ready[:, ::SLOTS].flip(0).transpose(0, 1)) & at.flying_missiles(live)
     screened = state.screened.movedim(2, 0)
-    near = at.missiles(rel2[::SLOTS]) <= rules.AMS_RANGE**2
-    tries = (near & may) > at.of_missiles(screened)
+    tries = ((at.missiles(rel2[::SLOTS]) <= rules.AMS_RANGE**2) & may) > at.of_missiles(screened)
     caught = tries & at.of_missiles(lucky.movedim(2, 0))
     screened = (screened + at.by_missile(tries)).movedim(0, 2)
     counted = at.by_team(caught).flip(1).transpose(0, 1)
     state.clocks[:, rules.AMS, ::SLOTS].add_(counted > 0, alpha=rules.AMS_TICKS)
-    spread = (counted[:, :, None] * tables.heavy[:SLOTS]).flatten(1, 2)
-    return state.replace(screened=screened), at.without(live, caught.any(0)), spread
+    intercepts = (counted[:, :, None] * tables.heavy[:SLOTS]).flatten(1, 2)
+    live = at.without(live, caught.any(0))
 
-
-def _blocked(shots: Shots, base: Tensor, tables: Tables, at: Everywhere | Listed) -> tuple[Tensor, Tensor]:
-    """Returns the share of the step after which a shot meets the ground, a half or 1, or 2 if it does not.
-
-    Also returns the place after the whole step.
-    """
-    halves = at.of_slots(tables.halves)
-    path = torch.addcmul(shots.place[:, None], halves, shots.step[:, None])
+    # The share of the step after which a shot meets the ground, a half or 1, or 2 if it does not.
+    halves, base = at.of_slots(tables.halves), at.of_worlds(state.base)
+    path = torch.addcmul(old[:3, None], halves, step[:, None])
     inside = within(path[:2], tables.side)
     ground = look_up(tables.maps.height, cell(inside.int(), base, tables.side))
     met = (ground > path[2]) | (inside != path[:2]).any(0)
-    return torch.where(met, halves, tables.never).amin(0), path[:, 1]
+    blocked, goal = torch.where(met, halves, tables.never).amin(0), path[:, 1]
 
-
-def _direct(
-    shots: Shots, rel: Tensor, rel2: Tensor, foes: Foes, blocked: Tensor, tables: Tables, at: Everywhere | Listed
-) -> tuple[Tensor, Tensor]:
-    """Returns the enemy that each shot hits first, one-hot ``[n, ...]`` bool, and when, as a share of the step."""
-    along = (rel * shots.step[:, None]).sum(0)
-    length2 = shots.step.square().sum(0).clamp_min(1.0e-9)
+    # The enemy that each shot hits first, [n, ...] one-hot, and when, as a share of the step.
+    along = (rel * step[:, None]).sum(0)
+    length2 = step.square().sum(0).clamp_min(1.0e-9)
     when = (along / length2).clamp(0.0, 1.0)
     apart2 = torch.addcmul(rel2, when, torch.addcmul(along, when, length2, value=-0.5), value=-2)
-    hit = (apart2 <= at.of_slots(tables.reach2)) & (when <= blocked) & (foes.alive & shots.live)
+    hit = (apart2 <= at.of_slots(tables.reach2)) & (when <= blocked) & (alive & live)
     score = torch.where(hit, when + at.of_slots(tables.lower), tables.never)
     first = score.amin(0)
-    return hit & (score == first), first
+    direct, found = hit & (score == first), first < _NO_HIT / 2
+    struck = live & (found | (blocked <= 1))
 
-
-def _hits(
-    state: State,
-    shots: Shots,
-    foes: Foes,
-    pairs: Pairs,
-    direct: Tensor,
-    moment: Tensor,
-    struck: Tensor,
-    bonus: Tensor,
-    tables: Tables,
-    at: Everywhere | Listed,
-) -> Hits:
-    """Sums the hits of all shots by shooter and by target."""
-    speed = torch.hypot(shots.velocity[0], shots.velocity[1])
-    turned = (shots.velocity[:2, None] * foes.heading).sum(0)
-    # Suppression is limited, so that the factor has no effect on it.
-    blow = direct * rear_bonus(turned > rules.REAR_COSINE * speed, tables) * shots.blow[:, None]
+    # Damage, shock and suppression of direct hits; suppression is limited, so that the factor has no effect on it.
+    numbers = at.of_places(tables.shot_numbers)
+    turned = (velocity[:2, None] * heading).sum(0)
+    rear = turned > rules.REAR_COSINE * torch.hypot(velocity[0], velocity[1])
+    blow = direct * torch.add(tables.one, rear, alpha=rules.REAR_FACTOR - 1) * numbers[:3, None]
     raw = blow[0] * at.of_packs(bonus.permute(2, 0, 1, 3))
-    near = torch.addcmul(shots.place, moment, shots.step)
-    legs = raw * (near[2] - foes.place[2] < at.of_slots(tables.low))
-    own, splash = _splash(shots, near, struck, pairs, at.of_worlds(state.base), tables, at)
+    # A shot that meets the ground bursts at its last free place.
+    near = torch.addcmul(old[:3], torch.where(found, first, blocked - 0.5).clamp(0.0, 1.0), step)
+    legs = raw * (near[2] - place[2] < at.of_slots(tables.low))
+
+    # Damage around missiles and slugs that burst in the open, [2 (own team, enemies), n, ...].
+    around, living = at.of_teams(pairs.sides[:3].transpose(2, 3)), at.of_teams(pairs.living.transpose(1, 2))
+    way = near[:, None, None] - around
+    middle = torch.add(around, way, alpha=0.5)
+    ground = look_up(tables.maps.height, cell(within(middle[:2], tables.side).int(), base, tables.side))
+    amount = torch.addcmul(numbers[3], length(way), numbers[4]).clamp_min(0.0)
+    own, splash = amount * ((ground <= middle[2]) & living & struck)
+
     body = torch.where(direct, torch.sub(raw, legs, alpha=0.5), splash)
     hurt, mates_hurt = at.by_owner(torch.stack((body, own))).permute(0, 2, 3, 1, 4)
     effects = at.by_team(torch.cat((legs[None], blow[1:]))).transpose(1, 2)
-    return Hits(hurt, mates_hurt, effects)
-
-
-def _splash(
-    shots: Shots,
-    near: Tensor,
-    struck: Tensor,
-    pairs: Pairs,
-    base: Tensor,
-    tables: Tables,
-    at: Everywhere | Listed,
-) -> Tensor:
-    """Returns damage ``[2 (own team, enemies), n, ...]`` around missiles and slugs that burst in the open."""
-    places, alive = at.of_teams(pairs.sides[:3].transpose(2, 3)), at.of_teams(pairs.living.transpose(1, 2))
-    way = near[:, None, None] - places
-    middle = torch.add(places, way, alpha=0.5)
-    ground = look_up(tables.maps.height, cell(within(middle[:2], tables.side).int(), base, tables.side))
-    amount = torch.addcmul(shots.splash, length(way), shots.fading).clamp_min(0.0)
-    return amount * ((ground <= middle[2]) & alive & struck)
+    left = (old[6] - 1) * (live > struck)
+    new = torch.cat((goal, velocity, left[None], old[7:]))
+    shots = at.put(state.shots, torch.where(old[6] > 0, new, old))
+    return state.replace(shots=shots, screened=screened), Hits(hurt, mates_hurt, effects), intercepts
 
 
 # -- smoke ---------------------------------------------------------------------------------------------------------

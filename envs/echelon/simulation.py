@@ -85,41 +85,31 @@ def move(
     awake = alive & stands
     able, coasts = awake > hot, awake & hot
     yaw = torch.addcmul(state.yaw, commands.turn, able)
+    cos, sin = yaw.cos(), yaw.sin()
+    ahead, left, up = commands.wish
+    wish = torch.stack((torch.addcmul(ahead * cos, left, sin, value=-1), torch.addcmul(ahead * sin, left, cos), up))
     slow_wet = torch.addcmul(tables.one, tables.slow_wet, wet, value=-1)
     slow_legged = torch.where(sound, tables.one, tables.legged_speed)
-    pushed = torch.addcmul(tables.gravity, _turned(commands.wish, yaw) * slow_wet * slow_legged, able)
+    pushed = torch.addcmul(tables.gravity, wish * slow_wet * slow_legged, able)
     kept = torch.stack((coasts, coasts, alive))
     velocity = torch.addcmul(pushed, state.velocity, kept) * (alive * rules.DAMPING)
-    shift = torch.add(_push(pairs, tables, alive), velocity[:2], alpha=DT)
-    return _walk(state.replace(yaw=yaw), commands.floor, tables, here, shift, velocity)
 
-
-def _turned(wish: Tensor, yaw: Tensor) -> Tensor:
-    """Returns the ordered velocity ``[3, 2, n, W]`` in the axes of the map."""
-    cos, sin = yaw.cos(), yaw.sin()
-    ahead, left, up = wish
-    return torch.stack((torch.addcmul(ahead * cos, left, sin, value=-1), torch.addcmul(ahead * sin, left, cos), up))
-
-
-def _push(pairs: Pairs, tables: Tables, alive: Tensor) -> Tensor:
-    """Returns half of the overlap with all other mechs, away from them, ``[2 (x, y), 2, n, W]``."""
+    # Mechs push each other away by half of their overlap.
     place = pairs.mechs[:3].flatten(1, 2)
     way = place[:, :, None] - place[:, None]
     apart = torch.hypot(way[0], way[1])
     wide = torch.add(tables.wide, alive.flatten(0, 1), alpha=tables.side)  # dead mechs have no overlap
     overlap = torch.add(wide[:, None] + wide, apart, alpha=-0.5).clamp_min(0.0)
     amount = overlap / apart.clamp_min(1.0e-6) * (way[2].abs() < tables.stacked)
-    return (way[:2] * amount).sum(2).unflatten(1, (2, tables.mechs))
+    shift = torch.add((way[:2] * amount).sum(2).unflatten(1, (2, tables.mechs)), velocity[:2], alpha=DT)
 
-
-def _walk(state: State, floor: Tensor, tables: Tables, here: Tensor, shift: Tensor, velocity: Tensor) -> State:
-    """Moves along x, then y, then z, each if the ground allows."""
+    # They move along x, then y, then z, each if the ground allows.
     old = state.position
     limit = torch.add(old[2], state.velocity[2].abs() < rules.STEP_CALM, alpha=rules.STEP_UP)
     goal = (old[:2] + shift).clamp(tables.margin, tables.far_margin)
     x, y = torch.stack((here, goal.int()), 1)
     # Heights by x and y, each old or new.
-    high = look_up(tables.maps.floors, cell((x[:, None], y), floor, tables.side)).to(old.dtype)
+    high = look_up(tables.maps.floors, cell((x[:, None], y), commands.floor, tables.side)).to(old.dtype)
     high[0, 0].copy_(state.ground)
     free_x = high[1, 0] <= limit
     before, after = torch.where(free_x, high[1], high[0])
@@ -128,8 +118,8 @@ def _walk(state: State, floor: Tensor, tables: Tables, here: Tensor, shift: Tens
     up = torch.add(old[2], velocity[2], alpha=DT)
     z = up.maximum(ground).clamp_max(rules.CEILING)
     free = torch.stack((free_x, free_y, z == up))
-    planar = torch.where(free[:2], goal, old[:2])
-    return state.replace(position=torch.cat((planar, z[None])), velocity=velocity * free, ground=ground)
+    position = torch.cat((torch.where(free[:2], goal, old[:2]), z[None]))
+    return state.replace(yaw=yaw, position=position, velocity=velocity * free, ground=ground)
 
 
 # -- a sub-step ----------------------------------------------------------------------------------------------------
@@ -231,10 +221,30 @@ def step(
     body = torch.addcmul(torch.addcmul(body[:3], wet, tables.water), burning, tables.lava)
     alive, _, hot = body > tables.limits[:3]
     state = state.replace(hp=body[0], heat=body[2].clamp_min(0.0))
-    state, falls, on = _balanced(state, tables, alive, was_sound)
+
+    # Clocks run; balance returns, or mechs fall. One that has just stood up has half of its balance.
+    full, half, gain = torch.where(was_sound, tables.balance, tables.legged_balance)
+    rises = (state.clocks[:, rules.FALLEN] == 1) & alive
+    stability = torch.where(rises, half, state.stability)
+    clocks = functional.softshrink(state.clocks, 1.0)  # one less, at least 0
+    falls = alive & (stability.maximum(clocks[:, rules.FALLEN]) <= 0)
+    clocks[:, rules.FALLEN].add_(falls, alpha=rules.FALL_TICKS)
+    on = clocks > 0
     stands = alive > on[:, rules.FALLEN]
-    state, venting = _cooled(state, commands, tables, alive > hot)
-    working = alive & (state.heat <= tables.heat_cap)
+    most = rules.REGENERATION * DT
+    gain = torch.add(gain, state.velocity.square().sum(0) > 1.0, alpha=-0.5 * most)
+    gain = torch.add(gain, on[:, rules.SUPPRESSED], alpha=-0.75 * most).clamp_min(0.1 * most)
+    stability = torch.addcmul(stability, gain, stands).minimum(full)
+
+    # Working mechs dissipate heat, threefold while venting; jammers add heat.
+    runs = alive > hot
+    venting = commands.vents & runs
+    heat = (state.heat - torch.addcmul(tables.cooling, venting, tables.cooling, value=2)).clamp_min(0.0)
+    heat = torch.addcmul(heat, commands.jam_heat, runs)
+    state = state.replace(clocks=clocks, stability=stability, heat=heat, ewar=commands.jams * runs)
+
+    # Shots, beams and motion.
+    working = alive & (heat <= tables.heat_cap)
     unable = working <= venting if vent_blocks_fire else ~working
     pairs = measure(state, tables)
     bonus = pack_bonus(pairs, tables)
@@ -257,31 +267,3 @@ def step(
 
 PLAIN = SubStepOptions(step, True, True, "flying")
 """Sub-steps without a compiler, for worlds that may have smoke."""
-
-
-def _balanced(state: State, tables: Tables, alive: Tensor, sound: Tensor) -> tuple[State, Tensor, Tensor]:
-    """Advances the clocks, and restores balance or makes mechs fall.
-
-    Returns:
-        The state, which mechs fall (bool), and which clocks run, ``[2, CLOCKS, n, W]`` bool.
-    """
-    full, half, gain = torch.where(sound, tables.balance, tables.legged_balance)
-    # A mech that has just stood up has half of its balance.
-    rises = (state.clocks[:, rules.FALLEN] == 1) & alive
-    stability = torch.where(rises, half, state.stability)
-    clocks = functional.softshrink(state.clocks, 1.0)  # one less, at least 0
-    falls = alive & (stability.maximum(clocks[:, rules.FALLEN]) <= 0)
-    clocks[:, rules.FALLEN].add_(falls, alpha=rules.FALL_TICKS)
-    on = clocks > 0
-    most = rules.REGENERATION * DT
-    gain = torch.add(gain, state.velocity.square().sum(0) > 1.0, alpha=-0.5 * most)
-    gain = torch.add(gain, on[:, rules.SUPPRESSED], alpha=-0.75 * most).clamp_min(0.1 * most)
-    stability = torch.addcmul(stability, gain, alive > on[:, rules.FALLEN]).minimum(full)
-    return state.replace(clocks=clocks, stability=stability), falls, on
-
-
-def _cooled(state: State, commands: Commands, tables: Tables, on: Tensor) -> tuple[State, Tensor]:
-    """Dissipates heat of working mechs, threefold while venting; jammers add heat. Also returns which vent."""
-    vents = commands.vents & on
-    heat = (state.heat - torch.addcmul(tables.cooling, vents, tables.cooling, value=2)).clamp_min(0.0)
-    return state.replace(heat=torch.addcmul(heat, commands.jam_heat, on), ewar=commands.jams * on), vents

@@ -121,59 +121,44 @@ class EchelonStarts:
     fire: tuple[float, float]
 
     def draw(self, count: int, generator: torch.Generator, dtype: torch.dtype) -> State:
-        """Makes ``count`` worlds."""
-        device = generator.device
+        """Makes ``count`` worlds: each team stands in five columns across the map's diagonal, later packs behind."""
+        tables, maps, device = self.tables, self.tables.maps, generator.device
+        mechs, packs, side = tables.mechs, tables.packs, tables.side
 
         def uniform(*shape: int) -> Tensor:
             return torch.rand(*shape, count, generator=generator, dtype=dtype, device=device)
 
-        maps = self.tables.maps
+        def zeros(*lead: int) -> Tensor:
+            return torch.zeros(*lead, count, dtype=dtype, device=device)
+
         which = torch.randint(maps.size, (count,), generator=generator, device=device)
         key = torch.randint(2**62, (count,), generator=generator, device=device)
         zone = maps.zone.to(dtype)[:, which]
         swapped = uniform() < 0.5
-        mechs = self.tables.mechs
-        position = self._places(maps.corner[which], swapped, uniform(2, 2, mechs))
-        away = zone[:2, None, None] - position[:2]
-        yaw = torch.atan2(away[1], away[0]) + (2 * uniform(2, mechs) - 1) * rules.SPAWN_TURN
-        weights = torch.tensor(self.bots, device=device)
-        rival = torch.multinomial(weights.expand(count, -1), 1, generator=generator)[:, 0]
-        low, high = self.fire
-        fire = low + (high - low) * uniform()
-        state = self._state(position, yaw, zone, (which * self.tables.side**2).to(dtype))
-        return state.replace(key=key, rival=rival, fire_prob=fire)
-
-    def _places(self, corner: Tensor, swapped: Tensor, jitter: Tensor) -> Tensor:
-        """Returns the positions of feet, ``[3, 2, n, W]``: five columns across the diagonal, later packs behind."""
-        side = self.tables.side
+        jitter = uniform(2, 2, mechs)
         near, far = SPAWN_SQUARE / 2, side - SPAWN_SQUARE / 2
-        kind = jitter.dtype
-        first = torch.stack((torch.full_like(swapped, near, dtype=kind), torch.where(corner == 0, near, far).to(kind)))
+        south = torch.where(maps.corner[which] == 0, near, far).to(dtype)
+        first = torch.stack((torch.full_like(south, near), south))
         corners = torch.stack((first, side - first), 1)  # [2 (x, y), 2, W]
         corners = torch.where(swapped, corners.flip(1), corners)
         inwards = torch.sign(side / 2 - corners) / math.sqrt(2.0)
         across = torch.stack((-inwards[1], inwards[0]))
-        packs = self.tables.packs
         column = jitter.new_tensor(_COLUMNS * packs)[:, None] * rules.SPAWN_PITCH
-        row = (self.tables.pack - (packs - 1) / 2) * -_ROWS_APART
+        row = (tables.pack - (packs - 1) / 2) * -_ROWS_APART
         planar = corners[:, :, None] + across[:, :, None] * column + inwards[:, :, None] * row
         planar = planar + (2 * jitter - 1) * rules.SPAWN_JITTER
-        return torch.cat((planar, torch.zeros_like(planar[:1])))
-
-    def _state(self, position: Tensor, yaw: Tensor, zone: Tensor, base: Tensor) -> State:
-        tables = self.tables
-        mechs, packs, worlds = tables.mechs, tables.packs, base.shape[0]
+        position = torch.cat((planar, torch.zeros_like(planar[:1])))
+        away = zone[:2, None, None] - planar
+        yaw = torch.atan2(away[1], away[0]) + (2 * uniform(2, mechs) - 1) * rules.SPAWN_TURN
+        weights = torch.tensor(self.bots, device=device)
+        rival = torch.multinomial(weights.expand(count, -1), 1, generator=generator)[:, 0]
+        low, high = self.fire
         none = torch.zeros_like(yaw)
-
-        def zeros(*lead: int) -> Tensor:
-            return yaw.new_zeros(*lead, worlds)
-
-        hp = tables.hp * tables.present + none
         state = State(
             position=position,
             velocity=torch.zeros_like(position),
             yaw=yaw,
-            hp=hp,
+            hp=tables.hp * tables.present + none,
             legs=tables.leg_hp + none,
             stability=none + rules.STABILITY,
             clocks=zeros(2, rules.CLOCKS, mechs),
@@ -189,10 +174,10 @@ class EchelonStarts:
             ago=zeros(2, mechs, mechs) + (_NEVER_SEEN if self.partial else 0.0),
             zone=zone,
             score=zeros(2),
-            base=base,
-            rival=base.long(),
-            fire_prob=torch.ones_like(base),
-            key=base.long(),
+            base=(which * side**2).to(dtype),
+            rival=rival,
+            fire_prob=low + (high - low) * uniform(),
+            key=key,
             steps=zeros(),
             **dict.fromkeys(("heat", "ground", "painter", "ewar", "under_fire", "jam", "still", "escape"), none),
         )

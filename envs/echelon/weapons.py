@@ -157,11 +157,6 @@ def beams(volley: Volley, tables: Tables, pairs: Pairs, lucky: Tensor, bonus: Te
     return Beams(body, torch.stack((legs, hit * tables.beam_burn)).sum((2, 3)))
 
 
-def rear_bonus(rear: Tensor, tables: Tables) -> Tensor:
-    """Returns the factors of damage of hits, which may come from behind (bool)."""
-    return torch.add(tables.one, rear, alpha=rules.REAR_FACTOR - 1)
-
-
 def pack_bonus(pairs: Pairs, tables: Tables) -> Tensor:
     """Returns the factors of damage to targets that the shooter's pack has painted, ``[2, P, n, W]``."""
     return torch.add(tables.one, pairs.marked, alpha=rules.PAINT_FACTOR - 1)

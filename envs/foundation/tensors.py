@@ -31,11 +31,11 @@ def looks_are_free(device: torch.device | None) -> bool:
     return device is None or device.type in FREE
 
 
-def shuffled(count: int, device: torch.device) -> Tensor:
-    """Returns the numbers from 0 to ``count - 1`` in random order, ``[count]``."""
+def shuffled(count: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """Returns the numbers from 0 to ``count - 1`` in random order, ``[count]``; by default of the global generator."""
     if looks_are_free(device):
-        return torch.randperm(count, device=device)
-    return torch.rand(count, device=device).argsort()  # which a CUDA graph can record
+        return torch.randperm(count, generator=generator, device=device)
+    return torch.rand(count, generator=generator, device=device).argsort()  # which a CUDA graph can record
 
 
 _made: dict[tuple[Any, ...], Tensor] = {}

@@ -134,7 +134,8 @@ def _nearest_big_pad(state: RocketState, sight: _Sight) -> tuple[Tensor, Tensor]
     rows = [row for row, place in enumerate(rules.PADS) if place in rules.BIG_PADS]
     x, y = (constant([rules.PADS[row][axis] for row in rows], cars.boost) for axis in (0, 1))
     away = torch.hypot(x - cars.position[0], y - cars.position[1])  # [6, C, W]
-    away = torch.where(state.pads[rows][:, None] <= 0, away, 1.0e5)
+    waiting = state.pads.index_select(0, constant(rows, cars.boost, 0, torch.int64))
+    away = torch.where(waiting[:, None] <= 0, away, 1.0e5)
     least, row = away.min(0)
     east, north = (column.reshape(-1)[row] * signs for column in (x, y))
     return torch.stack((east, north, torch.zeros_like(east))), (least < 2500.0) & (sight.grounded)

@@ -85,7 +85,10 @@ def advance_densely(state: RocketState, controls: Tensor, field: Field) -> tuple
     fallen, pull, plane, bounced = fly_by(state.ball, gaps[-1], normals[:, -1])
     met = meet_everywhere(Scene(driven, motion, state.ball, fallen, pull, plane, bounced), body)
     new, events = finish(state, driven, met)
-    return new.replace(cars=respawned(new.cars, new.clock)), events
+    new = new.replace(cars=respawned(new.cars, new.clock))
+    if torch.compiler.is_compiling():  # for views, which the next tick begins with, it would be compiled once more
+        new = new.map(torch.Tensor.contiguous)
+    return new, events
 
 
 def near_walls(position: Tensor, field: Field) -> Tensor:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..foundation.compilation import Compiled
+from ..foundation.tensors import looks_are_free
 from . import rules
 from .driving import Motion
 from .rules import DT
@@ -119,7 +122,12 @@ def relax(rows: Tensor, wanted: Tensor, deep: Tensor, active: Tensor, friction: 
     aims = torch.stack((wanted, pad(deep, (0, 0, 0, count))), 1) * inverse  # [R, 2, n]
     if torch.compiler.is_compiling():
         share = constant([value for own in friction for value in (own, 0.0)], aims[0, 0]).unflatten(0, (count, 2))
-        return _relaxed_by_rows(matrix, aims, share)
+        if not looks_are_free(aims.device):
+            return _relaxed(matrix, aims, share)
+        impulses = [torch.zeros_like(aims[0])] * size
+        for _ in range(rules.SWEEPS):
+            impulses = _swept(matrix, aims, share, impulses)
+        return torch.stack(impulses)
     # A tape of all sweeps' rows. An impulse, once it is known, is subtracted from the next R - 1 rows: from those below
     # it in the same sweep, and from those above it in the next one.
     tape = aims.repeat(rules.SWEEPS + 1, 1, 1)
@@ -142,19 +150,44 @@ def relax(rows: Tensor, wanted: Tensor, deep: Tensor, active: Tensor, friction: 
     return tape[(rules.SWEEPS - 1) * size : rules.SWEEPS * size]
 
 
-def _relaxed_by_rows(matrix: Tensor, aims: Tensor, share: Tensor) -> Tensor:
-    """Computes :func:`relax` without writing in place, for compiled code."""
-    size, count = len(matrix), len(share)
-    impulses = [torch.zeros_like(aims[0])] * size
+def _swept(matrix: Tensor, aims: Tensor, share: Tensor, impulses: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the impulses ``[2, n]`` after a sweep over all rows, without writing in place, for compiled code."""
+    size, count, new = len(matrix), len(share), list(impulses)
+    for row in range(size):
+        value = aims[row] - sum(matrix[row, other] * new[other] for other in range(size) if other != row)
+        if row < count:
+            new[row] = value.clamp_min(0.0)
+        else:
+            most = share[row - count] * new[row - count]
+            new[row] = value.clamp(-most, most)
+    return new
+
+
+def sweep(matrix: Tensor, aims: Tensor, share: Tensor, impulses: Tensor) -> Tensor:
+    """Makes a sweep of :func:`relax` for a GPU, which calls it again and again: ``[R, 2, n]``."""
+    return torch.stack(_swept(matrix, aims, share, impulses.unbind(0)))
+
+
+@cache
+def _compiled_sweep() -> Compiled:
+    return Compiled(sweep, "a sweep over contacts of rocket", dynamic=False)
+
+
+@torch.library.custom_op("rlstack::relaxed", mutates_args=())
+def _relaxed(matrix: Tensor, aims: Tensor, share: Tensor) -> Tensor:
+    """Makes all sweeps of :func:`relax`; compiled code calls it as it is.
+
+    Written out, the sweeps are most of a tick's operations, and one kernel of thousands takes minutes to compile.
+    """
+    impulses = torch.zeros(aims.shape, dtype=aims.dtype, device=aims.device)
     for _ in range(rules.SWEEPS):
-        for row in range(size):
-            value = aims[row] - sum(matrix[row, other] * impulses[other] for other in range(size) if other != row)
-            if row < count:
-                impulses[row] = value.clamp_min(0.0)
-            else:
-                most = share[row - count] * impulses[row - count]
-                impulses[row] = value.clamp(-most, most)
-    return torch.stack(impulses)
+        impulses = _compiled_sweep()(matrix, aims, share, impulses)
+    return impulses
+
+
+@_relaxed.register_fake
+def _(matrix: Tensor, aims: Tensor, share: Tensor) -> Tensor:
+    return aims.new_empty(aims.shape)
 
 
 def sideways(velocity: Tensor, normal: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlstack import envs
-from rlstack.runs.versions import versions
+from rlstack.runs import versions
 from rlstack.training.environment import instruction_set, processor
 
 from . import comparing

@@ -4,8 +4,9 @@
                               [output=<file>]
 
 Checks run side by side, one on each core: worlds and updates compared with the CPU's, resuming, waits for the GPU, CUDA
-graphs and compiled code. Speeds follow (with ``order=speed`` they come first), one after the other. If a row fails,
-hangs or crashes, the others still run; rows that no longer fit into the time are not run. ``only=sac,speed`` runs the
+graphs and compiled code. Speeds follow (with ``order=speed`` those of eager kernels come first), one after the other;
+what they will compile is compiled beside the checks. If a row fails, hangs or crashes, the others still run. A row
+that no longer fits into the time is left out, and the command that runs it alone is told. ``only=sac,speed`` runs the
 rows whose group (``correctness``, ``speed``) or name contains one of these parts, ``skip`` leaves such rows out.
 
 After every row the results are written to ``experiments/gpu/<card>.json``, from which ``python -m experiments.tables``

@@ -7,9 +7,9 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -75,6 +75,27 @@ def chosen(options: Options, rows: Sequence[Row]) -> list[Row]:
     return found
 
 
+def planned(rows: Sequence[Row], order: str) -> list[tuple[list[Row], bool]]:
+    """Returns the rows in the order in which they run, in parts, and whether those of a part run side by side.
+
+    What speed rows will compile is compiled beside the checks, in processes of its own, and kept.
+    """
+    checks, speeds = ([row for row in rows if row.group == group] for group in ("correctness", "speed"))
+    compiled = [row for row in speeds if row.arguments.get("compiles")]
+    more: dict[str, Any] = {"group": "compiling", "limit": 150.0, "seconds": 15.0}
+    ahead = [
+        replace(row, name=f"compiling for {row.name}", arguments={**row.arguments, "once": True}, **more)
+        for row in compiled
+        if row.seconds < more["limit"]
+    ]
+    beside = [*ahead, *checks] if checks else []
+    if order == "checks":
+        parts = [(beside, True), (speeds, False)]
+    else:
+        parts = [([row for row in speeds if row not in compiled], False), (beside, True), (compiled, False)]
+    return [(part, side_by_side) for part, side_by_side in parts if part]
+
+
 def run(given: Sequence[str], rows: Sequence[Row]) -> int:
     """Runs the selected rows, prints and writes their results; returns the exit status.
 
@@ -105,10 +126,10 @@ def run(given: Sequence[str], rows: Sequence[Row]) -> int:
             about |= {"seconds": round(time.monotonic() - began, 1), "machine": machine.figures}
             write(path, about, [outcomes[row.name] for row in rows if row.name in outcomes])
 
-        checks, speeds = ([row for row in rows if row.group == group] for group in ("correctness", "speed"))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        parts, width = [(checks, cores), (speeds, 1)], max(len(row.name) for row in rows)
-        for part, processes in parts if options.order == "checks" else parts[::-1]:
+        parts = [(part, cores if side_by_side else 1) for part, side_by_side in planned(rows, options.order)]
+        width = max(len(row.name) for part, _ in parts for row in part)
+        for part, processes in parts:
             for outcome in runner.run(part, processes, keep):
                 mark = _MARKS[outcome.status]
                 print(f"{mark} {outcome.name:{width}} {outcome.seconds:6.1f} s  {outcome.line}", flush=True)

@@ -310,24 +310,15 @@ def compare_lessons(ours: Lessons, theirs: Lessons) -> dict[str, Any]:
 
 
 def resumed(setting: Setting, overrides: list[str]) -> Found:
-    """Compares a run that was stopped half-way and resumed with two uninterrupted ones.
-
-    If the two agree to the last bit, it must agree, too. If atomic additions make a GPU round differently in every run,
-    it may differ from one by ten times as much as the two differ.
-    """
+    """Compares a run that was stopped half-way and resumed with one that was not, to the last bit."""
     frames = 2000 if setting.quick else 10_000
     plain = _short_run(setting, [*overrides, "compile=false", "checkpoint.replay=true"], frames)
     with tempfile.TemporaryDirectory(prefix="rlstack-gpu-", ignore_cleanup_errors=True) as folder:
-        base = Path(folder)
-        first, again = (_parameters_of(train({**plain, "run_dir": str(base / name)})) for name in ("first", "again"))
-        train({**plain, "run_dir": str(base / "stopped"), "until": frames // 2})
-        stopped = _parameters_of(train({**plain, "run_dir": None, "resume": str(base / "stopped")}))
-    usual, found = _apart(first, again), _apart(first, stopped)
-    figures = {"two_alike": usual, "resumed": found}
-    line = f"parameters differ by {found:.1e} after {frames:,} frames, those of two whole runs by {usual:.1e}"
-    if not found <= 10 * usual:
-        raise Mismatch(line)
-    return Found("bit for bit the run that was not stopped" if not found else line, figures)
+        whole, stopped = (str(Path(folder) / name) for name in ("whole", "stopped"))
+        found = [_last_state(train({**plain, "run_dir": whole}))]
+        train({**plain, "run_dir": stopped, "until": frames // 2})
+        found.append(_last_state(train({**plain, "run_dir": None, "resume": stopped})))
+    return _equal(found, f"the state after {frames:,} frames of a whole run, and of one that was stopped and resumed")
 
 
 def recorded(setting: Setting, overrides: list[str], frames: int = 6000) -> Found:
@@ -343,11 +334,15 @@ def recorded(setting: Setting, overrides: list[str], frames: int = 6000) -> Foun
             settings = [*overrides, "compile=false", f"cudagraphs={graphs}"]
             run = train({**_short_run(setting, settings, frames), "run_dir": str(Path(folder) / str(graphs))})
             metrics = {k: v for row in read_metrics(run.path / METRICS_FILE) for k, v in row.items() if "eval/" in k}
-            found.append({"state": deciding(_last_state(run)), "evaluation": metrics})
+            found.append({"state": _last_state(run), "evaluation": metrics})
     _refuse(caught)
+    return _equal(found, f"state and evaluation after {frames:,} frames, computed and replayed")
+
+
+def _equal(found: list[dict[str, Any]], what: str) -> Found:
     if apart := list(differences(*found)):
-        raise Mismatch(f"{len(apart)} entries differ, the first is {apart[0]} (computed, then replayed)")
-    return Found(f"state and evaluation after {frames:,} frames are equal to the last bit")
+        raise Mismatch(f"{len(apart)} entries differ, the first is {apart[0]} ({what})")
+    return Found(f"{what}, are equal to the last bit")
 
 
 def _short_run(setting: Setting, overrides: list[str], frames: int) -> dict[str, Any]:
@@ -361,17 +356,7 @@ def _short_run(setting: Setting, overrides: list[str], frames: int) -> dict[str,
 def _last_state(run: RunDirectory) -> dict[str, Any]:
     path = run.checkpoints.latest()
     assert path is not None
-    return read_checkpoint(path)
-
-
-def _parameters_of(run: RunDirectory) -> dict[str, Tensor]:
-    """Returns the final parameters of a run."""
-    networks = _last_state(run)["agent"]["networks"]
-    return {f"{one}.{name}": value.double() for one, state in networks.items() for name, value in state.items()}
-
-
-def _apart(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    return max(float((value - other[name]).abs().max()) for name, value in one.items() if value.numel())
+    return deciding(read_checkpoint(path))
 
 
 def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
@@ -412,32 +397,30 @@ def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
     return Found(told if counted else f"{iterations} iterations; a CPU has nothing to wait for", figures)
 
 
-# -- compiled code and CUDA graphs ---------------------------------------------------------------------------------
+# -- compiled code -------------------------------------------------------------------------------------------------
 
 
-def quick_updates(setting: Setting, overrides: list[str], compiles: bool) -> Found:
-    """Compares compiled updates, or updates recorded as CUDA graphs, with eager ones."""
-    device = torch.device(setting.device)
-    if compiles and not setting.quick and (absent := missing_compiler(device)):
+def compiled_updates(setting: Setting, overrides: list[str]) -> Found:
+    """Compares compiled updates, which a GPU records, with eager ones."""
+    device, backend = torch.device(setting.device), "aot_eager" if setting.quick else "inductor"
+    if not setting.quick and (absent := missing_compiler(device)):
         raise LeftOut(absent)
     small = {**SMALL, "frames_per_update": 40}  # more updates than the warm-up of a graph
     plain = configured(*overrides, "env.num_worlds=8", small=small)
     batches = gathered(plain)
-    backend = "aot_eager" if setting.quick else "inductor"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         eager = taught(plain, setting.device, batches)
-        quick = taught(plain, setting.device, batches, lambda agent: quicken(agent, device, compiles, backend))
+        quick = taught(plain, setting.device, batches, lambda agent: quicken(agent, device, True, backend))
     _refuse(caught)
     found = compare_lessons(eager, quick)
     line = f"relative differences: losses {found['losses']:.0e}, parameters {found['parameters']:.0e}"
     if found["losses"] > _LOSS_TOLERANCE["float32"] or found["parameters"] > _UPDATE_TOLERANCE["float32"]:
         raise Mismatch(f"{line} ({found['name']})")
-    how = backend if compiles else "recorded" if device.type == "cuda" else "nothing is recorded on a CPU"
-    return Found(f"{line}, after {eager.updates} updates ({how})", found)
+    return Found(f"{line}, after {eager.updates} updates ({backend})", found)
 
 
-def quick_world(setting: Setting, name: str, options: Mapping[str, Any]) -> Found:
+def compiled_world(setting: Setting, name: str, options: Mapping[str, Any]) -> Found:
     """Compares steps of compiled worlds with eager ones."""
     if absent := missing_compiler(torch.device(setting.device)):
         raise LeftOut(absent)

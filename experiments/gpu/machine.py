@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-
 import torch
+from torch.utils.collect_env import get_nvidia_driver_version, run
 
 from rlstack.config import ConfigError
 from rlstack.data.devices import usable_device
@@ -49,20 +47,8 @@ def machine(setting: Setting) -> Found:
             "gpu": properties.name,
             "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
             "capability": f"{properties.major}.{properties.minor}",
-            "driver": _asked("driver_version"),
+            "driver": get_nvidia_driver_version(run),
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
         }
     return Found(f"{told['gpu'] or told['processor']}, {told['cores']} cores, torch {told['torch']}", told)
-
-
-def _asked(field: str) -> str | None:
-    """Returns the answer of ``nvidia-smi``; None without it."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.splitlines()[0].strip() if answer.strip() else None

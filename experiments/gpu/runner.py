@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import math
 import multiprocessing
 import os
 import sys
@@ -46,13 +47,20 @@ class Row:
         function: ``package.module:function`` of a setting and the arguments, which returns a :class:`Found`.
         arguments: arguments by name.
         limit: time limit in seconds.
+        seconds: about how long it takes; it does not begin if less time is left.
     """
 
     name: str
-    group: Literal["correctness", "speed", "machine"]
+    group: Literal["correctness", "speed", "machine", "compiling"]
     function: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     limit: float = 60.0
+    seconds: float = 15.0
+
+    def command(self) -> str:
+        """Returns the command that runs this row alone."""
+        minutes = f" minutes={math.ceil(self.limit / 60) + 1}" if self.limit > 240 else ""
+        return f'python -m experiments.gpu "only={self.name}"{minutes}'
 
 
 @dataclass(frozen=True)
@@ -165,12 +173,13 @@ class Runner:
 
         began = time.monotonic()
         left = self.end - began
-        if left < row.limit / 4:
-            return of("not run", f"{max(left, 0):.0f} s were left of the time for all")
+        if left < row.seconds:
+            return of("not run", f"{max(left, 0):.0f} s were left, it takes {row.seconds:.0f}: {row.command()}")
+        late = f"cut short, the time for all was over: {row.command()}"
         try:
             if not worker.ready(left):
                 worker.end()
-                return of("not run", "cut short: the time for all was over before its process was ready")
+                return of("not run", late)
             began = time.monotonic()
             limit = min(row.limit, self.end - began)
             told = worker.attempt(row, max(limit, 0.0))
@@ -179,7 +188,7 @@ class Runner:
         if told is None:
             worker.end()
             if limit < row.limit:
-                return of("not run", "cut short: the time for all was over")
+                return of("not run", late)
             return of("failed", f"not over after {row.limit:.0f} s")
         status, line, figures, broken = told
         if broken:

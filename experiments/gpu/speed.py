@@ -39,6 +39,7 @@ _UPDATES = 32  # updates in a call
 _WARM_UP = (6, 10.0)  # iterations, and seconds after the first, in which functions are recorded
 _LONG = 3.0  # s of an iteration, above which it is not profiled
 _NEVER = 2**52  # frames
+_COMPILED = Found("compiled")
 _TINY = {"steps_per_batch": 8, "learning_starts": 200, "minibatch_size": 64, "batch_size": 64, "frames_per_update": 100}
 
 Events = list[tuple[str, float]]
@@ -146,12 +147,20 @@ class Uniform(TensorDictModuleBase):
 
 
 def stepping(
-    setting: Setting, name: str, options: Mapping[str, Any], num_worlds: int, unit: str, each: int, compiles: bool
+    setting: Setting,
+    name: str,
+    options: Mapping[str, Any],
+    num_worlds: int,
+    unit: str,
+    each: int,
+    compiles: bool,
+    once: bool = False,
 ) -> Found:
     """Measures the collection of steps of worlds alone under random actions, including resets.
 
     Args:
         each: number of units in a step of a world.
+        once: whether to compile only, which keeps the code for a later process; so in the functions below.
     """
     _require_compiler(setting, compiles)
     count, device = 16 if setting.quick else num_worlds, torch.device(setting.device)
@@ -160,8 +169,10 @@ def stepping(
     collector: Any = make_collector(env, Uniform(env), _STEPS)
     collector.lends = collector.records = True
     batches = iter(collector)
-    for _ in range(1 if setting.quick else _WARM_UP[0]):
+    for _ in range(1 if setting.quick or once else _WARM_UP[0]):
         next(batches)
+    if once:
+        return _COMPILED
 
     def advance() -> float:
         next(batches)
@@ -176,7 +187,7 @@ def stepping(
 # -- training ------------------------------------------------------------------------------------------------------
 
 
-def training(setting: Setting, overrides: list[str], compiles: bool) -> Found:
+def training(setting: Setting, overrides: list[str], compiles: bool, once: bool = False) -> Found:
     """Measures the training loop in frames per second from the middle of its schedules, without evaluations."""
     _require_compiler(setting, compiles)
     device = torch.device(setting.device)
@@ -184,8 +195,10 @@ def training(setting: Setting, overrides: list[str], compiles: bool) -> Found:
     if setting.quick:
         raw["env"]["num_worlds"] = 8
     raw["checkpoint"]["every"] = _NEVER
-    meter = Meter(device, _pace(setting)[0] * 5, 1 if setting.quick else _WARM_UP[0])
+    meter = Meter(device, _pace(setting)[0] * 5, 0 if once else 1 if setting.quick else _WARM_UP[0])
     _execute(raw, meter)
+    if once:
+        return _COMPILED
     found = _merged(meter.rates)
     sizes = {"num_worlds": raw["env"]["num_worlds"], "precision": raw["agent"]["precision"]}
     return told(found, "frames/s", **meter.kernels(statistics.median(found)), **sizes)
@@ -241,6 +254,8 @@ class _Over(Exception):
 class Meter(Hook):
     """Measures iterations of a run for some seconds after a warm-up, profiles another one, and ends the run.
 
+    Without a warm-up it ends the run after the first iteration.
+
     Attributes:
         rates: frames per second of each iteration.
     """
@@ -260,6 +275,8 @@ class Meter(Hook):
     def on_iteration(self, training: Training) -> None:
         if not training.agent.updates:
             return
+        if not self._warm_up:
+            raise _Over
         now, self._iterations = self._clock(), self._iterations + 1
         if self._iterations == 1:
             self._first = now
@@ -345,7 +362,7 @@ class _Shapes:
         self.full_action_spec = Composite({"action": Bounded(-1.0, 1.0, shape=(6,), device=device)})
 
 
-def updating(setting: Setting, name: str, compiles: bool, deterministic: bool = True) -> Found:
+def updating(setting: Setting, name: str, compiles: bool, deterministic: bool = True, once: bool = False) -> Found:
     """Measures updates per second with batches of 256 and networks of 256 x 256, including sampling and targets."""
     _require_compiler(setting, compiles)
     device = torch.device(setting.device)
@@ -366,6 +383,8 @@ def updating(setting: Setting, name: str, compiles: bool, deterministic: bool = 
         return float(_UPDATES)
 
     update()
+    if once:
+        return _COMPILED
     found = rates(update, DeviceClock("wall", device), *_pace(setting))
     if agent.updates != seen or not all(torch.as_tensor(value).isfinite().all() for value in metrics.values()):
         raise Mismatch(f"{agent.updates:,} of {seen:,} updates were made, or the last one's metrics are not finite")

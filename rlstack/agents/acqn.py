@@ -37,9 +37,9 @@ from rlstack.config.options import (
 )
 from rlstack.config.typed import Interval
 from rlstack.losses.quantile import ACIQNLoss
-from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
+from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic, midpoints
 
-from .base import Target, check_critic_inputs
+from .base import Target
 from .iqn import CVaR, check_level, levels
 from .off_policy import ActorCritic, OffPolicyConfig
 
@@ -100,7 +100,6 @@ class ACQNConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_critic_inputs(self)
         if self.critic_inputs is not None and self.candidates != 1:
             raise ValueError(
                 "critic_inputs needs candidates=1 and cvar=1.0: the policy cannot ask a critic that sees more"
@@ -168,8 +167,7 @@ class ACQN(ActorCritic):
         flat = seen.reshape(-1, *seen.shape[lead:]) if isinstance(seen, Tensor) else seen.reshape(-1)
         proposals = (action.reshape(-1, size) + self._offsets).clamp(-1, 1)  # [K, B, D]
         n = self.config.num_quantiles
-        tau = (torch.arange(n, dtype=action.dtype, device=action.device) + 0.5) / n
-        tau = levels(self.config.cvar, tau, self.interface, observation).reshape(-1, n)  # [1 or B, n]
+        tau = levels(self.config.cvar, midpoints(n, action), self.interface, observation).reshape(-1, n)  # [1 or B, n]
         best = critic(flat, proposals, tau).mean(-1).argmax(0)
         chosen = proposals.gather(0, best[None, :, None].expand(1, -1, size))
         return chosen.view_as(action)
@@ -178,27 +176,20 @@ class ACQN(ActorCritic):
         """Adds Gaussian noise whose size differs between worlds; with probability ``epsilon``, acts at random."""
         action = self.actor(self.normalized(observation))
         if not self.unused("noise_scale") and self.config.noise_high > 0:
+            # Stds ``[W, 1...]``, log-spaced over the worlds; that of a single world is the geometric mean of the ends.
             worlds = len(action) if action.dim() > 1 else 1
-            action = (action + torch.randn_like(action) * self._noise_sizes(worlds, action)).clamp(-1, 1)
-        random = torch.rand_like(action) * 2 - 1
-        return torch.where(torch.rand_like(action[..., :1]) < self.scheduled_value("epsilon"), random, action)
-
-    def _noise_sizes(self, worlds: int, like: Tensor) -> Tensor:
-        """Standard deviations ``[W, 1...]``, log-spaced from noise_low to noise_high across the worlds.
-
-        A single world gets their geometric mean.
-        """
-        low, high = max(self.config.noise_low, 1e-6), max(self.config.noise_high, 1e-6)
-        ends = (math.log10(low), math.log10(high)) if worlds > 1 else 2 * (math.log10(low * high) / 2,)
-        sizes = torch.logspace(*ends, worlds, dtype=like.dtype, device=like.device)
-        return self.scheduled_value("noise_scale") * sizes.view(-1, *[1] * (like.dim() - 1))
+            low, high = max(self.config.noise_low, 1e-6), max(self.config.noise_high, 1e-6)
+            ends = (math.log10(low), math.log10(high)) if worlds > 1 else 2 * (math.log10(low * high) / 2,)
+            sizes = torch.logspace(*ends, worlds, dtype=action.dtype, device=action.device)
+            sizes = self.scheduled_value("noise_scale") * sizes.view(-1, *[1] * (action.dim() - 1))
+            action = (action + torch.randn_like(action) * sizes).clamp(-1, 1)
+        return self.mixed_with_random(action, observation)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def predicted_values(self, observation: Any, action: Tensor) -> Tensor:
-        n = self.config.num_quantiles
-        tau = (torch.arange(n, dtype=action.dtype, device=action.device) + 0.5) / n
-        values: Tensor = self.critic(observation, action, tau.expand(1, n))
+        tau = midpoints(self.config.num_quantiles, action)
+        values: Tensor = self.critic(observation, action, tau.unsqueeze(0))
         return values.mean(-1)
 
     def move_targets(self) -> None:

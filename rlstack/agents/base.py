@@ -71,8 +71,8 @@ class AgentConfig:
     accumulate: Count = 1  # number of equal parts into which a batch is split; their gradients are summed
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "object_features"):
-            if not getattr(self, name):
+        for name in ("hidden", "object_features", "critic_hidden"):
+            if getattr(self, name, None) == []:
                 raise ValueError(f"{name} [] has no layers, give one width at least")
         if self.symmetry == "augment" and getattr(self, "recurrent", None) is not None:
             raise ValueError("symmetry=augment is for agents without a recurrent core, recurrent must be null")
@@ -81,19 +81,19 @@ class AgentConfig:
         part = "batch_size" if hasattr(self, "batch_size") else "minibatch_size"
         if (size := getattr(self, part, 0)) % self.accumulate:
             raise ValueError(f"accumulate {self.accumulate} does not divide {part} {size}")
+        if (names := getattr(self, "critic_inputs", None)) is None:
+            return
+        if names in ([], ["observation"]) or len(set(names)) < len(names):
+            raise ValueError(f"critic_inputs {names} names nothing new, or something twice; give null, or [state]")
+        if self.names_critic:
+            raise ValueError("critic_inputs is for critics of ours, network may name no critic")
+        if self.symmetry == "augment":
+            raise ValueError("symmetry=augment mirrors what actors see, critic_inputs must be null")
 
-
-def check_critic_inputs(config: Any) -> None:
-    """Raises a ``ValueError`` if ``critic_inputs`` has no effect, or does not go with another option."""
-    names, network = config.critic_inputs, config.network
-    if names is None:
-        return
-    if names in ([], ["observation"]) or len(set(names)) < len(names):
-        raise ValueError(f"critic_inputs {names} names nothing new, or something twice; give null, or such as [state]")
-    if isinstance(network, str) or "critic" in (network or ()):
-        raise ValueError("critic_inputs is for critics of ours, network may name no critic")
-    if config.symmetry == "augment":
-        raise ValueError("symmetry=augment mirrors what actors see, critic_inputs must be null")
+    @property
+    def names_critic(self) -> bool:
+        """Whether the critic is a network of the user's."""
+        return isinstance(self.network, str) or "critic" in (self.network or ())
 
 
 @dataclass(frozen=True)
@@ -134,37 +134,22 @@ class Policy(TensorDictModuleBase):
 
     Like TorchRL's modules it can also be called by names, ``policy(observation=...)``.
 
-    An agent's policy has the agent's networks and its place in the run (``frames``) as parameters and buffers. A copy
-    made by ``deepcopy`` or pickle has its own networks and follows the weights it is given, schedules included. This
-    is how TorchRL's collectors send it to their workers and keep it up to date.
-
     Args:
         interface: the env as the agent sees it.
         act: maps an observation (and an action mask, where the env has one) to the env's action, or to a dict with
             ``action`` and the entries to store beside it (keys ``extras``).
         extras: names of these further entries.
-        agent: the agent that the policy belongs to.
-        explore: as passed to :meth:`Agent.policy`.
     """
 
     def __init__(
-        self,
-        interface: Interface,
-        act: Callable[..., Tensor | dict[str, Tensor]],
-        extras: Sequence[str] = (),
-        agent: Agent | None = None,
-        explore: bool | None = None,
+        self, interface: Interface, act: Callable[..., Tensor | dict[str, Tensor]], extras: Sequence[str] = ()
     ) -> None:
         super().__init__()
         _ = interface.as_is  # reads the bounds of actions, which cannot be done inside torch.export
         self.in_keys = interface.observation_keys() + ([interface.key(MASK)] if interface.masked else [])
         self.out_keys = [interface.key(name) for name in ("action", *extras)]
         self._observed, self._mask, self._act = interface.observed, interface.key(MASK), act
-        self._masked, self._agent, self._explore = interface.masked, agent, explore
-        self.copied, self.copies_on = False, None if agent is None else agent.device
-        if agent is not None:
-            self.networks = nn.ModuleDict(agent.acting())
-            self.register_buffer("frames", agent.clock)
+        self._masked = interface.masked
 
     def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns only the env's action for an observation ``[...]``, which is what an export traces."""
@@ -176,8 +161,6 @@ class Policy(TensorDictModuleBase):
 
         It does not turn gradients off: a caller that steps many times does so once.
         """
-        if self.copied:
-            self.catch_up()
         acted = self._act(observation, mask) if self._masked else self._act(observation)
         return {"action": acted} if isinstance(acted, Tensor) else acted
 
@@ -193,38 +176,75 @@ class Policy(TensorDictModuleBase):
     @property
     def phase(self) -> Any:
         """What a recording of the policy depends on beside tensors; see :meth:`Agent.phase`."""
-        return None if self._agent is None else self._agent.phase()
+        return None
+
+
+class AgentPolicy(Policy):
+    """The policy of an agent, with the agent's networks and its place in the run (``frames``) as its state.
+
+    A copy by ``deepcopy`` or pickle is that of a new agent: it has its own networks and follows the weights it is
+    given, schedules included. This is how TorchRL's collectors send it to their workers and keep it up to date.
+
+    Args:
+        agent: the agent that the policy belongs to.
+        act, extras: see :class:`Policy`.
+        explore: as passed to :meth:`Agent.policy`.
+
+    Attributes:
+        copied: whether it is such a copy.
+        copies_on: device of copies.
+    """
+
+    copied = False
+
+    def __init__(
+        self,
+        agent: Agent,
+        act: Callable[..., Tensor | dict[str, Tensor]],
+        extras: Sequence[str] = (),
+        explore: bool | None = None,
+    ) -> None:
+        super().__init__(agent.interface, act, extras)
+        self._agent, self._explore, self.copies_on = agent, explore, agent.device
+        self.networks = nn.ModuleDict(agent.acting())
+        self.register_buffer("frames", agent.clock)
+
+    def entries(self, observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
+        if self.copied:
+            self.catch_up()
+        return super().entries(observation, mask)
+
+    @property
+    def phase(self) -> Any:
+        return self._agent.phase()
+
+    @property
+    def recipe(self) -> tuple[Any, ...] | None:
+        """See :meth:`Agent.recipe`; None without an agent."""
+        return None if self._agent is None else self._agent.recipe()
 
     def catch_up(self) -> None:
         """Moves the agent of a copy to the frame and device of the weights that the copy was given."""
         agent, frames = self._agent, self.frames
-        if agent is not None and (agent.frames != frames or agent.device != frames.device):
+        if agent.frames != frames or agent.device != frames.device:
             agent.device = frames.device
             agent.set_frames(int(frames))
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        agent = self._agent
-        if agent is None:
-            return super().__reduce_ex__(protocol)
-        return policy_copy, (*agent.recipe(), self.copies_on, self._explore, self.state_dict())
+    def __reduce__(self) -> Any:
+        return policy_of_twin, (self._agent.recipe(), self.copies_on, self._explore, self.state_dict())
 
 
-def policy_copy(
-    algorithm: type[Agent],
-    config: Any,
-    interface: Interface,
-    total_frames: int,
-    device: torch.device,
-    explore: bool | None,
-    state: dict[str, Tensor],
+def policy_of_twin(
+    recipe: tuple[Any, ...], device: torch.device, explore: bool | None, state: dict[str, Tensor]
 ) -> Any:
     """Returns the policy of a new agent (see :meth:`Agent.recipe`), with the state of another policy of its kind."""
+    algorithm, *options = recipe
     with torch.random.fork_rng():
-        policy: Any = algorithm(config, interface, total_frames, device).policy(explore)
+        policy: Any = algorithm(*options, device).policy(explore)
     if not any(value.is_meta for value in state.values()):  # without weights, which the caller loads
         policy.load_state_dict(state)
     for module in policy.modules():
-        if isinstance(module, Policy):
+        if isinstance(module, AgentPolicy):
             module.copied = True
     return policy
 
@@ -232,7 +252,7 @@ def policy_copy(
 def copy_on(policy: Any, device: torch.device) -> Any:
     """Returns a copy of an agent's policy with its networks on the given device."""
     for part in policy.modules():
-        if isinstance(part, Policy):
+        if isinstance(part, AgentPolicy):
             part.copies_on = device
     return deepcopy(policy)
 
@@ -463,7 +483,7 @@ class Agent(ABC):
             if self._drawn.shape != lead:
                 self._drawn = torch.empty(lead, device=self.device)
             drawn = self._drawn.uniform_()  # what torch.rand draws, without its allocation
-            random = np.count_nonzero(drawn.numpy() < epsilon)
+            random = np.count_nonzero(drawn.numpy() < float(epsilon))
             if not random:
                 return best()
             if random == drawn.numel():
@@ -475,17 +495,26 @@ class Agent(ABC):
             chosen = chosen.unsqueeze(-1)
         return torch.where(chosen, self.interface.random_action(lead, self.device, mask), best())
 
+    def mixed_with_random(self, action: Tensor, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """Returns actions ``[...]``, each replaced by a uniformly random (legal) one with probability ``epsilon``."""
+        if self.unused("epsilon"):
+            return action
+        lead = self.interface.lead(observation)
+        random = self.interface.random_action(lead, self.device, mask)
+        chosen = torch.rand(lead, device=self.device) < self.scheduled_value("epsilon")
+        return torch.where(chosen if self.interface.choices is not None else chosen.unsqueeze(-1), random, action)
+
     def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
         """Returns the active ones among entries ``[B, T, ...]`` as ``[N, ...]``; without a group, all are active."""
         if self.interface.group is not None:
             return kept(entries, sequences.get("active"))
-        return _flat(entries)
+        return flat(entries)
 
     def _observations(self, observations: Any, sequences: TensorDictBase) -> tuple[Any, Tensor | None]:
         """Returns the same and None, or on a GPU all entries, and which are active, so that nothing waits."""
         if self.interface.group is None or looks_are_free(self.device):
             return self._kept(observations, sequences), None
-        return _flat(observations), sequences.get("active").flatten()
+        return flat(observations), sequences.get("active").flatten()
 
     @property
     def augments(self) -> bool:
@@ -841,22 +870,24 @@ class OwnNetworks:
                 own.network.load_state_dict(state)
 
 
-def _flat(entries: Any) -> Any:
+def flat(entries: Any) -> Any:
+    """Returns entries ``[B, T, ...]`` as ``[B*T, ...]``."""
     return entries.flatten(0, 1) if isinstance(entries, Tensor) else entries.reshape(-1)
 
 
 class Choosing(Agent):
     """An agent that chooses by the value of each choice, and explores with random choices.
 
-    A subclass has a ``network`` and implements :meth:`action_values`.
+    A subclass has a ``network``, and implements :meth:`action_values` unless these are its outputs.
     """
 
     network: Any
     ACTIONS: tuple[str, ...] = ("choice",)
 
-    @abstractmethod
     def action_values(self, observation: Any) -> Tensor:
         """Returns the values ``[..., n]`` by which the agent chooses, given an observation ``[...]``."""
+        values: Tensor = self.network(self.normalized(observation))
+        return values
 
     def values_as_logits(self, observation: Any) -> Tensor:
         """Returns the values ``[N, n]`` of a normalised batch ``[N]``, used as logits in imitation."""
@@ -864,10 +895,9 @@ class Choosing(Agent):
         return values
 
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
-        observation = self.normalized(sequences.get("observation"))
-        flat = observation.flatten(0, 1) if isinstance(observation, Tensor) else observation.reshape(-1)
+        observation = flat(self.normalized(sequences.get("observation")))
         action = self.interface.from_env(sequences.get("action")).reshape(-1, 1)
-        return self.values_as_logits(flat).gather(-1, action).view(sequences.batch_size)
+        return self.values_as_logits(observation).gather(-1, action).view(sequences.batch_size)
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns the best (legal) choices for an observation ``[...]``."""

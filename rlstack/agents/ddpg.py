@@ -70,7 +70,4 @@ class DDPG(ActorCritic):
         action = self.exploit(observation)
         if not self.unused("noise"):
             action = (action + self.scheduled_value("noise") * torch.randn_like(action)).clamp(-1, 1)
-        if self.unused("epsilon"):
-            return action
-        random = torch.rand_like(action) * 2 - 1
-        return torch.where(torch.rand_like(action[..., :1]) < self.scheduled_value("epsilon"), random, action)
+        return self.mixed_with_random(action, observation)

@@ -20,7 +20,7 @@ from rlstack.losses.retrace import RetraceLoss
 from rlstack.networks.distributions import legal
 from rlstack.networks.values import DuelingNetwork, StateNetwork
 
-from .base import Policy, exploring
+from .base import AgentPolicy, exploring
 from .off_policy import ReplayedConfig, ValueBased, ValueBasedConfig
 
 
@@ -71,7 +71,7 @@ class DQN(ValueBased):
             raise ConfigError("agent.correction=retrace needs the probability of each action, these data have none")
         super().extend(sequences)
 
-    def policy(self, explore: bool | None = None) -> Policy:
+    def policy(self, explore: bool | None = None) -> AgentPolicy:
         """With :attr:`uses_retrace`, an exploring policy also writes the ``log_prob`` of each action."""
         if explore is False or not self.uses_retrace:
             return super().policy(explore)
@@ -97,8 +97,4 @@ class DQN(ValueBased):
             probability = (1 - epsilon) * (action == best).to(dtype) + epsilon / allowed
             return {"action": self.interface.to_env(action), "log_prob": probability.log()}
 
-        return Policy(self.interface, act, ("log_prob",), self, explore)
-
-    def action_values(self, observation: Any) -> Tensor:
-        values: Tensor = self.network(self.normalized(observation))
-        return values
+        return AgentPolicy(self, act, ("log_prob",), explore)

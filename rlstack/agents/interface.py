@@ -11,16 +11,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
-from torchrl.data import (
-    Binary,
-    Bounded,
-    Categorical,
-    Composite,
-    MultiCategorical,
-    MultiOneHot,
-    OneHot,
-    TensorSpec,
-)
+from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 from torchrl.envs import EnvBase
 
 from rlstack.config import ConfigError
@@ -381,14 +372,14 @@ class Mirroring:
 
     def image(self, entries: TensorDictBase) -> dict[str, Any]:
         """Returns the mirror images of raw observations ``[...]``, and of actions and action masks if present."""
-        found = {"observation": self.mirror.observation(entries.get("observation"))}
+        images = {"observation": self.mirror.observation(entries.get("observation"))}
         action, mask = entries.get("action", None), entries.get(MASK, None)
         if action is not None:
             to_env, from_env = self.interface.to_env, self.interface.from_env
-            found["action"] = from_env(self.mirror.action(to_env(action)))
+            images["action"] = from_env(self.mirror.action(to_env(action)))
         if mask is not None:
-            found[MASK] = mask if self.mirror.mask is None else self.mirror.mask(mask)
-        return found
+            images[MASK] = mask if self.mirror.mask is None else self.mirror.mask(mask)
+        return images
 
     def at_random(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns transitions ``[N]``, each mirrored with probability 1/2."""

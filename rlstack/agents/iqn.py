@@ -15,7 +15,7 @@ from torch import Tensor
 from rlstack.config import ConfigError
 from rlstack.config.options import Level, Levels, Positive
 from rlstack.losses.quantile import IQNLoss
-from rlstack.networks.quantile import QuantileNetwork
+from rlstack.networks.quantile import QuantileNetwork, midpoints
 
 from .interface import Interface
 from .off_policy import ReplayedConfig, ValueBased, ValueBasedConfig
@@ -86,11 +86,11 @@ class IQN(ValueBased):
     def action_values(self, observation: Any) -> Tensor:
         """Returns the conditional value at risk of every action, ``[..., N]``."""
         n, lead = self.config.act_quantiles, self.interface.lead(observation)
-        dtype = next(self.network.parameters()).dtype  # the policy's may have been changed
+        like = next(self.network.parameters())  # whose dtype in a policy may have been changed
         if self.config.act_levels == "random":
-            tau = torch.rand((*lead, n), dtype=dtype, device=self.device)
+            tau = torch.rand((*lead, n), dtype=like.dtype, device=self.device)
         else:
-            tau = ((torch.arange(n, dtype=dtype, device=self.device) + 0.5) / n).expand(*lead, n)
+            tau = midpoints(n, like).expand(*lead, n)
         tau = levels(self.config.cvar, tau, self.interface, observation)
         return self.network(self.normalized(observation), tau).mean(-2)
 

@@ -64,7 +64,9 @@ class Legacy(Agent):
         try:
             check_kind(config.kind)
             stand_in: Any = SpecsOnly(interface, device)
-            self._policy = load_policy(f"{config.kind}:{config.path}", stand_in, **_options(config))
+            names = [name for entry in KINDS.values() for name in entry.options if name != "explore"]
+            options = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
+            self._policy = load_policy(f"{config.kind}:{config.path}", stand_in, **options)
         except ConfigError as error:
             raise ConfigError(f"agent.{error}" if str(error).startswith("kind: ") else f"agent: {error}") from None
 
@@ -172,9 +174,3 @@ class SpecsOnly(WorldHooks):
         placed = {name: spec.expand(*lead, *spec.shape) for name, spec in specs.items()}
         inner = Composite(placed, shape=lead).to(self.device)
         return inner if group is None else Composite({group: inner}, shape=(1,)).to(self.device)
-
-
-def _options(config: LegacyConfig) -> dict[str, Any]:
-    """Returns the options that are given in addition to kind and path."""
-    names = [name for entry in KINDS.values() for name in entry.options if name != "explore"]
-    return {name: getattr(config, name) for name in names if getattr(config, name) is not None}

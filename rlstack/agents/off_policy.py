@@ -41,16 +41,7 @@ from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.values import ActionValue, BatchNorm, batch_normalized, renormalized, running_statistics
 
-from .base import (
-    Agent,
-    AgentConfig,
-    Choosing,
-    Policy,
-    RecurrentConfig,
-    check_critic_inputs,
-    critic_metrics,
-    exploring,
-)
+from .base import Agent, AgentConfig, AgentPolicy, Choosing, RecurrentConfig, critic_metrics, exploring, flat
 from .interface import Interface
 from .optimizer import Info, Optimizer
 
@@ -153,14 +144,10 @@ class CriticsConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_critic_inputs(self)
-        named = isinstance(self.network, str) or "critic" in (self.network or ())
         if self.weight_norm and self.critic_norm == "none" and not self.layer_norm:
             raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
-        if (self.weight_norm or self.critic_norm == "batch") and named:
+        if (self.weight_norm or self.critic_norm == "batch") and self.names_critic:
             raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
-        if self.critic_hidden == []:
-            raise ValueError("critic_hidden [] has no layers, give one width at least, or null")
         if self.critic_norm == "none":
             return
         norm = f"critic_norm={self.critic_norm}"
@@ -225,7 +212,7 @@ class OffPolicy(Agent):
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns exploring actions for an observation ``[...]``, in the agent's form."""
 
-    def policy(self, explore: bool | None = None) -> Policy:
+    def policy(self, explore: bool | None = None) -> AgentPolicy:
         try_out = self.exploit if explore is False else self.compiled(self.explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
@@ -237,7 +224,7 @@ class OffPolicy(Agent):
                 action = try_out(observation, mask)
             return self.interface.to_env(action)
 
-        return Policy(self.interface, act, agent=self, explore=explore)
+        return AgentPolicy(self, act, explore=explore)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -255,18 +242,14 @@ class OffPolicy(Agent):
             self._frames_due = 0.0
             return {}
         metrics: dict[str, Tensor | float] = {}
-        update = self.recorded(self._sample_and_update, "the update") if self.samples_here else self._sample_and_update
+        # Where the replay buffer lies where the agent learns, drawing from it is part of a recording.
+        here = getattr(self.replay, "direct", False) and self.replay.storage.device == self.clock.device
+        update = self.recorded(self._sample_and_update, "the update") if here else self._sample_and_update
         while self._frames_due >= c.frames_per_update:
             self._frames_due -= c.frames_per_update
             moves = self._targets_due(int(frames - self._frames_due))
             metrics |= update(self.updates % self.cycle, moves)  # of the last update that has each
         return metrics
-
-    @property
-    def samples_here(self) -> bool:
-        """Whether the replay buffer lies where the agent learns, so that drawing from it is part of a recording."""
-        here = torch.empty(0, device=self.device).device
-        return getattr(self.replay, "direct", False) and self.replay.storage.device == here
 
     @property
     def cycle(self) -> int:
@@ -504,10 +487,9 @@ class ActorCritic(OffPolicy):
 
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
         sequences = self.with_critic_inputs(sequences)
-        observation = self.normalized(sequences.get("observation"))
-        flat = observation.flatten(0, 1) if isinstance(observation, Tensor) else observation.reshape(-1)
+        observation = flat(self.normalized(sequences.get("observation")))
         action = self.interface.from_env(sequences.get("action")).flatten(0, 1)
-        return self.predicted_values(flat, action).view(sequences.batch_size)
+        return self.predicted_values(observation, action).view(sequences.batch_size)
 
     def predicted_values(self, observation: Any, action: Tensor) -> Tensor:
         """Returns the mean value ``[N]`` of the critics for normalised observations and actions in the agent's form."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -39,7 +39,7 @@ from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybr
 from rlstack.networks.encoders import Trunk, build_encoder, seen_by_actor
 from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthogonal_
 
-from .base import Agent, AgentConfig, Policy, RecurrentConfig, check_critic_inputs, exploring, named
+from .base import Agent, AgentConfig, AgentPolicy, RecurrentConfig, exploring, named
 from .interface import MASK, Interface, with_images
 from .optimizer import CannotCompile, Compiler, Info, Loss, Optimizer
 
@@ -96,15 +96,12 @@ class OnPolicyConfig(AgentConfig):
             raise ValueError("network: networks of yours share no layers with others, give shared_layers=0")
         if self.shared_layers and self.critic_hidden is not None:
             raise ValueError("critic_hidden must be null where layers are shared")
-        check_critic_inputs(self)
         if self.critic_inputs is not None and self.shared_layers:
             raise ValueError("critic_inputs: a critic with inputs of its own shares no layers, give shared_layers=0")
         if self.critic_inputs is not None and self.critic == "central" and self.recurrent is not None:
             raise ValueError("critic_inputs goes with critic=central or with recurrent, not with both")
         if self.c_clip > self.rho_clip:
             raise ValueError(f"c_clip {self.c_clip} is above rho_clip {self.rho_clip}, give at most that")
-        if self.critic_hidden == []:
-            raise ValueError("critic_hidden [] has no layers, give one width at least, or null")
 
 
 LOG_STD_RANGE = (-20.0, 5.0)
@@ -121,6 +118,8 @@ class FromRollouts(Agent):
     optimizer: Optimizer
     row_size = 1
     """The number of decisions in an entry of a batch; above 1 where entries are sequences."""
+    LEAST_DECISIONS = 1
+    """The smallest number of decisions from which it learns."""
     curiosity: Curiosity | None = None
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
@@ -146,9 +145,31 @@ class FromRollouts(Agent):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes the updates on one :meth:`rollout`."""
 
+    def epochs(
+        self, batch: TensorDictBase, generator: torch.Generator | None = None
+    ) -> Iterator[tuple[TensorDictBase, list[int]]]:
+        """Yields a batch ``[N]`` in a new random order for each epoch, and the sizes of the minibatches in it.
+
+        All processes that learn together get equally many entries. A batch of too few decisions yields nothing.
+
+        Args:
+            generator: draws the order; None for the global one.
+        """
+        c, rows = self.config, self.least(len(batch))
+        if rows * self.row_size < self.LEAST_DECISIONS:
+            return
+        sizes = self.minibatch_sizes(rows, max(c.minibatch_size // self.row_size, 1))
+        for _ in range(c.epochs):
+            yield batch[shuffled(len(batch), self.device, generator)[:rows]], sizes
+
     def minibatch_sizes(self, rows: int, size: int) -> list[int]:
-        """Returns the lengths, each about ``size``, of the minibatches that ``rows`` entries are split into."""
-        return nearly_equal(rows, size)
+        """Splits ``rows`` entries into parts of about ``size``, with no small remainder whose gradient is mostly noise.
+
+        Every part has at least two entries if there are two: a single advantage cannot be normalised.
+        """
+        parts = max(1, min(round(rows / size), rows // 2))
+        least, more = divmod(rows, parts)
+        return [least + 1] * more + [least] * (parts - more)
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its mirror image appended if enabled, ``[2 N]``."""
@@ -206,7 +227,11 @@ class FromRollouts(Agent):
         if self.curiosity is not None:
             shown = TensorDict({"observation": sequences.get(("next", "observation"))}, sequences.batch_size)
             seen = self._decisions(shown, sequences)
-            metrics |= self.curiosity.learn(seen, self.least(len(seen)), self._predict)
+
+            def minimize(loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
+                return self.predictor_optimizer.minimize(loss, self._weighted(batch))
+
+            metrics |= self.curiosity.learn(seen, self.least(len(seen)), minimize)
         self.finish(sequences)
         return metrics
 
@@ -229,10 +254,6 @@ class FromRollouts(Agent):
         seen = self._observations(sequences.get(("next", "observation")), sequences)
         return reward + self.curiosity.bonus(sequences, *seen)
 
-    def _predict(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
-        """Makes a step of the bonus's predictor."""
-        return self.predictor_optimizer.minimize(loss, self._weighted(batch))
-
     def compile(self, compiler: Compiler) -> None:
         super().compile(dataclasses.replace(compiler, varying=not compiler.graphs))
 
@@ -242,8 +263,6 @@ class OnPolicy(FromRollouts):
 
     OPTIMIZER = "adam"
     ACTIONS: tuple[str, ...] = ("vector", "choice", "choices", "hybrid")
-    LEAST_DECISIONS = 1
-    """The smallest number of decisions from which it learns."""
     WEIGHS = False
     """Whether the loss itself multiplies advantages by the probability ratio of learner and acting policy."""
 
@@ -257,7 +276,12 @@ class OnPolicy(FromRollouts):
         actor = self.own_network("actor", outputs) or StateNetwork(
             shared or self.encoder("actor"), outputs, c.hidden[c.shared_layers :], c.activation
         )
-        critic = self._make_critic(shared)
+        others, hidden = interface.agents - 1, c.critic_hidden or c.hidden[c.shared_layers :]
+        if c.critic == "central" and others:
+            critic: Any = CentralNetwork(shared or self.encoder("critic"), hidden, others, c.activation)
+        else:
+            critic = self.own_network("critic", 1)
+            critic = critic or StateNetwork(shared or self.encoder("critic"), 1, hidden, c.activation)
         if c.orthogonal:
             for network, gain in ((actor, c.policy_gain), (critic, c.value_gain)):
                 if isinstance(network, StateNetwork):  # a user's network keeps its initial weights
@@ -277,15 +301,6 @@ class OnPolicy(FromRollouts):
         self.optimizer = self.add_optimizer("lr", parameters, max_grad_norm=c.max_grad_norm, **options)
         if self.numbers:
             self.optimizer.keep_within(self.actor.log_std, *LOG_STD_RANGE)
-
-    def _make_critic(self, shared: nn.Module | None) -> nn.Module:
-        """Returns a new critic, one that also sees the other agents if so configured and there are any."""
-        c, others = self.config, self.interface.agents - 1
-        hidden = c.critic_hidden or c.hidden[c.shared_layers :]
-        if c.critic == "central" and others:
-            return CentralNetwork(shared or self.encoder("critic"), hidden, others, c.activation)
-        own = self.own_network("critic", 1)
-        return own or StateNetwork(shared or self.encoder("critic"), 1, hidden, c.activation)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -310,21 +325,19 @@ class OnPolicy(FromRollouts):
     def _value(self, features: Tensor, batch: TensorDictBase) -> Tensor:
         """Returns the values ``[N]`` of the encoded observations of a batch ``[N]``."""
         if self.others is not None:
-            features = torch.cat((features, self._others(self.others, batch)), -1)
+            others = batch.get("others", None)  # where sequences were unrolled, with those of all agents
+            others = self.others.seen(batch.get("place")) if others is None else others
+            features = torch.cat((features, others), -1)
         return self.critic.head(features).squeeze(-1)
-
-    def _others(self, others: Others, batch: TensorDictBase) -> Tensor:
-        """Returns the pooled encodings of the others, for a central critic."""
-        return others.seen(batch.get("place"))
 
     def compile(self, compiler: Compiler) -> None:
         if self.others is not None:
-            if not compiler.graphs:
+            if compiler.compiles and not compiler.graphs:
                 raise CannotCompile("agent.critic=central looks up what others see")
             compiler = dataclasses.replace(compiler, compiles=False)
         super().compile(compiler)
 
-    def policy(self, explore: bool | None = None) -> Policy:
+    def policy(self, explore: bool | None = None) -> AgentPolicy:
         def chooser(explores: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
             def choose(observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
                 # Explores in the precision in which it learns: the ratio of a policy to itself must be one.
@@ -349,7 +362,7 @@ class OnPolicy(FromRollouts):
             return acted
 
         extras = () if explore is False else ("log_prob", *(("raw_action",) if self.numbers else ()))
-        return Policy(self.interface, act, extras, self, explore)
+        return AgentPolicy(self, act, extras, explore)
 
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
         if self.others is not None:  # what a central critic sees of others is gone after an update
@@ -397,21 +410,16 @@ class OnPolicy(FromRollouts):
         batch = TensorDict(
             {**entries, **{name: entry for name, entry in beside.items() if entry is not None}}, sequences.batch_size
         )
-        ends = following.get("done"), following.get("terminated")
-        advantage, target = self._advantages(batch, sequences, value, next_value, reward, *ends)
-        return self._batch(batch.set("advantage", advantage[..., 0]).set("return", target[..., 0]), sequences)
-
-    def _advantages(self, batch: TensorDict, sequences: TensorDictBase, *estimated: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns advantages and returns ``[B, T, 1]`` of entries ``[B, T]``, given the tensors for :func:`estimate`.
-
-        V-trace weights each advantage by the probability ratio of its action, unless the loss does (:attr:`WEIGHS`).
-        """
+        estimated = value, next_value, reward, following.get("done"), following.get("terminated")
         c = self.config
         if c.advantage == "gae":
-            return estimate(c.gamma, c.gae_lambda, *estimated)
-        ratio = self._log_prob(batch, sequences) - batch.get("log_prob")
-        ratio = torch.where(sequences.get("active"), ratio, 0.0).unsqueeze(-1)
-        return vtrace(c.gamma, c.gae_lambda, c.rho_clip, c.c_clip, ratio, *estimated, weighted=not self.WEIGHS)
+            advantage, target = estimate(c.gamma, c.gae_lambda, *estimated)
+        else:  # weights each advantage by the probability ratio of its action, unless the loss does
+            ratio = self._log_prob(batch, sequences) - batch.get("log_prob")
+            ratio = torch.where(sequences.get("active"), ratio, 0.0).unsqueeze(-1)
+            bounds = c.gae_lambda, c.rho_clip, c.c_clip
+            advantage, target = vtrace(c.gamma, *bounds, ratio, *estimated, weighted=not self.WEIGHS)
+        return self._batch(batch.set("advantage", advantage[..., 0]).set("return", target[..., 0]), sequences)
 
     def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:
         """Returns the log probabilities ``[B, T]`` of the actions of entries under the present policy."""
@@ -510,16 +518,6 @@ class OnPolicy(FromRollouts):
         if self.choices:
             return -self.distribution(observation, mask).log_prob(action).mean()
         return mse_loss(self.actor(observation), action)
-
-
-def nearly_equal(count: int, size: int) -> list[int]:
-    """Splits ``count`` into parts of about ``size``, with no small remainder whose gradient would be mostly noise.
-
-    Every part has at least two entries if there are two: a single advantage cannot be normalised.
-    """
-    parts = max(1, min(round(count / size), count // 2))
-    least, more = divmod(count, parts)
-    return [least + 1] * more + [least] * (parts - more)
 
 
 @dataclass(frozen=True)

@@ -298,13 +298,7 @@ class Optimizer:
                 self.refuse(info, batch, [parameter.grad for parameter in self.parameters])
         else:
             # Zero times a number is zero if the number is finite, and NaN if not.
-            refused = torch.stack(numbers).mul_(0).sum().ne(0).to(self.refused.dtype)
-            if self.paused is None:
-                self.refused.add_(refused)
-            else:
-                paused = self._leave_out(self.paused)
-                self.refused.add_(refused * (1 - paused))
-                refused = torch.maximum(refused, paused)
+            refused = self._left_out(torch.stack(numbers).mul_(0).sum().ne(0))
         if sound and limit is not None:
             for group, norm in zip(gradients, norms):
                 # Where reading is free, gradients within the bound are not multiplied by one: 17 us of a small update.
@@ -325,12 +319,16 @@ class Optimizer:
         if flag is not None and self.left_out is None:
             self.left_out = torch.zeros_like(self.refused)
 
-    def _leave_out(self, paused: Tensor) -> Tensor:
-        """Counts a step that is left out if the flag is True; returns the flag as a number."""
-        flag = paused.to(self.refused.dtype)
-        if self.left_out is not None:
-            self.left_out.add_(flag)
-        return flag
+    def _left_out(self, unsound: Tensor) -> Tensor:
+        """Counts a step that is refused (``unsound``, 0-d bool) or paused; returns 1 if it is, else 0."""
+        refused = unsound.to(self.refused.dtype)
+        if self.paused is None or self.left_out is None:
+            self.refused.add_(refused)
+            return refused
+        paused = self.paused.to(refused.dtype)
+        self.left_out.add_(paused)
+        self.refused.add_(refused * (1 - paused))
+        return torch.maximum(refused, paused)
 
     def refuse(self, info: Info, batch: TensorDictBase, gradients: Sequence[Tensor | None]) -> None:
         """Counts a step that is not taken, and keeps the reason for the first.
@@ -378,12 +376,11 @@ class Optimizer:
         Args:
             rows: for each optimiser the rows ``[P]`` of its parameters, their gradients, and both moments.
         """
-        adams = [optimizer._optimizer for optimizer in optimizers]
-        counts = [adam.count for adam in adams if isinstance(adam, Adam)]
+        adams: list[Any] = [optimizer._optimizer for optimizer in optimizers]
+        counts = [adam.count for adam in adams]
         for count in counts:
             count.add_(1)
-        values, gradients, means, squares = map(list, zip(*rows))
-        adam_of_all(values, gradients, means, squares, counts, optimizers[0].lr, adams[0].param_groups[0], None)
+        adams[0].descend(*map(list, zip(*rows)), counts, optimizers[0].lr)
 
     def run_plainly(self) -> None:
         """Undoes :meth:`compile`."""
@@ -396,7 +393,7 @@ class Optimizer:
         if compiler.graphs:
             return Recorded(partial(self.minimize, compiler(loss, name), plainly=True), name, (self,), self._where)
         # All parameters have gradients.
-        parameters, groups, limit, refused = self.parameters, self.groups, self.max_grad_norm, self.refused
+        parameters, groups, limit = self.parameters, self.groups, self.max_grad_norm
         moments, constants = self.moments(), self._optimizer.param_groups[0]
 
         def step(batch: TensorDictBase, lr: Tensor) -> tuple[Tensor, list[Tensor], Info]:
@@ -414,12 +411,7 @@ class Optimizer:
                 if self.adapts:
                     self._adapt(info)
                 sound = torch.stack([torch.isfinite(number) for number in (value, *norms)]).all()
-                if self.paused is None:
-                    refused.add_((~sound).to(refused.dtype))
-                else:
-                    refused.add_((~sound).to(refused.dtype) * (1 - self._leave_out(self.paused)))
-                    sound = sound & ~self.paused
-                descend(parameters, gradients, moments, lr, constants, sound)
+                descend(parameters, gradients, moments, lr, constants, self._left_out(~sound) == 0)
             return value.detach(), norms, dict(info)
 
         compiled = compiler(step, name)
@@ -480,42 +472,6 @@ def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
         gradient.mul_(factor)
 
 
-def adam_of_all(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    steps: list[Tensor],
-    lr: float | Tensor,
-    constants: Mapping[str, Any],
-    refused: Tensor | None,
-) -> None:
-    """Takes torch's fused step of Adam, after the steps have been counted.
-
-    Args:
-        means, squares: both moments.
-        steps: number of steps, 0-d each.
-        constants: further options of the optimiser: ``betas`` and ``eps``.
-        refused: 1 if nothing is to change, else 0; None for 0.
-    """
-    torch._fused_adam_(
-        parameters,
-        gradients,
-        means,
-        squares,
-        [],
-        steps,
-        lr=lr,
-        beta1=constants["betas"][0],
-        beta2=constants["betas"][1],
-        weight_decay=0.0,
-        eps=constants["eps"],
-        amsgrad=False,
-        maximize=False,
-        found_inf=refused,
-    )
-
-
 class Adam(torch.optim.Adam):
     """Torch's fused Adam (Kingma & Ba 2015) on parameters of one device and dtype."""
 
@@ -547,10 +503,27 @@ class Adam(torch.optim.Adam):
         means, squares, steps = self._columns
         for count in self._counts:
             count.add_(1)
-        adam_of_all(parameters, gradients, means, squares, steps, lr, group, refused)
+        self.descend(parameters, gradients, means, squares, steps, lr, refused)
         if refused is not None:
             for count in self._counts:
                 count.sub_(refused)
+
+    def descend(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        means: list[Tensor],
+        squares: list[Tensor],
+        steps: list[Tensor],
+        lr: float | Tensor,
+        refused: Tensor | None = None,
+    ) -> None:
+        """Takes torch's fused step on some parameters, with both moments, after the steps (0-d each) were counted."""
+        group = self.param_groups[0]
+        (low, high), eps = group["betas"], group["eps"]
+        options = {"lr": lr, "beta1": low, "beta2": high, "eps": eps, "weight_decay": 0.0, "found_inf": refused}
+        columns: list[list[Tensor]] = [parameters, gradients, means, squares, [], steps]
+        torch._fused_adam_(*columns, amsgrad=False, maximize=False, **options)
 
     def step(self, closure: Any = None) -> Any:
         """Makes torch's own step, which counts for each parameter."""
@@ -677,20 +650,15 @@ _WITHOUT_BFLOAT16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Returns True if a device has units that multiply bfloat16 matrices without converting them."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    return device.type == "cpu" and _cpu_has_bfloat16()
+    """Returns True if a device has units that multiply bfloat16 matrices without converting them.
 
-
-def _cpu_has_bfloat16() -> bool:
-    """Returns True if a CPU has units for bfloat16.
-
-    oneDNN accepts plain AVX-512 on x86, although it converts there, so AVX512_BF16 is asked for, which CPUs with AMX
+    On x86, oneDNN accepts plain AVX-512, although it converts there, so AVX512_BF16 is asked for, which CPUs with AMX
     have, too. ``ONEDNN_MAX_CPU_ISA`` may hold oneDNN back. In a version of torch that tells nothing of the CPU, the
     answer is unknown, and float32 is the safe choice.
     """
-    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _WITHOUT_BFLOAT16:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type != "cpu" or os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in _WITHOUT_BFLOAT16:
         return False
     try:
         units = torch.cpu.get_capabilities()

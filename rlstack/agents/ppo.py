@@ -5,7 +5,7 @@ On the same batch the loss equals that of TorchRL's ``ClipPPOLoss``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from rlstack.config.options import AdaptiveLearningRate, Count, Positive, Scheduled, Whole
 from rlstack.config.schedules import ScheduleConfig
 from rlstack.config.typed import Interval
-from rlstack.envs.foundation.tensors import looks_are_free, shuffled
+from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.losses.ppo import PPOLoss
 
 from .on_policy import OnPolicy, OnPolicyConfig
@@ -80,20 +80,14 @@ class PPO(OnPolicy):
         """
         if self.together is not None and (learned := self.together(batch)) is not None:
             return learned
-        c, rows = self.config, self.least(len(batch))
-        if rows * self.row_size < self.LEAST_DECISIONS:
-            return {}
+        c = self.config
         self.loss.policy_learns = self.frames >= c.value_first
-        if c.normalize_advantage and not self.normalizes_steps:
-            batch = self.with_normalized_advantages(batch)
-        sizes = self.minibatch_sizes(rows, max(c.minibatch_size // self.row_size, 1))
         metrics: dict[str, Any] = {}
         self.optimizer.begin_update()
         waits = looks_are_free(self.device) or c.precision == "float16"  # whose steps wait themselves
-        for _ in range(c.epochs):
+        for shuffled, sizes in self.epochs(batch):
             before = metrics
-            minibatches = batch[shuffled(len(batch), self.device)[: sum(sizes)]].split(sizes)
-            for left, minibatch in zip(reversed(range(len(minibatches))), minibatches):
+            for left, minibatch in zip(reversed(range(len(sizes))), shuffled.split(sizes)):
                 reports = left == 0 or self.reports_all
                 objective = self.objective if reports or self.optimizer.adapts else self.plain_objective
                 loss, norm, info = self.optimizer.minimize(objective, self.for_step(minibatch))
@@ -111,6 +105,13 @@ class PPO(OnPolicy):
                 break
         self.optimizer.pause(None)
         return metrics
+
+    def epochs(
+        self, batch: TensorDictBase, generator: torch.Generator | None = None
+    ) -> Iterator[tuple[TensorDictBase, list[int]]]:
+        if self.config.normalize_advantage and not self.normalizes_steps:
+            batch = self.with_normalized_advantages(batch)
+        return super().epochs(batch, generator)
 
     together: Callable[[TensorDictBase], dict[str, Any] | None] | None = None
     """Where several agents learn as one batch (:mod:`rlstack.agents.together`), makes this agent's update; returns None

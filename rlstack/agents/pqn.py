@@ -16,11 +16,10 @@ from torch import Tensor
 
 from rlstack.config.options import Count, Fraction, LearningRate, Positive, Probability, layers, linear
 from rlstack.config.typed import Interval
-from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.dqn import PQNLoss
 from rlstack.networks.values import StateNetwork
 
-from .base import AgentConfig, Choosing, Policy, critic_metrics, exploring
+from .base import AgentConfig, AgentPolicy, Choosing, critic_metrics, exploring
 from .interface import Interface
 from .on_policy import FromRollouts, RNDConfig
 
@@ -65,18 +64,14 @@ class PQN(Choosing, FromRollouts):
 
     # -- acting --------------------------------------------------------------------------------------------------
 
-    def action_values(self, observation: Any) -> Tensor:
-        values: Tensor = self.network(self.normalized(observation))
-        return values
-
-    def policy(self, explore: bool | None = None) -> Policy:
+    def policy(self, explore: bool | None = None) -> AgentPolicy:
         try_out = self.exploit if explore is False else self.compiled(self.explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
             choose = try_out if exploring(explore) else self.exploit
             return self.interface.to_env(choose(observation, mask))
 
-        return Policy(self.interface, act, agent=self, explore=explore)
+        return AgentPolicy(self, act, explore=explore)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -98,11 +93,9 @@ class PQN(Choosing, FromRollouts):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of updates on minibatches in random order; the returns are computed once, before the first."""
-        rows = self.least(len(batch))
         metrics: dict[str, Tensor | float] = {}
-        for _ in range(self.config.epochs if rows else 0):
-            sizes = self.minibatch_sizes(rows, self.config.minibatch_size)
-            for minibatch in batch[shuffled(len(batch), self.device)[: sum(sizes)]].split(sizes):
+        for shuffled, sizes in self.epochs(batch):
+            for minibatch in shuffled.split(sizes):
                 metrics = critic_metrics(*self.optimizer.minimize(self.objective, self.for_step(minibatch)))
                 self.updates += 1
         return metrics

@@ -19,23 +19,14 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rlstack.config import ConfigError
-from rlstack.data.flatten import n_step_returns
-from rlstack.data.sequences import Windows, cut, episode_starts
+from rlstack.data.flatten import Windows, cut, episode_starts, n_step_returns
 from rlstack.envs.foundation.tensors import by_name, unchecked
 from rlstack.envs.world import MEMORY
-from rlstack.networks.recurrent import (
-    REMEMBERED,
-    Core,
-    Remembering,
-    Segments,
-    becomes_a_program,
-    lasts,
-    remembered,
-)
+from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, Segments, becomes_a_program, lasts, remembered
 from rlstack.networks.values import Others
 
 from .a2c import A2C
-from .base import Agent, Policy, exploring
+from .base import Agent, AgentPolicy, exploring
 from .ddpg import DDPG
 from .dqn import DQN
 from .interface import MASK, Interface
@@ -74,12 +65,7 @@ class RecurrentPolicy(TensorDictModuleBase):
     """
 
     def __init__(
-        self,
-        interface: Interface,
-        inner: Policy,
-        recall: Recall,
-        size: int,
-        first: Callable[[int], Tensor],
+        self, interface: Interface, inner: AgentPolicy, recall: Recall, size: int, first: Callable[[int], Tensor]
     ) -> None:
         super().__init__()
         self._key: Any = interface.key(MEMORY)
@@ -94,7 +80,7 @@ class RecurrentPolicy(TensorDictModuleBase):
 
     @property
     def phase(self) -> Any:
-        """See :class:`~rlstack.agents.base.Policy`."""
+        """See :class:`~rlstack.agents.base.AgentPolicy`."""
         return self.inner.phase
 
     def reset(self) -> None:
@@ -114,9 +100,9 @@ class RecurrentPolicy(TensorDictModuleBase):
         lead = self.interface.lead(observation)
         return self.step(observation, self._first(lead.numel()).view(*lead, -1), mask)[0]["action"]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        build, recipe = self.inner.__reduce_ex__(protocol)
-        return build, (*recipe[:-1], self.state_dict())
+    def __reduce__(self) -> Any:
+        build, arguments = self.inner.__reduce__()
+        return build, (*arguments[:-1], self.state_dict())
 
     @by_name()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -198,15 +184,15 @@ class EpisodeStarts:
 
     def _flags(self, tensordict: TensorDictBase, name: str, lead: torch.Size) -> Tensor | None:
         """Returns a flag for every entry, set where the world's or the agent's is set; None if neither exists."""
-        found: Tensor | None = None
+        flags: Tensor | None = None
         for key in {name, self._interface.key(name)}:
             flag = tensordict.get(key, None)
             if flag is None:
                 continue
             flag = flag.bool().reshape(flag.shape[:-1] if flag.shape[-1:] == (1,) and flag.dim() > 1 else flag.shape)
             flag = flag.reshape(*flag.shape, *[1] * (len(lead) - flag.dim())).expand(lead)
-            found = flag if found is None else found | flag
-        return found
+            flags = flag if flags is None else flags | flag
+        return flags
 
 
 class Recurrent(Agent):
@@ -464,9 +450,6 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         worlds = (-1, others.agents)
         return others.among(encoded.unflatten(0, worlds), active.unflatten(0, worlds))[which, row % others.agents]
 
-    def _others(self, others: Others, batch: TensorDictBase) -> Tensor:
-        return batch.get("others")
-
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         return super().for_step(self.shared_out(batch, batch.get("active")))
 
@@ -510,10 +493,10 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
     # -- data ----------------------------------------------------------------------------------------------------
 
     def extend(self, sequences: TensorDictBase) -> None:
-        super().extend(sequences if MEMORY in sequences.keys() else self._followed(sequences))  # noqa: SIM118
-
-    def _followed(self, sequences: TensorDictBase) -> TensorDict:
-        """Adds the recurrent state that this agent would have had, for data in which another one acted."""
+        if MEMORY in sequences.keys():  # noqa: SIM118
+            super().extend(sequences)
+            return
+        # Another one acted: adds the recurrent state that this agent would have had.
         windows, active = self.n_step, sequences.get("active")
         begun, size = windows.following, sum(core.core.memory_size for core in self.memories.values())
         if begun is None or len(begun) != len(active):
@@ -524,7 +507,8 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         ]
         over, memory = sequences.get(("next", "done"))[:, -1], torch.cat([last for _, last in followed], -1)
         windows.following = memory * (~over).to(memory.dtype)
-        return sequences.copy().set(MEMORY, torch.cat([torch.stack(before, 1) for before, _ in followed], -1))
+        states = torch.cat([torch.stack(before, 1) for before, _ in followed], -1)
+        super().extend(sequences.copy().set(MEMORY, states))
 
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
         return None  # the values depend on recurrent states of whole episodes

@@ -81,7 +81,7 @@ class SACConfig(CriticsConfig):
             given = {name: getattr(self, name) for name in ("num_atoms", "value_min", "value_max")}
             if changed := [name for name, value in given.items() if value != getattr(SACConfig, name)]:
                 raise ValueError(f"{changed[0]} is for critic=categorical, critic is scalar")
-        elif isinstance(self.network, str) or "critic" in (self.network or ()):
+        elif self.names_critic:
             raise ValueError("critic=categorical is for critics of ours, network may name no critic")
 
 
@@ -99,8 +99,15 @@ class SAC(ActorCritic):
     def build(self) -> None:
         c, interface = self.config, self.interface
         self.choices = interface.choices[0] if interface.choices else None
-        self.actor = self.add_network("actor", self._new_actor())
-        self.critics = [self.add_network(name, self._new_critic()) for name in self.CRITICS]
+        if self.choices is not None:
+            actor = self.own_network("actor", self.choices)
+            actor = actor or StateNetwork(self.encoder("actor"), self.choices, c.hidden, c.activation)
+        else:
+            size = interface.action.shape[-1]
+            actor = self.own_network("actor", 2 * size, kind=OwnGaussianActor)
+            actor = actor or GaussianActor(self.encoder("actor"), size, c.hidden, c.activation)
+        self.actor = self.add_network("actor", actor)
+        self.critics = [self.add_network(name, self.new_critic()) for name in self.CRITICS]
         self.loss = self.make_loss()
         self.temperature = self.add_network("temperature", self.loss.temperature)
         self.follow_and_optimize(c.target_actor)
@@ -127,16 +134,8 @@ class SAC(ActorCritic):
         names = ("gamma", "alpha", "target_entropy", "squash", "target_actor")
         return {"action_size": size, **{name: getattr(c, name) for name in names}}
 
-    def _new_actor(self) -> nn.Module:
-        c = self.config
-        if self.choices is not None:
-            own = self.own_network("actor", self.choices)
-            return own or StateNetwork(self.encoder("actor"), self.choices, c.hidden, c.activation)
-        size = self.interface.action.shape[-1]
-        own = self.own_network("actor", 2 * size, kind=OwnGaussianActor)
-        return own or GaussianActor(self.encoder("actor"), size, c.hidden, c.activation)
-
-    def _new_critic(self) -> nn.Module:
+    def new_critic(self) -> nn.Module:
+        """Returns a new critic."""
         c = self.config
         if self.choices is not None:
             own = self.own_network("critic", self.choices)
@@ -153,12 +152,7 @@ class SAC(ActorCritic):
         return greedy(out, mask) if self.choices is not None else squashed(out[0], self.config.squash)
 
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        action = self._sample(observation, mask)
-        if self.unused("epsilon"):
-            return action
-        random = self.interface.random_action(self.interface.lead(observation), self.device, mask)
-        chosen = torch.rand(self.interface.lead(observation), device=self.device) < self.scheduled_value("epsilon")
-        return torch.where(chosen if self.choices is not None else chosen.unsqueeze(-1), random, action)
+        return self.mixed_with_random(self._sample(observation, mask), observation, mask)
 
     def _sample(self, observation: Any, mask: Tensor | None) -> Tensor:
         out = self.actor(self.normalized(observation))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,15 +23,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 from rlstack.data.collector import stack_steps
-from rlstack.envs.foundation.tensors import unchecked
+from rlstack.data.graphs import flattened, unflattened
 from rlstack.envs.world import World
 from rlstack.losses.base import Loss as LossModule
 
 from .base import Agent
-from .optimizer import Info, Loss, Optimizer
+from .optimizer import Info, Loss, Optimizer, clip
 
 Request = tuple[Loss, TensorDictBase]
-"""The loss of one agent, and its batch."""
+"""The loss of one agent, a method, and its batch."""
 Stepped = tuple[Tensor, Tensor, Info]
 """What :meth:`Optimizer.minimize` returns."""
 _Slot = tuple[nn.Module, str]
@@ -50,58 +51,43 @@ class Together:
 
     def __init__(self, agents: Sequence[Agent], generators: Sequence[torch.Generator]) -> None:
         self.agents, self.generators = agents, generators
-        self._optimizers: dict[str, list[Optimizer]] = {
-            name: [agent.optimizers[name] for agent in agents] for name in agents[0].optimizers
-        }
-        self._rows = {name: _Rows(optimizers) for name, optimizers in self._optimizers.items()}
+        self._rows = {name: _Rows([agent.optimizers[name] for agent in agents]) for name in agents[0].optimizers}
         trained = {id(parameter) for agent in agents for parameter in agent.parameters()}
         self.slots = list(zip(*(list(_slots(agent)) for agent in agents)))
         for slots in self.slots:
             tensors = [getattr(*slot) for slot in slots]
             if id(tensors[0]) not in trained:
-                _lay(tensors)
-        self._traces: dict[Any, _Trace] = {}
-        self._policy: Callable[..., Any] | None = None
+                _lay_in_rows([[tensor] for tensor in tensors])
+        self._traces: dict[Any, Callable[..., Any]] = {}
         self._joint: Any = None
 
     def minimize(self, name: str, requests: Sequence[Request]) -> list[Stepped] | None:
         """Makes one step of the optimisers ``name`` of all agents; returns what each would have returned alone.
 
-        Returns None, and does nothing, if their losses are not of one kind or their batches not of one shape.
+        Returns None, and does nothing, if their losses are not of one kind or their batches not of one size.
         """
-        batches = _alike([batch for _, batch in requests])
-        if batches is None or len({getattr(loss, "__qualname__", id(loss)) for loss, _ in requests}) > 1:
+        losses: list[Any] = [loss for loss, _ in requests]
+        batches = [batch for _, batch in requests]
+        if len({loss.__func__ for loss in losses}) > 1 or len({batch.batch_size for batch in batches}) > 1:
             return None
-        value, info, norms = self._step(name, [loss for loss, _ in requests], batches)
-        columns = [{key: entry[number] for key, entry in info.items()} for number in range(len(requests))]
-        return list(zip(value.unbind(), norms.amax(1).unbind(), columns))
+        return self._step(name, losses[0], stack_steps(batches, 0))
 
     def learn(self, batches: Sequence[TensorDictBase]) -> list[dict[str, Any]] | None:
         """Makes the epochs of :meth:`PPO.update` of all agents, each on its rollout; returns the metrics of each.
 
-        Returns None, and does nothing, if the rollouts are not of one size.
+        Returns None, and does nothing, if the rollouts are not of one size, or too small to learn from.
         """
         agents: Any = self.agents
-        c, rows, whole = agents[0].config, len(batches[0]), _alike(batches)
-        if whole is None or c.target_kl is not None or rows < agents[0].LEAST_DECISIONS:
+        if agents[0].config.target_kl is not None or len({batch.batch_size for batch in batches}) > 1:
             return None
-        if c.normalize_advantage and not agents[0].normalizes_steps:
-            whole = _alike([agent.with_normalized_advantages(batch) for agent, batch in zip(agents, batches)])
-        sizes = agents[0].minibatch_sizes(rows, c.minibatch_size)
-        plain, full = ([getattr(agent, name) for agent in agents] for name in ("plain_step", "full_step"))
-        shifts = torch.arange(0, rows * len(agents), rows, device=batches[0].device).unsqueeze(1)
-        metrics: list[dict[str, Any]] = []
-        for _ in range(c.epochs):
-            orders = [torch.randperm(rows, generator=generator, device=shifts.device) for generator in self.generators]
-            mixed = _shuffled(whole, torch.stack(orders) + shifts)
+        stepped: list[Stepped] = []
+        for epoch in zip(*(agent.epochs(*own) for agent, *own in zip(agents, batches, self.generators))):
+            (_, sizes), mixed = epoch[0], stack_steps([batch for batch, _ in epoch], 0)
             for left, part in zip(reversed(range(len(sizes))), mixed.split(sizes, 1)):
-                value, info, norms = self._step("lr", plain if left else full, part)
+                stepped = self._step("lr", agents[0].plain_step if left else agents[0].full_step, part)
                 for agent in agents:
                     agent.updates += 1
-        for number, agent in enumerate(agents):
-            own = {key: entry[number] for key, entry in info.items()}
-            metrics.append(agent.metrics(value[number], norms[number].amax(), own))
-        return metrics
+        return [agent.metrics(*own) for agent, own in zip(agents, stepped)] or None
 
     @torch.no_grad()
     def collect(self, collectors: Sequence[Any]) -> list[TensorDictBase] | None:
@@ -118,12 +104,10 @@ class Together:
         joint = self._joint
         states = [world._state_to_save() for world in worlds]
         joint._load_state({name: torch.cat([state[name] for state in states]) for name in states[0]})
-        whole = _alike([collector.carrier for collector in collectors])
-        assert whole is not None
-        carrier = _filled(whole, {key: part.flatten(0, 1) for key, part in _leaves(whole)}, size=joint.batch_size)
-        act, steps = self._acting(collectors[0].policy, each), []
+        carrier: Any = torch.cat([collector.carrier for collector in collectors])
+        tensors, steps = self.stacked(), []
         for _ in range(collectors[0].frames_per_batch):
-            act(carrier)
+            self._act(collectors[0].policy, carrier, each, tensors)
             done, carrier = joint.step_and_maybe_reset(carrier)
             steps.append(done)
         left = joint._state_to_save()
@@ -133,46 +117,104 @@ class Together:
             collector.carrier = carrier[own]
         return list(stack_steps(steps, 1).split(each))
 
-    def _acting(self, policy: Any, each: int) -> Callable[[TensorDictBase], None]:
-        """Returns a function that adds the actions of all agents to the entries of all worlds, ``[S W]``.
+    def _act(self, policy: Any, carrier: TensorDictBase, each: int, tensors: list[Tensor]) -> None:
+        """Adds the actions of all agents to the entries of all worlds, ``[S W]``.
 
         Args:
             policy: that of the first agent.
             each: number of worlds W.
+            tensors: see :meth:`stacked`.
         """
-        count, (key, *masks), names = len(self.agents), policy.in_keys, policy.out_keys
-        tensors = self.stacked()
+        (key, *masks), names = policy.in_keys, policy.out_keys
 
-        def alone(agent: Tensor, tensors: list[Tensor], observation: Tensor, masks: list[Tensor]) -> list[Tensor]:
+        def alone(agent: Tensor, tensors: list[Tensor], observation: Tensor, *masks: Tensor) -> list[Tensor]:
             with self.holding(tensors), _Draws(agent):
                 acted = policy.entries(observation, *masks)
             return [acted[name] for name in names]
 
-        def all_of_them(*inputs: Tensor) -> Any:
-            tensors, (observation, *masks) = list(inputs[: len(self.slots)]), inputs[len(self.slots) :]
-            agents = torch.arange(count, device=observation.device)
-            return torch.vmap(alone)(agents, tensors, observation, masks)
+        seen = [carrier.get(name).unflatten(0, (len(self.agents), each)) for name in (key, *masks)]
+        for name, entry in zip(names, self._run("act", torch.vmap(alone), tensors, *seen)):
+            carrier.set(name, entry.flatten(0, 1))
 
-        def act(carrier: TensorDictBase) -> None:
-            inputs = (*tensors, *(carrier.get(name).unflatten(0, (count, each)) for name in (key, *masks)))
-            if self._policy is None:
-                with _drawing_from([torch.Generator(tensors[0].device) for _ in self.agents]):
-                    self._policy = _lean(make_fx(all_of_them)(*inputs)).forward
-            with _drawing_from(self.generators):
-                for name, entry in zip(names, self._policy(*inputs)):
-                    carrier.set(name, entry.flatten(0, 1))
+    @torch.no_grad()
+    def _step(self, name: str, loss: Any, batch: TensorDictBase) -> list[Stepped]:
+        """Makes a step on batches ``[S, N]``; returns what each agent's optimiser would have returned.
 
-        return act
+        Args:
+            name: name of the optimiser.
+            loss: the loss of the first agent, which is traced with its networks.
+        """
+        rows, scheduled = self._rows[name], self.scheduled()
+        parts: list[Any] = []
+        key = name, loss.__func__, flattened(batch, parts)
+        function = partial(self._gradients, rows, loss, batch, list(scheduled))
+        values, gradients, infos = self._run(key, function, self.stacked(), *parts, *scheduled.values())
+        columns = [{name: info[number] for name, info in infos.items()} for number in range(len(self.agents))]
+        norms = rows.step(values, gradients, columns, batch)
+        return list(zip(values.unbind(), norms.amax(1).unbind(), columns))
 
-    def _step(self, name: str, losses: Sequence[Loss], batch: TensorDictBase) -> tuple[Tensor, Info, Tensor]:
-        """Makes a step on batches ``[S, N]``; returns losses, reports and norms of gradients, ``[S, ...]`` each."""
-        layout = [(key, part.shape, part.dtype) for key, part in _leaves(batch)]
-        key = (name, getattr(losses[0], "__qualname__", id(losses[0])), *layout)
-        rows = self._rows[name]
+    def _gradients(
+        self,
+        rows: _Rows,
+        loss: Any,
+        batch: TensorDictBase,
+        scheduled: list[str],
+        agents: Tensor,
+        tensors: list[Tensor],
+        *others: Tensor,
+    ) -> tuple[Tensor, Tensor, Info]:
+        """Returns the losses ``[S]``, their gradients ``[S, P]`` and what they report.
+
+        Args:
+            batch: an example of batches.
+            scheduled: names of the attributes of losses that follow schedules.
+            others: the tensors of the batches, and the values of these attributes.
+        """
+        module: Any = self.agents[0].loss
+        structure = flattened(batch[0], [])
+        trained = {id(parameter): place for place, parameter in enumerate(rows.optimizers[0].parameters)}
+
+        def alone(agent: Tensor, tensors: list[Tensor], *others: Tensor) -> Any:
+            before = {name: getattr(module, name) for name in scheduled}
+            split = len(others) - len(scheduled)
+            try:
+                for name, value in zip(scheduled, others[split:]):
+                    setattr(module, name, value)
+                with self.holding(tensors), _Draws(agent):
+                    return loss(unflattened(structure, iter(others[:split])))
+            finally:
+                for name, value in before.items():
+                    setattr(module, name, value)
+
+        with torch.enable_grad():
+            leaves = [tensor.detach() for tensor in tensors]
+            wanted: dict[int, Tensor] = {}
+            for place, slots in enumerate(self.slots):
+                if (number := trained.get(id(getattr(*slots[0])))) is not None:
+                    leaves[place] = wanted.setdefault(number, leaves[place].requires_grad_())
+            values, infos = torch.vmap(alone)(agents, leaves, *others)
+            wrt = [wanted[number] for number in range(len(trained))]
+            gradients = torch.autograd.grad(values.sum(), wrt, allow_unused=True, materialize_grads=True)
+        flat = torch.cat([gradient.reshape(len(agents), -1) for gradient in gradients], 1)
+        return values.detach(), flat, {name: info.detach() for name, info in infos.items()}
+
+    def _run(self, key: Any, function: Callable[..., Any], tensors: list[Tensor], *others: Tensor) -> Any:
+        """Returns ``function(agents, tensors, *others)``, which is traced at its first call under a key.
+
+        Args:
+            tensors: see :meth:`stacked`.
+            others: further tensors ``[S, ...]``.
+        """
         if key not in self._traces:
-            self._traces[key] = _Trace(self, rows, losses[0], batch[0])
-        value, info, gradients = self._traces[key]([part for _, part in _leaves(batch)])
-        return value, info, rows.step(self._optimizers[name], value, info, gradients, batch)
+            count, device, split = len(self.agents), tensors[0].device, len(tensors)
+
+            def flat(*inputs: Tensor) -> Any:
+                return function(torch.arange(count, device=device), list(inputs[:split]), *inputs[split:])
+
+            with _drawing_from([torch.Generator(device) for _ in self.agents]):
+                self._traces[key] = _lean(make_fx(flat)(*tensors, *others)).forward
+        with _drawing_from(self.generators):
+            return self._traces[key](*tensors, *others)
 
     def stacked(self) -> list[Tensor]:
         """Returns the parameters and buffers of all agents, ``[S, ...]`` each."""
@@ -212,105 +254,35 @@ class _Rows:
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
-        self.parameters = list(zip(*(optimizer.parameters for optimizer in optimizers)))
-        sizes = [parameter.numel() for parameter in optimizers[0].parameters]
+        self.optimizers = optimizers
         moments = [optimizer.moments() for optimizer in optimizers]
         self.values = _lay_in_rows([optimizer.parameters for optimizer in optimizers])
         self.means, self.squares = (_lay_in_rows([own[kind] for own in moments]) for kind in ("exp_avg", "exp_avg_sq"))
-        ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
-        self.parts, first = [], 0
-        for group in optimizers[0].groups:
-            self.parts.append((ends[first], ends[first + len(group)]))
-            first += len(group)
+        self.widths = [sum(parameter.numel() for parameter in group) for group in optimizers[0].groups]
 
-    @torch.no_grad()
-    def step(
-        self, optimizers: Sequence[Optimizer], value: Tensor, info: Info, gradients: Tensor, batch: TensorDictBase
-    ) -> Tensor:
+    def step(self, values: Tensor, gradients: Tensor, infos: Sequence[Info], batch: TensorDictBase) -> Tensor:
         """Clips gradients ``[S, P]`` and takes a step of each agent whose numbers are finite.
 
         Returns the norm of each group's gradient, ``[S, groups]``.
         """
-        norms = torch.stack([torch.linalg.vector_norm(gradients[:, low:high], dim=1) for low, high in self.parts], 1)
-        limit = optimizers[0].max_grad_norm
-        if limit is not None:
-            for (low, high), norm in zip(self.parts, norms.unbind(1)):
-                gradients[:, low:high] *= (limit / (norm + 1e-6)).clamp(max=1.0).unsqueeze(1)
-        rows = list(zip(*(whole.unbind() for whole in (self.values, gradients, self.means, self.squares))))
+        optimizers, groups = self.optimizers, gradients.split(self.widths, 1)
+        norms = torch.stack([torch.linalg.vector_norm(group, dim=1) for group in groups], 1)
+        if (limit := optimizers[0].max_grad_norm) is not None:
+            for group, norm in zip(groups, norms.unbind(1)):
+                clip([group], norm.unsqueeze(1), limit)
         by_rate: dict[float, list[int]] = {}
-        for number, is_sound in enumerate((norms.sum(1) + value).isfinite().tolist()):
+        for number, is_sound in enumerate((norms.sum(1) + values).isfinite().tolist()):
             if is_sound:
                 by_rate.setdefault(optimizers[number].lr, []).append(number)
                 continue
             parts = gradients[number].split([parameter.numel() for parameter in optimizers[number].parameters])
-            optimizers[number].refuse({key: entry[number] for key, entry in info.items()}, batch[number], parts)
+            optimizers[number].refuse(infos[number], batch[number], parts)
+        rows = list(zip(*(whole.unbind() for whole in (self.values, gradients, self.means, self.squares))))
         for same in by_rate.values():
             Optimizer.descend_rows([optimizers[number] for number in same], [rows[number] for number in same])
         for optimizer in optimizers:
             optimizer.constrain()
         return norms
-
-
-class _Trace:
-    """The loss of all agents and its gradients, as a function of batches of one layout.
-
-    Args:
-        loss: the loss of the first agent, which is traced with its networks.
-        batch: a batch of one agent.
-    """
-
-    def __init__(self, together: Together, rows: _Rows, loss: Any, batch: TensorDictBase) -> None:
-        self._together, names, count = together, [name for name, _ in _leaves(batch)], len(together.agents)
-        trained = {id(parameters[0]): place for place, parameters in enumerate(rows.parameters)}
-        slots = [slots[0] for slots in together.slots]
-        module: Any = loss.__self__ if isinstance(loss.__self__, LossModule) else loss.__self__.loss
-        self._scheduled = list(together.scheduled())
-        self._infos: list[str] = []
-
-        def alone(agent: Tensor, tensors: list[Tensor], entries: list[Tensor], scheduled: list[Tensor]) -> Any:
-            before = {name: getattr(module, name) for name in self._scheduled}
-            try:
-                for name, number in zip(self._scheduled, scheduled):
-                    setattr(module, name, number)
-                with together.holding(tensors), _Draws(agent):
-                    value, info = loss(_filled(batch, dict(zip(names, entries))))
-            finally:
-                for name, number in before.items():
-                    setattr(module, name, number)
-            self._infos = list(info)
-            return value, list(info.values())
-
-        def all_of_them(*inputs: Tensor) -> Any:
-            given = iter(inputs)
-            tensors, entries, scheduled = ([next(given) for _ in part] for part in (slots, names, self._scheduled))
-            with torch.enable_grad():
-                leaves = [tensor.detach() for tensor in tensors]
-                wanted: dict[int, Tensor] = {}
-                for place, slot in enumerate(slots):
-                    if (number := trained.get(id(getattr(*slot)))) is not None:
-                        leaves[place] = wanted.setdefault(number, leaves[place].requires_grad_())
-                agents = torch.arange(count, device=leaves[0].device)
-                values, infos = torch.vmap(alone)(agents, leaves, entries, scheduled)
-                wrt = [wanted[number] for number in range(len(trained))]
-                gradients = torch.autograd.grad(values.sum(), wrt, allow_unused=True, materialize_grads=True)
-            flat = torch.cat([gradient.reshape(count, -1) for gradient in gradients], 1)
-            return values.detach(), flat, *(info.detach() for info in infos)
-
-        self._function = all_of_them
-        self._traced: Callable[..., Any] | None = None
-
-    @torch.no_grad()
-    def __call__(self, entries: list[Tensor]) -> tuple[Tensor, Info, Tensor]:
-        """Returns the losses ``[S]``, what they report, and the gradients ``[S, P]``."""
-        together = self._together
-        inputs = (*together.stacked(), *entries, *together.scheduled().values())
-        traced = self._traced
-        if traced is None:
-            with _drawing_from([torch.Generator(entries[0].device) for _ in together.agents]):
-                traced = self._traced = _lean(make_fx(self._function)(*inputs)).forward
-        with _drawing_from(together.generators):
-            value, gradients, *infos = traced(*inputs)
-        return value, dict(zip(self._infos, infos)), gradients
 
 
 _VIEWS = ("detach.default", "view.default", "_unsafe_view.default", "expand.default")
@@ -368,14 +340,6 @@ def _slots(agent: Agent) -> Iterator[_Slot]:
             yield from ((module, name) for name, _ in named(recurse=False, remove_duplicate=False))
 
 
-def _lay(tensors: Sequence[Tensor]) -> None:
-    """Lays one tensor of each agent side by side, without a copy if they are already."""
-    if _side_by_side(tensors) is None:
-        whole = torch.stack([tensor.detach() for tensor in tensors])
-        for tensor, own in zip(tensors, whole.unbind()):
-            tensor.data = own
-
-
 def _lay_in_rows(columns: Sequence[Sequence[Tensor]]) -> Tensor:
     """Lays all tensors of each agent into a row; returns the rows ``[S, P]``."""
     rows = torch.stack([torch.cat([tensor.detach().flatten() for tensor in tensors]) for tensors in columns])
@@ -385,59 +349,15 @@ def _lay_in_rows(columns: Sequence[Sequence[Tensor]]) -> Tensor:
     return rows
 
 
-def _side_by_side(tensors: Sequence[Tensor]) -> Tensor | None:
-    """Returns tensors that lie at equal distances in one storage as one tensor ``[S, ...]``; None if they do not."""
+def _whole(tensors: Sequence[Tensor]) -> Tensor:
+    """Returns tensors as one ``[S, ...]``, without a copy if they lie at equal distances in one storage."""
     first, storage = tensors[0].detach(), tensors[0].untyped_storage().data_ptr()
     places = [tensor.storage_offset() for tensor in tensors]
     step = places[1] - places[0] if len(places) > 1 else 0
     apart = any(tensor.untyped_storage().data_ptr() != storage for tensor in tensors)
     if apart or step <= 0 or places != list(range(places[0], places[0] + step * len(places), step)):
-        return None
+        return torch.stack([tensor.detach() for tensor in tensors])
     return first.as_strided((len(tensors), *first.shape), (step, *first.stride()), places[0])
-
-
-def _whole(tensors: Sequence[Tensor]) -> Tensor:
-    found = _side_by_side(tensors)
-    return torch.stack([tensor.detach() for tensor in tensors]) if found is None else found
-
-
-def _alike(batches: Sequence[TensorDictBase]) -> TensorDictBase | None:
-    """Returns batches ``[N]`` of one layout as one ``[S, N]``; None if their layouts differ."""
-    entries = [dict(_leaves(batch)) for batch in batches]
-    if len({tuple((key, part.shape, part.dtype) for key, part in own.items()) for own in entries}) > 1:
-        return None
-    stacked = {key: torch.stack([own[key] for own in entries]) for key in entries[0]}
-    return _filled(batches[0], stacked, size=torch.Size((len(batches), *batches[0].batch_size)))
-
-
-def _shuffled(batch: TensorDictBase, places: Tensor) -> TensorDictBase:
-    """Returns a batch ``[S, N]`` with the entries at ``places [S, N]``, counted through all rows."""
-    index = places.flatten()
-    return _filled(
-        batch, {key: part.flatten(0, 1).index_select(0, index).view_as(part) for key, part in _leaves(batch)}
-    )
-
-
-def _leaves(batch: TensorDictBase, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors of a batch by their path."""
-    for key, value in batch.items():
-        if isinstance(value, TensorDictBase):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _filled(
-    batch: TensorDictBase, tensors: dict[str, Tensor], prefix: str = "", size: torch.Size | None = None
-) -> TensorDictBase:
-    """Returns a batch of the same structure with other tensors, and perhaps of another size."""
-    entries: dict[str, Any] = {
-        key: _filled(value, tensors, f"{prefix}{key}.", size)
-        if isinstance(value, TensorDictBase)
-        else tensors[prefix + key]
-        for key, value in batch.items()
-    }
-    return unchecked(entries, batch.batch_size if size is None else size, batch.device)
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------

@@ -32,15 +32,14 @@ from rlstack.config.options import RATE, Count, Finite, LearningRate, NoiseScale
 from rlstack.config.schedules import make_schedule
 from rlstack.config.typed import Interval, to_plain
 from rlstack.envs.foundation.packages import imported
-from rlstack.envs.foundation.tensors import shuffled
 from rlstack.losses.ppo import normalized
 from rlstack.networks.distributions import full_precision
 from rlstack.networks.values import ActionValue, StateNetwork, renormalized
 
-from .base import Agent, Policy, exploring, greedy
+from .base import Agent, AgentPolicy, exploring, greedy
 from .interface import MASK, Interface
 from .off_policy import OffPolicy, OffPolicyConfig
-from .on_policy import FromRollouts, nearly_equal
+from .on_policy import FromRollouts
 from .optimizer import CannotCompile, Compiler, Info
 
 
@@ -254,7 +253,8 @@ class AroundLoss(Agent):
             return QValueActor(network, spec=self.action_spec, action_space="categorical", **reads)
         if c.kind == "deterministic":
             return TensorDictModule(nn.Sequential(network, nn.Tanh()), ["observation"], ["action"])
-        network.register_forward_hook(_in_full_precision)
+        # Distributions and their log probabilities keep out of low precision.
+        network.register_forward_hook(lambda network, inputs, output: full_precision(output))
         numbers, keys, kind = network, ["logits"], torch.distributions.Categorical
         given: Any = keys
         bounds: dict[str, Tensor] = {}
@@ -359,35 +359,35 @@ class AroundLoss(Agent):
                     fault += "; a loss of yours for rollouts needs a method make_value_estimator"
                 raise ConfigError(f"agent.loss: {fault}") from error
             if c.data == "replay":
-                self._check_used(batch)
+                self._check_what_is_ignored(batch)
             for name, buffer in self.loss.named_buffers():
                 buffer.copy_(before.get(name, buffer))  # a loss may have made others
         if value.dim() or not torch.isfinite(value):
             raise ConfigError(f"agent.loss: {c.loss} gives {value} for a made-up batch, not one finite number")
 
-    def _check_used(self, batch: TensorDictBase) -> None:
+    def _check_what_is_ignored(self, batch: TensorDictBase) -> None:
         """Raises a :class:`ConfigError` if the loss ignores n-step discounts or importance weights that it will get."""
         c, reward = self.config, batch.get(("next", "reward"))
+        before = {key: buffer.clone() for key, buffer in self.loss.named_buffers()}
+        checks: list[tuple[str, list[Tensor], str]] = []
         if c.n_step > 1 and c.gamma < 1:
             discounts = [torch.full_like(reward, c.gamma**steps) for steps in (1, 3)]
-            if self._ignores(batch, "gamma", *discounts):
-                raise ConfigError(f"agent.n_step: {c.loss} ignores the discount of returns of {c.n_step} steps, give 1")
+            fault = f"n_step: {c.loss} ignores the discount of returns of {c.n_step} steps, give 1"
+            checks.append(("gamma", discounts, fault))
         if c.replay.sampler == "prioritized" and c.importance_exponent != 0:
             even = torch.ones_like(reward[:, 0])
-            if self._ignores(batch, "priority_weight", even, (even.cumsum(0) - 1) / len(even)):
-                fault = f"{c.loss} ignores the weights that correct for the priorities"
-                raise ConfigError(f"agent.replay.sampler: {fault}; give uniform, or agent.importance_exponent=0")
-
-    def _ignores(self, batch: TensorDictBase, name: str, *values: Tensor) -> bool:
-        """Returns whether the loss is the same for both values of an entry."""
-        before = {key: buffer.clone() for key, buffer in self.loss.named_buffers()}
-        losses = []
-        for value in values:
-            for key, buffer in self.loss.named_buffers():
-                buffer.copy_(before.get(key, buffer))
-            torch.manual_seed(0)
-            losses.append(self.objective(self.loss_inputs(batch.copy().set(name, value)))[0])
-        return torch.equal(*losses)
+            fault = f"replay.sampler: {c.loss} ignores the weights that correct for the priorities"
+            advice = "give uniform, or agent.importance_exponent=0"
+            checks.append(("priority_weight", [even, (even.cumsum(0) - 1) / len(even)], f"{fault}; {advice}"))
+        for name, values, fault in checks:
+            losses = []
+            for value in values:
+                for key, buffer in self.loss.named_buffers():
+                    buffer.copy_(before.get(key, buffer))
+                torch.manual_seed(0)
+                losses.append(self.objective(self.loss_inputs(batch.copy().set(name, value)))[0])
+            if torch.equal(*losses):
+                raise ConfigError(f"agent.{fault}")
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -518,7 +518,7 @@ class OnPolicyTorchRL(AroundLoss, FromRollouts):
         if self.kind != "actor":
             raise ConfigError(f"agent.networks: data=rollout needs a network of kind actor, not {self.kind}")
 
-    def policy(self, explore: bool | None = None) -> Policy:
+    def policy(self, explore: bool | None = None) -> AgentPolicy:
         extras = () if explore is False else ("log_prob", "raw_action")
 
         def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
@@ -533,7 +533,7 @@ class OnPolicyTorchRL(AroundLoss, FromRollouts):
             beside = {"log_prob": acted["log_prob"], "raw_action": acted["action"]}
             return {"action": self.interface.to_env(acted["action"]), **beside}
 
-        return Policy(self.interface, act, extras, self, explore)
+        return AgentPolicy(self, act, extras, explore)
 
     def compile(self, compiler: Compiler) -> None:
         raise CannotCompile("TorchRL looks for NaN in advantages and entropies on the host")
@@ -556,23 +556,16 @@ class OnPolicyTorchRL(AroundLoss, FromRollouts):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of steps on minibatches in random order."""
-        c, rows = self.config, self.least(len(batch))
         metrics: dict[str, Tensor | float] = {}
-        for _ in range(c.epochs if rows else 0):
-            sizes = nearly_equal(rows, c.minibatch_size)
-            for part in shuffled(len(batch), self.device)[: sum(sizes)].split(sizes):
-                metrics, _ = self.step(batch[part])
+        for shuffled, sizes in self.epochs(batch):
+            for minibatch in shuffled.split(sizes):
+                metrics, _ = self.step(minibatch)
                 self.updates += 1
                 self.move_targets()
         return metrics
 
     def expected_updates(self) -> float:
         return self.total_frames * self.config.epochs / self.config.minibatch_size
-
-
-def _in_full_precision(network: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-    """A hook that keeps distributions and their log probabilities out of low precision."""
-    return full_precision(output)
 
 
 def _brief(error: Exception) -> str:

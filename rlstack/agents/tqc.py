@@ -51,7 +51,7 @@ class TQC(SAC):
         self.CRITICS = tuple(f"critic_{k + 1}" for k in range(self.config.num_critics))
         super().build()
 
-    def _new_critic(self) -> nn.Module:
+    def new_critic(self) -> nn.Module:
         return self.continuous_critic(self.config.num_quantiles)
 
     def make_loss(self) -> TQCLoss:

@@ -24,6 +24,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rlstack.config.errors import ConfigError
 from rlstack.config.overrides import override
 from rlstack.envs.foundation.files import check_regular, write_json
@@ -39,6 +41,9 @@ _HARMLESS = {
 }
 """Values of these keys that would be names elsewhere."""
 _KEY_BYTES = 32
+_YAML_BYTES, _YAML_DEPTH = 2**18, 100
+"""Limits of a yaml file, many times what the configuration of any run needs."""
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _granted: ContextVar[frozenset[str]] = ContextVar("granted", default=frozenset())
 
@@ -82,8 +87,8 @@ def names_in(content: Any) -> list[str]:
 
     The file of an agent from elsewhere is given as ``kind:path``, however the content has it.
     """
-    found = ((key, text) for key, text in _texts(content) if ":" in text or key in _PLACES)
-    return sorted({text for key, text in found if key not in _HARMLESS or not _HARMLESS[key].fullmatch(text)})
+    names = ((key, text) for key, text in _texts(content) if ":" in text or key in _PLACES)
+    return sorted({text for key, text in names if key not in _HARMLESS or not _HARMLESS[key].fullmatch(text)})
 
 
 def links_in(folder: Path, parts: Sequence[str] = (".",)) -> list[dict[str, str]]:
@@ -116,6 +121,30 @@ def _texts(content: Any) -> Iterator[tuple[Any, str]]:
             waiting += part.items()
         elif isinstance(part, list | tuple):
             waiting += ((key, entry) for entry in part)
+
+
+def yaml_text(path: Path) -> str:
+    """Returns the text of a yaml file of unknown origin, whose aliases and nesting could take all memory.
+
+    Raises:
+        ConfigError: the file is too large or nested too deeply, or has aliases, which no configuration of a run has.
+        OSError, UnicodeDecodeError, yaml.YAMLError: the file cannot be read.
+    """
+    if (size := check_regular(path).stat().st_size) > _YAML_BYTES:
+        raise ConfigError(f"{size:,} bytes are more than the {_YAML_BYTES:,} that a configuration may have")
+    text, depth = path.read_text(encoding="utf-8"), 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _YAML_DEPTH:
+            raise ConfigError("nested too deeply")
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(f"line {event.start_mark.line + 1} has an alias, *{event.anchor}: write its value there")
+    return text
+
+
+def read_yaml(path: Path) -> Any:
+    """Returns the content of a yaml file as plain values, checked as by :func:`yaml_text`."""
+    return yaml.load(yaml_text(path), Loader=_LOADER)
 
 
 # -- what the user's own program has written ---------------------------------------------------------------------

@@ -162,12 +162,10 @@ def writing(what: object) -> Iterator[None]:
 # -- how a command ends --------------------------------------------------------------------------------------------
 
 
-def _own_message(error: Exception) -> str | None:
-    return str(error) if isinstance(error, ConfigError) else None
-
-
 @contextmanager
-def exit_in_one_line(explain: Callable[[Exception], str | None] = _own_message) -> Iterator[None]:
+def exit_in_one_line(
+    explain: Callable[[Exception], str | None] = lambda error: str(error) if isinstance(error, ConfigError) else None,
+) -> Iterator[None]:
     """Ends the process on a user's error with one line and no traceback; lets real bugs pass.
 
     With ``RLSTACK_FULL_ERROR=1`` the traceback of a user's error is shown, too. The process ends silently if its output

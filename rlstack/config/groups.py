@@ -43,11 +43,11 @@ def option_files(group: str, own: Sequence[Path] = ()) -> dict[str, Path]:
     Args:
         own: folders of the user's, whose files come before those of the same name here.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in [conf_dir(), *reversed(own)]:
         paths = (folder / group).rglob("*.yaml")
-        found |= {path.relative_to(folder / group).with_suffix("").as_posix(): path for path in paths}
-    return dict(sorted(found.items(), key=lambda entry: ("/" in entry[0], entry[0])))
+        files |= {path.relative_to(folder / group).with_suffix("").as_posix(): path for path in paths}
+    return dict(sorted(files.items(), key=lambda entry: ("/" in entry[0], entry[0])))
 
 
 def inherited(name: str, files: Mapping[str, Path]) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -1,7 +1,7 @@
 """Schedules: values as pure functions of the frames so far, so that a resumed run needs no state for them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -53,7 +53,15 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         if self.kind == "adaptive":
-            self._check_adaptive()
+            if self.kl is None:
+                raise ValueError("kind 'adaptive' needs the KL divergence that updates aim at, such as kl: 0.01")
+            if (self.end, self.duration, self.warmup) != (None, None, 0):
+                raise ValueError("kind 'adaptive' takes kl, start, low, high and factor, no end, duration and warmup")
+            if self.factor is not None and self.factor <= 1:
+                raise ValueError(f"factor {self.factor:g} of kind 'adaptive' is not above 1")
+            low, high, first = self.rates
+            if not low <= first <= high:
+                raise ValueError(f"kind 'adaptive' starts at {first:g}, outside [{low:g}, {high:g}]; give low and high")
             return
         if self.start is None:
             raise ValueError(f"kind {self.kind!r} needs a start")
@@ -72,17 +80,6 @@ class ScheduleConfig:
         if self.end is not None and (self.factor - 1) * (self.end - self.start) <= 0:
             factor, start, end = self.factor, self.start, self.end
             raise ValueError(f"factor {factor:g} does not lead from {start:g} towards the end, {end:g}")
-
-    def _check_adaptive(self) -> None:
-        if self.kl is None:
-            raise ValueError("kind 'adaptive' needs the KL divergence that updates aim at, such as kl: 0.01")
-        if (self.end, self.duration, self.warmup) != (None, None, 0):
-            raise ValueError("kind 'adaptive' takes kl, start, low, high and factor, no end, duration and warmup")
-        if self.factor is not None and self.factor <= 1:
-            raise ValueError(f"factor {self.factor:g} of kind 'adaptive' is not above 1")
-        low, high, start = self.rates
-        if not low <= start <= high:
-            raise ValueError(f"kind 'adaptive' starts at {start:g}, outside [{low:g}, {high:g}]; give low and high")
 
     @property
     def rates(self) -> tuple[float, float, float]:
@@ -196,44 +193,35 @@ class Schedule:
         return self.config.end is None and not self.warmup
 
     def __call__(self, frames: Any) -> Any:
-        c, start = self.config, self.start
-        if not isinstance(frames, int | float):
-            return self._where_they_are(frames)
-        if frames < self.warmup:
-            return c.warmup_start + (start - c.warmup_start) * max(frames, 0) / self.warmup
-        progress = min((frames - self.warmup) / (self.duration - self.warmup), 1.0)
-        if c.end is None or progress <= 0:
-            return start
+        c, start, length = self.config, self.start, self.duration - self.warmup
+        if isinstance(frames, int | float):
+            if frames < self.warmup:
+                return c.warmup_start + (start - c.warmup_start) * max(frames, 0) / self.warmup
+            progress = min((frames - self.warmup) / length, 1.0)
+            if c.end is None or progress <= 0:
+                return start
+            if c.factor is not None:
+                return (max if c.factor < 1 else min)(self._between(progress, math.cos), c.end)
+            return c.end if progress == 1.0 else self._between(progress, math.cos)  # the end exactly, without rounding
+        frames = frames.double()
+        progress = ((frames - self.warmup) / length).clamp(0, 1)
+        value = progress * 0 + start if c.end is None else self._between(progress, lambda angle: angle.cos())
         if c.factor is not None:
-            value = start * c.factor**progress
-            return max(value, c.end) if c.factor < 1 else min(value, c.end)
-        if progress == 1.0:  # exactly, whatever the rounding of the formulas
-            return c.end
-        if c.kind == "linear":
-            return start + (c.end - start) * progress
-        if c.kind == "cosine":
-            return c.end + (start - c.end) * (1 + math.cos(math.pi * progress)) / 2
-        return start * (c.end / start) ** progress
-
-    def _where_they_are(self, frames: Any) -> Any:
-        """Returns the value as a tensor (0-d, float64), for a number of frames on a device, without waiting for it."""
-        c, start, frames = self.config, self.start, frames.double()
-        progress = ((frames - self.warmup) / (self.duration - self.warmup)).clamp(0, 1)
-        if c.end is None:
-            value = progress * 0 + start
-        elif c.factor is not None:
-            value = start * c.factor**progress
             value = value.clamp(min=c.end) if c.factor < 1 else value.clamp(max=c.end)
-        else:
-            if c.kind == "linear":
-                value = start + (c.end - start) * progress
-            elif c.kind == "cosine":
-                value = c.end + (start - c.end) * (1 + (math.pi * progress).cos()) / 2
-            else:
-                value = start * (c.end / start) ** progress
+        elif c.end is not None:
             value = value.where(progress < 1, c.end)
         value = value.where(progress > 0, start)
         if not self.warmup:
             return value
         early = c.warmup_start + (start - c.warmup_start) * frames / self.warmup
         return early.where(frames < self.warmup, value)
+
+    def _between(self, progress: Any, cosine: Callable[[Any], Any]) -> Any:
+        """Returns the value at a progress between 0 and 1, by the formula of the kind."""
+        c, start = self.config, self.start
+        assert c.end is not None
+        if c.kind == "linear":
+            return start + (c.end - start) * progress
+        if c.kind == "cosine":
+            return c.end + (start - c.end) * (1 + cosine(math.pi * progress)) / 2
+        return start * (c.end / start if c.factor is None else c.factor) ** progress

@@ -34,7 +34,7 @@ class LeanCollector(Collector):
 
     TorchRL's own loop also handles device changes, hooks, trajectory ids and replay buffers, which costs more than a
     step of a few small worlds. The batches are the same. On a GPU the steps of a :class:`~rlstack.envs.world.World` are
-    recorded, all of a batch as one CUDA graph, unless it is a simulator outside torch (``saves_episodes`` is False).
+    recorded, all of a batch as one CUDA graph, if it is :attr:`~rlstack.envs.world.World.recordable`.
 
     Attributes:
         records: whether to record steps. None records them if the policy is random, or if its method ``phase`` returns
@@ -65,15 +65,17 @@ class LeanCollector(Collector):
         if self.together is not None and (batch := self.together(self)) is not None:
             return batch
         with set_exploration_type(self.exploration_type):
-            if self._in_one_go:
-                return self.env.collect(policy.entries, self.frames_per_batch)
-            if isinstance(self.env, World):
-                self.env.make_ready(self.frames_per_batch)
-            known = hasattr(policy, "phase") or isinstance(policy, RandomPolicy)
-            torch_only = isinstance(self.env, World) and self.env.saves_episodes
-            if not torch_only or not (known if self.records is None else self.records):
+            env = self.env
+            if not isinstance(env, World):
                 return self._steps()
-            batch = self._recorded(self.exploration_type, getattr(policy, "phase", None), self.env.phase)
+            on_cpu = env.device is not None and env.device.type == "cpu"
+            if env.collect is not None and on_cpu and hasattr(policy, "entries"):
+                return env.collect(policy.entries, self.frames_per_batch)
+            env.make_ready(self.frames_per_batch)
+            known = hasattr(policy, "phase") or isinstance(policy, RandomPolicy)
+            if not env.recordable or not (known if self.records is None else self.records):
+                return self._steps()
+            batch = self._recorded(self.exploration_type, getattr(policy, "phase", None), env.phase)
             return batch if self.lends or not self._recorded.replays else own(batch)
 
     @property
@@ -107,17 +109,6 @@ class LeanCollector(Collector):
         options = options if "policy_state_dict" in state_dict else {**options, "strict": False}
         super().load_state_dict(state_dict, **options)
         self.collected = state_dict["frames"]
-
-    @cached_property
-    def _in_one_go(self) -> bool:
-        """Whether the env can make many steps in one call, under a policy with ``entries``."""
-        return (
-            isinstance(self.env, World)
-            and self.env.collect is not None
-            and hasattr(self.policy, "entries")
-            and self.env.device is not None
-            and self.env.device.type == "cpu"
-        )
 
 
 def stack_steps(steps: list[TensorDictBase], dim: int) -> TensorDict:

@@ -97,7 +97,8 @@ class Recorded:
     new state in the objects that the function changes. These hold the same tensors before and after; what the function
     puts in their place is copied into them. Whole numbers that a call changes are counters, which a replay advances by
     as much; the function may not compute with them, nor with other numbers that change from call to call. If something
-    else replaces a tensor, such as a loaded checkpoint, its content is taken over.
+    else replaces a tensor, such as a loaded checkpoint, its content is taken over. A class may name attributes that the
+    function does not touch in ``unrecorded``.
 
     Arguments that are no tensors are part of the layout. The results of a replay are the same tensors each time.
     Where nothing can be recorded (on a CPU, beyond :data:`_LAYOUTS` layouts, inside another recording, or after a
@@ -125,7 +126,7 @@ class Recorded:
         if self._kind is None or self.failed or Recorded._depth:
             return self.function(*arguments)
         tensors: list[Any] = []
-        structure = _flattened(arguments, tensors)
+        structure = flattened(arguments, tensors)
         parts = ((part.shape, part.dtype) if isinstance(part, Tensor) else part for part in tensors)
         layout = (structure, *parts)
         recording = self._recordings.get(layout)
@@ -157,12 +158,12 @@ class Recorded:
         self._recordings.clear()
         first = error.__context__  # the end of a recording that has failed raises an error of its own
         error = first if isinstance(first, RuntimeError) else error
-        told, where = (str(error) or type(error).__name__).splitlines()[0], ""
+        reason, where = (str(error) or type(error).__name__).splitlines()[0], ""
         if not isinstance(error, CannotRecord):
             frames = traceback.extract_tb(error.__traceback__)
             at = next((frame for frame in reversed(frames) if "site-packages" not in frame.filename), frames[-1])
             where = f" ({Path(at.filename).name}, line {at.lineno}: {at.line})"
-        warnings.warn(f"{self.what} is not recorded as a CUDA graph: {told}{where}", stacklevel=3)
+        warnings.warn(f"{self.what} is not recorded as a CUDA graph: {reason}{where}", stacklevel=3)
 
 
 class _Recording:
@@ -177,7 +178,7 @@ class _Recording:
         of = self._of
 
         def compute(inputs: list[Any]) -> Any:
-            return of.function(*_unflattened(structure, iter(inputs)))
+            return of.function(*unflattened(structure, iter(inputs)))
 
         self._calls += 1
         if self._calls < _WARM_UP:
@@ -301,8 +302,8 @@ class _Changes:
                 self._pairs[id(old)] = (old, new)
                 return
         elif type(old) is type(new):
-            if (found := _entries(old)) is not None:
-                (inner, before), after = found, dict(_entries(new)[1])  # type: ignore[index]
+            if (inside := _entries(old)) is not None:
+                (inner, before), after = inside, dict(_entries(new)[1])  # type: ignore[index]
                 if dict(before).keys() != after.keys():
                     raise CannotRecord(f"it changes the entries of {key!r}")
                 for name, value in before:
@@ -318,9 +319,9 @@ class _Changes:
     def apart(self, results: Any) -> Any:
         """Returns results with copies of those tensors that :meth:`copy` will overwrite."""
         parts: list[Any] = []
-        structure = _flattened(results, parts)
+        structure = flattened(results, parts)
         written = {_memory(old) for old, _ in self._pairs.values()}
-        return _unflattened(
+        return unflattened(
             structure,
             iter(part.clone() if isinstance(part, Tensor) and _memory(part) in written else part for part in parts),
         )
@@ -337,10 +338,10 @@ class _Changes:
             unchecked(olds, ()).update_(unchecked(news, ()))
 
 
-def _flattened(value: Any, parts: list[Any]) -> Any:
+def flattened(value: Any, parts: list[Any]) -> Any:
     """Appends what is inside nested tuples, lists, dicts and tensordicts to ``parts``.
 
-    Returns their structure, which can be hashed, for :func:`_unflattened`.
+    Returns their structure, which can be hashed, for :func:`unflattened`.
     """
     kind = type(value)
     if kind is Tensor:  # the most frequent by far
@@ -354,15 +355,15 @@ def _flattened(value: Any, parts: list[Any]) -> Any:
         parts.append(value)
         return None
     entries = list(value.items()) if hasattr(value, "items") else list(enumerate(value))
-    return kind, about, tuple((key, _flattened(entry, parts)) for key, entry in entries)
+    return kind, about, tuple((key, flattened(entry, parts)) for key, entry in entries)
 
 
-def _unflattened(structure: Any, parts: Iterator[Any]) -> Any:
-    """Returns what :func:`_flattened` took apart, with other parts."""
+def unflattened(structure: Any, parts: Iterator[Any]) -> Any:
+    """Returns what :func:`flattened` took apart, with other parts."""
     if structure is None:
         return next(parts)
     kind, about, inside = structure
-    entries = {key: _unflattened(part, parts) for key, part in inside}
+    entries = {key: unflattened(part, parts) for key, part in inside}
     if about is not None:
         return unchecked(entries, *about)
     if kind in (dict, list, tuple):
@@ -415,11 +416,11 @@ def own(value: Any) -> Any:
     if isinstance(value, tuple):
         parts = [own(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if (found := _entries(value)) is None:
+    if (inside := _entries(value)) is None:
         return value
     copied = copy.copy(value)
     owner, _ = _entries(copied)  # type: ignore[misc]
-    for key, entry in found[1]:
+    for key, entry in inside[1]:
         _put(owner, key, own(entry))
     return copied
 
@@ -437,7 +438,8 @@ def _entries(value: Any) -> tuple[Any, list[tuple[Any, Any]]] | None:
     if _of_a_library(type(value).__module__) and not isinstance(value, (nn.Module, torch.optim.Optimizer)):
         return None
     if (inside := getattr(value, "__dict__", None)) is not None:
-        return inside, list(inside.items())
+        apart = getattr(type(value), "unrecorded", ())
+        return inside, [(key, entry) for key, entry in inside.items() if key not in apart]
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(value, name)]
     return (value, [(name, getattr(value, name)) for name in slots]) if slots else None
 
@@ -453,8 +455,8 @@ def _holds_tensors(value: Any, known: dict[int, bool]) -> bool:
         return True
     if id(value) not in known:
         known[id(value)] = False  # for what refers back to it
-        found = None if isinstance(value, _NUMBERS) else _entries(value)
-        known[id(value)] = found is not None and any(_holds_tensors(entry, known) for _, entry in found[1])
+        inside = None if isinstance(value, _NUMBERS) else _entries(value)
+        known[id(value)] = inside is not None and any(_holds_tensors(entry, known) for _, entry in inside[1])
     return known[id(value)]
 
 
@@ -480,8 +482,8 @@ def _reachable(roots: Sequence[Any]) -> tuple[list[Place], list[torch.Generator]
             stack += [cell.cell_contents for cell in cells]
         elif isinstance(value, partial):
             stack += (value.func, value.args, value.keywords)
-        elif (found := _entries(value)) is not None:
-            owner, entries = found
+        elif (inside := _entries(value)) is not None:
+            owner, entries = inside
             stack += [entry for _, entry in entries]
             if owner is not None:
                 places += [(owner, key, entry) for key, entry in entries]

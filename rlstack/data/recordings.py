@@ -79,8 +79,8 @@ def trajectories(batch: TensorDictBase, wanted: Tensor, group: str | None) -> Te
     after = following.select("observation", "reward", "terminated", "action_mask", strict=False)
     after.set("truncated", (following.get("done") | ~goes_on.unsqueeze(-1)) & ~following.get("terminated"))
     entries = sequences.select("observation", "action", "action_mask", strict=False).set("next", after)
-    found: TensorDict = kept(entries, there)
-    return found
+    flat: TensorDict = kept(entries, there)
+    return flat
 
 
 def save_arrays(path: str | Path, data: TensorDictBase) -> None:

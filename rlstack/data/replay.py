@@ -72,8 +72,8 @@ class Rows(LazyTensorStorage):
         """
         if isinstance(index, Tensor) and index.dtype == torch.int64 and index.dim() == 1 and self.leaves:
             return self.rows(index, keys)
-        found = super().get(index)
-        return found if keys is None else found.select(*keys)
+        rows = super().get(index)
+        return rows if keys is None else rows.select(*keys)
 
     def rows(self, index: Tensor, keys: tuple[str, ...] | None = None, besides: Leaves | None = None) -> TensorDict:
         """Returns copies of the rows at positions ``index [N]``, with the further entries ``besides [N]``."""
@@ -82,12 +82,12 @@ class Rows(LazyTensorStorage):
         if inner:  # a row is a sequence
             besides = {key: expand_right(value, (*index.shape, *inner)) for key, value in besides.items()}
         if self.sample_device == self.device:
-            found = _gather(leaves, index)
+            copies = _gather(leaves, index)
         else:
-            found = self._sent(leaves, index)
+            copies = self._sent(leaves, index)
             besides = {key: value.to(self.sample_device) for key, value in besides.items()}
         # The public constructor validates every entry, which costs as much as gathering them.
-        return unchecked(found | besides, batch_size=(*index.shape, *inner), device=self.sample_device)
+        return unchecked(copies | besides, batch_size=(*index.shape, *inner), device=self.sample_device)
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Writes rows ``[N]`` from any device.
@@ -97,7 +97,7 @@ class Rows(LazyTensorStorage):
         """
         if isinstance(cursor, slice) and isinstance(data, TensorDictBase) and self.leaves:
             _write(self.leaves, data, cursor)
-            data = unchecked({}, data.batch_size)  # nothing is left to be written, only to be booked
+            data = unchecked({}, data.batch_size, self.device)  # nothing is left to be written, only to be booked
         super().set(cursor, data, set_cursor=set_cursor)
         if self._filled is not None:
             self._filled.fill_(len(self))
@@ -437,13 +437,13 @@ def _filled(leaves: Leaves, size: int) -> Leaves:
 
 def _layout(leaves: Leaves, prefix: str = "") -> set[tuple[str, torch.Size, torch.dtype]]:
     """Returns name, shape without the batch, and dtype of every tensor."""
-    found = set()
+    kinds = set()
     for key, leaf in leaves.items():
         if isinstance(leaf, dict):
-            found |= _layout(leaf, f"{prefix}{key}/")
+            kinds |= _layout(leaf, f"{prefix}{key}/")
         else:
-            found.add((prefix + key, leaf.shape[1:], leaf.dtype))
-    return found
+            kinds.add((prefix + key, leaf.shape[1:], leaf.dtype))
+    return kinds
 
 
 def _gather(leaves: Leaves, index: Tensor) -> Leaves:

@@ -127,7 +127,7 @@ def evaluate(
     several = len(set(levels)) > 1
     parts: list[dict[str, Tensor]] = []
     recordings: dict[int, Any] = {}
-    found: dict[int, str] = {}
+    faults: dict[int, str] = {}
     cut = 0
     turns = _worlds(world, chosen, len(levels), seed, device, record > 0, env)
     with (
@@ -152,16 +152,19 @@ def evaluate(
             if recorder is None and first == 0 and 0 in recorded:
                 watched, rows, recorder = [0], [0], rendered(env)
             ahead: Iterator[TensorDictBase] | None = None
-            if recorder is None and transitions is None and noise_source is None and _can_record(env, policy):
+            watches = recorder is not None or transitions is not None or noise_source is not None
+            # A GPU can record steps of worlds in torch, under a policy that names what it depends on.
+            in_torch = isinstance(env, World) and env.recordable and env.device.type in GRAPHS
+            if in_torch and not watches and hasattr(policy, "phase"):
                 ahead = iter(_StepsAhead(env, policy, start))
             scores = _play(env, policy, start, limit, recorder, rows, work, first, transitions, ahead)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
-            found |= {first + row: what for row, what in scores.found.items() if row < len(indices)}
+            faults |= {first + row: what for row, what in scores.faults.items() if row < len(indices)}
             cut += int(scores.running[: len(indices)].sum())
             if recorder is not None:
                 recordings.update(zip(watched, recorder.recordings()))
     columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-    return Evaluation(columns, list(levels), world, chosen, seed, name, recordings, cut, limit, found)
+    return Evaluation(columns, list(levels), world, chosen, seed, name, recordings, cut, limit, faults)
 
 
 # -- episodes and worlds -----------------------------------------------------------------------------------------
@@ -325,11 +328,6 @@ def _play(
     return scores
 
 
-def _can_record(env: EnvBase, policy: TensorDictModuleBase) -> bool:
-    """Returns whether a GPU can record steps: of worlds in torch, under a policy that names what it depends on."""
-    return isinstance(env, World) and env.saves_episodes and env.device.type in GRAPHS and hasattr(policy, "phase")
-
-
 class _StepsAhead:
     """Iterates over the results of steps, which are recorded as a CUDA graph, :data:`AHEAD` of them at once.
 
@@ -361,12 +359,12 @@ class EpisodeStatistics:
     Attributes:
         values: float64 ``[W]`` by name.
         running: ``[W]`` bool: worlds that have not ended yet.
-        found: the first number of the episode that is not finite, by world.
+        faults: the first number of the episode that is not finite, by world.
     """
 
     def __init__(self, env: EnvBase, first: TensorDictBase) -> None:
         self.values: dict[str, Tensor] = {}
-        self.found: dict[int, str] = {}
+        self.faults: dict[int, str] = {}
         self._env, self._worlds = env, env.batch_size.numel()
         self.running = torch.ones(self._worlds, dtype=torch.bool, device=first.device)
         active = first.get((GROUP, "active"), None)
@@ -386,7 +384,7 @@ class EpisodeStatistics:
     def spoiled(self) -> Tensor:
         """Returns the worlds ``[W]`` in whose episode a number was not finite."""
         spoiled = torch.zeros_like(self.running)
-        spoiled[list(self.found)] = True
+        spoiled[list(self.faults)] = True
         return spoiled
 
     def take(self, stepped: TensorDictBase, step: int) -> int:
@@ -401,7 +399,7 @@ class EpisodeStatistics:
         return int(self.running.sum())
 
     def _find(self, shown: TensorDictBase, step: int, only: frozenset[str]) -> bool:
-        """Returns True if all numbers are finite; ends the other episodes and records them in :attr:`found`."""
+        """Returns True if all numbers are finite; ends the other episodes and records them in :attr:`faults`."""
         values = [value for _, value in leaves(shown, only)]
         if Sum(values).is_finite() or all(bool(torch.isfinite(value).all()) for value in values):
             return True
@@ -409,7 +407,7 @@ class EpisodeStatistics:
         for world in self.running.nonzero()[:, 0].tolist():
             if what := find(single[world : world + 1].unsqueeze(1), only):
                 agent = "" if what.agent is None else f" of agent {what.agent}"
-                self.found[world] = f"{what.name}{agent} is {what.value} in step {step}"
+                self.faults[world] = f"{what.name}{agent} is {what.value} in step {step}"
                 self.running[world] = False
         return False
 

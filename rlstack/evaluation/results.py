@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlstack.envs.foundation.files import write_text
 from rlstack.files.safe_load import first_line, load_json
-from rlstack.runs.versions import versions
+from rlstack.runs import versions
 
 from .statistics import wilson_interval
 from .table import OF_SUCCESSES, print_rows
@@ -58,7 +58,7 @@ class Evaluation:
         recordings: the world's own recordings, by index of the episode.
         cut: number of episodes that had not ended after ``max_steps`` and are scored as they stood.
         max_steps: number of steps after which an episode was cut.
-        found: description of the first observation, action or reward that is not finite, by episode.
+        faults: description of the first observation, action or reward that is not finite, by episode.
     """
 
     episodes: dict[str, Tensor]
@@ -70,7 +70,7 @@ class Evaluation:
     recordings: dict[int, Any] = field(default_factory=dict)
     cut: int = 0
     max_steps: int | None = None
-    found: dict[int, str] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Returns the table."""
@@ -83,7 +83,7 @@ class Evaluation:
         """Returns the episodes that cannot be averaged, with the reason: a number in them is not finite."""
         returns = self.episodes.get("return", torch.zeros(0))
         unbounded = (~torch.isfinite(returns)).nonzero().flatten().tolist()
-        return {index: f"the return is {float(returns[index])}" for index in unbounded} | self.found
+        return {index: f"the return is {float(returns[index])}" for index in unbounded} | self.faults
 
     def in_words(self) -> str:
         """Returns success and return in one line, with a warning if something is wrong."""
@@ -128,22 +128,20 @@ class Evaluation:
         chosen = [("all", torch.ones(len(self.levels), dtype=torch.bool))]
         if len(names) > 1:
             chosen[:0] = [(name, torch.tensor([level == name for level in self.levels])) for name in names]
-        return [{"level": name, "episodes": int(mask.sum()), **self._aggregate(mask)} for name, mask in chosen]
-
-    def _aggregate(self, mask: Tensor) -> dict[str, float | None]:
-        values = {name: value[mask] for name, value in self.episodes.items()}
-        success = values.pop("success", None)
-        returns, discounted = values.pop("return", None), values.pop("discounted_return", None)
-        row: dict[str, float | None] = {}
-        if success is not None:
-            low, high = wilson_interval(int((success > 0).sum()), len(success))
-            row = {"success": float((success > 0).double().mean()), "success_low": low, "success_high": high}
-        row["return"] = _mean(returns if discounted is None else discounted)
-        for name, value in values.items():
-            if name in OF_SUCCESSES and success is not None:
-                value = value[success > 0]
-            row[name] = _mean(value)
-        return row
+        rows = []
+        for level, mask in chosen:
+            values = {name: value[mask] for name, value in self.episodes.items()}
+            success = values.pop("success", None)
+            returns, discounted = values.pop("return", None), values.pop("discounted_return", None)
+            row: Row = {"level": level, "episodes": int(mask.sum())}
+            if success is not None:
+                low, high = wilson_interval(int((success > 0).sum()), len(success))
+                row |= {"success": float((success > 0).double().mean()), "success_low": low, "success_high": high}
+            row["return"] = _mean(returns if discounted is None else discounted)
+            for name, value in values.items():
+                row[name] = _mean(value[success > 0] if name in OF_SUCCESSES and success is not None else value)
+            rows.append(row)
+        return rows
 
     def print_table(self, stream: TextIO | None = None) -> None:
         """Prints :meth:`table` to a stream (default: stdout): with rich to a terminal, otherwise as aligned ASCII.
@@ -200,12 +198,12 @@ class Evaluation:
                 for name in rows[0]
             }
             read = cls(columns, levels, *(content[key] for key in ("world", "options", "seed", "policy")))
-            found = {int(index): str(what) for index, what in content.get("non_finite", {}).items()}
+            faults = {int(index): str(what) for index, what in content.get("non_finite", {}).items()}
             if any(value.dim() != 1 for value in columns.values()) or not all(isinstance(name, str) for name in levels):
                 raise ValueError("an episode holds something other than a level and numbers")
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"not a complete evaluation ({type(error).__name__}: {first_line(error)})") from None
-        return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"), found=found)
+        return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"), faults=faults)
 
     def save(self, path: str | Path) -> None:
         """Writes :meth:`to_json` to a file, which it replaces atomically; creates missing folders."""

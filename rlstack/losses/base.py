@@ -135,13 +135,13 @@ class Loss(LossModule):
         """The entries that the networks read, without the action: those that a ``TensorDictModule`` names, and for
         others the observation.
         """
-        found: list[NestedKey] = []
+        keys: list[NestedKey] = []
         for name in self._names:
             network = self.__dict__[name]
             for part in network if isinstance(network, nn.ModuleList) else [network]:
                 read = part.in_keys if isinstance(part, TensorDictModuleBase) else [self.tensor_keys.observation]
-                found += [key for key in read if key not in (*found, self.tensor_keys.action)]
-        return found
+                keys += [key for key in read if key not in (*keys, self.tensor_keys.action)]
+        return keys
 
     @property
     def functional(self) -> bool:
@@ -160,7 +160,7 @@ class Loss(LossModule):
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def output(self, network: Any, tensordict: TensorDictBase, key: NestedKey, **given: Tensor) -> Any:
+    def output(self, network: Any, tensordict: TensorDictBase, key: NestedKey, **given: Tensor) -> Tensor:
         """Returns the output of a network for a tensordict's entries.
 
         Args:
@@ -169,17 +169,18 @@ class Loss(LossModule):
             key: where a ``TensorDictModule`` writes its output.
             given: further inputs by the name of their key, such as ``action``.
         """
-        if not isinstance(network, TensorDictModuleBase):
-            return network(required(tensordict, self.tensor_keys.observation), *given.values())
-        inputs = tensordict.select(*network.in_keys, strict=False)
-        for name, tensor in given.items():
-            inputs.set(getattr(self.tensor_keys, name), tensor)
-        return network(inputs).get(key)
+        if isinstance(network, TensorDictModuleBase):
+            inputs = tensordict.select(*network.in_keys, strict=False)
+            for name, tensor in given.items():
+                inputs.set(getattr(self.tensor_keys, name), tensor)
+            out: Tensor = network(inputs).get(key)
+        else:
+            out = network(required(tensordict, self.tensor_keys.observation), *given.values())
+        return out
 
     def value(self, critic: nn.Module, tensordict: TensorDictBase, action: Tensor) -> Tensor:
         """Returns ``Q(s, a) [..., 1]``."""
-        value: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
-        return value
+        return self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
 
     def values_of_all(self, critics: Any, tensordict: TensorDictBase, action: Tensor) -> list[Tensor]:
         """Returns ``Q(s, a) [..., 1]`` of each critic, see :class:`~rlstack.networks.values.Critics`."""
@@ -226,6 +227,13 @@ class Loss(LossModule):
         if action.dim() > lead + 1 or action.shape[-1] not in (1, choices):
             raise misshapen("the actions", action, tensordict)
         return action if action.shape[-1] == 1 else action.to(torch.uint8).argmax(-1, keepdim=True)
+
+    def act_and_penalty(self, actor: Any, tensordict: TensorDictBase, weight: float) -> tuple[Tensor, Tensor | float]:
+        """Returns a deterministic actor's action ``[..., D]``, and ``weight`` times its mean squared raw output."""
+        if not weight or isinstance(actor, TensorDictModuleBase):
+            return self.output(actor, tensordict, self.tensor_keys.action), 0.0
+        raw = actor.raw(required(tensordict, self.tensor_keys.observation))
+        return actor.squashed(raw), weight * raw.square().mean()
 
     # -- arithmetic ----------------------------------------------------------------------------------------------
 

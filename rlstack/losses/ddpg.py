@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
-from tensordict.nn import TensorDictModuleBase
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, smooth_l1_loss
 
@@ -35,10 +34,6 @@ class DDPGLoss(Loss):
     ``forward`` returns ``loss_critic``, ``loss_actor``, and the means ``value`` and ``target``.
     """
 
-    actor_params: TensorDictParams
-    target_actor_params: TensorDictParams
-    critics_params: TensorDictParams
-    target_critics_params: TensorDictParams
     RESULTS = ["loss_critic", "loss_actor", "value", "target"]
 
     def __init__(
@@ -59,14 +54,10 @@ class DDPGLoss(Loss):
         self.joint = joint
         self.error, self.raw_penalty = _ERRORS[error], raw_penalty
 
-    def act(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """Returns the actor's action ``[..., D]`` in a state."""
-        action: Tensor = self.output(self.target_actor if target else self.actor, tensordict, self.tensor_keys.action)
-        return action
-
     def target_action(self, following: TensorDictBase) -> Tensor:
         """Returns the next action ``[..., D]``, whose value is in the target."""
-        return self.act(following, target=not self.joint)
+        actor = self.actor if self.joint else self.target_actor
+        return self.output(actor, following, self.tensor_keys.action)
 
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
@@ -76,17 +67,13 @@ class DDPGLoss(Loss):
         values = self.values_of_all(self.target_critics, following, action)
         return self.bootstrapped(tensordict, _least(values))
 
-    def joint_target(self, tensordict: TensorDictBase) -> tuple[Tensor, list[Tensor]]:
-        """Returns the target, and ``Q(s, a) [..., 1]`` of each critic, for critics without target networks."""
-        with torch.no_grad():
-            action = self.target_action(required(tensordict, "next"))
-        values, following = self.joint_values(self.critics, tensordict, action)
-        return self.bootstrapped(tensordict, _least(following)), values
-
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the sum of the critics' losses, and its metrics."""
         if self.joint:
-            target, values = self.joint_target(tensordict)
+            with torch.no_grad():
+                action = self.target_action(required(tensordict, "next"))
+            values, following = self.joint_values(self.critics, tensordict, action)
+            target = self.bootstrapped(tensordict, _least(following))
         else:
             target, action = self.target_value(tensordict), required(tensordict, self.tensor_keys.action)
             values = self.values_of_all(self.critics, tensordict, action)
@@ -97,12 +84,8 @@ class DDPGLoss(Loss):
         """Returns the loss, a scalar whose gradients also reach the critic, and no metrics."""
         if self.joint:
             self.critics.eval()
-        if not self.raw_penalty or isinstance(self.actor, TensorDictModuleBase):
-            return -self.value(self.critics[0], tensordict, self.act(tensordict)).mean(), {}
-        actor: Any = self.actor
-        raw = actor.raw(required(tensordict, self.tensor_keys.observation))
-        value = self.value(self.critics[0], tensordict, actor.squashed(raw)).mean()
-        return self.raw_penalty * raw.square().mean() - value, {}
+        action, penalty = self.act_and_penalty(self.actor, tensordict, self.raw_penalty)
+        return penalty - self.value(self.critics[0], tensordict, action).mean(), {}
 
     def terms(self, tensordict: TensorDictBase) -> tuple[Metrics, Metrics]:
         """Returns both losses and metrics; the gradient of the actor's loss does not reach the critics."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
@@ -31,9 +31,6 @@ class DQNLoss(Loss):
 
     ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
     """
-
-    network_params: TensorDictParams
-    target_network_params: TensorDictParams
 
     def __init__(self, network: nn.Module, gamma: float = 0.99, double: bool = True) -> None:
         super().__init__(gamma)
@@ -78,8 +75,6 @@ class C51Loss(Loss):
     entropy.
     """
 
-    network_params: TensorDictParams
-    target_network_params: TensorDictParams
     atoms: Tensor
     RESULTS = ["loss_critic", "value"]
 
@@ -92,7 +87,7 @@ class C51Loss(Loss):
     def logits(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
         """Returns the logits of every action's return, ``[..., n, K]``."""
         network = self.target_network if target else self.network
-        out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value)
+        out = self.output(network, tensordict, self.tensor_keys.action_value)
         return out.transpose(-2, -1) if isinstance(network, TensorDictModuleBase) else out
 
     def expected(self, logits: Tensor) -> Tensor:
@@ -107,10 +102,7 @@ class C51Loss(Loss):
         chooser = self.logits(following) if self.double_targets else logits
         best = self.greedy(self.expected(chooser), following)
         probabilities = _of_action(logits, best).softmax(-1, dtype=self.atoms.dtype)
-        # At the end all mass goes to the reward, whatever was predicted there.
-        ended = required(following, self.tensor_keys.terminated)
-        probabilities = torch.where(ended, 1 / len(self.atoms), probabilities)
-        return project_distribution(probabilities, self.bootstrapped(tensordict, self.atoms), self.atoms)
+        return target_distribution(self, tensordict, probabilities, self.atoms, self.atoms)
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar, and metrics: each entry's cross entropy ``td_error``, and the mean ``value``."""
@@ -133,12 +125,28 @@ def project_distribution(probabilities: Tensor, target_atoms: Tensor, atoms: Ten
 
     Returns ``[..., K]``: each return's mass is split between its two neighbouring atoms, more to the nearer one.
     """
-    spacing = (atoms[-1] - atoms[0]) / (len(atoms) - 1)
-    position = (target_atoms.clamp(atoms[0], atoms[-1]) - atoms[0]) / spacing  # [..., K] in 0..K-1
-    index = torch.arange(len(atoms), dtype=position.dtype, device=position.device)
-    nearness = (1 - (position.unsqueeze(-1) - index).abs()).clamp_min(0)  # [..., K from, K to]
-    # Not a matrix product, which autocast would round.
-    return (probabilities.unsqueeze(-1) * nearness).sum(-2)
+    low, high, last = atoms[0], atoms[-1], len(atoms) - 1
+    position = (target_atoms.clamp(low, high) - low) * (last / (high - low))  # [..., K] in 0..K-1
+    below = position.nan_to_num().floor().clamp(max=last - 1)
+    share = position - below  # of the upper neighbour; not a number where the return is none
+    index, projected = below.long(), torch.zeros_like(probabilities)
+    projected.scatter_add_(-1, index, probabilities * (1 - share))
+    return projected.scatter_add_(-1, index + 1, probabilities * share)
+
+
+def target_distribution(
+    loss: Loss, tensordict: TensorDictBase, probabilities: Tensor, values: Tensor, atoms: Tensor
+) -> Tensor:
+    """Returns the probabilities ``[..., K]`` of the atoms in the distribution of ``r + gamma v``.
+
+    Args:
+        probabilities: of the values v, ``[..., K]``; at the end all mass goes to the reward, whatever they are.
+        values: v, ``[..., K]`` or ``[K]``.
+        atoms: the fixed returns ``[K]``.
+    """
+    ended = required(required(tensordict, "next"), loss.tensor_keys.terminated)
+    probabilities = torch.where(ended, 1 / len(atoms), probabilities)
+    return project_distribution(probabilities, loss.bootstrapped(tensordict, values), atoms)
 
 
 def _of_action(values: Tensor, action: Tensor) -> Tensor:
@@ -171,7 +179,6 @@ class PQNLoss(Loss):
         value_target: NestedKey = "value_target"
 
     default_keys = _AcceptedKeys
-    network_params: TensorDictParams
 
     def __init__(self, network: nn.Module, gamma: float = 0.99, td_lambda: float = 0.65) -> None:
         super().__init__(gamma)
@@ -185,8 +192,7 @@ class PQNLoss(Loss):
 
     def values(self, tensordict: TensorDictBase) -> Tensor:
         """Returns ``Q(s, .) [..., n]``."""
-        values: Tensor = self.output(self.network, tensordict, self.tensor_keys.action_value)
-        return values
+        return self.output(self.network, tensordict, self.tensor_keys.action_value)
 
     @torch.no_grad()
     def returns(self, sequences: TensorDictBase) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
@@ -114,8 +114,6 @@ class PolicyGradientLoss(Loss):
 
     RESULTS = ["loss_objective", "loss_critic", "loss_entropy", "policy", "value", "entropy"]
     default_keys = _AcceptedKeys
-    actor_params: TensorDictParams
-    critic_params: TensorDictParams
 
     def __init__(
         self,
@@ -235,7 +233,8 @@ class PPOLoss(PolicyGradientLoss):
         critic: observation -> value ``[..., 1]``, or a ``ValueOperator``.
         clip: largest distance of the probability ratio from one; can be changed later.
         clip_value: largest distance of predicted values from the old ones that lowers the loss; None for no limit.
-        value_coefficient, entropy_coefficient, normalize_advantage, evaluate: see :class:`A2CLoss`.
+        options: ``value_coefficient``, ``entropy_coefficient``, ``normalize_advantage`` and ``evaluate``, see
+            :class:`A2CLoss`.
 
     ``forward`` returns what :class:`A2CLoss` returns, and ``kl``, the estimate ``E[r - 1 - log r]`` (Schulman 2020),
     and ``clipped``, the share of ratios beyond the clip.
@@ -249,12 +248,9 @@ class PPOLoss(PolicyGradientLoss):
         critic: nn.Module,
         clip: float | Tensor = 0.2,
         clip_value: float | None = None,
-        value_coefficient: float = 0.5,
-        entropy_coefficient: float | Tensor = 0.0,
-        normalize_advantage: bool = False,
-        evaluate: Callable[[TensorDictBase], tuple[Any, Tensor]] | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(actor, critic, value_coefficient, entropy_coefficient, normalize_advantage, evaluate)
+        super().__init__(actor, critic, **options)
         self.clip: Any = clip
         self.clip_value = clip_value
 

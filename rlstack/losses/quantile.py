@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
-from tensordict.nn import TensorDictModuleBase
+from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
 from rlstack.networks.distributions import legal
+from rlstack.networks.quantile import midpoints
 
 from .base import Loss, Metrics, frozen, required
 from .sac import SACLoss
@@ -47,9 +47,6 @@ def quantile_huber_loss(prediction: Tensor, target: Tensor, tau: Tensor, kappa: 
 
 class QuantileLoss(Loss):
     """The base class of QR-DQN and IQN: quantile Huber loss of ``Z_tau(s, a)`` to ``r + gamma Zbar_tau'(s', a')``."""
-
-    network_params: TensorDictParams
-    target_network_params: TensorDictParams
 
     def __init__(
         self,
@@ -123,15 +120,14 @@ class QRDQNLoss(QuantileLoss):
     def quantiles(self, tensordict: TensorDictBase, tau: Tensor, target: bool = False) -> Tensor:
         """Returns ``Z(s, .)`` of all actions, ``[..., quantiles, actions]``, at the network's fixed levels."""
         network = self.target_network if target else self.network
-        out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value)
+        out = self.output(network, tensordict, self.tensor_keys.action_value)
         if out.shape[-2] != self.num_quantiles:
             raise ValueError(f"num_quantiles is {self.num_quantiles}, the network returns {out.shape[-2]} per action")
         return out
 
     def draw_levels(self, like: Tensor) -> Tensor:
         """Returns the midpoints ``[n]`` of ``n`` equal parts of (0, 1)."""
-        n = self.num_quantiles
-        return (torch.arange(n, dtype=like.dtype, device=like.device) + 0.5) / n
+        return midpoints(self.num_quantiles, like)
 
 
 class IQNLoss(QuantileLoss):
@@ -158,8 +154,7 @@ class IQNLoss(QuantileLoss):
     def quantiles(self, tensordict: TensorDictBase, tau: Tensor, target: bool = False) -> Tensor:
         """Returns ``Z_tau(s, .)`` of all actions, ``[..., n, actions]``."""
         network = self.target_network if target else self.network
-        out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value, tau=tau)
-        return out
+        return self.output(network, tensordict, self.tensor_keys.action_value, tau=tau)
 
     def draw_levels(self, like: Tensor) -> Tensor:
         """Draws uniform levels ``[..., n]`` for entries ``[..., 1]``."""
@@ -211,8 +206,7 @@ class TQCLoss(SACLoss):
         target = self.target_value(tensordict)
         predicted = torch.stack(self.quantiles(self.critics, tensordict, required(tensordict, self.tensor_keys.action)))
         n = predicted.shape[-1]
-        tau = (torch.arange(n, dtype=predicted.dtype, device=predicted.device) + 0.5) / n
-        errors = quantile_huber_loss(predicted, target, tau, self.kappa).sum(0) / n
+        errors = quantile_huber_loss(predicted, target, midpoints(n, predicted), self.kappa).sum(0) / n
         return self.distributional(errors, predicted, target, tensordict)
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
@@ -247,10 +241,6 @@ class ACIQNLoss(Loss):
         tau: NestedKey = "tau"
 
     default_keys = _AcceptedKeys
-    actor_network_params: TensorDictParams
-    target_actor_network_params: TensorDictParams
-    critic_network_params: TensorDictParams
-    target_critic_network_params: TensorDictParams
     RESULTS = ["loss_critic", "loss_actor", "value", "target", "saturation"]
 
     def __init__(
@@ -270,17 +260,10 @@ class ACIQNLoss(Loss):
         self.num_quantiles, self.kappa = num_quantiles, kappa
         self.shared_levels, self.target_noise, self.raw_penalty = shared_levels, target_noise, raw_penalty
 
-    def act(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """Returns the actor's action ``[..., D]`` in a state."""
-        actor = self.target_actor_network if target else self.actor_network
-        action: Tensor = self.output(actor, tensordict, self.tensor_keys.action)
-        return action
-
     def quantiles(self, tensordict: TensorDictBase, action: Tensor, tau: Tensor, target: bool = False) -> Tensor:
         """Returns ``Z_tau(s, a) [..., n]``."""
         critic = self.target_critic_network if target else self.critic_network
-        out: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action, tau=tau)
-        return out
+        return self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action, tau=tau)
 
     def draw_levels(self, like: Tensor) -> Tensor:
         """Draws quantile levels ``[..., n]`` for entries ``[..., k]``; ``[1, n]`` if shared."""
@@ -294,7 +277,7 @@ class ACIQNLoss(Loss):
     def target_quantiles(self, tensordict: TensorDictBase, tau: Tensor) -> Tensor:
         """Returns samples of the target distribution, ``[..., n]``."""
         following = required(tensordict, "next")
-        action = self.act(following, target=True)
+        action = self.output(self.target_actor_network, following, self.tensor_keys.action)
         if self.target_noise:
             noise = torch.randn_like(action) * self.target_noise
             action = (action + noise.clamp(-2 * self.target_noise, 2 * self.target_noise)).clamp(-1, 1)
@@ -313,13 +296,7 @@ class ACIQNLoss(Loss):
 
     def actor_loss(self, tensordict: TensorDictBase, tau: Tensor | None = None) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar whose gradients also reach the critic, and its metrics."""
-        penalty: Tensor | float = 0.0
-        if self.raw_penalty and not isinstance(self.actor_network, TensorDictModuleBase):
-            actor: Any = self.actor_network
-            raw = actor.raw(required(tensordict, self.tensor_keys.observation))
-            action, penalty = actor.squashed(raw), self.raw_penalty * raw.square().mean()
-        else:
-            action = self.act(tensordict)
+        action, penalty = self.act_and_penalty(self.actor_network, tensordict, self.raw_penalty)
         tau = self.draw_levels(required(tensordict, self.tensor_keys.action)) if tau is None else tau
         value = self.quantiles(tensordict, action, tau).mean()
         return penalty - value, {"saturation": (action.detach().abs() > 0.95).to(action.dtype).mean()}

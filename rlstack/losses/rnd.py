@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
@@ -22,8 +22,6 @@ class RNDLoss(Loss):
     ``forward`` returns ``loss_predictor``.
     """
 
-    predictor_params: TensorDictParams
-    target_features_params: TensorDictParams
     RESULTS = ["loss_predictor"]
 
     def __init__(self, predictor: nn.Module, target: nn.Module) -> None:

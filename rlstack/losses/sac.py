@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, softplus
@@ -20,6 +20,7 @@ from rlstack.networks.distributions import legal, masked_logits
 from rlstack.networks.values import Critics
 
 from .base import Loss, Metrics, frozen, required
+from .dqn import target_distribution
 
 ENTROPY_SHARE = 0.89
 """The share of the entropy of uniform choices that discrete policies aim for unless ``target_entropy`` is given."""
@@ -72,23 +73,8 @@ class SACLoss(Loss):
     ``alpha``, and the means ``value`` and ``target``.
     """
 
-    actor_params: TensorDictParams
-    target_actor_params: TensorDictParams
-    critics_params: TensorDictParams
-    target_critics_params: TensorDictParams
-    temperature_params: TensorDictParams
     TWO_CRITICS = JOINT = True
-    RESULTS = [
-        "loss_critic",
-        "loss_actor",
-        "loss_alpha",
-        "critic_1",
-        "critic_2",
-        "entropy",
-        "alpha",
-        "value",
-        "target",
-    ]
+    RESULTS = ["loss_critic", "loss_actor", "loss_alpha", "critic_1", "critic_2", "entropy", "alpha", "value", "target"]
 
     def __init__(
         self,
@@ -124,10 +110,11 @@ class SACLoss(Loss):
         if target_entropy is None:
             if action_size is None:
                 raise ValueError("give target_entropy, or action_size for the usual one")
-            target_entropy = self._usual_entropy(action_size)
+            target_entropy = self.usual_entropy(action_size)
         self.target_entropy = target_entropy
 
-    def _usual_entropy(self, action_size: int) -> float:
+    def usual_entropy(self, action_size: int) -> float:
+        """Returns the target entropy where none is given."""
         return -float(action_size)
 
     # -- actions -------------------------------------------------------------------------------------------------
@@ -145,15 +132,13 @@ class SACLoss(Loss):
         raw = mean + log_std.exp() * noise
         action = squashed(raw, self.squash)
         gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        return action, (gaussian - self._log_slope(raw, action)).sum(-1, keepdim=True)
-
-    def _log_slope(self, raw: Tensor, action: Tensor) -> Tensor:
-        """Returns the log derivative of the squash."""
         if self.correction == "tanh":
-            return torch.log(1 - action.square() + 1e-6)
-        if self.squash == "tanh":
-            return 2 * (math.log(2) - raw - softplus(-2 * raw))
-        return math.log(2 / math.pi) - torch.log1p(raw.square())
+            log_slope = torch.log(1 - action.square() + 1e-6)
+        elif self.squash == "tanh":
+            log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw))
+        else:
+            log_slope = math.log(2 / math.pi) - torch.log1p(raw.square())
+        return action, (gaussian - log_slope).sum(-1, keepdim=True)
 
     def draw(self, like: Tensor) -> Tensor:
         """Draws standard normal numbers."""
@@ -274,18 +259,8 @@ class CategoricalSACLoss(SACLoss):
         first, second = (logits.softmax(-1, dtype=self.atoms.dtype) for logits in following)
         first_is_least = (first * self.atoms).sum(-1, keepdim=True) <= (second * self.atoms).sum(-1, keepdim=True)
         probabilities = torch.where(first_is_least, first, second)
-        # At the end all mass goes to the reward, whatever was predicted there.
-        ended = required(required(tensordict, "next"), self.tensor_keys.terminated)
-        probabilities = torch.where(ended, 1 / len(self.atoms), probabilities)
-        returns = self.bootstrapped(tensordict, self.atoms - self.temperature() * log_prob)
-        # With 101 atoms, project_distribution would need more time and memory than the critics.
-        low, high, last = self.atoms[0], self.atoms[-1], len(self.atoms) - 1
-        position = (returns.clamp(low, high) - low) * (last / (high - low))
-        below = position.nan_to_num().floor().clamp(max=last - 1)
-        share = position - below  # of the upper neighbour; not a number where the return is none
-        index, projected = below.long(), torch.zeros_like(probabilities)
-        projected.scatter_add_(-1, index, probabilities * (1 - share))
-        return projected.scatter_add_(-1, index + 1, probabilities * share)
+        values = self.atoms - self.temperature() * log_prob
+        return target_distribution(self, tensordict, probabilities, values, self.atoms)
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the sum of both critics' losses, and its metrics."""
@@ -314,7 +289,7 @@ class DiscreteSACLoss(SACLoss):
 
     JOINT = False
 
-    def _usual_entropy(self, action_size: int) -> float:
+    def usual_entropy(self, action_size: int) -> float:
         return ENTROPY_SHARE * math.log(action_size)
 
     def log_probabilities(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
@@ -324,8 +299,7 @@ class DiscreteSACLoss(SACLoss):
 
     def values(self, critic: nn.Module, tensordict: TensorDictBase) -> Tensor:
         """Returns ``Q(s, .) [..., n]``."""
-        values: Tensor = self.output(critic, tensordict, self.tensor_keys.action_value)
-        return values
+        return self.output(critic, tensordict, self.tensor_keys.action_value)
 
     def taken_values(self, tensordict: TensorDictBase) -> list[Tensor]:
         values = [self.values(critic, tensordict) for critic in self.critics]

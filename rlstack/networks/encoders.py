@@ -247,8 +247,9 @@ class KeyedEncoder(nn.Module):
     """Concatenates the encodings of an observation's keys, in the order of the keys.
 
     Args:
-        shapes: shapes of all leaves, by name.
-        paths: paths of the leaves in the observation, by name; an empty path if the observation is a single tensor.
+        observation: spec of a single observation.
+        scaling: the world's input scaling, with the sizes of what it returns; None if there is none.
+        image_features: width of the encoding of an image without an encoder of its own.
         encoders: encoders by name; leaves without one are used as they are, unless they are the mask of a set.
 
     Raises:
@@ -261,12 +262,23 @@ class KeyedEncoder(nn.Module):
     """
 
     def __init__(
-        self,
-        shapes: Mapping[str, torch.Size],
-        paths: Mapping[str, tuple[str, ...]],
-        encoders: Mapping[str, EncoderConfig],
+        self, observation: TensorSpec, scaling: Any, image_features: int, encoders: Mapping[str, EncoderConfig]
     ) -> None:
         super().__init__()
+        leaves: list[tuple[tuple[str, ...], TensorSpec]] = [((), observation)]
+        if isinstance(observation, Composite):
+            nested = observation.items(include_nested=True, leaves_only=True)
+            leaves = [(key if isinstance(key, tuple) else (key,), leaf) for key, leaf in nested]
+        paths = {".".join(path) or WHOLE: path for path, _ in leaves}
+        shapes = {name: leaf.shape for name, (_, leaf) in zip(paths, leaves)}
+        if scaling is not None and isinstance(observation, Composite):
+            shapes["self"] = torch.Size([scaling.self_size])
+            shapes["objects"] = torch.Size([shapes["objects"][0], scaling.object_size])
+        elif scaling is not None:
+            shapes[WHOLE] = torch.Size([scaling.size])
+        image = EncoderConfig("image", features=image_features)
+        images = {name: image for name, (_, leaf) in zip(paths, leaves) if is_image(leaf)}
+        encoders = {**images, **encoders}
         for name, config in encoders.items():
             _check_known(f"agent.encoders.{name}", name, shapes)
             if config.mask is not None:
@@ -320,7 +332,7 @@ def build_encoder(
     structured = isinstance(observation, Composite)
     scaling: Any = None if features is None else features()
     if encoders or (structured and set(observation.keys()) != {"self", "objects", "mask"}):
-        encoder: nn.Module = _keyed(observation, scaling, self_features, encoders or {})
+        encoder: nn.Module = KeyedEncoder(observation, scaling, self_features, encoders or {})
     elif structured:
         own, (count, size) = observation["self"].shape[0], observation["objects"].shape
         if scaling is not None:
@@ -336,24 +348,6 @@ def build_encoder(
             "have; agent.encoders={observation: {kind: mlp, hidden: [64]}} makes one"
         )
     return encoder if scaling is None else Scaled(scaling, encoder)
-
-
-def _keyed(
-    observation: TensorSpec, scaling: Any, image_features: int, encoders: Mapping[str, EncoderConfig]
-) -> KeyedEncoder:
-    leaves: list[tuple[tuple[str, ...], TensorSpec]] = [((), observation)]
-    if isinstance(observation, Composite):
-        leaves = [(_path(key), leaf) for key, leaf in observation.items(include_nested=True, leaves_only=True)]
-    paths = {".".join(path) or WHOLE: path for path, _ in leaves}
-    shapes = {name: leaf.shape for name, (_, leaf) in zip(paths, leaves)}
-    if scaling is not None and isinstance(observation, Composite):
-        shapes["self"] = torch.Size([scaling.self_size])
-        shapes["objects"] = torch.Size([shapes["objects"][0], scaling.object_size])
-    elif scaling is not None:
-        shapes[WHOLE] = torch.Size([scaling.size])
-    image = EncoderConfig("image", features=image_features)
-    images = {name: image for name, (_, leaf) in zip(paths, leaves) if is_image(leaf)}
-    return KeyedEncoder(shapes, paths, {**images, **encoders})
 
 
 # -- encoders of single keys --------------------------------------------------------------------------------------
@@ -444,10 +438,6 @@ def _check_known(where: str, name: str, shapes: Mapping[str, torch.Size]) -> Non
     if name not in shapes:
         known = ", ".join(f"{key} {list(shape)}" for key, shape in sorted(shapes.items()))
         raise ConfigError(f"{where}: {did_you_mean(name, list(shapes))}the observation has no {name!r}, it has {known}")
-
-
-def _path(key: Any) -> tuple[str, ...]:
-    return key if isinstance(key, tuple) else (key,)
 
 
 def _leaf(observation: Observation, path: tuple[str, ...]) -> Any:

@@ -71,7 +71,8 @@ class OwnNetwork(nn.Module):
         sample = observation.zero((_SAMPLES,)).to(device)
         action = torch.zeros(_SAMPLES, actions, dtype=dtype, device=device) if actions else None
         joined = self._joined(sample, action)
-        self.network = _made(where, name, _sizes(joined), self.out_features, dict(options or {})).to(device, dtype)
+        sizes: Inputs = _each(joined, lambda leaf: leaf.shape[1] if leaf.dim() == 2 else tuple(leaf.shape[1:]))
+        self.network = _made(where, name, sizes, self.out_features, dict(options or {})).to(device, dtype)
         self._dropouts = [layer for layer in self.network.modules() if isinstance(layer, _DROPOUTS)]
         self._try_out(f"{where}: {name}", joined)
 
@@ -214,11 +215,6 @@ def _each(value: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, dict):
         return {key: _each(entry, function) for key, entry in value.items()}
     return function(value)
-
-
-def _sizes(joined: Any) -> Inputs:
-    sizes: Inputs = _each(joined, lambda leaf: leaf.shape[1] if leaf.dim() == 2 else tuple(leaf.shape[1:]))
-    return sizes
 
 
 def _folded(leaf: Tensor, dims: int) -> Tensor:

@@ -16,6 +16,11 @@ from .values import StateNetwork
 COSINES = 64
 
 
+def midpoints(count: int, like: Tensor) -> Tensor:
+    """Returns the midpoints of ``count`` equal parts of (0, 1), with the dtype and device of a tensor."""
+    return (torch.arange(count, dtype=like.dtype, device=like.device) + 0.5) / count
+
+
 class CosineEmbedding(nn.Module):
     """Maps quantile levels to features: ``ReLU(Linear(cos(pi i tau), i = 0..63))`` (Dabney et al. 2018, eq. 4).
 

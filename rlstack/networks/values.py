@@ -190,7 +190,7 @@ class Critics(nn.ModuleList):
 
         return list(torch.vmap(one, randomness="different")(stacked).unbind(0))
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce__(self) -> Any:
         return Critics, (list(self),), {"training": self.training}  # copies and pickles lie side by side, too
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -458,6 +458,6 @@ class Others:
         rows = groups[:, None] * self.agents + torch.arange(self.agents, device=ends.device)
         chosen = (rows, steps[:, None].expand_as(rows))
         values = after(encoded(chosen), *(part[chosen] for part in parts))
-        found = values.new_zeros(*ends.shape, 1)
-        found[chosen] = values
-        return found[ends]
+        everywhere = values.new_zeros(*ends.shape, 1)
+        everywhere[chosen] = values
+        return everywhere[ends]

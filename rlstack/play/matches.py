@@ -277,7 +277,7 @@ class GameRunner:
         root = env.reset()
         if best is not None:
             best.watch(env)
-        seats.seat(number.clone(), pairs[number])
+        seats.seat(torch.ones_like(number, dtype=torch.bool), pairs[number])
         while len(results) < len(schedule):
             root.set((GROUP, "action"), seats.act(root.get(GROUP)))
             if best is None:
@@ -311,10 +311,10 @@ class GameRunner:
                 mask = torch.zeros(worlds, 1, dtype=torch.bool, device=device)
                 mask[cut] = True
                 root = env.reset(root.set("_reset", mask))
-            plays_on = number[over] < len(schedule)
-            seated = torch.full((len(over), 2), EMPTY, device=device)
-            seated[plays_on] = pairs[number[over[plays_on]]]
-            seats.seat(over, seated)
+            plays_on = over[number[over] < len(schedule)]
+            seated = torch.full((worlds, 2), EMPTY, device=device)
+            seated[plays_on] = pairs[number[plays_on]]
+            seats.seat(torch.zeros_like(number, dtype=torch.bool).index_fill(0, over, True), seated)
             if best is not None:
                 best.restarted()
         return [results[game] for game in range(len(schedule))]

@@ -16,10 +16,12 @@ from torchrl.data import Binary, Composite
 from torchrl.envs import EnvBase
 
 from rlstack import envs
+from rlstack.agents.base import Policy
 from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
+from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.envs.world import GROUP, MEMORY, Sides, Told, WorldHooks, hooks_of
 
 # -- sides -------------------------------------------------------------------------------------------------------------
@@ -94,38 +96,47 @@ class Seats:
         self.assignment = number[self.assignment]  # EMPTY is -1, the last entry
         self._rows = None
 
-    def seat(self, worlds: Tensor, players: Tensor) -> None:
-        """Assigns players ``[n, 2]`` to worlds ``[n]``, in which episodes begin."""
-        self.assignment[worlds] = players
+    def seat(self, begins: Tensor, players: Tensor) -> None:
+        """Assigns players ``[W, 2]`` to the worlds of a mask ``[W]``, in which episodes begin."""
+        self.assignment = torch.where(begins[:, None], players, self.assignment)
         self._rows = None
-        self.begin(worlds)
+        self.begin(begins)
 
-    def begin(self, worlds: Tensor | None = None) -> None:
-        """Resets the recurrent states of all players in these worlds (None: all)."""
-        rows = None if worlds is None else torch.cat((2 * worlds, 2 * worlds + 1))
+    def begin(self, begins: Tensor | None = None) -> None:
+        """Resets the recurrent states of all players in the worlds of a mask ``[W]`` (None: all)."""
+        rows = None if begins is None else begins[:, None].expand(-1, 2).flatten()
         for player in self.players:
             player.begin(rows)
 
-    def act(self, agents: TensorDictBase, given: Tensor | None = None) -> Tensor:
+    def act(self, agents: TensorDictBase, given: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """Returns the actions ``[W, A, ...]`` of all agents.
 
         Args:
             agents: entries ``[W, A]``: ``observation``, and ``active`` and ``action_mask`` if the world has them.
             given: ``[W, A, ...]``, actions of agents without a player; None: zeros.
+            rows: half-worlds ``[n]``, ascending, that may have players. If given, every player acts in all of them, and
+                the assignment decides under masks whose action counts: nothing is read on the host.
         """
         worlds, count = agents.batch_size[:2]
         lead = (2 * worlds, count // 2)
         shape, dtype = (*lead, *self._spec.shape), self._spec.dtype
         actions = torch.zeros(shape, dtype=dtype, device=agents.device) if given is None else given.reshape(shape)
         halves = half_worlds(agents.select("observation", "active", MASK, strict=False))
+        if rows is not None:
+            seated, acted = self.assignment.flatten().index_select(0, rows), actions.index_select(0, rows)
+            for index, player in enumerate(self.players):
+                counts = seated == index
+                chosen = player.act(self._env, halves, rows, counts).to(actions.dtype)
+                acted = torch.where(counts.view(-1, *[1] * (acted.dim() - 1)), chosen, acted)
+            return actions.index_copy(0, rows, acted).reshape(worlds, count, *self._spec.shape)
         if self._rows is None:  # players by index with their rows, ascending
             drivers, order = self.assignment.flatten().sort(stable=True)
             present, counts = drivers.unique_consecutive(return_counts=True)
             groups = order.split(counts.tolist())
             self._rows = [(index, rows) for index, rows in zip(present.tolist(), groups) if index != EMPTY]
-        for index, rows in self._rows:
-            chosen = self.players[index].act(self._env, halves, rows).to(actions.dtype)
-            actions = chosen if len(rows) == len(actions) else actions.index_copy(0, rows, chosen)
+        for index, own in self._rows:
+            chosen = self.players[index].act(self._env, halves, own).to(actions.dtype)
+            actions = chosen if len(own) == len(actions) else actions.index_copy(0, own, chosen)
         return actions.reshape(worlds, count, *self._spec.shape)
 
 
@@ -134,7 +145,7 @@ class Seats:
 
 RANDOM = "random"
 SELF = "self"
-"""Name of the learner as an opponent in training: it has its current weights, and acts at random before the first."""
+"""Name of the learner as an opponent in training; see :class:`LearnerPlayer`."""
 _ENDINGS = (".pt", ".pth", ".zip", ".onnx")
 Source = str | Mapping[str, Any]
 """Where a player comes from: a name or ``kind:path``, or a mapping of ``player`` and options (``which: best``)."""
@@ -145,17 +156,35 @@ class Player(ABC):
 
     Args:
         name: name in displays and results.
+
+    Attributes:
+        recordable: whether a GPU can record what it does.
+        phase: what its actions depend on beside tensors.
     """
+
+    recordable = True
+    phase: Any = None
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     @abstractmethod
-    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
-        """Returns actions ``[n, A / 2, ...]`` of the rows ``[n]``, ascending, of half-worlds ``[2 W, A / 2]``."""
+    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Returns actions ``[n, A / 2, ...]`` of the rows ``[n]``, ascending, of half-worlds ``[2 W, A / 2]``.
+
+        Args:
+            counts: ``[n]`` bool, the rows whose actions count; None: all.
+        """
+
+    def become(self, other: Player) -> bool:
+        """Takes over the weights of another player; returns False if it is of another kind."""
+        return False
 
     def begin(self, rows: Tensor | None = None) -> None:
-        """Resets the recurrent state of rows (None: all), where episodes begin or another player was in control."""
+        """Resets the recurrent state where a mask ``[2 W]`` is set (None: all).
+
+        There episodes begin, or another player was in control.
+        """
         return
 
     def state_dict(self) -> dict[str, Any]:
@@ -165,6 +194,19 @@ class Player(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores :meth:`state_dict`."""
         return
+
+
+class RandomPlayer(Player):
+    """Draws uniform actions, only legal ones if the world has masks."""
+
+    def __init__(self, env: EnvBase, name: str = RANDOM) -> None:
+        super().__init__(name)
+        self._interface = Interface.of(env)
+
+    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor, counts: Tensor | None = None) -> Tensor:
+        mask = halves.get(MASK)[rows] if self._interface.masked else None
+        lead = (len(rows), halves.batch_size[1])
+        return self._interface.to_env(self._interface.random_action(lead, rows.device, mask))
 
 
 class ScriptedPlayer(Player):
@@ -179,15 +221,18 @@ class ScriptedPlayer(Player):
         super().__init__(name or script)
         self._script = sides_of(env).scripted[script]
 
-    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
-        worlds, place = torch.unique(rows // 2, return_inverse=True)
-        own = 2 * place + rows % 2
+    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor, counts: Tensor | None = None) -> Tensor:
+        if looks_are_free(rows.device):
+            worlds, place = torch.unique(rows // 2, return_inverse=True)
+            own = 2 * place + rows % 2
+        else:  # in all worlds, since finding out in which it acts would wait for the GPU
+            worlds, own = torch.arange(len(halves) // 2, device=rows.device), rows
         try:
             actions = self._script(hooks_of(env).innermost, worlds)
         except ValueError as error:
             raise ConfigError(f"{self.name}: {error}") from None
         if isinstance(actions, Told):
-            hooks_of(env).tell(rows, actions.exact[own])
+            hooks_of(env).tell(rows, actions.exact[own], counts)
             actions = actions.actions
         return actions.reshape(len(worlds) * 2, actions.shape[1] // 2, *actions.shape[2:])[own]
 
@@ -197,31 +242,31 @@ class PolicyPlayer(Player):
 
     A policy that writes its recurrent state into the tensordict, as rlstack's agents do, is called with its rows only.
     A policy that stores the state itself (and resets it with ``reset``) is always called with all rows.
-
-    Args:
-        env: the world with both sides.
-        policy: the policy; None draws uniform actions, only legal ones if the world has masks.
     """
 
-    def __init__(self, env: EnvBase, policy: TensorDictModuleBase | None, name: str) -> None:
+    def __init__(self, env: EnvBase, policy: TensorDictModuleBase, name: str) -> None:
         super().__init__(name)
-        self._interface = Interface.of(env)
+        self._policy = policy
+        self._carries = Interface.of(env).key(MEMORY) in list(policy.out_keys)
+        self._keeps_itself = not self._carries and callable(getattr(policy, "reset", None))
         self._memory: Tensor | None = None  # [2 W, A / 2, M], recurrent state in the tensordict
         self._begun: Tensor | None = None  # [2 W], rows to reset in a policy that stores the state itself; None: all
-        self.follow(policy)
+        self.recordable = hasattr(policy, "phase")
+        self._ours = next((part for part in policy.modules() if isinstance(part, Policy)), None)
 
-    def follow(self, policy: TensorDictModuleBase | None) -> None:
-        """Acts as this policy from now on."""
-        self._policy = policy
-        self._carries = policy is not None and self._interface.key(MEMORY) in list(policy.out_keys)
-        self._keeps_itself = not self._carries and callable(getattr(policy, "reset", None))
-        self._memory = self._begun = None
+    @property
+    def phase(self) -> Any:
+        return getattr(self._policy, "phase", None)
 
-    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
-        if self._policy is None:
-            mask = halves.get(MASK)[rows] if self._interface.masked else None
-            lead = (len(rows), halves.batch_size[1])
-            return self._interface.to_env(self._interface.random_action(lead, rows.device, mask))
+    def become(self, other: Player) -> bool:
+        ours, theirs = self._ours, other._ours if isinstance(other, PolicyPlayer) else None
+        if ours is None or theirs is None or ours.recipe is None or ours.recipe != theirs.recipe:
+            return False
+        self._policy.load_state_dict(other._policy.state_dict())  # type: ignore[attr-defined]
+        ours.catch_up()
+        return True
+
+    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor, counts: Tensor | None = None) -> Tensor:
         everyone = self._keeps_itself or len(rows) == len(halves)
         shown = halves if everyone else halves[rows]
         root = TensorDict({GROUP: shown}, [len(shown)], shown.device)
@@ -244,20 +289,53 @@ class PolicyPlayer(Player):
     def begin(self, rows: Tensor | None = None) -> None:
         if rows is None:
             self._memory = self._begun = None
-            if self._policy is not None and self._keeps_itself:
+            if self._keeps_itself:
                 self._policy.reset()
             return
         if self._memory is not None:
-            self._memory = self._memory.index_fill(0, rows, 0.0)
+            self._memory = self._memory.masked_fill(rows[:, None, None], 0.0)
         if self._begun is not None:
-            self._begun[rows] = True
+            self._begun = self._begun | rows
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._memory is None else {"memory": self._memory}
+        return {} if self._memory is None else {"memory": self._memory.clone()}  # recorded steps write into it
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.begin()
         self._memory = state["memory"].clone() if "memory" in state else None
+
+
+class LearnerPlayer(Player):
+    """The learner with its current weights: acts as its policy does, and at random before :meth:`follow`.
+
+    Args:
+        env: the world with both sides.
+    """
+
+    def __init__(self, env: EnvBase) -> None:
+        super().__init__(SELF)
+        self._env = env
+        self._acts: Player = RandomPlayer(env, SELF)
+
+    def follow(self, policy: TensorDictModuleBase) -> None:
+        """Acts as this policy from now on, which shares the learner's parameters."""
+        self._acts = PolicyPlayer(self._env, policy, SELF)
+
+    @property
+    def phase(self) -> Any:
+        return self._acts.phase
+
+    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor, counts: Tensor | None = None) -> Tensor:
+        return self._acts.act(env, halves, rows, counts)
+
+    def begin(self, rows: Tensor | None = None) -> None:
+        self._acts.begin(rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._acts.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._acts.load_state_dict(state)
 
 
 # -- players by their source ---------------------------------------------------------------------------------------
@@ -280,7 +358,7 @@ def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player
     check_source(source, env)
     called = name or name_of(source)
     if text == RANDOM:
-        return PolicyPlayer(env, None, called)
+        return RandomPlayer(env, called)
     if text in sides_of(env).scripted:
         return ScriptedPlayer(env, text, called)
     return PolicyPlayer(env, load_policy(with_kind(text), env, **options), called)

@@ -18,7 +18,7 @@ from rlstack.config.errors import missing_option
 from rlstack.envs.foundation.files import write_json
 from rlstack.runs.checkpoint import write_checkpoint
 
-from .players import SELF, Player, PolicyPlayer, Source, check_source, free_name, make_player, name_of, read_source
+from .players import SELF, LearnerPlayer, Player, Source, check_source, free_name, make_player, name_of, read_source
 from .ratings import ELO_SCALE, Elo, Positive, Scored, ratings_from
 
 LEARNER = "learner"
@@ -189,7 +189,7 @@ class Pool:
         self.ratings.add(LEARNER)
         self.entries: list[Opponent] = []
         self._loaded: OrderedDict[str, Player] = OrderedDict()
-        self._learner: PolicyPlayer | None = None
+        self._learner: LearnerPlayer | None = None
         self.waiting: list[tuple[str, float]] | None = None
         self.last_snapshot, self.recent_wins, self.recent_games = 0, 0.0, 0
         for source in players:
@@ -267,10 +267,14 @@ class Pool:
             del self._loaded[other]
         return self._loaded[name]
 
-    def learner(self, env: EnvBase) -> PolicyPlayer:
-        """Returns the player ``self``, always the same object, which acts at random before it follows a policy."""
+    def release(self, name: str) -> None:
+        """Forgets a loaded opponent, which belongs to the caller from now on."""
+        self._loaded.pop(name, None)
+
+    def learner(self, env: EnvBase) -> LearnerPlayer:
+        """Returns the player ``self``, always the same object."""
         if self._learner is None:
-            self._learner = PolicyPlayer(env, None, SELF)
+            self._learner = LearnerPlayer(env)
         return self._learner
 
     # -- snapshots -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.errors import prefixed
 from rlstack.config.options import Count
+from rlstack.data.graphs import GRAPHS
+from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.envs.world import GROUP, World, hooks_of
 from rlstack.envs.wrappers import Wrapper
 from rlstack.training.hooks import Hook
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "checkpoint"
 """Name of the learner's newest snapshot in the stages of a curriculum."""
+_STEPS = 64  # whose results a GPU keeps
 
 
 @dataclass
@@ -100,17 +104,19 @@ class Versus(Wrapper):
     swapped, ``return`` is the sum of its own rewards (mean over its agents), and ``success`` is whether it has more
     points; statistics that exist only for the first side are left out unless that side always learns.
 
+    On a GPU nothing is read while worlds step: every opponent acts in all worlds, and masks decide. The pool hears of
+    the last steps (64, or as many as a collector records) in :meth:`count_results`, and other opponents are drawn
+    between the batches of a collector.
+
     Args:
         inner: the world with both sides as agents.
         config: options of the opponents.
 
     Raises:
         ConfigError: the world does not have two sides, or an opponent is unknown.
-
-    Attributes:
-        learners: the learning half-worlds ``[W]``; see :func:`~rlstack.play.players.half_worlds`.
-        snapshot_wanted: a stage waits for a snapshot of the learner.
     """
+
+    unrecorded = ("pool",)  # steps use the players at the seats alone
 
     def __init__(self, inner: World, config: OpponentsConfig) -> None:
         super().__init__(inner)
@@ -125,11 +131,16 @@ class Versus(Wrapper):
         self._drawn: list[str] = []
         self._shares = torch.ones(1)  # share of worlds that meet each of them
         self._episodes = 0
+        self._seated: set[int] = set()  # on a GPU, the seats at which games went on when results were counted last
+        # On a GPU, of each step, 3 * opponent + 0, 1, 2 for a lost, drawn and won game; -1 where none has ended.
+        self._log = torch.full((_STEPS, self.num_worlds), -1, device=self.device, dtype=torch.int32)
+        self._unread = False  # whether results may have been logged
         self._met: list[str] | None = None
         self._guests: list[str] = []  # opponents of stages beyond those of the configuration
         self.snapshot_wanted = False
         self._every_world = torch.arange(self.num_worlds, device=self.device)
-        self.learners = 2 * self._every_world + (config.side == "second")
+        self._both = torch.arange(2, device=self.device)
+        self.learners = 2 * self._every_world + (config.side == "second")  # learning half-worlds
         self._returns = torch.zeros(self.num_worlds, device=self.device, dtype=torch.float64)
         self._swaps = config.side != "first"
         self.observation_spec = self._halved(inner.observation_spec)
@@ -172,12 +183,12 @@ class Versus(Wrapper):
                 self.pool.add_fixed(name)
                 self._guests.append(name)
         self._met = None if names is None else list(names)
-        self._drawn = []
+        self._episodes = self.config.refresh  # others are drawn before the next game
 
     def new_snapshot(self) -> None:
         """Informs the world that a snapshot has joined the pool, for which a stage may have waited."""
         if self.snapshot_wanted:
-            self.snapshot_wanted, self._drawn = False, []
+            self.snapshot_wanted, self._episodes = False, self.config.refresh
 
     def candidates(self) -> list[int]:
         """Returns the indices in the pool of opponents that may be drawn."""
@@ -196,37 +207,100 @@ class Versus(Wrapper):
         super()._restart(worlds)
         self._begin_games(self._every_world if worlds is None else worlds)
 
+    def _restart_where(self, ended: Tensor) -> bool:
+        if not super()._restart_where(ended):
+            return False
+        self._begin_games(ended)
+        return True
+
     def _restart_seeded(self, seed: int | Sequence[int]) -> None:
         super()._restart_seeded(seed)
         self._begin_games(self._every_world)
 
     def _begin_games(self, worlds: Tensor) -> None:
+        """Draws sides and opponents in the worlds of an index tensor, or of a mask ``[W]``, which is not read."""
+        masked, sides = worlds.dtype == torch.bool, self.learners % 2
+        begins = worlds if masked else torch.zeros_like(self.learners, dtype=torch.bool).index_fill(0, worlds, True)
+
+        def of_all(drawn: Tensor) -> Tensor:
+            return drawn if masked else torch.zeros_like(self.learners).index_copy(0, worlds, drawn)
+
         if self.config.side == "both":
-            side = torch.randint(2, (len(worlds),), generator=self.generator, device=self.device)
-            self.learners = self.learners.index_copy(0, worlds, 2 * worlds + side)
-        self._returns = self._returns.index_fill(0, worlds, 0.0)  # not in place: batches may refer to it
-        if not self._drawn or self._episodes >= self.config.refresh:
-            self._draw()
-        self._episodes += len(worlds)
-        which = torch.multinomial(self._shares, len(worlds), replacement=True, generator=self.generator)
-        places = torch.tensor([self._names.index(name) for name in self._drawn], device=self.device)
-        sides = torch.arange(2, device=self.device)
-        learns = sides == (self.learners[worlds] % 2)[:, None]  # [n, 2]
-        self._seats.seat(worlds, torch.where(learns, EMPTY, places[which][:, None]))
+            drawn = torch.randint(2, (len(worlds),), generator=self.generator, device=self.device)
+            sides = torch.where(begins, of_all(drawn), sides)
+            self.learners = 2 * self._every_world + sides
+        self._returns = self._returns.masked_fill(begins, 0.0)  # not in place: batches may refer to it
+        if masked:
+            drawn = torch.rand(len(worlds), generator=self.generator, device=self.device, dtype=torch.float64)
+            which = torch.searchsorted(self._chances, drawn, right=True)
+        else:
+            if not self._drawn or self._episodes >= self.config.refresh:
+                self._draw()
+            self._episodes += len(worlds)
+            self._unread = True  # others are seated
+            which = of_all(torch.multinomial(self._shares, len(worlds), replacement=True, generator=self.generator))
+        learns = self._both == sides[:, None]  # [W, 2]
+        self._seats.seat(begins, torch.where(learns, EMPTY, self._places[which][:, None]))
 
     def _draw(self) -> None:
-        """Draws the next set of opponents; earlier ones are unloaded once no world plays against them."""
+        """Draws the next set of opponents; earlier ones are unloaded once no world plays against them.
+
+        On a GPU the earlier set stays until the next one has room.
+        """
+        self.count_results()
         candidates = self.candidates()
         weights = self._sampler(self.pool.standings())[candidates].to(self.generator.device)
-        if len(candidates) <= self.config.at_once:
-            chosen, self._shares = candidates, weights
-        else:  # with replacement: an opponent with twice the weight is met twice as often
+        chosen, shares = candidates, weights
+        if len(candidates) > self.config.at_once:
+            # With replacement: an opponent with twice the weight is met twice as often.
             drawn = torch.multinomial(weights, self.config.at_once, replacement=True, generator=self.generator)
             chosen = [candidates[place] for place in drawn.tolist()]
-            self._shares = torch.ones_like(weights[: self.config.at_once])
-        self._drawn, self._episodes = [self.pool.entries[index].name for index in chosen], 0
-        seated = [self._names[index] for index in self._seats.assignment.unique().tolist() if index != EMPTY]
-        self._load([*seated, *self._drawn])
+            shares = torch.ones_like(weights[: self.config.at_once])
+        names = [self.pool.entries[index].name for index in chosen]
+        if looks_are_free(self.device):
+            seated = [self._names[index] for index in self._seats.assignment.unique().tolist() if index != EMPTY]
+            self._load([*seated, *names])
+        elif not self._make_room(names):
+            return
+        self._drawn, self._shares, self._episodes = names, shares, 0
+        self._offer()
+
+    def _offer(self) -> None:
+        """Sets the tensors from which worlds draw, on a GPU always as many numbers, so that recordings go on."""
+        places = [self._names.index(name) for name in self._drawn]
+        if not looks_are_free(self.device):
+            shares, spare = self._shares[: len(places)].double(), max(self.config.at_once - len(places), 0)
+            self._chances = torch.cat((shares, shares.new_zeros(spare))).cumsum(0) / shares.sum()
+            self._chances[len(places) - 1 :] = 1.0  # more than any number drawn
+            places += spare * [0]
+        self._places = torch.tensor(places, device=self.device)
+
+    def _make_room(self, drawn: list[str]) -> bool:
+        """Seats opponents on a GPU, where each seat has tensors of its own, which recorded steps read.
+
+        A seat at which no game goes on hands its tensors to the next opponent of its kind. Returns False if there are
+        too few such seats, and twice as many as opponents play at a time.
+        """
+        new = [name for name in dict.fromkeys(drawn) if name not in self._names]
+        free = [seat for seat, name in enumerate(self._names) if name not in drawn and seat not in self._seated]
+        room = max(2 * self.config.at_once - len(self._names), 0)
+        if self._drawn and len(new) > len(free) + room:
+            return False
+        for name in new:
+            player, players = self.pool.player(name, self.inner), list(self._seats.players)
+            seat = next((seat for seat in free if players[seat].become(player)), None)
+            if seat is None:
+                if not player.recordable and self.device.type in GRAPHS:
+                    told = f"steps are not recorded as a CUDA graph: opponent {name} is an agent from elsewhere"
+                    warnings.warn(told, stacklevel=2)
+                seat = free[0] if free and not room else len(players)
+                room -= seat == len(players)
+                players[seat : seat + 1] = [player]
+                self._seats.players = players  # another list, so that steps are recorded anew
+                self.pool.release(name)
+            self._names[seat : seat + 1] = [name]
+            free = [other for other in free if other != seat]
+        return True
 
     def _load(self, wanted: list[str]) -> None:
         """Loads exactly these players, and renumbers the seats."""
@@ -236,6 +310,41 @@ class Versus(Wrapper):
         number = [*(names.index(name) if name in names else EMPTY for name in self._names), EMPTY]
         self._seats.renumber(players, torch.tensor(number, device=self.device))
         self._names = names
+        if not looks_are_free(self.device):  # each seat's tensors are its own
+            for name in names:
+                self.pool.release(name)
+
+    @property
+    def recordable(self) -> bool:
+        return self.inner.recordable and all(player.recordable for player in self._seats.players)
+
+    @property
+    def phase(self) -> Any:
+        return self.inner.phase, self.pool.learner(self.inner).phase
+
+    def make_ready(self, steps: int) -> None:
+        """See :meth:`World.make_ready`; counts results, and draws other opponents if that is due."""
+        self.inner.make_ready(steps)
+        if looks_are_free(self.device):
+            return
+        self.count_results()
+        if steps > len(self._log):
+            self._log = self._log.new_full((steps, self.num_worlds), -1)
+        if self._episodes >= self.config.refresh:
+            self._draw()
+        self._unread = True
+
+    def count_results(self) -> None:
+        """Tells the pool about games that have ended on a GPU, for which this waits; elsewhere it knows already."""
+        if looks_are_free(self.device) or not self._unread:
+            return
+        seated = self._seats.assignment.amax(-1, keepdim=True).T
+        found = torch.cat((self._log, seated.to(self._log.dtype))).cpu()
+        self._log.fill_(-1)
+        results, self._seated, self._unread = found[:-1], set(found[-1].tolist()), False
+        ended = results[results >= 0].tolist()
+        self._episodes += len(ended)
+        self.pool.record([(self._names[result // 3], result % 3 / 2) for result in ended])
 
     # -- stepping ------------------------------------------------------------------------------------------------
 
@@ -244,16 +353,25 @@ class Versus(Wrapper):
         chosen = tensordict.get((GROUP, "action"))
         given = chosen.new_zeros(2 * self.num_worlds, *chosen.shape[1:]).index_copy(0, self.learners, chosen)
         with torch.no_grad():
-            action = self._seats.act(everyone, given.reshape(self.num_worlds, 2 * self._agents, *chosen.shape[2:]))
+            given = given.reshape(self.num_worlds, 2 * self._agents, *chosen.shape[2:])
+            rivals = None if looks_are_free(self.device) else self.learners ^ 1
+            action = self._seats.act(everyone, given, rivals)
         agents = TensorDict({"action": action}, everyone.batch_size, self.device)
         following = self.inner._advance(TensorDict({GROUP: agents}, self.batch_size, self.device))
-        if len(over := following.get("done").reshape(self.num_worlds).nonzero()[:, 0]):
-            points = self._sides.score(following)[over].double()
-            difference = (points[:, 0] - points[:, 1]) * (1 - 2 * (self.learners[over] % 2))
-            scores = (0.5 + 0.5 * difference.sign()).tolist()
-            rivals = self._seats.assignment[over].amax(-1).tolist()  # the other seat is empty, -1
-            self.pool.record([(self._names[index], score) for index, score in zip(rivals, scores)])
+        done = following.get("done").reshape(self.num_worlds)
+        if rivals is not None:
+            results = torch.where(done, self._results(following), -1)
+            self._log, self._unread = torch.cat((self._log[1:], results[None].to(self._log.dtype))), True
+        elif bool(done.any()):
+            ended = self._results(following)[done].tolist()
+            self.pool.record([(self._names[result // 3], result % 3 / 2) for result in ended])
         return self._shown(following)
+
+    def _results(self, following: TensorDictBase) -> Tensor:
+        """Returns 3 * opponent + 0, 1 or 2 where the learner has fewer, as many or more points, ``[W]``."""
+        points = self._sides.score(following).double()
+        difference = (points[:, 0] - points[:, 1]) * (1 - 2 * (self.learners % 2))
+        return 3 * self._seats.assignment.amax(-1) + 1 + difference.sign().long()  # the other seat is empty, -1
 
     def _shown(self, entries: TensorDictBase) -> TensorDict:
         """Returns the entries of the inner world from the view of the learning side."""
@@ -298,6 +416,7 @@ class Versus(Wrapper):
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def _state_to_save(self) -> dict[str, Any]:
+        self.count_results()
         return super()._state_to_save() | {
             "pool": self.pool.state_dict(),
             "names": list(self._names),
@@ -321,6 +440,10 @@ class Versus(Wrapper):
         self._seats.assignment.fill_(EMPTY)
         self._load(list(state["names"]))
         self._seats.assignment = state["assignment"].to(self.device, copy=True)
+        if self._drawn:
+            self._offer()
+        self._log.fill_(-1)
+        self._unread = True  # to find out who plays
         for player, memory in zip(self._seats.players, state["players"]):
             player.load_state_dict(memory)
         self.learners, self._returns = state["own"].to(self.device), state["returns"].to(self.device)
@@ -404,6 +527,7 @@ class SelfPlay(Hook):
             self._world.pool.waiting = []
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
+        self._world.count_results()
         if training.ranks.count > 1:
             self._world.pool.settle(training.ranks.everyone)
         if joined := self.observe(training.frames, training.agent):
@@ -422,9 +546,9 @@ class SelfPlay(Hook):
         else:
             return None
         state = {"frames": frames, "agent": agent.state_dict(), "config": self._config}
-        entry = pool.add_snapshot(state, frames)
+        entry = self._world.pool.add_snapshot(state, frames)
         self._world.new_snapshot()
-        return f"{entry.name} joined the opponents ({why}), {len(pool)} now"
+        return f"{entry.name} joined the opponents ({why}), {len(self._world.pool)} now"
 
     def on_log(self, training: Training) -> Mapping[str, float]:
         """Returns the rating, the number of opponents, and the share of games won against each fixed opponent."""

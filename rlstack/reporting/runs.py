@@ -18,7 +18,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from rlstack.config import ConfigError, bounded_yaml
+from rlstack.config import ConfigError
+from rlstack.config.allowed import read_yaml
 from rlstack.envs.foundation.files import check_regular
 from rlstack.envs.foundation.work import working
 from rlstack.runs.manifest import MANIFEST, changed
@@ -282,7 +283,7 @@ def _config(path: Path, notes: list[str]) -> dict[str, Any]:
         notes.append(f"{_CONFIG} is missing: the configuration is unknown")
         return {}
     try:
-        content = bounded_yaml.read(file)
+        content = read_yaml(file)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
         content = None
     if not isinstance(content, dict):

@@ -59,10 +59,7 @@ class CheckpointStore:
     """
 
     def __init__(self, directory: Path | str, keep: int = 3) -> None:
-        if keep < 1:
-            raise ValueError(f"keep must be at least 1, got {keep}")
-        self.directory = Path(directory)
-        self.keep = keep
+        self.directory, self.keep = Path(directory), keep
 
     def save(self, state: dict[str, Any], frames: int, best: bool = False) -> Path:
         """Writes a checkpoint; when this returns, it is on disk, not merely in the system's cache.
@@ -74,12 +71,9 @@ class CheckpointStore:
             best: whether to keep this checkpoint as ``best.pt`` too.
 
         Raises:
-            ValueError: ``frames`` is negative.
             CheckpointError: ``state`` has an entry of another type, which the message names; nothing is written.
             OSError: the disk fails; earlier checkpoints are intact.
         """
-        if frames < 0:
-            raise ValueError(f"frames must not be negative, got {frames}")
         content = to_saveable(state)
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"checkpoint_{frames:012d}.pt"
@@ -126,8 +120,8 @@ class CheckpointStore:
                 raise
             except CheckpointError as error:
                 warnings.warn(f"{error}; trying an older checkpoint", stacklevel=2)
-        found = f"none of {len(candidates)} checkpoints is sound" if candidates else "no checkpoint"
-        raise CheckpointError(f"{self.directory}: {found}")
+        fault = f"none of {len(candidates)} checkpoints is sound" if candidates else "no checkpoint"
+        raise CheckpointError(f"{self.directory}: {fault}")
 
     def newest_first(self) -> list[Path]:
         """Returns the checkpoints, without the best, from the one with the most frames on, without opening them."""

@@ -125,7 +125,7 @@ def check_sums(folder: Path, wanted: Sequence[str] = ()) -> list[Path]:
         lines = check_regular(folder / SUMS).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         raise ConfigError(f"it has no readable {SUMS}; `rlstack push` writes it") from None
-    listed = {found[2]: found[1] for line in lines if (found := _SUM.fullmatch(line))}
+    listed = {entry[2]: entry[1] for line in lines if (entry := _SUM.fullmatch(line))}
     names = wanted or [name for name in listed if name.endswith(".npz")]
     if not names:
         raise ConfigError(f"{SUMS} lists no .npz")
@@ -209,12 +209,12 @@ def _downloaded(source: str, kind: str, patterns: list[str]) -> Path:
     library = _package("huggingface_hub")
     options = {"repo_type": kind, "revision": revision or None, "library_name": "rlstack"}
     try:
-        found = library.snapshot_download(
+        folder = library.snapshot_download(
             name, allow_patterns=patterns, endpoint=os.environ.get("HF_ENDPOINT"), **options
         )
     except Exception as error:  # of the library, of its HTTP client, and of the system
         raise ConfigError(f"{source}: cannot be downloaded ({_reason(error)})") from None
-    return Path(found)
+    return Path(folder)
 
 
 def _reason(error: Exception) -> str:

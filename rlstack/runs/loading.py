@@ -168,8 +168,12 @@ def initialise(agent: Agent, path: str | Path) -> None:
     Raises:
         ConfigError: there is no intact checkpoint, or its networks do not fit; the message names options that fit.
     """
-    weights = _weights_alone(Path(path))
-    if weights is not None and agent.own.roles:
+    weights = None
+    if agent.own.roles and Path(path).is_file():
+        with suppress(OSError, ValueError):  # reported where it is read as a checkpoint
+            weights = load_tensors(path)
+    # A state dict, or several by role.
+    if isinstance(weights, Mapping) and weights and all(isinstance(v, Tensor | Mapping) for v in weights.values()):
         try:
             agent.take_weights(weights)
         except MISFITS as error:
@@ -220,16 +224,6 @@ def _chosen(config: Mapping[str, Any]) -> str:
 def _family(algorithm: str) -> str:
     """Returns the algorithm of a published variant with the same networks, or the algorithm itself."""
     return algorithm.removesuffix("_published")
-
-
-def _weights_alone(path: Path) -> Mapping[str, Any] | None:
-    """Reads the state dict, or several by role, from a file that is not a checkpoint of rlstack; None for others."""
-    try:
-        content = load_tensors(path) if path.is_file() else None
-    except (OSError, ValueError):
-        return None
-    plain = isinstance(content, Mapping) and content and all(isinstance(v, Tensor | Mapping) for v in content.values())
-    return content if plain else None
 
 
 def unfinished(run: RunDirectory, total_frames: int, last_frame: int) -> dict[str, Any] | None:

@@ -66,11 +66,11 @@ def changed(folder: Path, *names: str) -> list[str]:
     while (content := _content(folder)) is not None:
         try:
             files = json.loads(content)["files"]
-            found = [name for name in (names or files) if name in files and files[name] != _facts(folder, name)]
+            damaged = [name for name in (names or files) if name in files and files[name] != _facts(folder, name)]
         except (KeyError, TypeError, ValueError, RecursionError):
-            found = [MANIFEST]
-        if not found or _content(folder) == content:  # otherwise another process has just written both
-            return found
+            damaged = [MANIFEST]
+        if not damaged or _content(folder) == content:  # otherwise another process has just written both
+            return damaged
     return []
 
 

@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import os
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -22,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError
-from rlstack.config.allowed import check_named, links_in, sign
-from rlstack.config.bounded_yaml import read_text
+from rlstack.config.allowed import check_named, links_in, sign, yaml_text
 from rlstack.config.errors import missing_option, nearest_path
 from rlstack.config.options import renewed
 from rlstack.envs.foundation.files import write_text
@@ -139,21 +137,6 @@ class RunDirectory:
         check_named(links_in(Path(path)), Path(path) / CONFIG)
         return cls(path, keep)
 
-    def check_unfinished(self, total_frames: int, last_frame: int) -> None:
-        """Checks name and completeness of the newest checkpoint without importing torch.
-
-        Raises:
-            ConfigError: the run is complete; see :meth:`refuse_finished`.
-        """
-        found = self.path.glob("checkpoints/checkpoint_*.pt")
-        files = {int(path.stem[11:]): path for path in found if path.stem[11:].isdecimal()}
-        newest = max(files, default=0)
-        if newest < min(total_frames, last_frame):
-            return
-        with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(files[newest]) as archive:
-            if archive.testzip() is None:
-                self.refuse_finished(newest, total_frames, last_frame)
-
     def evaluation(self, frames: int) -> Path:
         """Path of the evaluation after ``frames`` frames."""
         return self.evaluations / f"{frames:012d}.json"
@@ -189,7 +172,7 @@ class RunDirectory:
                 earlier version that this one does not support.
         """
         try:
-            config = OmegaConf.to_container(OmegaConf.create(read_text(self.path / CONFIG)))
+            config = OmegaConf.to_container(OmegaConf.create(yaml_text(self.path / CONFIG)))
         except Exception as error:
             raise ConfigError(f"{self.path / CONFIG}: not a configuration ({error})") from None
         if not isinstance(config, dict):

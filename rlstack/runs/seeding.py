@@ -21,9 +21,10 @@ def seed_everything(seed: int) -> None:
 def rng_state() -> dict[str, Any]:
     """Returns the state of every global generator as plain tensors and numbers."""
     kind, keys, *rest = np.random.get_state(legacy=True)
+    rest = [float(value) if isinstance(value, float) else int(value) for value in rest]
     return {
         "python": random.getstate(),
-        "numpy": [str(kind), torch.from_numpy(np.asarray(keys, dtype=np.int64)), *(_plain(value) for value in rest)],
+        "numpy": [str(kind), torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -70,7 +71,3 @@ def own_randomness(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=list(gpus)):
         torch.manual_seed(seed)
         yield
-
-
-def _plain(value: Any) -> int | float:
-    return float(value) if isinstance(value, float) else int(value)

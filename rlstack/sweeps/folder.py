@@ -205,12 +205,30 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
     """
     if len(results) < 2 and not any("score" in result for result in results):
         return
+    from rlstack.evaluation.statistics import by_mean, leader
     from rlstack.evaluation.table import print_rows
 
     options = [dict(entry.partition("=")[::2] for entry in result["overrides"]) for result in results]
     keys = dict.fromkeys(key for given in options for key in given)
     varied = [key for key in keys if len({given.get(key) for given in options}) > 1]
-    _show_configurations(results, [{key: given.get(key) for key in varied if key != "seed"} for given in options])
+    scores: dict[str, list[float]] = {}  # of runs that differ only in their seed
+    configurations: dict[str, Mapping[str, Any]] = {}
+    for given, result in zip(options, results):
+        if (score := result.get("score")) is not None and math.isfinite(score):
+            values = {key: given.get(key) for key in varied if key != "seed"}
+            name = " ".join(f"{key}={value}" for key, value in values.items())
+            scores.setdefault(name, []).append(score)
+            configurations[name] = values
+    worlds = sorted({result["world"] for result in results if "world" in result})
+    if len(results) > len(scores) > 0:
+        lines = by_mean(scores)
+        print("\nthe configurations of this sweep")
+        order = lines if len(worlds) == 1 else scores
+        print_rows([{**configurations[name], **lines[name]} for name in order], sys.stdout)
+    if len(worlds) > 1:
+        print(f"the scores of different worlds ({', '.join(worlds)}) do not compare")
+    elif len(scores) > 1:
+        print("{1}: {0}, {2}".format(*leader(scores)))
     rows: list[Mapping[str, Any]] = []
     for given, result in zip(options, results):
         path = Path(result.get("run", ""))
@@ -221,26 +239,3 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
     print_rows(rows, sys.stdout)
     if any(folder in Path(result.get("run", "")).parents for result in results):
         print(f"compare them: rlstack report {shlex.quote(str(folder))}{folder_flags(sys.argv[1:])}")
-
-
-def _show_configurations(results: Sequence[Mapping[str, Any]], options: Sequence[Mapping[str, Any]]) -> None:
-    """Prints the scores of runs that differ only in their seed, and which mean is the highest."""
-    from rlstack.evaluation.statistics import by_mean, leader
-    from rlstack.evaluation.table import print_rows
-
-    scores: dict[str, list[float]] = {}
-    given: dict[str, Mapping[str, Any]] = {}
-    for result, values in zip(results, options):
-        if (score := result.get("score")) is not None and math.isfinite(score):
-            name = " ".join(f"{key}={value}" for key, value in values.items())
-            scores.setdefault(name, []).append(score)
-            given[name] = values
-    worlds = sorted({result["world"] for result in results if "world" in result})
-    if len(results) > len(scores) > 0:
-        lines = by_mean(scores)
-        print("\nthe configurations of this sweep")
-        print_rows([{**given[name], **lines[name]} for name in (lines if len(worlds) == 1 else scores)], sys.stdout)
-    if len(worlds) > 1:
-        print(f"the scores of different worlds ({', '.join(worlds)}) do not compare")
-    elif len(scores) > 1:
-        print("{1}: {0}, {2}".format(*leader(scores)))

@@ -257,7 +257,9 @@ def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compos
     run = checked(compose, space, fixed)
     searched = Search(config, space, {"arguments": fixed})
     while numbers := searched.batch():
-        left = [number for number in numbers if not _is_over(searched, number, run.objective)]
+        ended = {number: _ended(searched.run(number), run.objective) for number in numbers}
+        pruned = {number: falls_behind(searched.study, number, scores) for number, (_, scores) in ended.items()}
+        left = [number for number in numbers if not (ended[number][0] or pruned[number])]
         params = {number: searched.study.trials[number].params for number in left}
         jobs = [job(searched.run(number), [*fixed, *starmap(assignment, params[number].items())]) for number in left]
         if jobs:
@@ -269,12 +271,6 @@ def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compos
         tell_failures(searched.folder / JOBS)
         searched.finish({number: _ended(searched.run(number), run.objective) for number in numbers})
     show(searched)
-
-
-def _is_over(searched: Search, number: int, objective: ObjectiveConfig) -> bool:
-    """Returns whether the run of a trial has reached its end, or has been pruned."""
-    complete, scores = _ended(searched.run(number), objective)
-    return complete or falls_behind(searched.study, number, scores)
 
 
 def _ended(run: Path, objective: ObjectiveConfig) -> tuple[bool, list[float]]:

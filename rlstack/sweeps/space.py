@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, Transformer
+from hydra.core.override_parser.types import IntervalSweep, Transformer
 
 from rlstack.config import ConfigError
 
@@ -87,11 +87,22 @@ def split(arguments: Sequence[str], may_vary: tuple[str, ...] = VARIABLE) -> tup
     space: Space = {}
     fixed: list[str] = []
     for override, text in zip(OverridesParser.create().parse_overrides(list(arguments)), arguments):
-        if override.is_sweep_override():
-            space[override.key_or_group] = _dimension(override, may_vary)
-        else:
+        key = override.key_or_group
+        if not override.is_sweep_override():
             fixed.append(text)
-            space.pop(override.key_or_group, None)  # the command line fixes an option that the yaml varies
+            space.pop(key, None)  # the command line fixes an option that the yaml varies
+            continue
+        if not key.startswith(may_vary):
+            raise ConfigError(f"{key}: cannot vary in a population; only options in {' and '.join(may_vary)} can")
+        value = override.value()
+        if not isinstance(value, IntervalSweep):
+            space[key] = ChoiceDimension(tuple(override.sweep_iterator(transformer=Transformer.encode)))
+            continue
+        low, high, log = value.start, value.end, "log" in value.tags
+        assert low is not None and high is not None
+        if not low < high or (log and low <= 0):
+            raise ConfigError(f"{key}: {text} is not a range{'; log needs one above zero' if log else ''}")
+        space[key] = RangeDimension(low, high, log, isinstance(low, int) and isinstance(high, int))
     if not space:
         raise ConfigError("nothing varies; set ranges, such as 'agent.lr=tag(log, interval(1e-4, 1e-2))'")
     return space, fixed
@@ -111,16 +122,3 @@ def check_values(path: Path, kind: str, space: Space, values: Mapping[str, Any])
     """Raises a :class:`ConfigError` if values of a file, which become a command line, lie outside the space."""
     if values.keys() != space.keys() or not all(space[key].holds(values[key]) for key in values):
         raise ConfigError(f"{path}: not a {kind} (hyperparameters {values} are none of what varies)")
-
-
-def _dimension(override: Override, may_vary: tuple[str, ...]) -> RangeDimension | ChoiceDimension:
-    key, value = override.key_or_group, override.value()
-    if not key.startswith(may_vary):
-        raise ConfigError(f"{key}: cannot vary in a population; only options in {' and '.join(may_vary)} can")
-    if not isinstance(value, IntervalSweep):
-        return ChoiceDimension(tuple(override.sweep_iterator(transformer=Transformer.encode)))
-    low, high, log = value.start, value.end, "log" in value.tags
-    assert low is not None and high is not None
-    if not low < high or (log and low <= 0):
-        raise ConfigError(f"{key}: {override.input_line} is not a range{'; log needs one above zero' if log else ''}")
-    return RangeDimension(low, high, log, isinstance(low, int) and isinstance(high, int))

@@ -26,10 +26,8 @@ from rlstack import envs
 from rlstack.agents import Agent
 from rlstack.agents.optimizer import CannotCompile, Compiler
 from rlstack.data.graphs import GRAPHS
-from rlstack.runs.worlds import choose_device
 
 from .config import TrainConfig
-from .workers import worlds_here
 
 LONG = 200_000
 """Number of updates from which ``auto`` compiles on a CPU: about three times as many as repay the compiler's time."""
@@ -100,22 +98,14 @@ class Acceleration:
             self.notes.append(f"compile: the agent runs as it is, {error}")
 
 
-def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
-    """Describes what a run will compile and record, tried on ``agent``, an unused twin of the run's agent."""
-    device = choose_device(config.device)
-    acceleration = Acceleration(config, device, worlds_here(config, device), shared)
-    acceleration.apply(agent)
-    return acceleration.describe(agent)
-
-
 def missing_compiler(device: torch.device) -> str | None:
     """Names the compiler that ``torch.compile`` needs on a device and does not find; None if none is missing."""
     if device.type == "cuda":
         if not importlib.util.find_spec("triton"):
             return "the package triton is not installed"
         # Triton compiles the code that launches a kernel.
-        found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-        return None if found else "there is no C compiler (such as gcc)"
+        compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+        return None if compiler else "there is no C compiler (such as gcc)"
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     return None if shutil.which(name) else "there is no C++ compiler (such as g++)"
 

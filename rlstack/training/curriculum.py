@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,15 @@ class Curriculum(Hook):
                 )
         self._with_opponents = any(stage.opponents is not None for stage in config.stages)
         if self._with_opponents:
-            _check_opponents(config, env)
+            if not hasattr(env, "who_can_be_met"):
+                raise ConfigError(
+                    "curriculum.stages: for opponents of stages set env.opponents, such as {players: [random]}"
+                )
+            allowed = env.who_can_be_met()
+            for index, stage in enumerate(config.stages):
+                for name in set(stage.opponents or ()).difference(allowed):
+                    where, guess = f"curriculum.stages[{index}].opponents", did_you_mean(name, allowed)
+                    raise ConfigError(f"{where}: {name!r} is unknown, {guess}allowed: {', '.join(allowed)}")
         metrics = list(dict.fromkeys(metric for rule in self._rules for metric in rule.metrics))
         waits = max((rule.episodes for rule in self._rules), default=0)
         self._episodes = LatestEpisodes(_statistics(metrics, env), config.window, waits)
@@ -110,23 +119,19 @@ class Curriculum(Hook):
 
     # -- rules -------------------------------------------------------------------------------------------------
 
-    def observe(self, batch: TensorDictBase, everyone: Callable[[Any], list[Any]] = lambda found: [found]) -> None:
+    def observe(self, batch: TensorDictBase, everyone: Callable[[Any], list[Any]] = lambda own: [own]) -> None:
         """Adds the episodes that end in a collector batch ``[W, T]``.
 
         Args:
-            everyone: gathers the findings of all processes that learn together, given those of this one.
+            everyone: gathers the episodes of all processes that learn together, given those of this one.
         """
         done = batch.get(("next", "done"))[..., 0]
         if self._older.shape != done.shape[:-1]:
             self._older = torch.zeros_like(done[..., 0])
         older = self._older.to(done.device)
-        for found in everyone(self._episodes.finished(batch, older)):
-            self._episodes.take(found)
+        for episodes in everyone(self._episodes.finished(batch, older)):
+            self._episodes.take(episodes)
         self._older = older & ~done.any(-1)
-
-    def add(self, episodes: Mapping[str, Sequence[float]]) -> None:
-        """Adds episodes by statistic, oldest first."""
-        self._episodes.add(episodes)
 
     def check(self, frames: int) -> bool:
         """Advances after ``frames`` frames of the run if the current stage is passed; returns whether it did."""
@@ -162,7 +167,10 @@ class Curriculum(Hook):
     def __str__(self) -> str:
         """Describes the stage, and how the run passed the one before."""
         name, count = self.config.stages[self.stage].name, len(self.config.stages)
-        reached = ", ".join(f"{metric} {_written(mean)}" for metric, mean in self._passed.items())
+        means = {
+            metric: f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:.4g}" for metric, mean in self._passed.items()
+        }
+        reached = ", ".join(f"{metric} {mean}" for metric, mean in means.items())
         return f"stage {self.stage + 1} of {count}, {name}" + (f" ({reached})" if reached else "")
 
     def notes(self) -> list[str]:
@@ -193,22 +201,6 @@ class Curriculum(Hook):
         self._enter(state["stage"])
 
 
-def _written(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _check_opponents(config: CurriculumConfig, env: Any) -> None:
-    if not hasattr(env, "who_can_be_met"):
-        raise ConfigError("curriculum.stages: for opponents of stages set env.opponents, such as {players: [random]}")
-    allowed = env.who_can_be_met()
-    for index, stage in enumerate(config.stages):
-        where = f"curriculum.stages[{index}].opponents"
-        for name in stage.opponents or ():
-            if name not in allowed:
-                guess = did_you_mean(name, allowed)
-                raise ConfigError(f"{where}: {name!r} is unknown, {guess}allowed: {', '.join(allowed)}")
-
-
 def _statistics(metrics: list[str], env: EnvBase) -> list[str]:
     """Returns the names of the world's episode statistics; raises an error if one that a metric needs is missing."""
     spec: Any = env.observation_spec["episode"] if "episode" in env.observation_spec.keys() else {}  # noqa: SIM118
@@ -232,8 +224,8 @@ class LatestEpisodes:
     """
 
     def __init__(self, statistics: Iterable[str], window: int, capacity: int) -> None:
-        self._columns: dict[str, list[float]] = {name: [] for name in statistics}
         self._window, self._capacity = window, max(window, capacity)
+        self._columns = {name: deque[float](maxlen=self._capacity) for name in statistics}
         self._count = 0
 
     def __len__(self) -> int:
@@ -256,26 +248,19 @@ class LatestEpisodes:
         rows = torch.stack(as_ended, -1)[ended]
         return {"columns": dict(zip(self._columns, rows.T.tolist(), strict=True)), "count": count}
 
-    def take(self, found: dict[str, Any]) -> None:
+    def take(self, episodes: dict[str, Any]) -> None:
         """Adds the result of :meth:`finished`."""
-        if found["columns"]:
-            self.add(found["columns"])
-        else:
-            self._count = min(self._count + found["count"], self._capacity)
-
-    def add(self, episodes: Mapping[str, Sequence[float]]) -> None:
-        """Adds episodes by statistic, oldest first."""
-        for name, column in self._columns.items():
-            column.extend(map(float, episodes[name]))
-            del column[: -self._capacity]
-            self._count = len(column)
+        self._count = min(self._count + episodes["count"], self._capacity)
+        for name, values in episodes["columns"].items():
+            self._columns[name].extend(values)
 
     def mean(self, metric: str) -> float:
         """Returns the mean over the window; NaN if no episode counts."""
         name, only_successes, _ = metric.partition(OF_SUCCESSES)
-        values = self._columns[name][-self._window :]
+        values = list(self._columns[name])[-self._window :]
         if only_successes:
-            values = [value for value, won in zip(values, self._columns[SUCCESS][-self._window :]) if won > 0]
+            successes = list(self._columns[SUCCESS])[-self._window :]
+            values = [value for value, success in zip(values, successes) if success > 0]
         return math.fsum(values) / len(values) if values else math.nan
 
     def clear(self) -> None:
@@ -290,8 +275,10 @@ class LatestEpisodes:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores :meth:`state_dict`."""
+        self.clear()
         self._count = state["count"]
-        self._columns = {name: list(state["columns"][name]) for name in self._columns}
+        for name, column in self._columns.items():
+            column.extend(state["columns"][name])
 
 
 # -- picture -----------------------------------------------------------------------------------------------------

@@ -171,10 +171,10 @@ class Ranks:
         others = self.everyone(None if self.first else own, to_first=True)[1:]
         for other in others:
             for kind in _EQUAL:
-                first, found = state["agent"][kind], other["agent"][kind]
+                first = state["agent"][kind]
                 other["agent"][kind] = {
                     name: theirs
-                    for name, theirs in found.items()
+                    for name, theirs in other["agent"][kind].items()
                     if state_digest({"agent": theirs}) != state_digest({"agent": first[name]})
                 }
         if self.first:

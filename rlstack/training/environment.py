@@ -15,7 +15,7 @@ from typing import Any
 
 from rlstack.config.errors import RunError
 from rlstack.envs.foundation.files import check_regular, write_json
-from rlstack.runs.versions import versions
+from rlstack.runs import versions
 
 ENVIRONMENT = "environment.json"
 
@@ -48,10 +48,10 @@ def end_recorded(run: Path) -> Iterator[None]:
 
 def _entries(run: Path) -> list[Any]:
     try:
-        found = json.loads(check_regular(run / ENVIRONMENT).read_text(encoding="utf-8"))
+        entries = json.loads(check_regular(run / ENVIRONMENT).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return []
-    return found if isinstance(found, list) else []
+    return entries if isinstance(entries, list) else []
 
 
 def _now() -> str:

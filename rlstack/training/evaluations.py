@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-from torchrl.envs import EnvBase
 
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.runs.worlds import world_options
@@ -58,17 +54,23 @@ class Evaluations(Hook):
 
     def evaluate(self, training: Training) -> Evaluation:
         c = training.config
-        with _lent(training) as lent:
-            return evaluate(
-                training.agent.policy(explore=False),
-                c.env["name"],
-                world_options(c.env),
-                episodes=c.eval.episodes,
-                seed=c.eval.seed,
-                device=training.device,
-                max_steps=c.eval.max_steps,
-                env=lent,
-            )
+        lends = c.env.get("max_instances") is not None  # the run's worlds, if there can be no others
+        state = training.env.state_dict() if lends else {}
+        evaluation = evaluate(
+            training.agent.policy(explore=False),
+            c.env["name"],
+            world_options(c.env),
+            episodes=c.eval.episodes,
+            seed=c.eval.seed,
+            device=training.device,
+            max_steps=c.eval.max_steps,
+            env=training.env if lends else None,
+        )
+        if lends:  # their episodes begin anew
+            training.env.load_state_dict(state)
+            training.agent.begin_episodes()
+            training.collector.reset()
+        return evaluation
 
     def on_work(self, training: Training, work: Work) -> None:
         if time.monotonic() > self._end and not work.over and work.what == "evaluating":
@@ -77,22 +79,6 @@ class Evaluations(Hook):
 
     def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
         self._needed, self._end = time.monotonic() - self._begun, math.inf
-
-
-@contextmanager
-def _lent(training: Training) -> Iterator[EnvBase | None]:
-    """A context with the run's worlds for an evaluation if there can be no others, else None.
-
-    Their episodes begin anew afterwards.
-    """
-    if training.config.env.get("max_instances") is None:
-        yield None
-        return
-    state = training.env.state_dict()
-    yield training.env
-    training.env.load_state_dict(state)
-    training.agent.begin_episodes()
-    training.collector.reset()
 
 
 def _left_out(training: Training) -> str:

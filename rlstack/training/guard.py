@@ -79,13 +79,13 @@ class Guard(Hook):
             self._pending.append((total, batch, training.previous))
             self._look_back(wait=False)
             return
-        found = None if total.is_finite() else find(batch)
-        fault = "" if found is None else self._describe(found, batch, training.previous)
+        finding = None if total.is_finite() else find(batch)
+        fault = "" if finding is None else self._describe(finding, batch, training.previous)
         if self._config.non_finite != "error":  # all ranks drop a batch, or none does
             fault = next(filter(None, training.ranks.everyone(fault)), "")
         if fault:
             self._dropped += 1
-            self._act(fault, None if found is None else batch, training.frames)
+            self._act(fault, None if finding is None else batch, training.frames)
             raise DropBatch
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
@@ -152,8 +152,8 @@ class Guard(Hook):
             total, batch, before = self._pending.popleft()
             if total.is_finite():
                 continue
-            if (found := find(batch)) is not None:
-                self._act(self._describe(found, batch, before), batch, before)
+            if (finding := find(batch)) is not None:
+                self._act(self._describe(finding, batch, before), batch, before)
             else:  # a later batch has been written into the same tensors
                 self._act(f"something in the batch after frame {before:,}", None, before)
 
@@ -165,29 +165,23 @@ class Guard(Hook):
             self._in_a_row = 0
             return True
         self._refused_before = refused
-        refusals, batch = self._refusals(), sequences
-        for optimizer in optimizers.values():
-            if optimizer.refusal is not None:
-                batch, optimizer.refusal = optimizer.refusal.batch, None
-        self._act(f"{refusals}, in an update at frame {frames:,}", batch, frames)
-        return self._config.non_finite == "skip"
-
-    def _refusals(self) -> str:
-        """Names the loss terms and the gradients that are not finite, with their optimiser, as far as known."""
+        culprits = ", ".join(name for name, optimizer in optimizers.items() if float(optimizer.refused))
+        what, batch = f"the loss or a gradient (optimiser {culprits})", sequences
         names = {
             id(parameter): f"{network}.{name}"
             for network, module in self._agent.networks.items()
             for name, parameter in module.named_parameters()
         }
-        for optimizer, one in self._agent.optimizers.items():
-            if one.refusal is not None:
-                terms = f"the loss ({', '.join(one.refusal.terms)})" if one.refusal.terms else "the loss"
-                bad = [names.get(id(parameter), "a parameter") for parameter in one.refusal.parameters]
+        for name, optimizer in reversed(optimizers.items()):  # the first one is named
+            if (refusal := optimizer.refusal) is not None:
+                terms = f"the loss ({', '.join(refusal.terms)})" if refusal.terms else "the loss"
+                bad = [names.get(id(parameter), "a parameter") for parameter in refusal.parameters]
                 more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
                 gradients = f"the gradient of {', '.join(bad[:3])}{more}" if bad else "no gradient by itself"
-                return f"{terms} or {gradients} (optimiser {optimizer})"
-        culprits = [name for name, one in self._agent.optimizers.items() if float(one.refused)]
-        return f"the loss or a gradient (optimiser {', '.join(culprits)})"
+                what, batch = f"{terms} or {gradients} (optimiser {name})", refusal.batch
+                optimizer.refusal = None
+        self._act(f"{what}, in an update at frame {frames:,}", batch, frames)
+        return self._config.non_finite == "skip"
 
     def _act(self, what: str, batch: TensorDictBase | None, frames: int) -> None:
         """Ends the run, counts the case, or restores the agent."""
@@ -218,9 +212,9 @@ class Guard(Hook):
             self._written = True
         return f"; see {self._file}" if self._written else ""
 
-    def _describe(self, found: Finding, batch: TensorDictBase, before: int) -> str:
+    def _describe(self, finding: Finding, batch: TensorDictBase, before: int) -> str:
         """Describes the finding, with its frame in the run, in a batch that begins after ``before`` frames."""
-        if found.step:
-            earlier = batch[..., : found.step]
+        if finding.step:
+            earlier = batch[..., : finding.step]
             before += int(count_frames(earlier, flatten_agents(earlier, self._agent.interface.group), self._unit))
-        return f"{found}, frame {before:,}"
+        return f"{finding}, frame {before:,}"

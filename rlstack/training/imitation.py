@@ -28,8 +28,7 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
 from rlstack.config.rooms import registered, target
 from rlstack.data.collector import make_collector
-from rlstack.data.flatten import flatten_agents
-from rlstack.data.sequences import cut, episode_starts
+from rlstack.data.flatten import cut, episode_starts, flatten_agents
 from rlstack.envs.foundation.work import counted, working
 from rlstack.envs.world import MEMORY
 from rlstack.runs.seeding import rng_untouched
@@ -189,12 +188,20 @@ def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: 
         network.eval()  # without the noise of noisy layers, as in greedy acting
     try:
         loss = _fit(agent, recorded, epochs, batch_size, lr)
+        # Every target becomes a copy of its network, also in TorchRL's loss modules; AC-IQN acts by one.
+        with torch.no_grad():
+            for name, copy in agent.targets.items():
+                copy.network.load_state_dict(agent.networks[name].state_dict())
+            for network in agent.networks.values():
+                parts = dict(network.named_children()) if isinstance(network, LossModule) else {}
+                for name in parts:
+                    if name.startswith("target_") and name.endswith("_params"):
+                        getattr(network, name).data.update_(getattr(network, name.removeprefix("target_")).data)
         recorded.refresh()
         judged = _judged(agent, recorded)
     finally:
         for module, mode in zip(modules, modes):
             module.training = mode
-    _copy_to_targets(agent)
     return {"imitation/loss": loss, **judged, "imitation/frames": float(recorded.size(recorded.data))}
 
 
@@ -212,10 +219,8 @@ def _judged(agent: Agent, recorded: RecordedDecisions) -> dict[str, float]:
             total += float((action - wanted).square().sum()) / action.shape[-1]
         else:
             total += float((action == wanted).reshape(len(wanted), -1).all(-1).sum())
-    agreement = (
-        {"imitation/error": (total / count) ** 0.5} if choices is None else {"imitation/accuracy": total / count}
-    )
-    return {"imitation/held_out": loss / size, **agreement}
+    name, agreement = ("error", (total / count) ** 0.5) if choices is None else ("accuracy", total / count)
+    return {"imitation/held_out": loss / size, f"imitation/{name}": agreement}
 
 
 def _fit(agent: Agent, recorded: RecordedDecisions, epochs: int, batch_size: int, lr: float) -> float:
@@ -245,18 +250,6 @@ def _fit(agent: Agent, recorded: RecordedDecisions, epochs: int, batch_size: int
 
 def _loss(agent: Agent, batch: TensorDictBase) -> tuple[Tensor, Info]:
     return agent.imitation_loss(*agent.imitation_batch(batch)), {}
-
-
-@torch.no_grad()
-def _copy_to_targets(agent: Agent) -> None:
-    """Makes every target a copy of its network, including those inside TorchRL's loss modules."""
-    for name, copy in agent.targets.items():
-        copy.network.load_state_dict(agent.networks[name].state_dict())
-    for network in agent.networks.values():
-        if isinstance(network, LossModule):
-            for name, _ in list(network.named_children()):
-                if name.startswith("target_") and name.endswith("_params"):
-                    getattr(network, name).data.update_(getattr(network, name.removeprefix("target_")).data)
 
 
 def gather(
@@ -437,7 +430,6 @@ class Imitation(Hook):
     def __init__(self, config: TrainConfig) -> None:
         self._config, self.done = config, False
         self._env: EnvBase | None = None
-        self._expert: TensorDictModuleBase | None = None
 
     def on_prepare(self, training: Training) -> None:
         if self.done and training.best_rank and self._config.imitation.only:
@@ -450,7 +442,21 @@ class Imitation(Hook):
         if not c.wanted or training.frames:
             return
         if not self.done:
-            self._imitate(training)
+            training.logger.truncate_after(-1)  # drops the rows of an interrupted attempt
+            training.event(f"imitating {self}")
+            try:
+                with training.following_work():
+                    metrics = self.learn(training.agent)  # the same on all ranks
+            except KeyboardInterrupt:
+                training.event(f"the imitation will start over; continue with: {training.resume_command()}")
+                raise
+            self.done = True
+            training.ranks.attach(training.agent, self._config.seed)
+            training.log(metrics)
+            kind = "accuracy" if "imitation/accuracy" in metrics else "error"
+            held_out, score = metrics["imitation/held_out"], metrics[f"imitation/{kind}"]
+            training.event(f"imitation: held-out loss {held_out:.4g}, {kind} {score:.3f}")
+            training.save()  # the evaluation that follows may take long
         (judged,) = training.ranks.of_first(bool(training.best_rank))
         if judged:
             return
@@ -463,50 +469,26 @@ class Imitation(Hook):
         if c.only:
             training.finish()
 
-    def _imitate(self, training: Training) -> None:
-        """Imitates and saves the result, since the evaluation that follows may take long."""
-        training.logger.truncate_after(-1)  # drops the rows of an interrupted attempt
-        training.event(f"imitating {self}")
-        try:
-            with training.following_work():
-                metrics = self.learn(training.agent)  # the same on all ranks
-        except KeyboardInterrupt:
-            training.event(f"the imitation will start over; continue with: {training.resume_command()}")
-            raise
-        self.done = True
-        training.ranks.attach(training.agent, self._config.seed)
-        training.log(metrics)
-        training.event(f"imitation: {outcome(metrics)}")
-        training.save()
-
     def find(self, agent: Agent) -> None:
         """Finds and tries the expert or the recorded episodes; draws no random numbers.
 
         Raises:
             ConfigError: the expert or the recorded episodes do not exist or do not fit.
         """
-        check_learner(agent, self._config.imitation.replay)
-        try:
-            with rng_untouched():
-                self._find(agent)
-        except ConfigError as error:
-            known = str(error).startswith("imitation")
-            raise ConfigError(str(error) if known else f"imitation.episodes: {error}") from None
-
-    def _find(self, agent: Agent) -> None:
-        c = self._config.imitation
+        c, env = self._config.imitation, self._config.env
+        check_learner(agent, c.replay)
         if c.expert is not None:
-            env = self._config.env
             if (most := env.get("max_instances")) is not None and 2 * (env.get("num_envs") or most) > most:
                 fault = "acts in environments of its own, more than env.max_instances allows beside those of the run"
                 raise ConfigError(f"imitation.expert: {fault}; imitation.episodes takes recorded ones")
-            self._env = build_world(self._config.env, agent.device, self._config.seed)
-            self._expert = expert_policy(c.expert, self._env, agent.interface, c.expert_options)
-            return
-        assert c.episodes is not None, "only sought where there is something to imitate"
-        if isinstance(agent, Recurrent):
+            with rng_untouched():
+                self._env = build_world(env, agent.device, self._config.seed)
+                self._expert = expert_policy(c.expert, self._env, agent.interface, c.expert_options)
+        elif isinstance(agent, Recurrent):
             raise ConfigError(UNORDERED)
-        self._data = read_demonstrations(c.episodes, agent.interface, agent.device)
+        else:
+            with prefixed("imitation.episodes"):
+                self._data = read_demonstrations(str(c.episodes), agent.interface, agent.device)
 
     def __str__(self) -> str:
         c = self._config.imitation
@@ -533,9 +515,3 @@ class Imitation(Hook):
 
     def load_state_dict(self, state: bool) -> None:
         self.done = state
-
-
-def outcome(metrics: dict[str, float]) -> str:
-    """Describes the result in a line for the user."""
-    kind = "accuracy" if "imitation/accuracy" in metrics else "error"
-    return f"held-out loss {metrics['imitation/held_out']:.4g}, {kind} {metrics[f'imitation/{kind}']:.3f}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlstack.envs.foundation.work import Work, at_work, following
 
@@ -19,7 +19,21 @@ if TYPE_CHECKING:  # commands use this before they import torch
     from .distributed import Ranks
     from .loop import Training
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+@contextmanager
+def receiving(receive: Callable[[int, FrameType | None], None], *signals: int) -> Iterator[None]:
+    """A context in which a function receives signals (default: SIGINT and SIGTERM); in other threads it does nothing.
+
+    Python allows signal handlers in the main thread alone.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    numbers = signals or (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, receive) for number in numbers} if ours else {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -29,8 +43,7 @@ class Interrupted(KeyboardInterrupt):
 class Interrupts(Hook):
     """Ends a run on SIGINT or SIGTERM: after a batch or between two steps of an evaluation; a second signal at once.
 
-    Before the first batch, when nothing would be lost, the first signal ends it at once, too. Outside the main thread,
-    where Python allows no signal handlers, this hook does nothing.
+    Before the first batch, when nothing would be lost, the first signal ends it at once, too.
 
     Args:
         ranks: the processes of the run, which end it together. With several, a second signal is ignored, since
@@ -40,11 +53,10 @@ class Interrupts(Hook):
     def __init__(self, ranks: Ranks) -> None:
         self._requested = self._patient = False
         self._insist = ranks.count == 1
-        self._previous: dict[int, Any] = {}
+        self._signals = ExitStack()
 
     def on_start(self, training: Training) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+        self._signals.enter_context(receiving(self._receive))
 
     def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
         self._patient = True
@@ -58,8 +70,7 @@ class Interrupts(Hook):
             raise Interrupted
 
     def close(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        self._signals.close()
 
     def ask(self) -> None:
         """Ends the run after its batch."""
@@ -95,11 +106,5 @@ def stopping_between_steps(show: Callable[[Work], None]) -> Iterator[None]:
         if requested and not work.over:
             raise KeyboardInterrupt
 
-    ours = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, receive) if ours else None
-    try:
-        with following(follow):
-            yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, before)
+    with receiving(receive, signal.SIGINT), following(follow):
+        yield

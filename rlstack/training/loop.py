@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -191,13 +191,33 @@ class Training:
     def execute(self) -> Evaluation | None:
         """Trains to ``until`` or the end; returns the last evaluation, which only the first rank makes.
 
-        Ctrl-C saves a checkpoint first.
+        It opens the collector, the loggers and the hooks, and closes them at the end. Ctrl-C saves a checkpoint first.
         """
         self.prepare()
-        with self._started():
+        c = self.config
+        self.clock.start(self.frames)
+        with ExitStack() as stack:
+            self.collector = start_collector(c, self.env, self.agent, self.hooks, self.acceleration.world, self._worlds)
+            stack.callback(self.collector.shutdown, close_env=False)
+            if self._pending_rng is not None:  # last, since building a collector may draw random numbers
+                restore_rng(self._pending_rng)
+            self.logger = stack.enter_context(MetricLogger(self.run.path, c.logger, self.raw_config))
+            self.logger.truncate_after(self.frames)  # drops rows beyond the checkpoint of a resumed run
+            self.run.drop_evaluations_after(self.frames)
+            title = f"{c.agent.get('name')}, {c.env.get('id') or c.env.get('name')}, seed {c.seed}"
+            self.progress = Progress(self.last_frame, None, title, self.frames, self.agent.updates)
+            self.progress.rows["compiling"] = under_way
+            stack.callback(self.progress.close)
+            for note in self.acceleration.notes:
+                self.event(note)
+            stack.enter_context(telling(self.event))
+            stack.enter_context(following(self.progress.work))
+            stack.callback(self._close_hooks)
+            self._call("on_start")
+            self.ranks.attach(self.agent, c.seed if self._pending_rng is None else None)
             if self.frames and self.frames >= self.last_frame:
                 self._judge()  # the evaluation at the end was interrupted
-            fold: Any = partial(_folded, self.agent.interface.group, self.config.collector.count)
+            fold: Any = partial(_folded, self.agent.interface.group, c.collector.count)
             if self.agent.compiler is not None and self.agent.compiler.graphs:
                 fold = Recorded(fold, "folding agents into a batch", (), self.device, lent=True)
             for batch in self._batches(self.collector):
@@ -246,34 +266,6 @@ class Training:
             self._best_at = self.frames if is_best else self._best_at
             best = "" if self._best_at is None else f"; the best is of {self._best_at:,} frames"
             self.progress.latest("checkpoint", f"{name}{' (best so far)' if is_best else best}")
-
-    @contextmanager
-    def _started(self) -> Iterator[None]:
-        """A context that opens the collector, the loggers and the hooks, and closes them at the end."""
-        c = self.config
-        self.clock.start(self.frames)
-        with ExitStack() as stack:
-            self.collector = start_collector(c, self.env, self.agent, self.hooks, self.acceleration.world, self._worlds)
-            stack.callback(self.collector.shutdown, close_env=False)
-            if self._pending_rng is not None:  # last, since building a collector may draw random numbers
-                restore_rng(self._pending_rng)
-            self.logger = stack.enter_context(MetricLogger(self.run.path, c.logger, self.raw_config))
-            self.logger.truncate_after(self.frames)  # drops rows beyond the checkpoint of a resumed run
-            self.run.drop_evaluations_after(self.frames)
-            title = f"{c.agent.get('name')}, {c.env.get('id') or c.env.get('name')}, seed {c.seed}"
-            self.progress = Progress(
-                self.last_frame, title=title, start_frames=self.frames, start_updates=self.agent.updates
-            )
-            self.progress.rows["compiling"] = under_way
-            stack.callback(self.progress.close)
-            for note in self.acceleration.notes:
-                self.event(note)
-            stack.enter_context(telling(self.event))
-            stack.enter_context(following(self.progress.work))
-            stack.callback(self._close_hooks)
-            self._call("on_start")
-            self.ranks.attach(self.agent, c.seed if self._pending_rng is None else None)
-            yield
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
         """Yields batches until the last frame."""
@@ -384,34 +376,30 @@ class Training:
         All ranks learn whether this was the best, whether it was interrupted, and whether the run ends with it.
         """
         is_best = interrupted = False
-        try:
-            is_best = self.ranks.first and self._evaluate_and_log()
-        except Interrupted:
-            interrupted = True
+        if self.ranks.first:
+            try:
+                with self.following_work(), self.clock.spending(EVALUATING):
+                    evaluation = self.evaluation = self.evaluate()
+            except EvaluationLeftOut as why:
+                self.event(str(why))
+            except Interrupted:
+                interrupted = True
+            else:
+                summary = evaluation.summary()
+                evaluation.save(self.run.evaluation(self.frames))
+                rank = evaluation.rank(world_hooks(self.config.env["name"]).tie_breaker)
+                is_best = rank > self.best_rank and rank[0] > -math.inf
+                self.best_rank = max(rank, self.best_rank)
+                self.log(summary)
+                self.progress.update(self.frames, summary)
+                self.progress.latest("evaluation", f"at {self.frames:,} frames: {evaluation.in_words()}")
+                self._call("on_evaluation", evaluation, is_best)
         best, stop, last = self.ranks.of_first(is_best, interrupted, self.last_frame)
         self.last_frame = int(last)
         if stop:
             raise Interrupted
         self._evaluated = self.frames
         return bool(best)
-
-    def _evaluate_and_log(self) -> bool:
-        try:
-            with self.following_work(), self.clock.spending(EVALUATING):
-                evaluation = self.evaluation = self.evaluate()
-        except EvaluationLeftOut as why:
-            self.event(str(why))
-            return False
-        summary = evaluation.summary()
-        evaluation.save(self.run.evaluation(self.frames))
-        rank = evaluation.rank(world_hooks(self.config.env["name"]).tie_breaker)
-        is_best = rank > self.best_rank and rank[0] > -math.inf
-        self.best_rank = max(rank, self.best_rank)
-        self.log(summary)
-        self.progress.update(self.frames, summary)
-        self.progress.latest("evaluation", f"at {self.frames:,} frames: {evaluation.in_words()}")
-        self._call("on_evaluation", evaluation, is_best)
-        return is_best
 
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
@@ -468,8 +456,6 @@ class Training:
         snapshots = Path(opponents.get("pool") or run.path / "opponents")
         if not self.ranks.first and snapshots.is_dir():
             shutil.copytree(snapshots, self.run.path / "opponents")
-        worlds = [state.get("env"), *state.get("other_ranks_env", [])]
-        world = None if remote(self.config) else worlds[0]
         try:
             self.frames, self.best_rank = state["frames"], list(state["best_rank"])
             self.clock.total |= state["time"]
@@ -477,10 +463,10 @@ class Training:
             for hook in self.hooks:  # before the worlds, which continue within the curriculum's stage
                 if hook.name in state:
                     hook.load_state_dict(state[hook.name])
-            if world is None:
-                self._worlds = worlds
+            if remote(self.config):
+                self._worlds = [state.get("env"), *state.get("other_ranks_env", [])]
             else:
-                self.env.load_state_dict(world)
+                self.env.load_state_dict(state.get("env"))
             if not hooks_of(self.env).saves_episodes:
                 self.agent.begin_episodes()
             if state.get("replay") is not None:

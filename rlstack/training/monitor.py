@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -270,11 +270,9 @@ class GpuWatch:
         self._busy: list[float] = []
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self.sees_utilisation = device.type == "cuda"
-        try:
-            self.sees_utilisation = self.sees_utilisation and min(self._look()) >= 0
-        except Exception:  # package, driver and device each fail with errors of their own
-            self.sees_utilisation = False
+        self.sees_utilisation = False
+        with suppress(Exception):  # package, driver and device each fail with errors of their own
+            self.sees_utilisation = device.type == "cuda" and min(self._look()) >= 0
 
     def start(self) -> None:
         """Begins to sample, in a thread."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 KEY = "notify"
 _TIMEOUT = 5.0  # s for an answer, and at the end of a run for all pending messages
 _LONGEST = 1900  # characters; Discord's limit is 2000
-_WAITING = 100  # messages; more are dropped
 
 
 class Notices(Hook):
@@ -50,8 +49,7 @@ class Notices(Hook):
     def tell(self, message: str) -> None:
         """Queues a message."""
         self._warn()
-        waiting = [sent for sent in self._sent if not sent.done()]
-        if self._url is not None and len(waiting) < _WAITING:
+        if self._url is not None:
             self._sent.append(self._pool.submit(_post, self._url, f"rlstack, {self._run}: {message}"[:_LONGEST]))
 
     def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
@@ -69,9 +67,9 @@ class Notices(Hook):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            said = str(error).strip().partition("\n")[0]
+            reason = str(error).strip().partition("\n")[0]
             interrupted = issubclass(kind, KeyboardInterrupt)
-            self.tell("interrupted" if interrupted else f"failed: {kind.__name__}: {said}")
+            self.tell("interrupted" if interrupted else f"failed: {kind.__name__}: {reason}")
         late = wait(self._sent, _TIMEOUT).not_done
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._warn("no answer in time" if late else "")

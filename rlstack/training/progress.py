@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TextIO
 
@@ -25,8 +25,8 @@ _BAR_WIDTH = 30
 _REFRESH_SECONDS = 0.25
 _IDLE_SECONDS = 1.0  # after this long without an update the panel is redrawn
 _EVENTS_SHOWN = 4
-_CURVE = 24
-"""Columns of a curve; it keeps twice to four times as many points."""
+_CURVE, _POINTS = 24, 1000
+"""Columns of a curve, and the number of points that it keeps at most."""
 _CURVES = ("train/return", "train/success")
 _PHASES = ("collecting", "learning", "evaluating")
 _STYLES = {"return": "bold", "success": "bold", "evaluation": "cyan", "warning": "yellow"}
@@ -78,7 +78,8 @@ class Progress:
         self._frames, self._metrics, self._now = start_frames, dict[str, float](), ""
         self._clock, self._began, self._interval = clock, clock(), interval
         self._work, self._worked = _WorkStatus(clock), 0.0
-        self._curves = {name: RunningCurve() for name in _CURVES}
+        self._curves: dict[str, list[float]] = {name: [] for name in _CURVES}
+        self._next_point = 0.0  # frames from which the curves get their next point
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._shown_at, self._pending = -math.inf, False
         self._lock, self._closing = threading.RLock(), threading.Event()
@@ -102,9 +103,11 @@ class Progress:
         with self._lock:
             self._frames, self._pending = frames, True
             self._metrics.update(metrics or {})
-            for name in _CURVES:
-                if metrics and math.isfinite(metrics.get(name, math.nan)):
-                    self._curves[name].add(metrics[name])
+            new = {name: value for name in _CURVES if math.isfinite(value := (metrics or {}).get(name, math.nan))}
+            if new and frames >= self._next_point:
+                self._next_point = frames + self._total / _POINTS
+                for name, value in new.items():
+                    self._curves[name].append(value)
             if self.due:
                 self._show()
 
@@ -112,20 +115,14 @@ class Progress:
         """Shows at once the latest of its kind, such as a checkpoint: as a row of the panel, or as a line."""
         with self._lock:
             self.rows[name] = lambda: text
-            if self._live is None:
-                self._print(f"{name} {text}")
-            else:
-                self._show()
+            self._tell(f"{name} {text}")
 
     def event(self, text: str) -> None:
         """Shows at once something that happened."""
         text = self._encodable(" ".join(text.split()))
         with self._lock:
             self._events.append(f"{duration(self._clock() - self._began)}  {text}")
-            if self._live is None:
-                self._print(text)
-            else:
-                self._show()
+            self._tell(text)
 
     def work(self, work: Work) -> None:
         """Updates the progress of work within the run, such as an evaluation; see :func:`work.following`."""
@@ -155,6 +152,13 @@ class Progress:
             with self._lock:
                 if self._live is not None and self._clock() - self._shown_at >= _IDLE_SECONDS:
                     self._live.update(self._panel(), refresh=True)
+
+    def _tell(self, line: str) -> None:
+        """Redraws the panel; without one, prints a line."""
+        if self._live is None:
+            self._print(line)
+        else:
+            self._show()
 
     def _show(self) -> None:
         self._shown_at, self._pending = self._clock(), False
@@ -205,7 +209,9 @@ class Progress:
         if "train/return" in metrics:
             rows["return"] = f"{metrics['train/return']:.4g}"
         if "train/success" in metrics:
-            rows["success"] = _success(metrics, "train")
+            ends = [metrics.get(f"train/success_{end}") for end in ("low", "high")]
+            interval = "" if None in ends else f" [{ends[0]:.1%}, {ends[1]:.1%}]"
+            rows["success"] = f"{metrics['train/success']:.1%}{interval}"
         if "curriculum/level" in metrics:
             rows["level"] = f"{metrics['curriculum/level']:.3g}"
         losses = {name.removeprefix("loss/"): metrics[name] for name in metrics if name.startswith("loss/")}
@@ -224,59 +230,21 @@ class Progress:
         if total := metrics.get("time/seconds"):
             shares = {phase: metrics.get(f"time/{phase}_seconds", 0.0) / total for phase in _PHASES}
             rows["time"] = ", ".join(f"{phase} {share:.0%}" for phase, share in shares.items() if share)
-        rows["machine"] = ", ".join(_machine(metrics))
-        rows |= {
-            name: text for name, text in known.items() if name in ("return", "success", "level", "loss", "warning")
-        }
-        for name, curve in self._curves.items():
-            if (short := name.rpartition("/")[2]) in rows and len(curve.points) > 1:
-                rows[short] += f"  {sparkline(curve.points, _CURVE, not self._unicode)}"
+        uses = {"CPU": "cpu_percent", "GPU": "gpu_percent", "memory": "memory_mb", "GPU memory": "gpu_memory_mb"}
+        machine = {name: use for name, entry in uses.items() if (use := metrics.get(f"system/{entry}")) is not None}
+        rows["machine"] = ", ".join(
+            f"{name} {use / 1000:.1f} GB" if "memory" in name else f"{name} {use:.0f}%" for name, use in machine.items()
+        )
+        rows |= {name: known[name] for name in ("return", "success", "level", "loss") if name in known}
+        for name, points in self._curves.items():
+            if (short := name.rpartition("/")[2]) in rows and len(points) > 1:
+                rows[short] += f"  {sparkline(points, _CURVE, not self._unicode)}"
         rows |= {name: text() for name, text in self.rows.items()} | {"now": self._now}
         return {name: text for name, text in rows.items() if text}
 
     def _encodable(self, text: str) -> str:
         encoding = "utf-8" if self._unicode else "ascii"
         return text.encode(encoding, "replace").decode(encoding)
-
-
-def _machine(metrics: Mapping[str, float]) -> Iterator[str]:
-    """Yields what is known of the machine: use of processor and GPU, and memory in 10^9 bytes."""
-    for name, part in {"CPU": "cpu_percent", "GPU": "gpu_percent"}.items():
-        if (percent := metrics.get(f"system/{part}")) is not None:
-            yield f"{name} {percent:.0f}%"
-    for name, part in {"memory": "memory_mb", "GPU memory": "gpu_memory_mb"}.items():
-        if (size := metrics.get(f"system/{part}")) is not None:
-            yield f"{name} {size / 1000:.1f} GB"
-
-
-def _success(metrics: Mapping[str, float], group: str) -> str:
-    ends = [metrics.get(f"{group}/success_{end}") for end in ("low", "high")]
-    interval = "" if None in ends else f" [{ends[0]:.1%}, {ends[1]:.1%}]"
-    return f"{metrics[f'{group}/success']:.1%}{interval}"
-
-
-class RunningCurve:
-    """A curve of any length in few points: each is the mean of equally many values, the last perhaps of fewer.
-
-    Attributes:
-        points: the means, from the first value on.
-    """
-
-    def __init__(self) -> None:
-        self.points: list[float] = []
-        self._each, self._in_last = 1, 0
-
-    def add(self, value: float) -> None:
-        """Adds the next value."""
-        if self.points and self._in_last < self._each:
-            self._in_last += 1
-            self.points[-1] += (value - self.points[-1]) / self._in_last
-            return
-        if len(self.points) == 4 * _CURVE:
-            self.points = [(one + other) / 2 for one, other in zip(self.points[::2], self.points[1::2])]
-            self._each *= 2
-        self.points.append(value)
-        self._in_last = 1
 
 
 def sparkline(values: Sequence[float], columns: int, ascii_only: bool = False) -> str:

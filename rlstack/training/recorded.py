@@ -270,11 +270,23 @@ def _checked(arrays: Arrays, interface: Interface, transitions: bool) -> TensorD
     if interface.masked:
         wanted[MASK] = torch.Size([sum(interface.choices or ())]), torch.bool
     if transitions:
-        wanted |= {f"next/{name}": found for name, found in wanted.items() if name != "action"}
+        wanted |= {f"next/{name}": form for name, form in wanted.items() if name != "action"}
         wanted |= {name: (torch.Size([1]), torch.bool) for name in _FLAGS}
         wanted["next/reward"] = torch.Size([1]), interface.dtype
         wanted |= {"gamma": (torch.Size([1]), interface.dtype)} if "gamma" in arrays else {}
-    data = {name: _leaf(arrays, name, *found) for name, found in wanted.items()}
+    data: dict[str, Tensor] = {}
+    for name, (shape, dtype) in wanted.items():
+        if name not in arrays:
+            raise ConfigError(f"{name} is missing, it holds {', '.join(sorted(arrays)) or 'nothing'}")
+        array = arrays[name]
+        if name == "action" and dtype.is_floating_point != (array.dtype.kind == "f"):
+            raise ConfigError(f"action is {array.dtype}, the world takes {dtype}")
+        if array.shape[1:] != tuple(shape) or array.ndim == 0 or array.dtype.kind not in "biuf":
+            axes = ", ".join(map(str, ("N", *shape)))
+            raise ConfigError(f"{name} is {array.dtype} {list(array.shape)}, the world has [{axes}]")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ConfigError(f"{name} is not finite everywhere")
+        data[name] = torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
     lengths = sorted({len(value) for value in data.values()})
     if len(lengths) > 1:
         raise ConfigError(f"arrays of different lengths: {', '.join(map(str, lengths))}")
@@ -292,20 +304,6 @@ def _checked(arrays: Arrays, interface: Interface, transitions: bool) -> TensorD
             raise ConfigError(f"{fault}, the world has {interface.describe_action()}")
     batch: TensorDict = TensorDict(data, [lengths[0]]).unflatten_keys("/")
     return batch.auto_batch_size_(1)
-
-
-def _leaf(arrays: Arrays, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    if name not in arrays:
-        raise ConfigError(f"{name} is missing, it holds {', '.join(sorted(arrays)) or 'nothing'}")
-    array = arrays[name]
-    if name == "action" and dtype.is_floating_point != (array.dtype.kind == "f"):
-        raise ConfigError(f"action is {array.dtype}, the world takes {dtype}")
-    if array.shape[1:] != tuple(shape) or array.ndim == 0 or array.dtype.kind not in "biuf":
-        wanted = ", ".join(map(str, ("N", *shape)))
-        raise ConfigError(f"{name} is {array.dtype} {list(array.shape)}, the world has [{wanted}]")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ConfigError(f"{name} is not finite everywhere")
-    return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
 
 
 # -- offline runs ------------------------------------------------------------------------------------------------------
@@ -332,13 +330,13 @@ def recorded_for(config: TrainConfig, agent: Agent) -> RecordedTransitions:
         )
     if isinstance(agent, Recurrent):
         raise ConfigError("data: a recurrent agent needs sequences, not single transitions; set agent.recurrent=null")
-    found = read_recorded(config.data, agent.interface, agent.config.n_step, agent.config.gamma)
-    if agent.reward_scaler is not None and not found.ordered:
+    recorded = read_recorded(config.data, agent.interface, agent.config.n_step, agent.config.gamma)
+    if agent.reward_scaler is not None and not recorded.ordered:
         raise ConfigError("data: agent.normalize_rewards=true needs whole episodes, a replay buffer holds none")
-    if len(found.data) < agent.config.batch_size:
-        few = f"{len(found.data):,} transitions are fewer than agent.batch_size={agent.config.batch_size:,}"
+    if len(recorded.data) < agent.config.batch_size:
+        few = f"{len(recorded.data):,} transitions are fewer than agent.batch_size={agent.config.batch_size:,}"
         raise ConfigError(f"data: {few}; record more, or set a smaller batch")
-    return found
+    return recorded
 
 
 class OfflineCollector:
@@ -370,32 +368,33 @@ class OfflineCollector:
 
 
 class OfflineData(Hook):
-    """Fills an agent's replay buffer with recorded data. Checkpoints hold the digest of the data instead.
+    """Fills an agent's replay buffer with the run's recorded data. Checkpoints hold the digest of the data instead.
 
     Args:
-        recorded: the data.
+        config: configuration of the run.
     """
 
     name = "data"
 
-    def __init__(self, recorded: RecordedTransitions) -> None:
-        self._recorded = recorded
-        self._known: dict[str, Any] | None = None
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        self._known: dict[str, Any] | None = None  # of a resumed run
 
     def on_prepare(self, training: Training) -> None:
-        """Fills the replay buffer.
+        """Reads the data and fills the replay buffer.
 
         Raises:
-            ConfigError: a resumed run has learned from other data.
+            ConfigError: the data do not fit the agent and its world, or a resumed run has learned from other data.
         """
-        agent, found, known = training.agent, self._recorded, self._known
+        agent, known = training.agent, self._known
+        recorded = self._recorded = recorded_for(self._config, agent)
         assert isinstance(agent, OffPolicy)
-        if known is not None and known["sha256"] != found.digest:
+        if known is not None and known["sha256"] != recorded.digest:
             raise ConfigError(
-                f"data: {found.source} is not what the run has learned from "
-                f"(sha256 {found.digest[:16]}, not {known['sha256'][:16]})"
+                f"data: {recorded.source} is not what the run has learned from "
+                f"(sha256 {recorded.digest[:16]}, not {known['sha256'][:16]})"
             )
-        agent.load_data(found.data, seen=known is not None)
+        agent.load_data(recorded.data, seen=known is not None)
         self._memory = agent.replay
         if known is None:
             training.env.reset()  # creates a state to save
@@ -403,11 +402,11 @@ class OfflineData(Hook):
             self._memory.sampler.load_state_dict(known["sampler"])
 
     def on_start(self, training: Training) -> None:
-        found = self._recorded
+        recorded = self._recorded
         if training.ranks.first:
-            about = {"source": found.source, "transitions": len(found.data), "sha256": found.digest}
+            about = {"source": recorded.source, "transitions": len(recorded.data), "sha256": recorded.digest}
             write_json(training.run.path / DATA_FILE, about)
-        training.event(f"data: {found}")
+        training.event(f"data: {recorded}")
 
     def state_dict(self) -> dict[str, Any]:
         return {"sha256": self._recorded.digest, "sampler": dict(self._memory.sampler.state_dict())}

@@ -37,10 +37,8 @@ if TYPE_CHECKING:
     from rlstack.evaluation.results import Evaluation
     from rlstack.runs.loading import LoadedRun
 
-    from .distributed import Ranks
     from .hooks import Hook
     from .loop import Training
-    from .recorded import RecordedTransitions
 
 DEBUG_FRAMES = 1000
 _DEBUG_WORLDS, _DEBUG_AGENTS = 8, 10  # greatest numbers of worlds, and roughly of agents in a world
@@ -91,21 +89,19 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     config.logger.check_installed()
     if config.init is not None and not os.path.exists(config.init):
         raise ConfigError(f"init: {config.init} does not exist{nearest_path(config.init)}")
-    if config.resume is not None:
-        last_frame = min(config.total_frames, config.until or config.total_frames)
-        RunDirectory.open(config.resume).check_unfinished(config.total_frames, last_frame)
 
     path = None if config.resume is None else Path(config.resume)
     try:
         # Imported only after these checks: torch and TorchRL take seconds.
         from rlstack.agents import check_agent
+        from rlstack.runs.worlds import size_key
 
-        from .acceleration import prepare_cublas
+        from .acceleration import describe_determinism, prepare_cublas
         from .distributed import aside, join, share_of
-        from .environment import end_recorded
+        from .environment import end_recorded, record_environment
         from .loop import Training
         from .recorded import OfflineData
-        from .summary import full_memory_errors, one_line_errors, where_things_are
+        from .summary import describe, full_memory_errors, one_line_errors, where_things_are
 
         check_agent(config.agent, config.total_frames)
         prepare_cublas(config.deterministic)
@@ -113,12 +109,32 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         own = share_of(config, ranks)
         with aside(ranks) as folder, ExitStack() as stack:
             with full_memory_errors(Path(config.resume or config.run_dir or "runs")):
-                directory, recorded = _tried(own, config, ranks, folder, stack)
-                notices = Notices(config.notify if folder is None else None, directory.path.name)
-                parts = [notices, *([] if recorded is None else [OfflineData(recorded)]), *hooks]
+                directory, checks = _tried(own, folder, stack)
                 path = directory.path
+                notices = Notices(config.notify if folder is None else None, path.name)
+                parts = [notices, *([] if config.data is None else [OfflineData(config)]), *hooks]
                 training = stack.enter_context(closing(Training(own, directory, plain, ranks, parts)))
-                _prepare(training)
+                if config.resume is None:
+                    training.begin()
+                else:
+                    for name in changed(path):
+                        print(f"{path / name} was changed or damaged after the run ended")
+                    training.restore()
+                    if training.frames:  # without a checkpoint it starts over
+                        print(f"resuming at {training.frames:,} frames")
+                training.prepare()
+                agent = training.agent
+                worlds = config.env.get(size_key(config.env)) or training.env.batch_size.numel()
+                uneven = config.data is not None or (agent.interface.group and config.collector.count == "decisions")
+                batch = None if uneven else worlds * config.collector.steps_per_batch
+                compiled = training.acceleration.describe(agent)
+                deterministic = describe_determinism(config.deterministic, agent)
+                print(describe(config, directory, compiled, ranks.count, deterministic, batch))
+                print(*checks, sep="\n", flush=True)
+                unseal(path)
+                with one_line_errors(path):
+                    directory.write_config({**training.raw_config, "resume": None})
+                    record_environment(path)
             with sealed(path), notices, end_recorded(path), one_line_errors(path, own.env):
                 yield training
             if training.evaluation is not None:
@@ -127,25 +143,20 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     except Interrupted:
         raise
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_left_in(path)) from None
+        if path is None or not (path / "config.yaml").is_file():
+            raise KeyboardInterrupt("nothing was written") from None
+        from .summary import league_command, resume_command
+
+        run = RunDirectory(path)
+        newest, again = run.checkpoints.latest(), league_command() or resume_command(run)
+        state = "there is no checkpoint yet; begin again with"
+        if newest is not None:
+            state = f"the newest checkpoint is of {int(newest.stem[11:]):,} frames; continue with"
+        raise KeyboardInterrupt(f"{state}: {again}") from None
 
 
-def _left_in(path: Path | None) -> str:
-    """Says what an interrupted run has left in its folder, and how to continue it."""
-    if path is None or not (path / "config.yaml").is_file():
-        return "nothing was written"
-    from .summary import league_command, resume_command
-
-    saved = [int(file.stem[11:]) for file in path.glob("checkpoints/checkpoint_*.pt") if file.stem[11:].isdecimal()]
-    state = f"the newest checkpoint is of {max(saved):,} frames" if saved else "there is no checkpoint yet"
-    again = league_command() or resume_command(RunDirectory(path))
-    return f"{state}; {'continue' if saved else 'begin again'} with: {again}"
-
-
-def _tried(
-    config: TrainConfig, whole: TrainConfig, ranks: Ranks, aside: Path | None, stack: ExitStack
-) -> tuple[RunDirectory, RecordedTransitions | None]:
-    """Tries everything on a few worlds of this rank's part of the ``whole`` run; returns its folder and its data.
+def _tried(config: TrainConfig, aside: Path | None, stack: ExitStack) -> tuple[RunDirectory, list[str]]:
+    """Tries everything on a few worlds of this rank; returns the run's folder, and a line for each check.
 
     Raises:
         ConfigError: something does not work; no files have been left.
@@ -153,12 +164,8 @@ def _tried(
     import torch
 
     from rlstack.envs import world_hooks
-    from rlstack.runs.worlds import size_key
 
-    from .acceleration import describe_determinism, planned
     from .preflight import check_buildable, check_memory, few_worlds, self_check
-    from .recorded import recorded_for
-    from .summary import describe
     from .workers import check_collector
 
     with few_worlds(config) as env:
@@ -168,8 +175,13 @@ def _tried(
         check_memory(config, env)
         agent = check_buildable(config, env)
         check_collector(config)
-        recorded = None if config.data is None else recorded_for(config, agent)
-        directory = _directory(config, aside)
+        keep = config.checkpoint.keep
+        if aside is not None:
+            directory = RunDirectory(aside, keep)
+        elif config.resume is not None:
+            directory = RunDirectory.open(config.resume, keep)
+        else:
+            directory = RunDirectory.create(config.run_dir, run_name(config.agent, config.env, config.seed), keep)
         if aside is None:
             stack.enter_context(taken(directory.path))
             for file in leftovers(directory.path):
@@ -177,46 +189,7 @@ def _tried(
         stack.enter_context(removed_if_empty(directory.path))
         # Debug mode: autograd names the operation behind the first NaN in a gradient.
         stack.enter_context(torch.autograd.set_detect_anomaly(bool(config.debug), check_nan=bool(config.debug)))
-        checks = self_check(config, directory, env, agent)
-        compiled = planned(config, agent, shared=ranks.count > 1)
-        deterministic = describe_determinism(config.deterministic, agent)
-        worlds = whole.env.get(size_key(whole.env)) or env.batch_size.numel()
-        uneven = recorded is not None or (agent.interface.group and config.collector.count == "decisions")
-        batch = None if uneven else worlds * config.collector.steps_per_batch
-        print(describe(whole, directory, compiled, ranks.count, recorded and str(recorded), deterministic, batch))
-        print(*checks, sep="\n", flush=True)
-    return directory, recorded
-
-
-def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
-    """Returns the folder of the run: a temporary one, that of the run to resume, or a new one."""
-    keep = config.checkpoint.keep
-    if aside is not None:
-        return RunDirectory(aside, keep)
-    if config.resume is not None:
-        return RunDirectory.open(config.resume, keep)
-    return RunDirectory.create(config.run_dir, run_name(config.agent, config.env, config.seed), keep)
-
-
-def _prepare(training: Training) -> None:
-    """Restores a run that resumes, lets it prepare, and writes its configuration."""
-    from .environment import record_environment
-    from .summary import one_line_errors
-
-    directory = training.run
-    if training.config.resume is not None:
-        for name in changed(directory.path):
-            print(f"{directory.path / name} was changed or damaged after the run ended")
-        training.restore()
-        if training.frames:  # without a checkpoint it starts over
-            print(f"resuming at {training.frames:,} frames")
-    else:
-        training.begin()
-    training.prepare()
-    unseal(directory.path)
-    with one_line_errors(directory.path):
-        directory.write_config({**training.raw_config, "resume": None})
-        record_environment(directory.path)
+        return directory, self_check(config, directory, env, agent)
 
 
 def run_name(agent: dict[str, Any], env: dict[str, Any], seed: int) -> str:

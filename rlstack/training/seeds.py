@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
 import threading
 import time
@@ -26,7 +25,7 @@ from rlstack.runs.run_directory import CONFIG, make_first_free, make_folder, rem
 from . import run as runs
 from .config import TrainConfig, with_length
 from .hooks import Hook
-from .interrupt import Interrupted, Interrupts
+from .interrupt import Interrupted, Interrupts, receiving
 
 if TYPE_CHECKING:
     from rlstack.agents.together import Together
@@ -67,9 +66,9 @@ def check(plain: dict[str, Any]) -> None:
         "logger (services)": config.logger.without_services() != config.logger,
         "torchrun": int(os.environ.get("WORLD_SIZE", "1")) > 1,
     }
-    if found := [name for name, is_wrong in wrong.items() if is_wrong]:
+    if refused := [name for name, is_wrong in wrong.items() if is_wrong]:
         raise ConfigError(
-            f"seeds: runs in one process cannot have {', '.join(found)}; allowed are {', '.join(ALGORITHMS)} with "
+            f"seeds: runs in one process cannot have {', '.join(refused)}; allowed are {', '.join(ALGORITHMS)} with "
             "feed-forward networks of ours in float32, collector=default, no compile, guard.non_finite=error, and "
             "loggers without services; -m seed=0,1,... trains any runs one after the other"
         )
@@ -214,16 +213,12 @@ class _Group:
             for hook in hooks:
                 hook.ask()
 
-        ours = threading.current_thread() is threading.main_thread()
-        before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)} if ours else {}
-        try:
-            yield
-        except Interrupted:
-            print(f"all {self.count} runs have stopped; continue them with: rlstack train resume={folder}")
-            raise
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with receiving(receive):
+            try:
+                yield
+            except Interrupted:
+                print(f"all {self.count} runs have stopped; continue them with: rlstack train resume={folder}")
+                raise
 
     def meet(self, number: int, name: str, *request: Any) -> Any:
         """Makes the step of an agent's optimiser of this name, or what else it says, with all others.

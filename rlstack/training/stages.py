@@ -53,9 +53,19 @@ def parse_rule(entries: Any, where: str, window: int) -> Rule:
     """
     if not isinstance(entries, Mapping) or not entries:
         raise ConfigError(f"{where}: expected a mapping of metrics to bounds, got {entries!r}")
-    for name, combine in (("any", any), ("all", all)):
-        if name in entries:
-            return _combined(entries, name, combine, where, window)
+    if name := next((name for name in ("any", "all") if name in entries), ""):
+        parts, combine = entries[name], any if name == "any" else all
+        if len(entries) > 1:
+            raise ConfigError(f"{where}: {name!r} stands alone; put the other conditions into a rule of its list")
+        if not isinstance(parts, list | tuple) or not parts:
+            raise ConfigError(f"{where}.{name}: expected a list of rules, got {parts!r}")
+        rules = [parse_rule(part, f"{where}.{name}[{index}]", window) for index, part in enumerate(parts)]
+        metrics = list(dict.fromkeys(metric for rule in rules for metric in rule.metrics))
+
+        def combined(episodes: int, mean: Mean) -> bool:
+            return combine(rule.holds(episodes, mean) for rule in rules)
+
+        return Rule(metrics, max(rule.episodes for rule in rules), combined)
     bounds = {key: _bounds(value, f"{where}.{key}") for key, value in entries.items() if key != "episodes"}
     waits = entries.get("episodes", window if set(bounds) - set(CLOCKS) else 0)
     if isinstance(waits, bool) or not isinstance(waits, int) or waits < 0:
@@ -66,21 +76,6 @@ def parse_rule(entries: Any, where: str, window: int) -> Rule:
         return episodes >= waits and all(low <= mean(metric) <= high for metric, (low, high) in bounds.items())
 
     return Rule(list(bounds), waits, holds)
-
-
-def _combined(entries: Mapping[str, Any], name: str, combine: Callable[[Any], bool], where: str, window: int) -> Rule:
-    parts = entries[name]
-    if len(entries) > 1:
-        raise ConfigError(f"{where}: {name!r} stands alone; put the other conditions into a rule of its list")
-    if not isinstance(parts, list | tuple) or not parts:
-        raise ConfigError(f"{where}.{name}: expected a list of rules, got {parts!r}")
-    rules = [parse_rule(part, f"{where}.{name}[{index}]", window) for index, part in enumerate(parts)]
-    metrics = list(dict.fromkeys(metric for rule in rules for metric in rule.metrics))
-
-    def holds(episodes: int, mean: Mean) -> bool:
-        return combine(rule.holds(episodes, mean) for rule in rules)
-
-    return Rule(metrics, max(rule.episodes for rule in rules), holds)
 
 
 def _bounds(value: Any, where: str) -> tuple[float, float]:
@@ -151,18 +146,18 @@ class CurriculumConfig:
         Raises:
             ConfigError: a rule is missing, or its form is unknown.
         """
-        found = []
+        rules = []
         for index, stage in enumerate(self.stages[:-1]):
             own = f"{_WHERE}.stages[{index}].advance"
             if stage.advance is None and self.advance is None:
                 raise ConfigError(f"{own}: missing, and there is no {_WHERE}.advance")
             entries, where = (self.advance, f"{_WHERE}.advance") if stage.advance is None else (stage.advance, own)
-            found.append(parse_rule(entries, where, self.window))
-        if self.advance is not None and found and all(stage.advance is not None for stage in self.stages[:-1]):
+            rules.append(parse_rule(entries, where, self.window))
+        if self.advance is not None and rules and all(stage.advance is not None for stage in self.stages[:-1]):
             raise ConfigError(f"{_WHERE}.advance: has no effect, since every stage that ends has a rule of its own")
         if self.stages[-1].advance is not None:
-            raise ConfigError(f"{_WHERE}.stages[{len(found)}].advance: the last stage does not end")
-        return found
+            raise ConfigError(f"{_WHERE}.stages[{len(rules)}].advance: the last stage does not end")
+        return rules
 
     def within(self, names: Sequence[str]) -> CurriculumConfig:
         """Returns the curriculum with only the stages that a world has, if stages are ``named``.

@@ -32,7 +32,6 @@ def describe(
     run: RunDirectory,
     compiled: str | None = None,
     processes: int = 1,
-    data: str | None = None,
     deterministic: str | None = None,
     batch: int | None = None,
 ) -> str:
@@ -43,7 +42,6 @@ def describe(
         run: directory of the run.
         compiled: description of the compiled parts.
         processes: number of processes that learn together and share worlds, batches and replay buffer.
-        data: description of the data of an offline run.
         deterministic: whether a GPU computes the same bits every time, in words.
         batch: frames of a batch, if they are always equally many.
     """
@@ -51,7 +49,7 @@ def describe(
     threads = config.threads or torch.get_num_threads()
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{threads} of {os.cpu_count()} cores"
     unit = "env steps" if config.collector.count == "env_steps" else "frames (agent decisions)"
-    unit = unit if data is None else "frames (transitions drawn)"
+    unit = unit if config.data is None else "frames (transitions drawn)"
     length, more = f"{config.total_frames:,} {unit}", -config.total_frames % (batch or 1)
     if more:
         length += f", rounded up to {config.total_frames + more:,}: whole batches of {batch:,}"
@@ -59,7 +57,7 @@ def describe(
     rows = {
         "agent": config.agent.get("name"),
         "env": str(config.env.get("name")) + ("" if size is None else f", {config.env[size]} worlds"),
-        "data": data,
+        "data": config.data,
         "length": length,
         "device": f"{device} ({hardware})",
         "precision": explained(config.agent, device, config.resume is not None),

@@ -29,7 +29,15 @@ from rlstack.config.options import renewed
 from rlstack.envs.foundation.files import check_regular
 from rlstack.envs.foundation.work import Work, working
 from rlstack.envs.world import hooks_of
-from rlstack.runs.checkpoint import BEST, CheckpointError, UnreadableError, deciding, read_checkpoint, to_saveable
+from rlstack.runs.checkpoint import (
+    BEST,
+    CheckpointError,
+    UnreadableError,
+    content_digest,
+    deciding,
+    read_checkpoint,
+    to_saveable,
+)
 from rlstack.runs.loading import OF_A_RUN, check_content
 from rlstack.runs.manifest import MANIFEST, changed
 from rlstack.runs.run_directory import RunDirectory
@@ -102,34 +110,46 @@ def verify(folder: Path, start: str | int | None, frames: int | None, hooks: Seq
     begins, ends = None if first is None else _read(first), _read(last)
     config = renewed(ends["config"])
     _check_repeatable(config, ends, hooks)
-    found = Verified(folder, SEED if begins is None else begins["frames"], ends["frames"])
+    verified = Verified(folder, SEED if begins is None else begins["frames"], ends["frames"])
     for place in sorted({manifest.parent for manifest in folder.rglob(MANIFEST)}):
         damaged = (place / name for name in changed(place))
-        found.differences += [f"{path}: changed or damaged after it was written" for path in damaged]
+        verified.differences += [f"{path}: changed or damaged after it was written" for path in damaged]
     for file, other in (("config.yaml", stored), (first, config if begins is None else renewed(begins["config"]))):
         for key, there, here in differing(other, config):
             if key != "run_dir" and not is_resumable(key):
-                found.differences.append(f"{key}: {there!r:.60} in {file}, {here!r:.60} in {last}")
+                verified.differences.append(f"{key}: {there!r:.60} in {file}, {here!r:.60} in {last}")
     with (
         tempfile.TemporaryDirectory(prefix="rlstack-verify-") as temporary,
         granting([ends["config"], begins]),  # whose names have been checked
-        working("training again", "frames", max(found.end - found.start, 1)) as work,
+        working("training again", "frames", max(verified.end - verified.start, 1)) as work,
     ):
         copy = Path(temporary) / folder.resolve().name
         plain = _copied(config, begins, folder, copy)
-        again = _Again(found.start, found.end, work)
+        again = _Again(verified.start, verified.end, work)
         with redirect_stdout(StringIO()), suppress(_Reached), begun(plain, [*hooks, again]) as training:
             training.execute()
         if again.state is None:  # another rank compares
-            return found
+            return verified
         entries = list(differences(deciding(ends), deciding(to_saveable(again.state))))
         if entries:
             more = f"; so do {len(entries) - 1} further entries" if entries[1:] else ""
-            found.differences.append(f"{entries[0]}, at {found.end:,} frames{more}")
-        rows = _logged(folder, copy, found)
-        found.differences += rows[:1]
-    found.remarks += [] if found.equal else unlike(folder)
-    return found
+            verified.differences.append(f"{entries[0]}, at {verified.end:,} frames{more}")
+        try:
+            before, trained = _rows(folder, verified), _rows(copy, verified)
+        except (OSError, ValueError, TypeError, csv.Error) as error:
+            verified.differences.append(f"{folder / METRICS_FILE}: cannot be read ({error})")
+        else:
+            both = sorted(before.keys() & trained.keys())
+            verified.rows = len(both)
+            metrics = ((frames, name) for frames in both for name in before[frames].keys() & trained[frames].keys())
+            for frames, name in metrics:
+                one, other = before[frames][name], trained[frames][name]
+                if repr(one) != repr(other):
+                    line = f"{METRICS_FILE}, {name} at {frames:,} frames: {one!r} in the run, {other!r} trained again"
+                    verified.differences.append(line)
+                    break
+    verified.remarks += [] if verified.equal else unlike(folder)
+    return verified
 
 
 def _stretch(run: RunDirectory, start: str | int | None, frames: int | None) -> tuple[Path | None, Path]:
@@ -277,48 +297,26 @@ def differences(there: Any, here: Any) -> Iterator[str]:
                 yield f"{path}: missing {'when trained again' if path in before else 'in the run'}"
             continue
         one, other = before[path], again[path]
-        if isinstance(one, Tensor) and isinstance(other, Tensor):
-            yield from _tensors_differ(one, other.cpu(), path)
-        elif type(one) is not type(other) or repr(one) != repr(other):
-            yield f"{path}: {one!r:.60} in the run, {other!r:.60} trained again"
+        if content_digest(one) == content_digest(other):
+            continue
+        shown = [f"{v.dtype} {list(v.shape)}" if isinstance(v, Tensor) else f"{v!r:.60}" for v in (one, other)]
+        if not isinstance(one, Tensor) or shown[0] != shown[1]:
+            yield f"{path}: {shown[0]} in the run, {shown[1]} trained again"
+            continue
+        ours, theirs = (value.cpu().reshape(-1, 1).contiguous() for value in (one, other))
+        place = (ours.view(torch.uint8) != theirs.view(torch.uint8)).any(-1).nonzero().flatten()
+        sizes = (theirs[place].double() - ours[place].double()).abs()
+        yield (
+            f"{path} {list(one.shape)}: {len(place):,} of {one.numel():,} numbers differ, by up to {sizes.max():.3g} "
+            f"(first number {place[0]:,}: {ours[place[0], 0]:.9g} in the run, {theirs[place[0], 0]:.9g} trained again)"
+        )
 
 
-def _tensors_differ(there: Tensor, here: Tensor, path: str) -> Iterator[str]:
-    shapes = [f"{value.dtype} {list(value.shape)}" for value in (there, here)]
-    if shapes[0] != shapes[1]:
-        yield f"{path}: {shapes[0]} in the run, {shapes[1]} trained again"
-        return
-    ours, theirs = (value.reshape(-1, 1).contiguous().view(torch.uint8) for value in (here, there))
-    other = (ours != theirs).any(-1)
-    if not other.any():
-        return
-    one, two = (value.flatten()[other].double() for value in (there, here))
-    size, place = (two - one).abs(), other.nonzero()[0].tolist()
-    yield (
-        f"{path} {list(there.shape)}: {len(size):,} of {there.numel():,} numbers differ, by up to {size.max():.3g} "
-        f"(first number {place[0]:,}: {one[0]:.9g} in the run, {two[0]:.9g} trained again)"
-    )
-
-
-def _logged(folder: Path, copy: Path, found: Verified) -> list[str]:
-    """Compares the rows of ``metrics.csv`` in the stretch; returns a line for the first number that differs."""
-    try:
-        there, here = _rows(folder), _rows(copy)
-    except (OSError, ValueError, TypeError, csv.Error) as error:
-        return [f"{folder / METRICS_FILE}: cannot be read ({error})"]
-    for frames in sorted(there.keys() & here.keys()):
-        for name in there[frames].keys() & here[frames].keys():
-            one, two = there[frames][name], here[frames][name]
-            if found.start < frames <= found.end and repr(one) != repr(two):
-                return [f"{METRICS_FILE}, {name} at {frames:,} frames: {one!r} in the run, {two!r} trained again"]
-        found.rows += found.start < frames <= found.end
-    return []
-
-
-def _rows(folder: Path) -> dict[int, dict[str, float]]:
-    """Returns the metrics of each frame that do not depend on the machine."""
+def _rows(folder: Path, verified: Verified) -> dict[int, dict[str, float]]:
+    """Returns the metrics at each frame of the stretch that do not depend on the machine."""
     rows: dict[int, dict[str, float]] = {}
     for row in read_metrics(folder / METRICS_FILE):
-        kept = {name: value for name, value in row.items() if not name.startswith(_OF_THE_MACHINE)}
-        rows.setdefault(int(row[FRAMES]), {}).update(kept)
+        if verified.start < row[FRAMES] <= verified.end:
+            kept = {name: value for name, value in row.items() if not name.startswith(_OF_THE_MACHINE)}
+            rows.setdefault(int(row[FRAMES]), {}).update(kept)
     return rows

@@ -38,7 +38,7 @@ from torchrl.weight_update import SharedMemWeightSyncScheme
 from torchrl.weight_update.weight_sync_schemes import WeightStrategy
 
 from rlstack.agents import Agent, agent_class
-from rlstack.agents.base import Policy, copy_on
+from rlstack.agents.base import AgentPolicy, copy_on
 from rlstack.agents.on_policy import FromRollouts, OnPolicy
 from rlstack.config import ConfigError
 from rlstack.data.collector import LEAN, LeanCollector, make_collector
@@ -46,7 +46,7 @@ from rlstack.envs.foundation.files import write_text
 from rlstack.envs.foundation.packages import needs
 from rlstack.envs.foundation.processes import place_of
 from rlstack.envs.world import GROUP, MEMORY, World, hooks_of
-from rlstack.files.safe_load import from_file, to_file
+from rlstack.files.safe_load import first_line, from_file, to_file
 from rlstack.runs.seeding import restore_rng, rng_state, seed_everything
 from rlstack.runs.worlds import build_world, device_of_worlds, size_key
 
@@ -109,7 +109,7 @@ def check_followed(agent: Agent, seen: TensorDictBase) -> None:
     """
     policy = copy_on(agent.policy(explore=True), agent.device)
     for part in policy.modules():
-        if isinstance(part, Policy):
+        if isinstance(part, AgentPolicy):
             part.frames.fill_(agent.total_frames)  # at the beginning of a run many act at random
     policy(seen.copy())
     before = TensorDict.from_module(policy)
@@ -470,7 +470,16 @@ def check_collector(config: TrainConfig) -> None:
     if not remote(config):
         return
     if c.backend == "multiasync":
-        _check_corrected(config.agent)
+        kind = agent_class(config.agent["algorithm"])
+        from_rollouts = issubclass(kind, OnPolicy | FromRollouts) or config.agent.get("data") == "rollout"
+        corrects = issubclass(kind, OnPolicy) and config.agent.get("advantage") == "vtrace"
+        if from_rollouts and not corrects:
+            name = config.agent["name"]
+            remedy = "correct for that with agent.advantage=vtrace, or " if issubclass(kind, OnPolicy) else ""
+            raise ConfigError(
+                f"collector.backend: multiasync brings what older policies have gathered, agent={name} learns from its "
+                f"present policy's alone: {remedy}set collector=multiprocess"
+            )
     if config.env.get("opponents") is not None:
         raise ConfigError(f"env.opponents: cannot be combined with collector.backend={c.backend}, set it to null")
     key = size_key(config.env)
@@ -487,22 +496,6 @@ def check_collector(config: TrainConfig) -> None:
         _check_cluster(c)
     else:
         device_of_worlds(c.device, _CPU)
-
-
-def _check_corrected(agent: Mapping[str, Any]) -> None:
-    """Raises a :class:`ConfigError` if the agent cannot learn from batches of older policies."""
-    name, remedy = agent["name"], "set collector=multiprocess"
-    chosen = agent_class(agent["algorithm"])
-    if issubclass(chosen, OnPolicy):
-        if agent.get("advantage") == "vtrace":
-            return
-        remedy = f"correct for that with agent.advantage=vtrace, or {remedy}"
-    elif not issubclass(chosen, FromRollouts) and agent.get("data") != "rollout":
-        return
-    raise ConfigError(
-        f"collector.backend: multiasync brings what older policies have gathered, agent={name} learns from its present "
-        f"policy's alone: {remedy}"
-    )
 
 
 def worlds_here(config: TrainConfig, device: torch.device) -> torch.device:
@@ -625,11 +618,8 @@ def _check_cluster(c: CollectorConfig) -> None:
             ray.init(**_cluster(c))
         has = ray.cluster_resources()
     except Exception as error:  # Ray raises errors of many types
-        reason = str(error).strip().splitlines()
-        raise ConfigError(
-            f"collector.address: no Ray cluster can be reached at {c.address} "
-            f"({type(error).__name__}: {reason[0] if reason else ''}); allowed: null, auto, <host>:<port>"
-        ) from None
+        what = f"no Ray cluster can be reached at {c.address} ({type(error).__name__}: {first_line(error)})"
+        raise ConfigError(f"collector.address: {what}; allowed: null, auto, <host>:<port>") from None
     finally:
         if ours:
             ray.shutdown()

@@ -35,7 +35,7 @@ from tests.adapters.small_worlds import Noise
 from tests.agents.arena_recordings import Recording
 from tests.exhaustive import exhaustive
 from tests.refusals import refused, refused_line
-from tests.training.test_curriculum import Stages, episodes
+from tests.training.test_curriculum import Stages, add, episodes
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/arena_training"
 RUN = "ppo_style2_20260101_120000"
@@ -400,7 +400,7 @@ def test_the_style_is_that_of_the_actions(actions: int, style: int | None, tmp_p
 @pytest.mark.usefixtures("anywhere")
 def test_the_curriculum_goes_along(tmp_path: Path) -> None:
     course = Curriculum(build(CurriculumConfig, load_group("curriculum", "arena"), "curriculum"), Stages())  # type: ignore[arg-type]
-    course.add(episodes(spawners=[1.0] * 60, length=[700.0] * 60))
+    add(course, episodes(spawners=[1.0] * 60, length=[700.0] * 60))
     course.check(77)
     agent = rlstack.make_agent("ppo_published", game())
     config = {"agent": to_plain(agent.config), "env": {"name": "any"}, "total_frames": 1000}

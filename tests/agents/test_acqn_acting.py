@@ -66,12 +66,14 @@ def test_noise_is_log_spaced_over_the_worlds() -> None:
     assert (draws.mean(1).abs() < expected / 10).all()
 
 
-def test_an_unbatched_env_gets_one_noise_size() -> None:
-    agent = small(epsilon=0.0, noise_low=0.3, noise_high=0.5)
-    draws = torch.stack([agent._noise_sizes(1, torch.zeros(1))])
-    assert float(draws) == pytest.approx(math.sqrt(0.3 * 0.5))  # the middle of the log-spaced ones
+def test_an_unbatched_env_gets_one_noise_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = small(epsilon=0.0, noise_low=0.3, noise_high=0.5, noise_scale=1.0)
+    for parameter in online_parameters(agent, "actor"):
+        parameter.data.zero_()
+    monkeypatch.setattr(torch, "randn_like", torch.ones_like)
     action = agent.policy(explore=True)(TensorDict({"observation": torch.zeros(2)}, []))["action"]
     assert action.shape == (1,)
+    assert float(action) == pytest.approx(math.sqrt(0.3 * 0.5))  # the middle of the log-spaced ones
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def folder(fixtures_dir: Path) -> Path:
 def updated(recording: Recording, monkeypatch: pytest.MonkeyPatch, **overrides: Any) -> tuple[Any, dict[str, Any]]:
     """Returns the agent after the recorded update, with the recorded order of the data, and its metrics."""
     agent, orders = published_agent(recording, **overrides), iter(recording["perms"])
-    monkeypatch.setattr(torch, "randperm", lambda count, device=None: next(orders))
+    monkeypatch.setattr(torch, "randperm", lambda count, generator=None, device=None: next(orders))
     metrics = agent.update(recording.batch())
     monkeypatch.undo()
     assert next(orders, None) is None, "as many epochs as recorded"

@@ -16,14 +16,9 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Composite, Unbounded
 
+from rlstack.adapters.arena.statistics import load_statistics, statistics_to_json
 from rlstack.config import ConfigError
-from rlstack.data.normalizers import (
-    ObservationNormalizer,
-    RewardScaler,
-    RunningMoments,
-    load_statistics,
-    statistics_to_json,
-)
+from rlstack.data.normalizers import ObservationNormalizer, RewardScaler, RunningMoments
 from tests.agents.arena_recordings import Recording
 from tests.exhaustive import recordings
 from tests.refusals import refused

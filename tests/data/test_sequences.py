@@ -6,8 +6,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from rlstack.data.flatten import Windows, cut, episode_starts
 from rlstack.data.replay import make_replay
-from rlstack.data.sequences import Windows, cut, episode_starts
 
 
 def stream(rows: int, steps: int, first: int = 0, dead: tuple[int, ...] = ()) -> TensorDict:

@@ -415,7 +415,7 @@ def batches(options: dict[str, Any], agent: str, **collector: Any) -> tuple[Any,
 def test_in_one_go_is_as_step_by_step(options: dict[str, Any], agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quick, one = batches(options, agent)
     slow, other = batches(options, agent, storing_device="cpu")
-    assert isinstance(quick, LeanCollector) and quick._in_one_go and not isinstance(slow, LeanCollector)
+    assert isinstance(quick, LeanCollector) and quick.env.collect is not None and not isinstance(slow, LeanCollector)
     ends = 0
     for got, wanted in zip(one, other):
         keys = set(wanted.keys(True, True))

@@ -17,9 +17,8 @@ from PIL import Image
 from rlstack import envs
 from rlstack.envs.arena.recording import ArenaAnimation, ArenaRecording
 from rlstack.envs.arena.render import SIZE, ArenaRenderer
-from rlstack.envs.echelon.drawing import EchelonLayout, background
+from rlstack.envs.echelon.drawing import EchelonAnimation, EchelonLayout, background
 from rlstack.envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
-from rlstack.envs.echelon.recording import EchelonAnimation
 from rlstack.envs.echelon.replay import RecordedMap
 from rlstack.envs.marinenav.recording import MarineNavRecording, on_map, to_world
 from rlstack.envs.recording import EpisodeRecording, Frames
@@ -272,7 +271,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "echelon_ground": ground,
     "echelon_laser": lambda: shooting("laser_hit"),
     "echelon_kill": lambda: shooting("kill"),
-    "echelon_end": lambda: EchelonAnimation(fight()[1]).draw(None, 20.0),
+    "echelon_end": lambda: EchelonAnimation(fight()[1].replay).draw(None, 20.0),
     "echelon_overview": lambda: fight()[1].overview(),
 }
 
@@ -378,7 +377,7 @@ def test_everything_is_within_any_picture(size: tuple[int, int]) -> None:
     assert land.corner[1] - 64 * land.scale > 50 * land.unit and land.corner[1] < size[1]
     assert land.panel >= 290 * land.unit
     assert RocketAnimation(soccer(cars=6), size).draw().shape == (size[1], size[0], 3)
-    assert EchelonAnimation(fight()[1], size).draw(ways=True).shape == (size[1], size[0], 3)
+    assert EchelonAnimation(fight()[1].replay, size).draw(ways=True).shape == (size[1], size[0], 3)
 
 
 def test_impossible_pictures_are_refused(tmp_path: Path) -> None:

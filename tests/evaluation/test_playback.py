@@ -17,8 +17,7 @@ from rich.segment import Segments
 
 from rlstack.config import ConfigError
 from rlstack.envs.rendering.canvas import WrittenText, write
-from rlstack.evaluation.pictures import FinishedAnimation
-from rlstack.evaluation.playback import TerminalScreen, blocks, frames, record, show
+from rlstack.evaluation.pictures import FinishedAnimation, TerminalScreen, blocks, frames, record, show
 from rlstack.training.interrupt import stopping_between_steps
 
 SMALL = (32, 48)

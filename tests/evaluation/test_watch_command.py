@@ -199,7 +199,7 @@ def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlstack.evaluation.playback.show", interrupted)
+    monkeypatch.setattr("rlstack.evaluation.pictures.show", interrupted)
     command(f"checkpoint={checkpoint}", "show=terminal")
     out = capsys.readouterr().out
     assert "\x1b[?25h" in out and out.endswith("episode 1, step 0\n")  # the cursor is back

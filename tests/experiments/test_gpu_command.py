@@ -15,7 +15,7 @@ import torch
 from experiments.gpu import __main__ as command_line
 from experiments.gpu import machine as machines
 from experiments.gpu import rows as gpu_rows
-from experiments.gpu.command import chosen, name_of, parsed, run
+from experiments.gpu.command import chosen, name_of, parsed, planned, run
 from experiments.gpu.correctness import Lessons, compare_lessons, compare_worlds
 from experiments.gpu.draws import DrawnOnCpu
 from experiments.gpu.results import markdown, write
@@ -81,12 +81,13 @@ def test_rows_run_side_by_side_and_are_told_in_their_order(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_what_no_longer_fits_is_not_run(tmp_path: Path) -> None:
     with runner_of(tmp_path) as runner:
-        outcomes = list(runner.run([row("passes"), row("passes", "long", limit=2000.0)]))
+        long = replace(row("passes", "long", limit=2000.0), seconds=2000.0)
+        outcomes = list(runner.run([row("passes"), long]))
         runner.end = time.monotonic() + 2.0
-        outcomes += runner.run([row("hangs", limit=2.5), row("passes")])
+        outcomes += runner.run([replace(row("hangs"), seconds=1.0), row("passes")])
     assert [outcome.status for outcome in outcomes] == ["passed", "not run", "not run", "not run"]
-    assert outcomes[1].line.endswith("s were left of the time for all")
-    assert outcomes[2].line == "cut short: the time for all was over"
+    assert outcomes[1].line.endswith(' s were left, it takes 2000: python -m experiments.gpu "only=long" minutes=35')
+    assert outcomes[2].line == 'cut short, the time for all was over: python -m experiments.gpu "only=hangs"'
     assert not fails(outcomes)
 
 
@@ -165,6 +166,28 @@ def test_options_have_the_form_of_the_other_commands() -> None:
     rows = [row("passes", "sac updates", "speed"), row("passes", "td3 updates", "speed"), row("passes", "update sac")]
     assert [one.name for one in chosen(parsed(["only=speed", "skip=td3"]), rows)] == ["sac updates"]
     assert [one.name for one in chosen(parsed(["only=td3 u,date sac"]), rows)] == ["td3 updates", "update sac"]
+
+
+def test_code_is_compiled_beside_the_checks() -> None:
+    def order(*rows: Row, first: str = "checks") -> list[tuple[list[str], bool]]:
+        return [([one.name for one in part], beside) for part, beside in planned(rows, first)]
+
+    check, eager = row("passes", "check"), row("passes", "a", "speed", compiles=False)
+    compiled, long = (row("passes", name, "speed", compiles=True) for name in ("b", "c"))
+    long = replace(long, seconds=300.0)
+    beside = (["compiling for b", "check"], True)
+    assert order(check, eager, compiled, long) == [beside, (["a", "b", "c"], False)]
+    assert order(check, eager, compiled, first="speed") == [(["a"], False), beside, (["b"], False)]
+    assert order(eager, compiled) == [(["a", "b"], False)] and order(check) == [(["check"], True)]
+    (ahead, _), _ = planned([check, compiled], "checks")
+    assert ahead[0].group == "compiling" and ahead[0].arguments == {"compiles": True, "once": True}
+
+
+def test_what_is_wanted_of_a_card_fits_into_five_minutes() -> None:
+    wanted = gpu_rows.speeds()
+    names = [entry.name for entry in wanted]
+    first = wanted[: names.index("marinenav acqn solved")]
+    assert sum(entry.seconds for entry in first) < 140.0  # the checks took two minutes on 16 cores
 
 
 def test_every_agent_and_world_has_its_rows() -> None:
@@ -281,7 +304,7 @@ def test_the_command_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     status = {entry["name"]: entry["status"] for entry in content["rows"]}
     assert list(status) == [entry.name for entry in chosen(parsed(given), gpu_rows.all_rows())]
     absent = {name for name, found in status.items() if found == "left out"}
-    assert all("compiled" in name or "CUDA graphs" in name for name in absent)
+    assert all("compiled" in name for name in absent)
     assert {status[name] for name in status.keys() - absent} == {"passed"}
     assert content["machine"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     measured = [entry["figures"] for entry in content["rows"] if entry["group"] == "speed" and entry["figures"]]

@@ -143,7 +143,7 @@ def test_low_precision_reaches_neither_discounts_nor_levels() -> None:
     following = {"observation": torch.rand(7, 3), "reward": torch.ones(7, 1), "terminated": torch.zeros(7, 1).bool()}
     batch = TensorDict({"observation": torch.rand(7, 3), "action": torch.rand(7, 1), "next": following}, [7])
     with torch.autocast("cpu", torch.bfloat16):
-        assert loss.act(batch).dtype == torch.bfloat16
+        assert actor(batch["observation"]).dtype == torch.bfloat16
         torch.testing.assert_close(loss.target_quantiles(batch, torch.rand(7, 8)), torch.full((7, 8), 996.0))
         loss.actor_loss(batch)
     assert seen[-1].dtype == torch.float32

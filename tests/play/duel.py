@@ -71,6 +71,11 @@ class Duel(World):
         self.time[worlds], self.sums[worlds] = 0.0, 0.0
         self.number[worlds] += 1
 
+    def _restart_where(self, ended: Tensor) -> bool:
+        self.time, self.sums = self.time.masked_fill(ended, 0.0), self.sums.masked_fill(ended[:, None], 0.0)
+        self.number = self.number + ended
+        return True
+
     def _current(self) -> TensorDict:
         ours = self.sums.repeat_interleave(self.size, 1)
         theirs = self.sums.flip(1).repeat_interleave(self.size, 1)
@@ -127,12 +132,12 @@ class Watching(Player):
         super().__init__(name)
         self.number, self.seen, self.begun = number, [], []
 
-    def act(self, env: Any, halves: TensorDictBase, rows: Tensor) -> Tensor:
+    def act(self, env: Any, halves: TensorDictBase, rows: Tensor, counts: Tensor | None = None) -> Tensor:
         self.seen.append((rows.tolist(), halves["observation"][rows].clone()))
         return torch.full((len(rows), halves.batch_size[1]), self.number)
 
     def begin(self, rows: Tensor | None = None) -> None:
-        self.begun.append(None if rows is None else rows.tolist())
+        self.begun.append(None if rows is None else rows.nonzero()[:, 0].tolist())
 
 
 class Counting(TensorDictModuleBase):

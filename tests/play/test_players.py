@@ -19,7 +19,7 @@ from tests.refusals import refused
 
 def seats_of(env: Any, assignment: list[list[int]], *players: Any) -> Seats:
     seats = Seats(env, players)
-    seats.seat(torch.arange(len(assignment)), torch.tensor(assignment))
+    seats.seat(torch.ones(len(assignment), dtype=torch.bool), torch.tensor(assignment))
     return seats
 
 
@@ -56,7 +56,7 @@ def test_a_memory_is_kept_for_each_side_and_forgotten_where_an_episode_begins(po
     agents = env.reset()["agents"]
     assert seats.act(agents).tolist() == [[0, 0], [0, 0]]
     assert seats.act(agents).tolist() == [[1, 0], [0, 1]]
-    seats.seat(torch.tensor([1]), torch.tensor([[1, 0]]))
+    seats.seat(torch.tensor([False, True]), torch.tensor([[1, 0], [1, 0]]))
     assert seats.act(agents).tolist() == [[2, 0], [0, 0]]
     seats.begin()
     assert seats.act(agents).tolist() == [[0, 0], [0, 0]]

@@ -15,6 +15,7 @@ import rlstack
 from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError, build, to_plain
+from rlstack.envs.foundation import tensors
 from rlstack.envs.registry import evaluation_options
 from rlstack.envs.rocket.players import SIDES
 from rlstack.evaluation.evaluator import evaluate
@@ -50,6 +51,14 @@ def test_it_is_a_world_like_any_other(side: str) -> None:
     assert ("reward_sum" in env.observation_spec["episode"].keys()) == (side == "first")  # noqa: SIM118
 
 
+@pytest.fixture(params=["cpu", "gpu"])
+def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU computes as it does, or as a GPU does: under masks."""
+    if request.param == "gpu":
+        monkeypatch.setattr(tensors, "FREE", set())
+
+
+@pytest.mark.usefixtures("anywhere")
 def test_the_learner_sees_its_own_side_and_meets_each_opponent() -> None:
     env = duel(num_worlds=64)
     steps = act(env, 1, 3)
@@ -59,21 +68,26 @@ def test_the_learner_sees_its_own_side_and_meets_each_opponent() -> None:
     assert steps[0]["next", "agents", "reward"].shape == (64, 1, 1)
 
 
-def test_statistics_are_those_of_the_side_that_learns() -> None:
-    env = duel(num_worlds=32, opponents={"players": ["low"], "side": "both"})
-    last = act(env, 1, 5)[2]["next"]
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("step", [2, 5])  # of the first and the second episode
+def test_statistics_are_those_of_the_side_that_learns(step: int) -> None:
+    env = duel(num_worlds=33, opponents={"players": ["low"], "side": "both"})
+    last = act(env, 1, step + 1)[step]["next"]
     over = last["done"][:, 0]
     episode = last["episode"][over]
-    assert 0 < int((env.learners % 2).sum()) < 32
+    assert 0 < int((env.learners % 2).sum()) < 33 and int(over.sum()) == 11
     assert (episode["success"] == 1).all() and (episode["return"] == 3).all()
     assert (episode["sum_for"] == 3).all() and (episode["sum_against"] == 0).all()
     assert (last["agents", "active"]).all()
 
 
+@pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("side", ["first", "second", "both"])
 def test_results_reach_the_pool(side: str) -> None:
     env = duel(num_worlds=48, opponents={"players": ["high", "low"], "side": side})
     act(env, 1, 6)
+    env.count_results()
+    assert env.pool.recent_games == 16 * (2 + 1 + 1)  # worlds of 3, 4 and 5 steps
     high, low = env.pool.entries
     assert high.games > 0 and high.wins == 0
     assert low.games > 0 and low.wins == low.games

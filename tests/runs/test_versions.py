@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from rlstack.runs import versions
+from rlstack import runs
 
 
 @pytest.mark.parametrize("nightly", [True, False])
@@ -16,8 +16,8 @@ def test_a_nightly_build_counts_as_the_package(nightly: bool, monkeypatch: pytes
             raise PackageNotFoundError(name)
         return "2026.10.27"
 
-    monkeypatch.setattr(versions, "version", installed)
-    assert versions.versions()["torchrl"] == "2026.10.27"
+    monkeypatch.setattr(runs, "version", installed)
+    assert runs.versions()["torchrl"] == "2026.10.27"
 
 
 def test_simulators_are_named_if_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def test_simulators_are_named_if_they_are_installed(monkeypatch: pytest.MonkeyPa
             raise PackageNotFoundError(name)
         return f"{name} 1.0"
 
-    monkeypatch.setattr(versions, "version", installed)
-    found = versions.versions()
+    monkeypatch.setattr(runs, "version", installed)
+    found = runs.versions()
     assert set(found) == {"rlstack", "python", "torch", "mujoco"}
     assert found["mujoco"] == "mujoco 1.0"

@@ -11,9 +11,10 @@ import pytest
 
 import rlstack
 from rlstack.config import ConfigError
-from rlstack.sweeps.search import Pruning, Search, SearchConfig, _is_over, falls_behind
+from rlstack.sweeps.search import Pruning, Search, SearchConfig, falls_behind
 from rlstack.sweeps.space import ChoiceDimension, RangeDimension, Space
 from rlstack.training.config import ObjectiveConfig
+from rlstack.training.loggers import scores
 from tests.refusals import refused
 
 pytest.importorskip("optuna", minversion="4.0")
@@ -196,6 +197,6 @@ def test_a_run_that_falls_behind_ends_early(tmp_path: Path) -> None:
     pruning = Pruning(subject.config, 1)
     ended = rlstack.train(agent="ppo", hooks=[pruning], run_dir=str(subject.run(1)), quiet=True, **options)
     assert [row["frames"] for row in ended.metrics if "eval/return" in row] == [128, 256]
-    assert _is_over(subject, 1, ObjectiveConfig())
+    assert falls_behind(subject.study, 1, scores(subject.run(1), ObjectiveConfig()))
     subject.finish({1: (False, [0.0, ended.score])})
     assert states(subject) == ["COMPLETE", "PRUNED"]

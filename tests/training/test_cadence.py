@@ -18,7 +18,7 @@ from rlstack.envs.foundation.work import working
 from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training import monitor
-from rlstack.training.acceleration import planned
+from rlstack.training.acceleration import Acceleration
 from rlstack.training.config import TrainConfig, with_length
 from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
@@ -186,8 +186,11 @@ def test_what_is_compiled_is_told_before(
     monkeypatch.setattr("rlstack.training.acceleration.missing_compiler", lambda device: None)
     c = config(*PENDULUM, device="cpu", agent__learning_starts=1000, agent__frames_per_update=1, **changed)
     with few_worlds(c) as env:
-        said = planned(c, check_buildable(c, env), shared=False)
-    assert said is None if told is None else str(said).startswith(told)
+        agent = check_buildable(c, env)
+        acceleration = Acceleration(c, torch.device("cpu"))
+        acceleration.apply(agent)
+        described = acceleration.describe(agent)
+    assert described is None if told is None else str(described).startswith(told)
 
 
 @pytest.mark.parametrize(

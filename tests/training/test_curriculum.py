@@ -60,6 +60,12 @@ def episodes(**columns: list[float]) -> dict[str, list[float]]:
     return {name: columns.get(name, [0.0] * count) for name in STATISTICS}
 
 
+def add(course: Curriculum, columns: dict[str, list[float]]) -> None:
+    """Adds finished episodes by statistic, oldest first."""
+    (count,) = {len(values) for values in columns.values()}
+    course._episodes.take({"columns": columns, "count": count})
+
+
 # -- the published decisions -------------------------------------------------------------------------------------
 
 
@@ -73,7 +79,7 @@ def check_decisions(path: Path) -> int:
     world = Stages()
     course, stages = curriculum(world, "arena"), []
     for number, row in enumerate(recorded["episodes"]):
-        course.add({"return": [0.0]} | {name: [value] for name, value in zip(columns, row.tolist())})
+        add(course, {"return": [0.0]} | {name: [value] for name, value in zip(columns, row.tolist())})
         course.check(number)
         stages.append(course.stage)
     assert stages == recorded["stage_after"].tolist()
@@ -100,7 +106,7 @@ def test_all_recorded_decisions(shared_dir: Path) -> None:
 
 def test_a_published_state_goes_on() -> None:
     course, twin = (curriculum(name="arena") for _ in range(2))
-    course.add(episodes(spawners=[1.0] * 60, length=[700.0] * 60, success=[0.0, 1.0] * 30))
+    add(course, episodes(spawners=[1.0] * 60, length=[700.0] * 60, success=[0.0, 1.0] * 30))
     assert course.check(10) and course.stage == 1
     published = json.loads(json.dumps(curriculum_to_published(course.state_dict())))
     metrics = published["curriculum_metrics"]
@@ -197,9 +203,9 @@ def test_curricula_that_are_none(change: dict[str, Any], message: str) -> None:
 
 def test_means_of_successes_need_one() -> None:
     course = two_stages({"episodes": 2, "length_if_success": {"max": 100}})
-    course.add(episodes(length=[10.0, 20.0], success=[0.0, 0.0]))
+    add(course, episodes(length=[10.0, 20.0], success=[0.0, 0.0]))
     assert not course.check(1)
-    course.add(episodes(length=[90.0], success=[1.0]))
+    add(course, episodes(length=[90.0], success=[1.0]))
     assert course.check(2), "slower episodes that were lost do not count"
     with pytest.raises(ConfigError, match="no metric 'length_if_success' in this world, did you mean"):
         curriculum(
@@ -211,7 +217,7 @@ def test_means_of_successes_need_one() -> None:
 def test_only_the_window_counts() -> None:
     course = two_stages({"success": {"min": 1.0}}, window=3)
     for won, passed in ((0, False), (1, False), (1, False), (1, True)):
-        course.add(episodes(success=[float(won)]))
+        add(course, episodes(success=[float(won)]))
         assert course.check(1) == passed
 
 
@@ -219,7 +225,7 @@ def test_only_the_window_counts() -> None:
 def test_one_stage_a_check_by_its_own_or_by_all_episodes(forget: bool) -> None:
     world, rule = Stages(), {"episodes": 2, "success": {"min": 0.5}}
     course = curriculum(world, forget=forget, advance=rule, stages=[{"name": str(k)} for k in range(4)])
-    course.add(episodes(success=[1.0, 1.0]))
+    add(course, episodes(success=[1.0, 1.0]))
     found = [course.check(frames) for frames in range(4)]
     assert found == ([True, False, False, False] if forget else [True, True, True, False])
     assert world.entered == list(range(1 + sum(found)))
@@ -290,7 +296,7 @@ def test_without_forget_all_episodes_count() -> None:
 def test_what_is_told() -> None:
     course = two_stages({"episodes": 2, "success": {"min": 0.5}, "length_if_success": {"max": 9}})
     assert course.metrics() == {"curriculum/stage": 0.0}
-    course.add(episodes(success=[1.0, 0.0], length=[8.0, 99.0]))
+    add(course, episodes(success=[1.0, 0.0], length=[8.0, 99.0]))
     told = {"curriculum/stage": 0.0, "curriculum/success": 0.5, "curriculum/length_if_success": 8.0}
     assert course.metrics() == told and str(course) == "stage 1 of 2, first"
     assert course.check(1)

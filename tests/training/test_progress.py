@@ -1,12 +1,11 @@
 import io
 import re
 import time
-from itertools import pairwise
 
 import pytest
 
 from rlstack.envs.foundation.work import Work, following, working
-from rlstack.training.progress import Progress, RunningCurve, WorkDisplay, sparkline
+from rlstack.training.progress import Progress, WorkDisplay, sparkline
 
 
 class Clock:
@@ -209,13 +208,11 @@ def test_colour_is_where_the_terminal_has_it(
     assert ("\x1b[32m█" in stream.getvalue()) == coloured
 
 
-def test_a_running_curve_is_even() -> None:
-    curve = RunningCurve()
-    for value in range(1000):
-        curve.add(float(value))
-    assert 48 <= len(curve.points) <= 96
-    steps = [later - earlier for earlier, later in pairwise(curve.points[:-1])]
-    assert steps == [16.0] * len(steps) and curve.points[0] == 7.5
+def test_the_curve_of_a_long_run_is_even_and_keeps_few_points() -> None:
+    progress = Progress(100_000, Stream("utf-8"), clock=Clock())
+    for frames in range(0, 100_000, 10):
+        progress.update(frames, {"train/return": float(frames)})
+    assert progress._curves["train/return"] == [100.0 * point for point in range(1000)]
 
 
 def test_a_sparkline_is_as_high_as_its_values() -> None:

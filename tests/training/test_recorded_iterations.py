@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
@@ -21,15 +24,19 @@ from torchrl.envs.utils import ExplorationType
 import rlstack
 from rlstack import envs
 from rlstack.agents.optimizer import Compiler
+from rlstack.config import to_plain
 from rlstack.data import graphs
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.foundation import tensors
 from rlstack.envs.pool import StartPool
+from rlstack.play.pool import LEARNER
+from rlstack.play.versus import SelfPlay
 from rlstack.training.monitor import Monitor, count_frames
 from tests.agents.small_agents import CASES, SMALL, YAMLS, options_of
 from tests.exhaustive import exhaustive
 from tests.host_waits import HostWaits
+from tests.play.duel import NAME as DUEL
 from tests.recorded_worlds import Crowd, Drift
 from tests.rehearsal import rehearsing
 
@@ -120,6 +127,7 @@ def compared(agent: str, make: Any, options: dict[str, Any], monkeypatch: pytest
     return recorded
 
 
+_BOTS = {"players": ["heuristic", "veteran", "self"], "side": "both", "evaluation": ["rush"]}
 _WORLDS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "cartpole", {"max_steps": 7}),
     ("dqn", "arena", {"max_steps": 7}),
@@ -130,6 +138,8 @@ _WORLDS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "rocket", {"max_seconds": 0.5, "num_worlds": 2}),
     ("ppo", "echelon", {"blue": 2, "red": 2, "max_steps": 7, "maps": 4, "num_worlds": 2}),
     ("ppo", "echelon", {"blue": 1, "red": 1, "max_steps": 7, "maps": 4, "num_worlds": 2, "actions": "hybrid"}),
+    ("ppo", "rocket", {"max_seconds": 0.5, "num_worlds": 2, "opponents": {"players": ["rule", "random"]}}),
+    ("ppo", "echelon", {"blue": 2, "red": 2, "max_steps": 7, "maps": 4, "num_worlds": 2, "opponents": _BOTS}),
 ]
 
 
@@ -206,6 +216,46 @@ def test_groups_of_agents(agent: str, choices: bool, options: dict[str, Any], mo
     recorded = compared(agent, lambda: Crowd(choices=choices, state=state), options, monkeypatch)
     assert recorded.agent._recorded["learning from a batch"].replays
     assert 0.2 < recorded.seen[-1]["agents/active"].float().mean() < 0.9
+
+
+_POOLS: list[tuple[list[str], dict[str, Any]]] = [
+    (["low"], {"snapshot_every": 100, "at_once": 2}),
+    (["self", "low", "random"], {"sampler": "pfsp"}),
+]
+
+
+@exhaustive(("players", "options"), _POOLS, quick=2)
+def test_opponents(
+    players: list[str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They act under masks; results count once a batch; a snapshot takes the place of another while replays go on."""
+    opponents = {"players": players, "side": "both", "refresh": 5, "evaluation": ["low"], **options}
+    plays: list[tuple[SelfPlay, Any]] = []
+    replayed: list[tuple[Any, list[str]]] = []
+
+    def joined(now: int, env: Any, agent: Any, collector: Any) -> None:
+        if now == 0:
+            config = {"agent": to_plain(agent.config), "env": {"name": DUEL, "opponents": {}}, "total_frames": 10_000}
+            training: Any = SimpleNamespace(env=env, agent=agent, raw_config=config, ranks=SimpleNamespace(count=1))
+            training.run, training.event = SimpleNamespace(path=tmp_path / str(len(plays))), lambda line: None
+            made = SelfPlay.of(training)
+            assert made is not None
+            plays.append((made, training))
+            return
+        play, training = plays[-1]
+        training.frames = 40 * now
+        play.on_batch(training, None, {})  # type: ignore[arg-type]
+        graphs = [part.graph for part in collector._recorded._recordings.values() if part.graph is not None]
+        replayed.append((graphs[0] if graphs else None, list(env._names)))
+
+    make = partial(envs.make, DUEL, num_worlds=6, opponents=opponents)
+    compared("ppo", make, {}, monkeypatch, change=joined, count=16, steps=6)
+    pools = [training.env.pool for _, training in plays]
+    assert pools[0].state_dict() == pools[1].state_dict() and pools[0].ratings.rating(LEARNER) != 1500
+    assert sum(entry.games > 0 for entry in pools[0].entries) >= 3
+    if "snapshot_every" in options:
+        pairs = list(pairwise(replayed))
+        assert any(graph is later and graph and names != seated for (graph, names), (later, seated) in pairs)
 
 
 class Simulator(Drift):

@@ -32,13 +32,15 @@ from rlstack.agents.optimizer import Info
 from rlstack.agents.ppo import PPO
 from rlstack.config import ConfigError, Interval, convert
 from rlstack.config.errors import prefixed
-from rlstack.data.normalizers import ObservationNormalizer, RunningMoments, load_statistics, statistics_to_json
+from rlstack.data.normalizers import ObservationNormalizer, RunningMoments
 from rlstack.envs.foundation.files import replacing
 from rlstack.files.safe_load import load_tensors, read_json_object, reason
 from rlstack.networks.distributions import Choices
 from rlstack.networks.encoders import FlatEncoder
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.loading import LoadedRun
+
+from .statistics import load_statistics, statistics_to_json
 
 CONFIGURATION = "ppo_published"
 """The file in ``conf/agent`` with the algorithm and options by which these agents were trained."""
@@ -95,7 +97,7 @@ class ArenaFiles:
         optimizer: Adam's state in torch's format; empty if there is none.
         num_timesteps: number of env steps it was trained for.
         statistics: statistics of observations and returns, see
-            :func:`~rlstack.data.normalizers.statistics_to_json`; None for an agent that was trained without.
+            :func:`~rlstack.adapters.arena.statistics.statistics_to_json`; None for an agent that was trained without.
         training_state: the record of the training; empty if there is none.
         where: the file, for messages.
     """

@@ -13,7 +13,7 @@ from rlstack.envs.echelon.projectiles import Which
 from rlstack.envs.echelon.sensors import look
 from rlstack.envs.echelon.simulation import PLAIN, Tally, advance, command, lucky_numbers
 from rlstack.envs.echelon.state import EchelonStarts, State
-from rlstack.envs.echelon.tables import Tables, make_tables
+from rlstack.envs.echelon.tables import Tables
 
 HEAVY, MEDIUM, LIGHT, SCOUT = 0, 1, 3, 4
 BLUE, RED = 0, 1
@@ -40,7 +40,7 @@ class Field:
     """
 
     def __init__(self, places: dict[tuple[int, int], tuple[float, float, float]], maps: Maps | None = None) -> None:
-        self.tables = make_tables(maps or flat_maps(), (5, 5), torch.float64, torch.device("cpu"))
+        self.tables = Tables(maps or flat_maps(), (5, 5), torch.float64, torch.device("cpu"))
         self.state: State = start(self.tables, 1)
         self.state.hp.zero_()
         for (team, slot), (x, y, yaw) in places.items():
@@ -88,7 +88,7 @@ def start(tables: Tables, worlds: int, seed: int = 0, partial: bool = False) -> 
 @lru_cache
 def hilly(packs: int = 1) -> Tables:
     """Makes teams of five or ten on sixteen maps that look the same from both sides."""
-    return make_tables(make_maps(16, 5, True), (5 * packs, 5 * packs), torch.float64, torch.device("cpu"))
+    return Tables(make_maps(16, 5, True), (5 * packs, 5 * packs), torch.float64, torch.device("cpu"))
 
 
 def lively(tables: Tables, worlds: int, seed: int = 0) -> State:

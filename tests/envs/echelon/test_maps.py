@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from rlstack import envs
-from rlstack.envs.echelon.maps import DIRECTIONS, STYLES, Maps, cell, flow_field, look_up, make_maps
-from rlstack.envs.echelon.recording import EchelonAnimation, EchelonRecorder, load_replay
+from rlstack.envs.echelon.drawing import EchelonAnimation
+from rlstack.envs.echelon.maps import DIRECTIONS, STYLES, Maps, cell, flow_field, look_up, make_maps, styles
+from rlstack.envs.echelon.recording import EchelonRecorder, load_replay
 from rlstack.envs.echelon.rules import SPAWN_SQUARE
 from rlstack.envs.echelon.sensors import clear_between
 from tests.refusals import refused
@@ -84,7 +85,8 @@ def test_a_seed_makes_the_same_maps() -> None:
 
 
 def test_every_style_makes_ground_of_its_own() -> None:
-    grounds = [style(4, 64, torch.Generator().manual_seed(0)) for style in STYLES]
+    grounds = styles(4, 64, torch.Generator().manual_seed(0))
+    assert len(grounds) == STYLES
     kinds = [sorted(ground.kind.unique().tolist()) for ground in grounds]
     assert kinds == [[0], [0], [0, 1], [0, 2], [0, 3], [0, 4], [0]]
     tops = [float(ground.height.max()) for ground in grounds]
@@ -172,7 +174,7 @@ def test_replays_and_films_show_maps_of_any_size(tmp_path: Path) -> None:
     recorded.save_replay(tmp_path / "one.json")
     read = load_replay(tmp_path / "one.json")
     assert read.options["size"] == read.record.ground.side == 100
-    assert (EchelonAnimation(read, SMALL).draw(5.0) == EchelonAnimation(recorded, SMALL).draw(5.0)).all()
+    assert (EchelonAnimation(read.replay, SMALL).draw(5.0) == EchelonAnimation(recorded.replay, SMALL).draw(5.0)).all()
     text = (tmp_path / "one.json").read_text()
     faults = {
         64: r"world.heights has the shape \[100, 100\], expected \[64, 64\]",

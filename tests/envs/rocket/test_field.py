@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from rlstack.envs.rocket import rules
+from rlstack.envs.foundation import tensors
+from rlstack.envs.rocket import rules, solver
 from rlstack.envs.rocket.field import Field
 from rlstack.envs.rocket.simulation import advance, advance_densely, compiled_kernels
 from rlstack.envs.rocket.state import RocketState, new_ball, new_cars, new_state
@@ -165,16 +167,22 @@ def test_both_ways_lead_to_the_same_worlds() -> None:
 
 
 @pytest.mark.slow
-def test_a_dense_tick_is_one_graph_for_every_tick() -> None:
-    from torch._dynamo.testing import CompileCounter
+def test_a_dense_tick_is_one_graph_for_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU that graph leaves out the sweeps over contacts, which are most of a tick if they are written out."""
+    monkeypatch.setattr(tensors, "FREE", set())
+    monkeypatch.setattr(solver, "_compiled_sweep", lambda: solver.sweep)
+    operations: list[int] = []
 
-    counter = CompileCounter()
-    tick = torch.compile(advance_densely, backend=counter, fullgraph=True, dynamic=False)
-    state = eager = lively(8, 2, dtype=torch.float32)
+    def counting(graph: Any, _: Any) -> Any:
+        operations.append(sum(node.op.startswith("call") for node in graph.graph.nodes))
+        return graph.forward
+
+    tick = torch.compile(advance_densely, backend=counting, fullgraph=True, dynamic=False)
+    state = eager = lively(8, 2, dtype=torch.float32).map(torch.Tensor.contiguous)
     controls = random_controls(1, 2, 8, dtype=torch.float32)[0]
     with torch.no_grad():
         for _ in range(4):
             state, _ = tick(state, controls, RAMPED)
             eager, _ = advance_densely(eager, controls, RAMPED)
     assert furthest(state, eager) < 1e-2
-    assert counter.frame_count <= 2  # once more for the state that a tick leaves, whose tensors are parts of one
+    assert len(operations) == 1 and operations[0] < 3000
