@@ -24,8 +24,7 @@ from rlstack import envs
 from rlstack.adapters.arena.agents import arena_policy
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.files import load_published
-from rlstack.adapters.sb3.model import load_sb3
-from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
+from rlstack.adapters.sb3.model import load_sb3, load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.agents.foreign import load_policy
 from rlstack.config import ConfigError, build, to_plain

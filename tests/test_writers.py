@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlstack.adapters.arena.files import load_files, write_files
+from rlstack.adapters.arena.agents import load_files, write_files
 from rlstack.adapters.marinenav.files import load_published, write_directory
 from rlstack.config import ConfigError
 from rlstack.envs.echelon.recording import load_replay as load_fight

@@ -92,23 +92,18 @@ def compare(act: Act, answer: Tensor, observation: Any, mask: Tensor | None, int
     beyond = difference > tolerance(interface)
     rounded = beyond.clone()
     if bool(beyond.any()):
-        legal = None if mask is None else mask[beyond]
-        rounded[beyond] = _rounded(act, wanted[beyond], answer[beyond], observation[beyond], legal)
+        given, ours, legal = answer[beyond], wanted[beyond], None if mask is None else mask[beyond]
+        decided = torch.zeros(len(given), dtype=torch.bool)
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(_NUDGES):
+                near = act(_nudged(observation[beyond]), legal)
+                if given.is_floating_point():
+                    decided |= _difference(near, ours) >= 0.9 * _difference(given, ours)
+                else:
+                    decided |= _difference(near, given) == 0
+        rounded[beyond] = decided
     wrong = int((beyond & ~rounded).sum())
     return Agreement(float(difference.masked_fill(rounded, 0.0).max()), int(rounded.sum()), wrong)
-
-
-def _rounded(act: Act, wanted: Tensor, answer: Tensor, observation: Any, mask: Tensor | None) -> Tensor:
-    """Returns ``[N]`` bool: where rounding decides."""
-    decided = torch.zeros(len(answer), dtype=torch.bool)
-    with torch.random.fork_rng(devices=[]):
-        for _ in range(_NUDGES):
-            near = act(_nudged(observation), mask)
-            if answer.is_floating_point():
-                decided |= _difference(near, wanted) >= 0.9 * _difference(answer, wanted)
-            else:
-                decided |= _difference(near, answer) == 0
-    return decided
 
 
 def _nudged(observation: Any) -> Any:

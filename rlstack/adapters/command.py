@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from hydra import compose, initialize_config_dir
 from torchrl import logger as torchrl_logger
 
-from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.config import ConfigError
 from rlstack.config.errors import exit_in_one_line
 
 
@@ -31,9 +30,3 @@ def command(main: Callable[[Sequence[str] | None], None]) -> Callable[..., None]
             main(arguments)
 
     return guarded
-
-
-def composed(overrides: Sequence[str]) -> dict[str, Any]:
-    """Returns the configuration of ``rlstack.train`` with these overrides, as plain values."""
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return to_plain(compose("train", list(overrides)))

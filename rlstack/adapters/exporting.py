@@ -12,7 +12,7 @@ import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torchrl.data import Composite
 
 from rlstack.adapters.agreement import TOLERANCE, Agreement, compare, random_inputs
 from rlstack.agents.base import Agent, Policy
-from rlstack.agents.interface import MASK, Interface
+from rlstack.agents.interface import MASK
 from rlstack.agents.recurrent import RecurrentPolicy
 from rlstack.config import ConfigError
 from rlstack.envs.foundation.files import replacing
@@ -33,6 +33,7 @@ from rlstack.envs.world import MEMORY
 from rlstack.files.safe_load import first_line, reason
 
 FORMAT, VERSION = "rlstack-policy", 1
+FORMATS = ("torchscript", "export", "aoti", "onnx")
 INPUTS = 1000
 """The number of random inputs on which program and agent are compared."""
 _EXAMPLES = 3
@@ -81,9 +82,8 @@ def export_policy(
     path = Path(path)
     if agent.device.type != "cpu":
         raise ConfigError(f"export: the agent is on {agent.device}, load it on the cpu")
-    writers = {"torchscript": _torchscript, "export": _exported, "aoti": _compiled, "onnx": _onnx}
-    if format not in writers:
-        raise ConfigError(f"format: {format!r} is unknown, allowed: {', '.join(writers)}")
+    if format not in FORMATS:
+        raise ConfigError(f"format: {format!r} is unknown, allowed: {', '.join(FORMATS)}")
     if agent.interface.hybrid is not None:
         raise ConfigError(f"export: a program gives one tensor, the agent has {agent.interface.describe_action()}")
     if format == "onnx":
@@ -95,11 +95,44 @@ def export_policy(
     for place in (path, beside(path)):
         if place.is_dir():
             raise ConfigError(f"out: {place} is a folder")
-    with deterministic(agent) as note, _frozen(agent), torch.no_grad():
+    with deterministic(agent) as note, torch.no_grad(), ExitStack() as afterwards:
+        for parameter in (value for network in agent.networks.values() for value in network.parameters()):
+            if parameter.requires_grad:  # a constant while it is traced, as it is in a program
+                afterwards.callback(parameter.requires_grad_)
+                parameter.requires_grad_(False)
         module = ExportablePolicy(agent)
-        content, program = writers[format](module)
-        agreement = _verified(module, program)
-        description = _describe(module, agent, frames, note, agreement)
+        content, program = write_program(module, format)
+        observation, mask = random_inputs(module.interface, INPUTS)
+        inputs = module.split(observation, mask)
+        answer, memory = _action_and_memory(program(inputs))
+        agreement = compare(module.act, answer, observation, mask, module.interface)
+        single, _ = _action_and_memory(program([value[:1] for value in inputs]))
+        wanted, remembered = _action_and_memory(module(*inputs))
+        forgets = memory is not None and not torch.allclose(memory, remembered, rtol=0, atol=TOLERANCE)
+        if agreement.wrong or forgets or single.shape != answer[:1].shape or answer.dtype != wanted.dtype:
+            raise ConfigError(
+                f"the exported program acts otherwise than the agent on {agreement.wrong} of {INPUTS} random inputs, "
+                f"by up to {agreement.largest:.1e}; nothing was written"
+            )
+        interface = module.interface
+        action: dict[str, Any] = {"kind": "continuous", "meaning": interface.describe_action()}
+        if interface.choices is not None:
+            action |= {"kind": "discrete", "choices": list(interface.choices)}
+        else:
+            for name, bound in (("low", interface.action.space.low), ("high", interface.action.space.high)):
+                action[name] = [value if math.isfinite(value) else None for value in bound.tolist()]
+        description = {
+            "format": FORMAT,
+            "version": VERSION,
+            "agent": agent.config.name,
+            "frames": agent.frames if frames is None else frames,
+            "inputs": [_entry(name, value) for name, value in zip(module.names, inputs)],
+            "output": _entry("action", wanted) | action,
+            "largest_difference": agreement.largest,
+        }
+        if module.memory_size:
+            description["memory"] = f"{MEMORY} is zeros where an episode begins, then {NEXT_MEMORY} of the step before"
+        description |= {"note": note} if note else {}
     text = json.dumps(description, indent=2) + "\n"
     try:
         with replacing(path, beside(path)) as (program_file, text_file):
@@ -129,19 +162,6 @@ def deterministic(agent: Agent) -> Iterator[str]:
         yield note
     finally:
         agent.config = config
-
-
-@contextmanager
-def _frozen(agent: Agent) -> Iterator[None]:
-    """Makes parameters constants inside the context, as they are in a program."""
-    trained = [p for network in agent.networks.values() for p in network.parameters() if p.requires_grad]
-    try:
-        for parameter in trained:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
 
 
 class ExportablePolicy(nn.Module):
@@ -200,80 +220,55 @@ class ExportablePolicy(nn.Module):
         return tuple(inputs)
 
 
-# -- formats -----------------------------------------------------------------------------------------------------
-
-
-def _torchscript(module: ExportablePolicy) -> tuple[bytes, Program]:
-    examples = module.split(*random_inputs(module.interface, _EXAMPLES))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about tracing: dependence on values is checked by the comparison
-        traced = torch.jit.trace(module, examples, check_trace=False)
-        buffer = io.BytesIO()
-        torch.jit.save(traced, buffer)
-        buffer.seek(0)
-        program = torch.jit.load(buffer)
-    return buffer.getvalue(), lambda inputs: program(*inputs)
-
-
-def _traced(module: ExportablePolicy) -> torch.export.ExportedProgram:
-    """Traces a policy for any number of rows.
+def write_program(module: ExportablePolicy, format: str) -> tuple[bytes, Program]:
+    """Traces a policy for any number of rows; returns the content of a file of this format, and its program.
 
     Raises:
-        ConfigError: torch cannot trace it.
+        ConfigError: the format cannot express the policy, or nothing here compiles it.
     """
-    examples = module.split(*random_inputs(module.interface, _EXAMPLES))
-    rows = torch.export.Dim("batch", min=1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.export.export(module, examples, dynamic_shapes=(({0: rows},) * len(examples),), strict=False)
-    except Exception as error:  # of many kinds
-        why = f"{type(error).__name__}: {first_line(error)}"
-        raise ConfigError(f"format: torch.export cannot express this agent, torchscript may ({why})") from error
-
-
-def _exported(module: ExportablePolicy) -> tuple[bytes, Program]:
-    buffer = io.BytesIO()
-    torch.export.save(_traced(module), buffer)
-    buffer.seek(0)
-    program = torch.export.load(buffer).module()
-    return buffer.getvalue(), lambda inputs: program(*inputs)
-
-
-def _compiled(module: ExportablePolicy) -> tuple[bytes, Program]:
-    from torch._inductor import aoti_compile_and_package, aoti_load_package
-
-    traced = _traced(module)
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    examples, buffer = module.split(*random_inputs(module.interface, _EXAMPLES)), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about tracing: dependence on values is checked by the comparison
         try:
-            path = aoti_compile_and_package(traced, package_path=str(Path(folder) / "policy.pt2"))
-        except Exception as error:  # of many kinds, that of a missing compiler among them
+            if format == "torchscript":
+                torch.jit.save(torch.jit.trace(module, examples, check_trace=False), buffer)
+                buffer.seek(0)
+                scripted = torch.jit.load(buffer)
+                return buffer.getvalue(), lambda inputs: scripted(*inputs)
+            if format == "onnx":
+                return _onnx(module, examples)
+            rows = torch.export.Dim("batch", min=1)
+            shapes = (({0: rows},) * len(examples),)
+            traced = torch.export.export(module, examples, dynamic_shapes=shapes, strict=False)
+            if format == "export":
+                torch.export.save(traced, buffer)
+                buffer.seek(0)
+                loaded = torch.export.load(buffer).module()
+                return buffer.getvalue(), lambda inputs: loaded(*inputs)
+            from torch._inductor import aoti_compile_and_package, aoti_load_package
+
+            with tempfile.TemporaryDirectory() as folder:
+                path = aoti_compile_and_package(traced, package_path=str(Path(folder) / "policy.pt2"))
+                compiled = aoti_load_package(path)
+                return Path(path).read_bytes(), lambda inputs: compiled(*inputs)
+        except Exception as error:  # of many kinds, some of them the runtime's own
+            also = " here, or there is no C++ compiler, which it needs" if format == "aoti" else ""
             why = f"{type(error).__name__}: {first_line(error)}"
-            raise ConfigError(f"format=aoti: cannot be compiled here, it needs a C++ compiler ({why})") from error
-        program = aoti_load_package(path)
-        return Path(path).read_bytes(), lambda inputs: program(*inputs)
+            raise ConfigError(f"format={format}: cannot express this agent{also}; another may ({why})") from error
 
 
-def _onnx(module: ExportablePolicy) -> tuple[bytes, Program]:
-    examples = module.split(*random_inputs(module.interface, _EXAMPLES))
+def _onnx(module: ExportablePolicy, examples: tuple[Tensor, ...]) -> tuple[bytes, Program]:
     buffer: Any = io.BytesIO()  # accepted by this exporter, though not in its signature
     axes = {name: {0: "batch"} for name in (*module.names, *module.outputs)}
+    torch.onnx.export(
+        *(module, examples, buffer),
+        input_names=module.names,
+        output_names=module.outputs,
+        dynamic_axes=axes,
+        dynamo=False,  # torch.export does not support observations as TensorDicts
+    )
     runtime = importlib.import_module("onnxruntime")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                *(module, examples, buffer),
-                input_names=module.names,
-                output_names=module.outputs,
-                dynamic_axes=axes,
-                dynamo=False,  # torch.export does not support observations as TensorDicts
-            )
-        session = runtime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
-    except Exception as error:  # of many kinds, most of them the runtime's own
-        why = f"{type(error).__name__}: {first_line(error)}"
-        raise ConfigError(f"format: onnx cannot express this agent, torchscript may ({why})") from error
+    session = runtime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
     taken = {entry.name for entry in session.get_inputs()}  # an unused input may be missing
 
     def program(inputs: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
@@ -284,60 +279,9 @@ def _onnx(module: ExportablePolicy) -> tuple[bytes, Program]:
     return buffer.getvalue(), program
 
 
-# -- checks ------------------------------------------------------------------------------------------------------
-
-
-def _verified(module: ExportablePolicy, program: Program) -> Agreement:
-    """Compares the program with the agent, on a batch of many inputs and on a single input.
-
-    Raises:
-        ConfigError: the program acts differently.
-    """
-    observation, mask = random_inputs(module.interface, INPUTS)
-    inputs = module.split(observation, mask)
-    answer, memory = _action_and_memory(program(inputs))
-    agreement = compare(module.act, answer, observation, mask, module.interface)
-    single, _ = _action_and_memory(program([value[:1] for value in inputs]))
-    wanted, remembered = _action_and_memory(module(*inputs))
-    forgets = memory is not None and not torch.allclose(memory, remembered, rtol=0, atol=TOLERANCE)
-    if agreement.wrong or forgets or single.shape != answer[:1].shape or answer.dtype != wanted.dtype:
-        raise ConfigError(
-            f"the exported program acts otherwise than the agent on {agreement.wrong} of {INPUTS} random inputs, by up "
-            f"to {agreement.largest:.1e}; nothing was written"
-        )
-    return agreement
-
-
 def _action_and_memory(answer: Tensor | tuple[Tensor, ...]) -> Any:
     return (answer, None) if isinstance(answer, Tensor) else answer
 
 
-def _describe(
-    module: ExportablePolicy, agent: Agent, frames: int | None, note: str, agreement: Agreement
-) -> dict[str, Any]:
-    """Describes the interface of the program, for its user."""
-    observation, mask = random_inputs(module.interface, 1)
-    description = {
-        "format": FORMAT,
-        "version": VERSION,
-        "agent": agent.config.name,
-        "frames": agent.frames if frames is None else frames,
-        "inputs": [_entry(name, value) for name, value in zip(module.names, module.split(observation, mask))],
-        "output": _entry("action", module.act(observation, mask)) | _action(module.interface),
-        "largest_difference": agreement.largest,
-    }
-    if module.memory_size:
-        description["memory"] = f"{MEMORY} is zeros where an episode begins, then {NEXT_MEMORY} of the step before"
-    return description | ({"note": note} if note else {})
-
-
 def _entry(name: str, value: Tensor) -> dict[str, Any]:
     return {"name": name, "shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
-
-
-def _action(interface: Interface) -> dict[str, Any]:
-    if interface.choices is not None:
-        return {"kind": "discrete", "choices": list(interface.choices), "meaning": interface.describe_action()}
-    bounds = (interface.action.space.low, interface.action.space.high)
-    low, high = ([value if math.isfinite(value) else None for value in bound.tolist()] for bound in bounds)
-    return {"kind": "continuous", "low": low, "high": high, "meaning": interface.describe_action()}

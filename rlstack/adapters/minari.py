@@ -170,16 +170,10 @@ def _space(spec: TensorSpec) -> Any:
     if isinstance(spec, Categorical) and not spec.shape:
         return spaces.Discrete(int(spec.n))
     dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
-    low, high = (
-        (bound.numpy() for bound in (spec.space.low, spec.space.high)) if hasattr(spec.space, "low") else _limits(dtype)
-    )
-    return spaces.Box(
-        np.broadcast_to(low, spec.shape), np.broadcast_to(high, spec.shape), tuple(spec.shape), dtype.type
-    )
-
-
-def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Returns the bounds of numbers without bounds of their own."""
-    if dtype.kind == "f":
-        return np.array(-np.inf, dtype), np.array(np.inf, dtype)
-    return np.array(np.iinfo(dtype).min, dtype), np.array(np.iinfo(dtype).max, dtype)
+    if hasattr(spec.space, "low"):
+        low, high = spec.space.low.numpy(), spec.space.high.numpy()
+    else:
+        numbers = np.iinfo(dtype) if dtype.kind != "f" else None
+        low, high = (-np.inf, np.inf) if numbers is None else (numbers.min, numbers.max)
+    low, high = (np.broadcast_to(np.asarray(bound, dtype), spec.shape) for bound in (low, high))
+    return spaces.Box(low, high, tuple(spec.shape), dtype.type)

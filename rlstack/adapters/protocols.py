@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -32,24 +33,12 @@ Arrays: TypeAlias = Literal["auto", "numpy", "torch"]
 
 
 def callable_policy(
-    policy: Any, env: EnvBase, protocol: ProtocolName = "auto", batched: bool = True, arrays: Arrays = "auto"
-) -> TensorDictModuleBase:
-    """Returns an object, or what ``package.module:attribute`` names, as a policy; see :func:`foreign_policy`."""
-    if isinstance(policy, str):
-        try:
-            policy = found(policy)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-    return foreign_policy(policy, env, protocol, batched, arrays)
-
-
-def foreign_policy(
     obj: Any, env: EnvBase, protocol: ProtocolName = "auto", batched: bool = True, arrays: Arrays = "auto"
 ) -> TensorDictModuleBase:
     """Returns an object as a policy of an env, after trying it on a sample of the env's observations.
 
     Args:
-        obj: a callable, or an object with ``act`` or ``predict``.
+        obj: a callable, or an object with ``act`` or ``predict``, or ``package.module:attribute``, which names one.
         env: the env; its worlds, and agents if there are several, are flattened into one batch ``[N]``.
         protocol: how to call the object; ``auto`` prefers ``predict``, then ``act``, then a call. ``act`` is called
             with one observation at a time and ``eps`` 0; ``predict`` is called with ``deterministic=True`` if it takes
@@ -59,8 +48,14 @@ def foreign_policy(
             fail on numpy. Tensors are on the env's device.
 
     Raises:
-        ConfigError: the object follows no protocol, fails, or returns something that is not an action of this env.
+        ConfigError: there is no such object, or it follows no protocol, fails, or returns what is not an action of this
+            env.
     """
+    if isinstance(obj, str):
+        try:
+            obj = found(obj)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     interface, who = Interface.of(env), str(getattr(obj, "__qualname__", type(obj).__qualname__))
     names = {"predict": "predict", "act": "act", "callable": "__call__"}
     offered = [name for name, method in names.items() if hasattr(obj, method) and not inspect.isclass(obj)]
@@ -89,7 +84,7 @@ def foreign_policy(
 
 
 class ForeignPolicy(TensorDictModuleBase):
-    """Gets the actions for an env's tensordict from an object; see :func:`foreign_policy`.
+    """Gets the actions for an env's tensordict from an object; see :func:`callable_policy`.
 
     Args:
         protocol: ``callable``, ``act`` or ``predict``.
@@ -102,9 +97,15 @@ class ForeignPolicy(TensorDictModuleBase):
         super().__init__()
         self.in_keys, self.out_keys = interface.observation_keys(), [interface.key("action")]
         self.interface, self.who = interface, who
-        self._ask: Callable[..., Any] = _question(obj, protocol)
+        asks: dict[str, Any] = {
+            "act": lambda observation: obj.act(observation, 0.0),
+            "predict": getattr(obj, "predict", None),
+        }
+        self._ask: Callable[..., Any] = asks.get(protocol, obj)
         self._batched, self._tensors, self._predicts = batched, tensors, protocol == "predict"
-        accepted = _parameters(obj.predict) if self._predicts else set()
+        accepted: set[str] = set()
+        with suppress(TypeError, ValueError):  # built in, without a signature
+            accepted = set(inspect.signature(obj.predict).parameters) if self._predicts else accepted
         self._options: dict[str, Any] = {"deterministic": True} if "deterministic" in accepted else {}
         self._remembers = {"state", "episode_start"} <= accepted
         self._state: Any = None
@@ -164,19 +165,6 @@ class ForeignPolicy(TensorDictModuleBase):
         folded = observation.reshape(lead.numel(), *observation.shape[len(lead) :])
         # Foreign code may write into its input.
         return folded if self._tensors else folded.detach().cpu().numpy().copy()
-
-
-def _question(obj: Any, protocol: str) -> Callable[..., Any]:
-    if protocol == "act":
-        return lambda observation: obj.act(observation, 0.0)
-    return obj.predict if protocol == "predict" else obj
-
-
-def _parameters(function: Callable[..., Any]) -> set[str]:
-    try:
-        return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # built in, without a signature
-        return set()
 
 
 def _entry(folded: Any, index: int) -> Any:

@@ -18,8 +18,8 @@ KINDS = {
     "callable": Kind(f"{_ROOM}.protocols:callable_policy", ("protocol", "batched", "arrays")),
 }
 ALGORITHMS = {
-    "ppo_published": f"{_ROOM}.published:PublishedPPO",
-    "sac_published": f"{_ROOM}.published:PublishedSAC",
-    "rainbow_published": f"{_ROOM}.published:PublishedRainbow",
+    "ppo_published": f"{_ROOM}.arena.agents:PublishedPPO",
+    "sac_published": f"{_ROOM}.marinenav.agents:PublishedSAC",
+    "rainbow_published": f"{_ROOM}.marinenav.agents:PublishedRainbow",
 }
 RECORDINGS = {"timesteps.npy": f"{_ROOM}.marinenav.evaluations:demonstrations"}

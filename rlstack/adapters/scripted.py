@@ -30,6 +30,8 @@ from rlstack.files.safe_load import first_line, forward_arguments
 
 Graph = Callable[[list[Tensor]], Any]
 """Maps the leaves of an observation ``[N, *shape]`` in order (followed by the action mask, if any) to the output."""
+_DTYPES = {"float": "float32", "double": "float64"}
+"""ONNX's names of dtypes, where they differ from torch's."""
 
 
 def torchscript_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
@@ -55,8 +57,32 @@ def torchscript_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
             module = torch.jit.load(str(path), map_location=env.device).eval()
     except Exception as error:  # torch raises all sorts for damaged and hostile bytes
         raise ConfigError(f"{path}: not a TorchScript file ({first_line(error)})") from None
+    try:
+        arguments = forward_arguments(module)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    dtype = next((value.dtype for value in module.parameters() if value.is_floating_point()), None)
     interface = Interface.of(env)
-    return _policy(_module_graph(module, interface, str(path)), interface, env, str(path), module)
+    names = _leaf_names(interface)
+    count, required = max(1, len(names)), sum(not entry.has_default_value() for entry in arguments)
+    masked = interface.masked and required == count + 1
+    container = str(arguments[0].type).partition("[")[0] if arguments else ""
+    one = not masked and required <= 1 <= len(arguments) and container in ("Tuple", "List", "Dict")
+    if not masked and not one and not required <= count <= len(arguments):
+        taken = ", ".join(f"{entry.name}: {entry.type}" for entry in arguments) or "nothing"
+        shown = f"{count} tensor{'s' if count > 1 else ''} ({', '.join(names) or 'a flat observation'})"
+        raise ConfigError(f"{path}: forward takes {taken}; the env shows {shown}")
+
+    def run(parts: list[Tensor]) -> Any:
+        cast = [part.to(dtype) if dtype is not None and part.is_floating_point() else part for part in parts]
+        given = cast if masked else cast[:count]
+        if not one:
+            return module(*given)
+        if container == "Dict":
+            return module(dict(zip(names or ["observation"], given)))
+        return module(tuple(given) if container == "Tuple" else given)
+
+    return GraphPolicy(run, env, str(path), module)
 
 
 def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
@@ -77,18 +103,43 @@ def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's exceptions have no common base class
         raise ConfigError(f"{path}: not an ONNX file that can be run ({first_line(error)})") from None
-    interface = Interface.of(env)
-    return _policy(_session_graph(session, interface, str(path)), interface, env, str(path))
+    interface, inputs = Interface.of(env), session.get_inputs()
+    seen, order = _leaf_names(interface), [entry.name for entry in inputs]
+    names = seen or ["observation"]
+    if interface.masked and len(inputs) == len(names) + 1:
+        names = [*names, MASK]
+    if len(inputs) != len(names):
+        taken, shown = ", ".join(order), ", ".join(seen)
+        raise ConfigError(f"{path}: takes {taken or 'nothing'}; the env shows {shown or 'a flat observation'}")
+    order = names if set(order) == set(names) else order
+    kinds = {entry.name: re.fullmatch(r"tensor\((\w+)\)", entry.type) for entry in inputs}
+    dtypes = {name: getattr(torch, _DTYPES.get(kind[1], kind[1]), None) for name, kind in kinds.items() if kind}
+    if strange := [entry.type for entry in inputs if dtypes.get(entry.name) is None]:
+        raise ConfigError(f"{path}: an input of {strange[0]}, only tensors of numbers are supported")
+
+    def run(parts: list[Tensor]) -> Any:
+        return session.run(None, {name: part.to("cpu", dtypes[name]).numpy() for name, part in zip(order, parts)})
+
+    return GraphPolicy(run, env, str(path))
 
 
 class GraphPolicy(TensorDictModuleBase):
-    """Runs a graph on an env's observations; ``who`` is its name, for messages."""
+    """Runs a graph on an env's observations, after trying it on a sample.
 
-    def __init__(self, graph: Graph, interface: Interface, who: str) -> None:
+    Args:
+        who: its name, for messages.
+        module: what has its parameters, if anything.
+    """
+
+    def __init__(self, graph: Graph, env: EnvBase, who: str, module: Any = None) -> None:
         super().__init__()
+        interface = Interface.of(env)
         self.in_keys = interface.observation_keys() + ([interface.key(MASK)] if interface.masked else [])
         self.out_keys = [interface.key("action")]
         self.interface, self.who, self._graph = interface, who, graph
+        if module is not None:
+            self.network = module
+        try_out(self.action, env, interface, who)
 
     @by_name()
     @torch.no_grad()
@@ -121,78 +172,11 @@ class GraphPolicy(TensorDictModuleBase):
         return as_actions(output, lead, spec, parts[0].device, self.who)
 
 
-def _paths(interface: Interface) -> list[tuple[str, ...]]:
-    """Returns the leaf keys of a structured observation; none for a flat one."""
+def _leaf_names(interface: Interface) -> list[str]:
+    """Returns the names of the leaves of a structured observation; none for a flat one."""
     spec = interface.observation
     keys = spec.keys(include_nested=True, leaves_only=True) if isinstance(spec, Composite) else ()
-    return [key if isinstance(key, tuple) else (key,) for key in keys]
-
-
-def _module_graph(module: Any, interface: Interface, who: str) -> Graph:
-    """Returns the module's forward as a function of the leaves, according to the arguments that it declares."""
-    dtype = next((value.dtype for value in module.parameters() if value.is_floating_point()), None)
-
-    def cast(parts: list[Tensor]) -> list[Tensor]:
-        return [part.to(dtype) if dtype is not None and part.is_floating_point() else part for part in parts]
-
-    try:
-        arguments = forward_arguments(module)
-    except ValueError as error:
-        raise ConfigError(f"{who}: {error}") from None
-    required = sum(not entry.has_default_value() for entry in arguments)
-    names = [".".join(path) for path in _paths(interface)]
-    count = max(1, len(names))
-    if interface.masked and required == count + 1:
-        return lambda parts: module(*cast(parts))
-    kind = str(arguments[0].type).partition("[")[0] if arguments else ""
-    containers: dict[str, Callable[[list[Tensor]], Any]] = {
-        "Tuple": tuple,
-        "List": list,
-        "Dict": lambda parts: dict(zip(names or ["observation"], parts)),
-    }
-    if required <= 1 <= len(arguments) and kind in containers:
-        return lambda parts: module(containers[kind](cast(parts[:count])))
-    if required <= count <= len(arguments):
-        return lambda parts: module(*cast(parts[:count]))
-    raise ConfigError(
-        f"{who}: forward takes {', '.join(f'{entry.name}: {entry.type}' for entry in arguments) or 'nothing'}; "
-        f"the env shows {count} tensor{'s' if count > 1 else ''} ({', '.join(names) or 'a flat observation'})"
-    )
-
-
-_DTYPES = {"float": "float32", "double": "float64"}
-"""ONNX's names of dtypes, where they differ from torch's."""
-
-
-def _session_graph(session: Any, interface: Interface, who: str) -> Graph:
-    inputs = session.get_inputs()
-    seen = [".".join(path) for path in _paths(interface)]
-    names = seen or ["observation"]
-    if interface.masked and len(inputs) == len(names) + 1:
-        names = [*names, MASK]
-    if len(inputs) != len(names):
-        taken, shown = ", ".join(entry.name for entry in inputs), ", ".join(seen)
-        raise ConfigError(f"{who}: takes {taken or 'nothing'}; the env shows {shown or 'a flat observation'}")
-    order = [entry.name for entry in inputs]
-    order = names if set(order) == set(names) else order
-    kinds = {entry.name: re.fullmatch(r"tensor\((\w+)\)", entry.type) for entry in inputs}
-    dtypes = {name: getattr(torch, _DTYPES.get(kind[1], kind[1]), None) for name, kind in kinds.items() if kind}
-    if strange := [entry.type for entry in inputs if dtypes.get(entry.name) is None]:
-        raise ConfigError(f"{who}: an input of {strange[0]}, only tensors of numbers are supported")
-
-    def run(parts: list[Tensor]) -> Any:
-        feed = {name: part.to("cpu", dtypes[name]).numpy() for name, part in zip(order, parts)}
-        return session.run(None, feed)
-
-    return run
-
-
-def _policy(graph: Graph, interface: Interface, env: EnvBase, who: str, module: Any = None) -> TensorDictModuleBase:
-    policy = GraphPolicy(graph, interface, who)
-    if module is not None:
-        policy.network = module
-    try_out(policy.action, env, interface, who)
-    return policy
+    return [".".join(key) if isinstance(key, tuple) else key for key in keys]
 
 
 def _check_file(path: str | Path) -> None:

@@ -6,12 +6,12 @@ import fcntl
 import hashlib
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -82,16 +82,6 @@ class LeagueMember:
     matches: Annotated[int, Interval(low=0)] = 0
     meta: dict[str, Any] = field(default_factory=dict)
 
-    def played_from(self, folder: Path) -> Source:
-        """Returns the source that it plays from, in the league of this folder."""
-        if self.file is None:
-            return self.source
-        copy = str(folder / self.file)
-        if isinstance(self.source, str):
-            return copy
-        # The copy fixes which of a run's checkpoints it is; the other options still apply.
-        return {"player": copy, "explore": self.source.get("explore", False)}
-
 
 class League:
     """Players who play against one another in one world.
@@ -136,7 +126,12 @@ class League:
                 has not allowed.
         """
         path = Path(folder) / FILE
-        content = _content(path)
+        if not path.exists():
+            raise ConfigError(f"folder: {folder} holds no league ({FILE}); 'init' or 'run' begins one")
+        check(path)
+        content = read_json_object(path)
+        if (version := content.get("schema_version")) not in (1, SCHEMA_VERSION):
+            raise ConfigError(f"{path}: schema_version {version}, this program reads versions 1 and {SCHEMA_VERSION}")
         try:
             league = cls(Path(folder), content["env"], ratings_from(content["ratings"]))
             for index, entry in enumerate(content["entries"]):
@@ -225,7 +220,14 @@ class League:
 
     def source(self, name: str) -> Source:
         """Returns the source that a member plays from; see :func:`~rlstack.play.players.make_player`."""
-        return self.members[name].played_from(self.folder)
+        member = self.members[name]
+        if member.file is None:
+            return member.source
+        copy = str(self.folder / member.file)
+        if isinstance(member.source, str):
+            return copy
+        # The copy fixes which of a run's checkpoints it is; the other options still apply.
+        return {"player": copy, "explore": member.source.get("explore", False)}
 
     def between(self, first: str, second: str) -> int:
         """Returns the number of games between two players."""
@@ -290,55 +292,53 @@ def add_candidates(
         ConfigError: a file does not exist, is in the league already or cannot act in its world, or a name is taken or
             not possible for a file.
     """
+    own = [RANDOM, *runner.sides.scripted]
+    names = []
     with ExitStack() as undo, league.changing():
-        names = [_add_candidate(league, runner, name, source, note, undo) for name, source in players]
+        for wanted, source in players:
+            text, options = read_source(source)
+            if text in own:
+                advice = f"pool.players=[{text}] lets candidates meet it"
+                raise ConfigError(f"players: {text!r} comes with the world and is not a candidate; {advice}")
+            check_source(source, runner.sample)
+            kind, path = ("rlstack", text) if text.startswith((PREFIX, HUB)) else parse(with_kind(text))
+            file = checkpoint_file(Path(path), options.get("which", "latest")) if kind == "rlstack" else Path(path)
+            if not file.is_file():
+                what = "a candidate is a run, a checkpoint, or kind:path of a file"
+                raise ConfigError(f"players: {text!r} is not a file; {what}")
+            identified = identity(file)
+            if (known := league.member_of(identified)) is not None:
+                raise ConfigError(f"players: {file} is in this league already, as {known.name!r}")
+            taken = [*league.members, SELF, *own]
+            name = name_of(source) if wanted is None else wanted
+            if not _NAME.fullmatch(name):
+                raise ConfigError(f"players: {name!r} cannot name a candidate; letters, digits, _ - and . are allowed")
+            name = free_name(name, taken) if wanted is None else name
+            if name in taken:
+                raise ConfigError(f"players: the name {name!r} is taken in this league; give {source!r} another")
+            plain, meta = (
+                source if isinstance(source, str) else dict(source),
+                {"frames": None, "agent": kind, "note": note},
+            )
+            member = LeagueMember(name, plain, utc_now(), "candidate", identified, meta=meta)
+            if kind == "rlstack":
+                member = replace(member, file=f"{PLAYERS}/{name}.pt")
+                copy = league.folder / PLAYERS / f"{name}.pt"
+                undo.callback(copy.unlink, missing_ok=True)
+                try:  # the parts of the checkpoint that playing needs
+                    state = read_agent(file)
+                    config = {**state["config"], "env": without_opponents(state["config"]["env"])}
+                    kept = {"frames": state["frames"], "agent": state["agent"], "config": config}
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    write_checkpoint(copy, kept, state["frames"])
+                except (CheckpointError, OSError) as error:
+                    raise ConfigError(f"players: {error}") from None
+                meta |= {"frames": state["frames"], "agent": config["agent"]["name"]}
+            league.admit(member)
+            runner.add(league.source(name), name)
+            names.append(name)
         undo.pop_all()
     return names
-
-
-def _add_candidate(
-    league: League, runner: GameRunner, wanted: str | None, source: Source, note: str | None, undo: ExitStack
-) -> str:
-    text, options = read_source(source)
-    own = [RANDOM, *runner.sides.scripted]
-    if text in own:
-        advice = f"pool.players=[{text}] lets candidates meet it"
-        raise ConfigError(f"players: {text!r} comes with the world and is not a candidate; {advice}")
-    check_source(source, runner.sample)
-    kind, path = ("rlstack", text) if text.startswith((PREFIX, HUB)) else parse(with_kind(text))
-    file = checkpoint_file(Path(path), options.get("which", "latest")) if kind == "rlstack" else Path(path)
-    if not file.is_file():
-        what = "a candidate is a run, a checkpoint, or kind:path of a file"
-        raise ConfigError(f"players: {text!r} is not a file; {what}")
-    identified = identity(file)
-    if (known := league.member_of(identified)) is not None:
-        raise ConfigError(f"players: {file} is in this league already, as {known.name!r}")
-    taken = [*league.members, SELF, *own]
-    name = name_of(source) if wanted is None else wanted
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"players: {name!r} cannot name a candidate; letters, digits, _ - and . are allowed")
-    name = free_name(name, taken) if wanted is None else name
-    if name in taken:
-        raise ConfigError(f"players: the name {name!r} is taken in this league; give {source!r} another")
-    plain = source if isinstance(source, str) else dict(source)
-    meta = {"frames": None, "agent": kind, "note": note}
-    member = LeagueMember(name, plain, utc_now(), "candidate", identified, meta=meta)
-    if kind == "rlstack":
-        member = replace(member, file=f"{PLAYERS}/{name}.pt")
-        copy = league.folder / PLAYERS / f"{name}.pt"
-        undo.callback(copy.unlink, missing_ok=True)
-        try:  # the parts of the checkpoint that playing needs
-            state = read_agent(file)
-            config = {**state["config"], "env": without_opponents(state["config"]["env"])}
-            kept = {"frames": state["frames"], "agent": state["agent"], "config": config}
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            write_checkpoint(copy, kept, state["frames"])
-        except (CheckpointError, OSError) as error:
-            raise ConfigError(f"players: {error}") from None
-        meta |= {"frames": state["frames"], "agent": config["agent"]["name"]}
-    runner.add(member.played_from(league.folder), name)
-    league.admit(member)
-    return name
 
 
 def identity(file: Path) -> str:
@@ -388,17 +388,6 @@ def _game(row: Any, key: str) -> GameResult:
     if game.first == game.second:
         raise ConfigError(f"{key}: {game.first!r} against itself")
     return game
-
-
-def _content(path: Path) -> dict[str, Any]:
-    """Reads a league's file and checks its version."""
-    if not path.exists():
-        raise ConfigError(f"folder: {path.parent} holds no league ({FILE}); 'init' or 'run' begins one")
-    check(path)
-    content = read_json_object(path)
-    if (version := content.get("schema_version")) not in (1, SCHEMA_VERSION):
-        raise ConfigError(f"{path}: schema_version {version}, this program reads versions 1 and {SCHEMA_VERSION}")
-    return content
 
 
 # -- the pool, and evaluations of candidates ---------------------------------------------------------------------------
@@ -548,7 +537,14 @@ def evaluate(
             league.join(RANDOM, RANDOM)
         rivals = [RANDOM]
     schedule = matches(league, config, name, rivals, range(start, start + games), seed)
-    played = _play(league, runner, schedule, seed + SEED_STEP * start)
+    for player in (name, *rivals):
+        if player not in runner.players and any(player in pair for pair in schedule):
+            runner.add(league.source(player), player)
+    played: list[GameResult] = []
+    with working("playing", "games", games):
+        for first in range(0, games, runner.num_worlds):  # at most as many at once as the runner has worlds
+            turn = schedule[first : first + runner.num_worlds]
+            played += runner.play(turn, seed + SEED_STEP * (start + first))
     with league.changing():
         member = league.members[name]
         if member.matches != start:
@@ -559,18 +555,6 @@ def evaluate(
         after = promote(league, name, config)
         record, rating = WinLossRecord.of(name, played), league.ratings.rating(name)
     return CandidateEvaluation(after, record, len(rivals), before, rating, after.kind != member.kind)
-
-
-def _play(league: League, runner: GameRunner, schedule: Schedule, seed: int) -> list[GameResult]:
-    """Plays matches, at most as many at once as the runner has worlds."""
-    for player in dict.fromkeys(player for pair in schedule for player in pair):
-        if player not in runner.players:
-            runner.add(league.source(player), player)
-    played: list[GameResult] = []
-    with working("playing", "games", len(schedule)):
-        for first in range(0, len(schedule), runner.num_worlds):
-            played += runner.play(schedule[first : first + runner.num_worlds], seed + SEED_STEP * first)
-    return played
 
 
 def to_evaluate(league: League, players: Sequence[Any] | Mapping[str, Any] | None) -> list[str]:
@@ -699,7 +683,15 @@ class OpenRun:
             first = folder / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
             numbered = chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2)))
             fresh = runs if named else (path for path in numbered if not path.exists())
-            self._stream, self.path = _take(folder, chain(begun, fresh))
+            for self.path in chain(begun, fresh):  # the first that no other process has locked
+                self._stream = open_to_append(folder / f".{self.path.name}.lock")
+                try:
+                    fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process
+                except OSError:
+                    self._stream.close()
+                else:
+                    return
+            raise ConfigError(f"run_dir: another process trains {self.path}; choose another")
 
     @property
     def begun(self) -> bool:
@@ -750,17 +742,3 @@ def _essence(plain: Mapping[str, Any]) -> dict[str, Any]:
     imitation = {key: value for key, value in plain["imitation"].items() if key != "only"}
     kept = {key: value for key, value in plain.items() if key not in (*RESUMABLE, "run_dir")}
     return {**kept, "agent": agent, "env": env, "imitation": imitation}
-
-
-def _take(folder: Path, runs: Iterable[Path]) -> tuple[TextIO, Path]:
-    """Returns the first run that no other process has locked, and its lock, which ends with this process."""
-    path = Path()
-    for path in runs:
-        stream = open_to_append(folder / f".{path.name}.lock")
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            stream.close()
-            continue
-        return stream, path
-    raise ConfigError(f"run_dir: another process trains {path}; choose another")

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from torchrl.envs import EnvBase
 
 from rlstack import envs
@@ -256,82 +255,66 @@ class GameRunner:
         with closing(self.build(min(self.num_worlds, len(schedule)), seed)) as env:
             env.set_seed(int(np.random.SeedSequence((seed, len(schedule))).generate_state(1)[0]))
             with torch.no_grad(), own_randomness(seed), working("playing", "games", len(schedule)) as work:
-                return _Round(self, env, names, schedule, best).run(work, finished)
+                return self._play(env, names, schedule, best, finished, work)
 
-
-class _Round:
-    """The games of a schedule: world ``g % W`` plays game g as its ``g // W``-th."""
-
-    def __init__(
-        self, runner: GameRunner, env: EnvBase, names: list[str], schedule: Schedule, best: BestGames | None
-    ) -> None:
-        self._runner, self._env, self._schedule, self._best = runner, env, schedule, best
-        self._worlds = env.batch_size[0]
-        self._seats = Seats(env, [runner.players[name] for name in names])
-        self._seats.begin()
-        pairs = [[names.index(name) for name in pair] for pair in schedule]
-        self._pairs = torch.tensor(pairs, device=env.device)  # [games, 2]
-        self._game = torch.arange(self._worlds, device=env.device)  # number of the game in each world
-        self._steps = torch.zeros(self._worlds, dtype=torch.int64, device=env.device)
-        # Points of both sides, steps, and whether the game ended by the world's rules.
-        self._results = torch.zeros(len(pairs), 4, dtype=torch.float64, device=env.device)
-
-    def run(self, work: Work, finished: Callable[[GameResult], None]) -> list[GameResult]:
-        """Plays all of them."""
-        root = self._env.reset()
-        if self._best is not None:
-            self._best.watch(self._env)
-        self._seats.seat(torch.ones_like(self._game, dtype=torch.bool), self._pairs[self._game])
-        ended = 0
-        while ended < len(self._pairs):
-            root.set((GROUP, "action"), self._seats.act(root.get(GROUP)))
-            following, root = self._step(root)
-            over = self._take(following)
-            ended += len(over)
-            work.reach(ended)
+    def _play(
+        self,
+        env: EnvBase,
+        names: list[str],
+        schedule: Schedule,
+        best: BestGames | None,
+        finished: Callable[[GameResult], None],
+        work: Work,
+    ) -> list[GameResult]:
+        """Plays all games of a schedule: world ``g % W`` plays game g as its ``g // W``-th."""
+        worlds, device = env.batch_size[0], env.device
+        seats = Seats(env, [self.players[name] for name in names])
+        seats.begin()
+        pairs = torch.tensor([[names.index(name) for name in pair] for pair in schedule], device=device)  # [games, 2]
+        number = torch.arange(worlds, device=device)  # of the game in each world
+        steps = torch.zeros(worlds, dtype=torch.int64, device=device)
+        results: dict[int, GameResult] = {}
+        root = env.reset()
+        if best is not None:
+            best.watch(env)
+        seats.seat(torch.ones_like(number, dtype=torch.bool), pairs[number])
+        while len(results) < len(schedule):
+            root.set((GROUP, "action"), seats.act(root.get(GROUP)))
+            if best is None:
+                stepped, root = env.step_and_maybe_reset(root)
+            else:
+                stepped = env.step(root)
+                best.add()  # the last state of a finished world exists only here
+                root = env.maybe_reset(env.step_mdp(stepped))
+            following = stepped.get("next")
+            steps += 1
+            done, terminated = (following.get(key).reshape(worlds) for key in ("done", "terminated"))
+            ended = done | (steps >= self.max_steps)
+            over = (ended & (number < len(schedule))).nonzero()[:, 0]
+            if len(over):
+                points = self.sides.score(following)[over].double()
+                columns = (over, number[over], points, steps[over], terminated[over])
+                rows: Any = zip(*(column.tolist() for column in columns))
+                for world, game, (first, second), length, by_rules in rows:
+                    left, right = schedule[game]
+                    results[game] = GameResult(left, right, first, second, length, by_rules)
+                    finished(results[game])
+                    if best is not None:
+                        best.finish(world, game, results[game])
+            steps[ended] = 0
+            work.reach(len(results))
             if not len(over):
                 continue
-            for game in self._game[over].tolist():
-                finished(self._result(game))
-            if self._best is not None:
-                for world, game in zip(over.tolist(), self._game[over].tolist()):
-                    self._best.finish(world, game, self._result(game))
-            self._game[over] += self._worlds
-            cut = over[~following.get("done").reshape(self._worlds)[over]]
+            number[over] += worlds
+            cut = over[~done[over]]
             if len(cut):  # the worlds whose games were cut short
-                mask = torch.zeros(self._worlds, 1, dtype=torch.bool, device=over.device)
+                mask = torch.zeros(worlds, 1, dtype=torch.bool, device=device)
                 mask[cut] = True
-                root = self._env.reset(root.set("_reset", mask))
-            plays_on = over[self._game[over] < len(self._pairs)]
-            seated = torch.full((self._worlds, 2), EMPTY, device=over.device)
-            seated[plays_on] = self._pairs[self._game[plays_on]]
-            self._seats.seat(torch.zeros_like(self._game, dtype=torch.bool).index_fill(0, over, True), seated)
-            if self._best is not None:
-                self._best.restarted()
-        return [self._result(game) for game in range(len(self._pairs))]
-
-    def _result(self, game: int) -> GameResult:
-        first, second, steps, finished = self._results[game].tolist()
-        return GameResult(*self._schedule[game], first, second, int(steps), bool(finished))
-
-    def _step(self, root: Any) -> tuple[Any, Any]:
-        """Steps all worlds; returns the entries under ``"next"``, and the next root."""
-        if self._best is None:
-            done, root = self._env.step_and_maybe_reset(root)
-            return done.get("next"), root
-        done = self._env.step(root)
-        self._best.add()  # the last state of a finished world exists only here
-        return done.get("next"), self._env.maybe_reset(self._env.step_mdp(done))
-
-    def _take(self, following: Any) -> Tensor:
-        """Stores the results of finished games; returns their worlds."""
-        self._steps += 1
-        done, terminated = (following.get(key).reshape(self._worlds) for key in ("done", "terminated"))
-        late = self._steps >= self._runner.max_steps
-        over = ((done | late) & (self._game < len(self._pairs))).nonzero()[:, 0]
-        if len(over):
-            points = self._runner.sides.score(following).to(self._results)
-            rows = torch.cat((points, self._steps[:, None], terminated[:, None]), -1)
-            self._results[self._game[over]] = rows[over]
-        self._steps[done | late] = 0
-        return over
+                root = env.reset(root.set("_reset", mask))
+            plays_on = over[number[over] < len(schedule)]
+            seated = torch.full((worlds, 2), EMPTY, device=device)
+            seated[plays_on] = pairs[number[plays_on]]
+            seats.seat(torch.zeros_like(number, dtype=torch.bool).index_fill(0, over, True), seated)
+            if best is not None:
+                best.restarted()
+        return [results[game] for game in range(len(schedule))]

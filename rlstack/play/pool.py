@@ -305,7 +305,8 @@ class Pool:
             worst = min(snapshots[:-1] or snapshots, key=lambda entry: self.ratings.rating(entry.name))
             self.entries.remove(worst)  # its file stays: a run resumed from an earlier checkpoint may need it
             self._loaded.pop(worst.name, None)
-        self.write_index()
+        # For people and other programs
+        write_json(self.directory / INDEX, {"format": "rlstack-pool", "version": 1, **self.state_dict()}, nan=False)
         return entry
 
     def add_fixed(self, name: str) -> None:
@@ -334,8 +335,3 @@ class Pool:
         self.ratings = ratings
         self.last_snapshot, self.recent_wins, self.recent_games = state["since"]
         self._loaded.clear()
-
-    def write_index(self) -> None:
-        """Writes :meth:`state_dict` atomically to ``pool.json``, for people and other programs."""
-        if self.directory is not None:
-            write_json(self.directory / INDEX, {"format": "rlstack-pool", "version": 1, **self.state_dict()}, nan=False)

@@ -28,7 +28,6 @@ Positive = Annotated[float, Interval(low=0, open_low=True)]
 CENTRE = 1500.0
 ELO_SCALE = 400.0
 GLICKO_SCALE = 173.7178
-EPSILON = 1e-6
 
 
 class Scored(NamedTuple):
@@ -121,10 +120,6 @@ class Ratings(ABC):
         """Returns a player's rating minus two deviations, if the system has them."""
         return self.rating(name) - 2.0 * (self.deviation(name) or 0.0)
 
-    def games(self, name: str) -> int:
-        """Returns the number of rated games of a player."""
-        return self._games.get(name, 0)
-
     def ranking(self) -> list[str]:
         """Returns the players, best first by :meth:`conservative`; ties in the order in which they were added."""
         return sorted(self.names(), key=lambda name: -self.conservative(name))
@@ -150,11 +145,7 @@ class Ratings(ABC):
 
 def expected_score(rating: float, opponent: float) -> float:
     """Returns a player's expected score against another: ``1 / (1 + 10^((opponent - rating) / 400))``."""
-    return _logistic(math.log(10.0) * (rating - opponent) / ELO_SCALE)
-
-
-def _logistic(x: float) -> float:
-    return 1.0 / (1.0 + math.exp(min(-x, 700.0)))  # beyond 709 the exponential overflows
+    return float(expit(math.log(10.0) * (rating - opponent) / ELO_SCALE))
 
 
 @dataclass(frozen=True)
@@ -238,8 +229,7 @@ def g(phi: float) -> float:
 
 def expectation(mu: float, opponent_mu: float, opponent_phi: float) -> float:
     """Returns the paper's E: the expected score of a game, at least 1e-12 from 0 and 1."""
-    chance = _logistic(g(opponent_phi) * (mu - opponent_mu))
-    return min(max(chance, 1e-12), 1.0 - 1e-12)
+    return min(max(float(expit(g(opponent_phi) * (mu - opponent_mu))), 1e-12), 1.0 - 1e-12)
 
 
 def rate(player: Rating, games: Sequence[tuple[Rating, float]], tau: float = 0.5) -> Rating:
@@ -267,7 +257,7 @@ def rate(player: Rating, games: Sequence[tuple[Rating, float]], tau: float = 0.5
 
 
 def new_volatility(phi: float, sigma: float, v: float, delta: float, tau: float) -> float:
-    """Returns the volatility after a period (step 5), by the Illinois variant of regula falsi.
+    """Returns the volatility after a period (step 5, with Brent's method in place of regula falsi).
 
     Args:
         phi, sigma: deviation and volatility before.
@@ -275,27 +265,19 @@ def new_volatility(phi: float, sigma: float, v: float, delta: float, tau: float)
         delta: estimated improvement.
         tau: see :func:`rate`.
     """
+    from scipy.optimize import brentq  # takes long to import, and only a period of Glicko-2 needs it
+
     a = math.log(sigma**2)
 
     def f(x: float) -> float:
         grown = phi**2 + v + math.exp(x)
         return math.exp(x) * (delta**2 - grown) / (2.0 * grown**2) - (x - a) / tau**2
 
-    low = a
     if delta**2 > phi**2 + v:
-        high = math.log(delta**2 - phi**2 - v)
+        other = math.log(delta**2 - phi**2 - v)
     else:
-        high = next(high for steps in count(1) if not f(high := a - steps * tau) < 0)
-    f_low, f_high = f(low), f(high)
-    while abs(high - low) > EPSILON:
-        middle = low + (low - high) * f_low / (f_high - f_low)
-        f_middle = f(middle)
-        if f_middle * f_high <= 0:
-            low, f_low = high, f_high
-        else:
-            f_low /= 2.0
-        high, f_high = middle, f_middle
-    return math.exp(low / 2.0)
+        other = next(other for steps in count(1) if not f(other := a - steps * tau) < 0)
+    return math.exp(brentq(f, a, other) / 2.0)
 
 
 @dataclass(frozen=True)

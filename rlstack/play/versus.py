@@ -140,7 +140,7 @@ class Versus(Wrapper):
         self.snapshot_wanted = False
         self._every_world = torch.arange(self.num_worlds, device=self.device)
         self._both = torch.arange(2, device=self.device)
-        self._own = 2 * self._every_world + (config.side == "second")  # learning half-worlds
+        self.learners = 2 * self._every_world + (config.side == "second")  # learning half-worlds
         self._returns = torch.zeros(self.num_worlds, device=self.device, dtype=torch.float64)
         self._swaps = config.side != "first"
         self.observation_spec = self._halved(inner.observation_spec)
@@ -154,17 +154,10 @@ class Versus(Wrapper):
         if GROUP in entries:
             entries[GROUP] = of_first(spec[GROUP], self._agents)
         if self._swaps and "episode" in entries:
-            kept = {key: value for key, value in entries["episode"].items() if not self._one_sided(key)}
+            own = self._sides.one_sided
+            kept = {key: value for key, value in entries["episode"].items() if not key.startswith(own)}
             entries["episode"] = Composite(kept, shape=entries["episode"].shape, device=self.device)
         return Composite(entries, shape=spec.shape, device=self.device)
-
-    def _one_sided(self, name: str) -> bool:
-        return name.startswith(self._sides.one_sided) if self._sides.one_sided else False
-
-    @property
-    def learners(self) -> Tensor:
-        """The learning half-worlds ``[W]``; see :func:`~rlstack.play.players.half_worlds`."""
-        return self._own
 
     def follow(self, policy: TensorDictModuleBase) -> None:
         """Makes the opponent ``self`` act as this policy, which shares the learner's parameters."""
@@ -197,7 +190,7 @@ class Versus(Wrapper):
         if self.snapshot_wanted:
             self.snapshot_wanted, self._episodes = False, self.config.refresh
 
-    def _candidates(self) -> list[int]:
+    def candidates(self) -> list[int]:
         """Returns the indices in the pool of opponents that may be drawn."""
         entries, met = self.pool.entries, self._met
         if met is None:
@@ -226,17 +219,17 @@ class Versus(Wrapper):
 
     def _begin_games(self, worlds: Tensor) -> None:
         """Draws sides and opponents in the worlds of an index tensor, or of a mask ``[W]``, which is not read."""
-        masked, free, sides = worlds.dtype == torch.bool, looks_are_free(self.device), self._own % 2
-        begins = worlds if masked else torch.zeros_like(self._own, dtype=torch.bool).index_fill(0, worlds, True)
+        masked, free, sides = worlds.dtype == torch.bool, looks_are_free(self.device), self.learners % 2
+        begins = worlds if masked else torch.zeros_like(self.learners, dtype=torch.bool).index_fill(0, worlds, True)
         count = len(worlds) if free else self.num_worlds  # on a GPU numbers are drawn for all
 
         def of_all(drawn: Tensor) -> Tensor:
-            return torch.zeros_like(self._own).index_copy(0, worlds, drawn) if free else drawn
+            return torch.zeros_like(self.learners).index_copy(0, worlds, drawn) if free else drawn
 
         if self.config.side == "both":
             drawn = torch.randint(2, (count,), generator=self.generator, device=self.device)
             sides = torch.where(begins, of_all(drawn), sides)
-            self._own = 2 * self._every_world + sides
+            self.learners = 2 * self._every_world + sides
         self._returns = self._returns.masked_fill(begins, 0.0)  # not in place: batches may refer to it
         if not masked:
             if not self._drawn or self._episodes >= self.config.refresh:
@@ -259,7 +252,7 @@ class Versus(Wrapper):
         On a GPU the earlier set stays until the next one has room.
         """
         self.count_results()
-        candidates = self._candidates()
+        candidates = self.candidates()
         weights, most = self._sampler(self.pool.standings())[candidates], self.config.at_once
         chosen, shares = candidates, weights
         if len(candidates) > most:  # with replacement: an opponent with twice the weight is met twice as often
@@ -364,10 +357,10 @@ class Versus(Wrapper):
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         everyone = self.inner._current().get(GROUP)
         chosen = tensordict.get((GROUP, "action"))
-        given = chosen.new_zeros(2 * self.num_worlds, *chosen.shape[1:]).index_copy(0, self._own, chosen)
+        given = chosen.new_zeros(2 * self.num_worlds, *chosen.shape[1:]).index_copy(0, self.learners, chosen)
         with torch.no_grad():
             given = given.reshape(self.num_worlds, 2 * self._agents, *chosen.shape[2:])
-            rivals = None if looks_are_free(self.device) else self._own ^ 1
+            rivals = None if looks_are_free(self.device) else self.learners ^ 1
             action = self._seats.act(everyone, given, rivals)
         agents = TensorDict({"action": action}, everyone.batch_size, self.device)
         following = self.inner._advance(TensorDict({GROUP: agents}, self.batch_size, self.device))
@@ -383,25 +376,28 @@ class Versus(Wrapper):
     def _results(self, following: TensorDictBase) -> Tensor:
         """Returns 3 * opponent + 0, 1 or 2 where the learner has fewer, as many or more points, ``[W]``."""
         points = self._sides.score(following).double()
-        difference = (points[:, 0] - points[:, 1]) * (1 - 2 * (self._own % 2))
+        difference = (points[:, 0] - points[:, 1]) * (1 - 2 * (self.learners % 2))
         return 3 * self._seats.assignment.amax(-1) + 1 + difference.sign().long()  # the other seat is empty, -1
 
     def _shown(self, entries: TensorDictBase) -> TensorDict:
         """Returns the entries of the inner world from the view of the learning side."""
         shown = entries.copy()
         agents = entries.get(GROUP)
-        ours = half_worlds(agents)[self._own] if self._swaps else agents[:, : self._agents]
+        ours = half_worlds(agents)[self.learners] if self._swaps else agents[:, : self._agents]
         shown.set(GROUP, ours)
         if self._swaps and "episode" in shown.keys():  # noqa: SIM118
-            if "reward" in ours.keys():  # noqa: SIM118
-                self._returns = self._returns + _mean(ours.get("reward"), ours.get("active", None))
+            if (reward := ours.get("reward", None)) is not None:
+                active = ours.get("active", torch.ones_like(reward[..., 0])).double()
+                total = (reward[..., 0].double() * active).sum(-1)
+                self._returns = self._returns + total / active.sum(-1).clamp_min(1.0)
             shown.set("episode", self._turned(entries))
         return shown
 
     def _turned(self, entries: TensorDictBase) -> TensorDict:
         """Returns the statistics from the view of the learning side."""
-        episode = {name: value for name, value in entries.get("episode").items() if not self._one_sided(name)}
-        second = (self._own % 2 == 1)[:, None]
+        own, statistics = self._sides.one_sided, entries.get("episode").items()
+        episode = {name: value for name, value in statistics if not name.startswith(own)}
+        second = (self.learners % 2 == 1)[:, None]
         turned = dict(episode)
         for one, other in self._sides.mirrored:
             turned[one] = torch.where(second, episode[other], episode[one])
@@ -435,7 +431,7 @@ class Versus(Wrapper):
             "episodes": self._episodes,
             "assignment": self._seats.assignment.clone(),
             "players": [player.state_dict() for player in self._seats.players],
-            "own": self._own,
+            "own": self.learners,
             "returns": self._returns,
             "stage": {"met": self._met, "guests": list(self._guests), "snapshot_wanted": self.snapshot_wanted},
         }
@@ -456,7 +452,7 @@ class Versus(Wrapper):
         self._unread = True  # to find out who plays
         for player, memory in zip(self._seats.players, state["players"]):
             player.load_state_dict(memory)
-        self._own, self._returns = state["own"].to(self.device), state["returns"].to(self.device)
+        self.learners, self._returns = state["own"].to(self.device), state["returns"].to(self.device)
         if not self.saves_episodes:  # the inner world began new episodes
             self._seats.begin()
 
@@ -466,15 +462,6 @@ def _chances(shares: Tensor) -> Tensor:
     chances = shares.cumsum(0) / shares.sum()
     chances[-1] = 1.0
     return chances
-
-
-def _mean(reward: Tensor, active: Tensor | None) -> Tensor:
-    """Returns the mean of rewards ``[W, A, 1]`` over active agents, ``[W]``."""
-    values = reward[..., 0].double()
-    if active is None:
-        return values.mean(-1)
-    present = active.double()
-    return (values * present).sum(-1) / present.sum(-1).clamp_min(1.0)
 
 
 class ScriptedPolicy(TensorDictModuleBase):
@@ -559,32 +546,24 @@ class SelfPlay(Hook):
         if joined := self.observe(training.frames, training.agent):
             training.event(joined)
 
-    def on_log(self, training: Training) -> Mapping[str, Any]:
-        return self.metrics()
-
     def observe(self, frames: int, agent: Agent) -> str | None:
         """Adds the agent to the pool if a snapshot is due; returns a line about it."""
-        why = self._reason(frames)
-        if why is None:
+        config, pool = self._world.config, self._world.pool
+        passed, share = frames - pool.last_snapshot, pool.recent_wins / max(pool.recent_games, 1)
+        if self._world.snapshot_wanted:
+            why = "for this stage"
+        elif config.snapshot_every is not None and passed >= config.snapshot_every:
+            why = f"after {passed:,} frames"
+        elif config.promotion is not None and pool.recent_games >= PROMOTION_GAMES and share >= config.promotion:
+            why = f"won {share:.0%} of {pool.recent_games} games"
+        else:
             return None
         state = {"frames": frames, "agent": agent.state_dict(), "config": self._config}
         entry = self._world.pool.add_snapshot(state, frames)
         self._world.new_snapshot()
         return f"{entry.name} joined the opponents ({why}), {len(self._world.pool)} now"
 
-    def _reason(self, frames: int) -> str | None:
-        config, pool = self._world.config, self._world.pool
-        if self._world.snapshot_wanted:
-            return "for this stage"
-        passed = frames - pool.last_snapshot
-        if config.snapshot_every is not None and passed >= config.snapshot_every:
-            return f"after {passed:,} frames"
-        share = pool.recent_wins / max(pool.recent_games, 1)
-        if config.promotion is not None and pool.recent_games >= PROMOTION_GAMES and share >= config.promotion:
-            return f"won {share:.0%} of {pool.recent_games} games"
-        return None
-
-    def metrics(self) -> dict[str, float]:
+    def on_log(self, training: Training) -> Mapping[str, float]:
         """Returns the rating, the number of opponents, and the share of games won against each fixed opponent."""
         pool = self._world.pool
         row = {"play/elo": pool.ratings.rating(LEARNER), "play/opponents": float(len(pool))}

@@ -15,73 +15,9 @@ from rlstack.adapters.marinenav.files import FILES, NETWORKS
 from rlstack.agents import Agent, make_agent
 
 Inputs = tuple[Tensor, Tensor, Tensor]
+CONTINUOUS = ("AC-IQN", "DDPG", "SAC")
 SELF, OBJECT, HIDDEN = 6, 4, 12
 FEATURES = SELF + 5 * OBJECT
-
-
-class Encoded(nn.Module):
-    """Encodes ``(self [B, 7], objects [B, 5, 5], mask [B, 5])`` as ``[B, 26]``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.self_encoder = nn.Sequential(nn.Linear(7, SELF), nn.ReLU())
-        self.object_encoder = nn.Sequential(nn.Linear(5, OBJECT), nn.ReLU())
-
-    def encode(self, inputs: Inputs) -> Tensor:
-        own, objects, mask = inputs
-        masked = torch.where(mask[..., None] < 0.5, 0.0, self.object_encoder(objects))
-        return torch.cat((self.self_encoder(own), masked.flatten(1)), 1)
-
-
-class Trunk(Encoded):
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden_layer = nn.Linear(FEATURES, HIDDEN)
-        self.hidden_layer_2 = nn.Linear(HIDDEN, HIDDEN)
-
-    def hidden(self, features: Tensor) -> Tensor:
-        return torch.relu(self.hidden_layer_2(torch.relu(self.hidden_layer(features))))
-
-
-class Actor(Trunk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.output_layer = nn.Linear(HIDDEN, 2)
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        return torch.arctan(self.output_layer(self.hidden(self.encode(inputs)))) / (math.pi / 2)
-
-
-class Values(Trunk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.output_layer = nn.Linear(HIDDEN, 25)
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        return self.output_layer(self.hidden(self.encode(inputs)))
-
-
-class Gaussian(Trunk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.output_layer_mu = nn.Linear(HIDDEN, 2)
-        self.output_layer_log_std = nn.Linear(HIDDEN, 2)
-
-    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        x = self.hidden(self.encode(inputs))
-        return self.output_layer_mu(x), torch.clamp(self.output_layer_log_std(x), -20, 2)
-
-
-class Quantiles(Trunk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cos_embedding = nn.Linear(64, FEATURES)
-        self.output_layer = nn.Linear(HIDDEN, 25)
-
-    def forward(self, inputs: Inputs, taus: Tensor) -> Tensor:
-        cosines = torch.cos(math.pi * torch.arange(64) * taus[..., None])
-        gate = torch.relu(self.cos_embedding(cosines))
-        return self.output_layer(self.hidden(self.encode(inputs)[:, None] * gate))
 
 
 class Noisy(nn.Module):
@@ -98,37 +34,55 @@ class Noisy(nn.Module):
         return x @ weight.T + self.bias_mu
 
 
-class Distributions(Encoded):
-    def __init__(self) -> None:
+class Acting(nn.Module):
+    """The network that chooses an agent's actions: ``(self [B, 7], objects [B, 5, 5], mask [B, 5])`` to its output."""
+
+    def __init__(self, kind: str) -> None:
         super().__init__()
-        for stream, width in (("v", 51), ("a", 25 * 51)):
-            setattr(self, f"hidden_layer_{stream}", Noisy(FEATURES, HIDDEN))
-            setattr(self, f"hidden_layer_{stream}_2", Noisy(HIDDEN, HIDDEN))
-            setattr(self, f"output_layer_{stream}", Noisy(HIDDEN, width))
+        self.kind = kind
+        self.self_encoder = nn.Sequential(nn.Linear(7, SELF), nn.ReLU())
+        self.object_encoder = nn.Sequential(nn.Linear(5, OBJECT), nn.ReLU())
+        if kind == "Rainbow":
+            for stream, width in (("v", 51), ("a", 25 * 51)):
+                setattr(self, f"hidden_layer_{stream}", Noisy(FEATURES, HIDDEN))
+                setattr(self, f"hidden_layer_{stream}_2", Noisy(HIDDEN, HIDDEN))
+                setattr(self, f"output_layer_{stream}", Noisy(HIDDEN, width))
+            return
+        self.hidden_layer = nn.Linear(FEATURES, HIDDEN)
+        self.hidden_layer_2 = nn.Linear(HIDDEN, HIDDEN)
+        if kind == "IQN":
+            self.cos_embedding = nn.Linear(64, FEATURES)
+        for name in ("_mu", "_log_std") if kind == "SAC" else ("",):
+            setattr(self, f"output_layer{name}", nn.Linear(HIDDEN, 2 if kind in CONTINUOUS else 25))
 
-    def forward(self, inputs: Inputs) -> Tensor:
-        x = self.encode(inputs)
-        v = self.output_layer_v(torch.relu(self.hidden_layer_v_2(torch.relu(self.hidden_layer_v(x)))))
-        a = self.output_layer_a(torch.relu(self.hidden_layer_a_2(torch.relu(self.hidden_layer_a(x)))))
-        a = a.view(-1, 25, 51)
-        return torch.softmax(v[:, None] + a - a.mean(1, keepdim=True), -1)
-
-
-ACTING: dict[str, type[nn.Module]] = {
-    "AC-IQN": Actor,
-    "IQN": Quantiles,
-    "DDPG": Actor,
-    "DQN": Values,
-    "SAC": Gaussian,
-    "Rainbow": Distributions,
-}
-CONTINUOUS = ("AC-IQN", "DDPG", "SAC")
+    def forward(self, inputs: Inputs, taus: Tensor | None = None) -> Any:
+        own, objects, mask = inputs
+        masked = torch.where(mask[..., None] < 0.5, 0.0, self.object_encoder(objects))
+        x = torch.cat((self.self_encoder(own), masked.flatten(1)), 1)
+        layer: Any = self.__getattr__
+        if self.kind == "Rainbow":
+            v, a = (
+                layer(f"output_layer_{stream}")(
+                    torch.relu(layer(f"hidden_layer_{stream}_2")(torch.relu(layer(f"hidden_layer_{stream}")(x))))
+                )
+                for stream in "va"
+            )
+            a = a.view(-1, 25, 51)
+            return torch.softmax(v[:, None] + a - a.mean(1, keepdim=True), -1)
+        if taus is not None:
+            cosines = torch.cos(math.pi * torch.arange(64) * taus[..., None])
+            x = x[:, None] * torch.relu(self.cos_embedding(cosines))
+        x = torch.relu(self.hidden_layer_2(torch.relu(self.hidden_layer(x))))
+        if self.kind == "SAC":
+            return layer("output_layer_mu")(x), torch.clamp(layer("output_layer_log_std")(x), -20, 2)
+        output = layer("output_layer")(x)
+        return torch.arctan(output) / (math.pi / 2) if self.kind in CONTINUOUS else output
 
 
 def acting_network(kind: str) -> nn.Module:
     """Returns a small random network in float64, whose outputs differ between observations."""
     torch.manual_seed(3)
-    return ACTING[kind]().double().requires_grad_(False)
+    return Acting(kind).double().requires_grad_(False)
 
 
 def decide(kind: str, network: nn.Module, inputs: Inputs) -> Tensor:

@@ -15,8 +15,17 @@ from torch import Tensor, nn
 import rlstack
 from rlstack.adapters.arena import __main__ as door
 from rlstack.adapters.arena.__main__ import main
-from rlstack.adapters.arena.agents import arena_agent, arena_policy, published_names, save_arena, style_of
-from rlstack.adapters.arena.files import COLUMNS, curriculum_from_published, find_statistics, load_files
+from rlstack.adapters.arena.agents import (
+    COLUMNS,
+    arena_agent,
+    arena_policy,
+    curriculum_from_published,
+    find_statistics,
+    load_files,
+    published_names,
+    save_arena,
+    style_of,
+)
 from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.run_directory import RunDirectory
@@ -26,7 +35,7 @@ from tests.adapters.small_worlds import Noise
 from tests.agents.arena_recordings import Recording
 from tests.exhaustive import exhaustive
 from tests.refusals import refused, refused_line
-from tests.training.test_curriculum import Stages, episodes
+from tests.training.test_curriculum import Stages, add, episodes
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/arena_training"
 RUN = "ppo_style2_20260101_120000"
@@ -164,8 +173,8 @@ def test_without_statistics(model: Path, folder: Path) -> None:
 
 def test_statistics_are_found_by_name(folder: Path) -> None:
     def beside(name: str) -> str | None:
-        found = find_statistics(folder / f"{name}.pt")
-        return None if found is None else found.name
+        file = find_statistics(folder / f"{name}.pt")
+        return None if file is None else file.name
 
     for other in (f"{RUN}_100000_steps", f"{RUN}_9000_steps", "another_run_70000_steps"):
         (folder / f"{other}_normalization.json").write_text("{}")
@@ -182,7 +191,7 @@ def test_statistics_are_found_by_name(folder: Path) -> None:
 
 def test_what_a_checkpoint_says(model: Path) -> None:
     files = load_files(model)
-    assert files.num_timesteps == 65536 and files.metadata["style"] == 2
+    assert files.num_timesteps == 65536
     assert list(files.policy) == [f"{name}.{kind}" for name in ORDER for kind in ("weight", "bias")]
     assert files.statistics == statistics()
 
@@ -365,8 +374,8 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_commands_convert_and_write_back(model: Path, tmp_path: Path, capsys: Any) -> None:
     out, back = tmp_path / "ours.pt", tmp_path / "run_final.pt"
     rlstack.convert("arena", str(model), f"out={out}", "+env.name=any")
-    told = capsys.readouterr().out
-    assert "ppo_published of 58,311 parameters; its greedy actions differ by 0.0e+00 at most on 256" in told
+    printed = capsys.readouterr().out
+    assert "ppo_published of 58,311 parameters; its greedy actions differ by 0.0e+00 at most on 256" in printed
     assert rlstack.load(out).frames == 65536
     rlstack.convert(f"checkpoint={out}", "format=arena", f"out={back}")
     names = ["run_final.pt", "run_final_metadata.json", "run_normalization_final.json", "run_final_training_state.json"]
@@ -391,7 +400,7 @@ def test_the_style_is_that_of_the_actions(actions: int, style: int | None, tmp_p
 @pytest.mark.usefixtures("anywhere")
 def test_the_curriculum_goes_along(tmp_path: Path) -> None:
     course = Curriculum(build(CurriculumConfig, load_group("curriculum", "arena"), "curriculum"), Stages())  # type: ignore[arg-type]
-    course.add(episodes(spawners=[1.0] * 60, length=[700.0] * 60))
+    add(course, episodes(spawners=[1.0] * 60, length=[700.0] * 60))
     course.check(77)
     agent = rlstack.make_agent("ppo_published", game())
     config = {"agent": to_plain(agent.config), "env": {"name": "any"}, "total_frames": 1000}
@@ -400,8 +409,7 @@ def test_the_curriculum_goes_along(tmp_path: Path) -> None:
     rlstack.convert(f"checkpoint={tmp_path / 'ours.pt'}", "format=arena", f"out={tmp_path / 'x_final.pt'}")
     record = json.loads((tmp_path / "x_final_training_state.json").read_text())
     assert record["curriculum_stage_index"] == 1 and record["curriculum_metrics"]["episode_lengths"] == [700.0] * 60
-    entries = {"current_stage_index": record["curriculum_stage_index"], "metrics": record["curriculum_metrics"]}
-    assert curriculum_from_published(entries, begun=77) == course.state_dict()
+    assert curriculum_from_published(record, begun=77) == course.state_dict()
 
 
 @pytest.mark.parametrize(
@@ -427,16 +435,16 @@ FINAL = ["final.pt", "final_metadata.json", "final_training_state.json", "normal
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Shortens rollouts to two worlds and evaluations to a few steps, in a temporary folder."""
-    full = door.composed
+    full = door.to_plain
 
-    def composed(overrides: list[str]) -> dict[str, Any]:
-        plain = full(overrides)
+    def composed(configuration: Any) -> dict[str, Any]:
+        plain = full(configuration)
         plain["agent"] |= {"steps_per_batch": 16, "epochs": 1, "hidden": [9, 8], "shared_layers": 1}
         plain["collector"]["steps_per_batch"] = 16
         plain["eval"] |= {"episodes": 1, "max_steps": 3}
         return plain
 
-    monkeypatch.setattr(door, "composed", composed)
+    monkeypatch.setattr(door, "to_plain", composed)
     monkeypatch.setattr(door.os, "cpu_count", lambda: 2)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -456,7 +464,7 @@ def test_a_training_leaves_the_files_of_the_stack(small: Path) -> None:
     assert run.parent.name == "style2" and run.name.startswith("ppo_style2_20")
     assert sorted(path.name for path in (run / "final").iterdir()) == [f"{run.name}_{name}" for name in FINAL]
     files = load_files(run / "final" / f"{run.name}_final.pt")
-    assert files.num_timesteps == 64 and files.metadata["style"] == 2
+    assert files.num_timesteps == 64 and files.training_state["style"] == 2
     assert files.training_state["curriculum_stage_index"] == 0
     assert files.training_state["total_timesteps_completed"] == 64
     assert load_files(run / "checkpoints" / f"{run.name}_64_steps.pt").num_timesteps == 64

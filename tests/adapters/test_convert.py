@@ -17,9 +17,8 @@ from torchrl.data import Bounded, Categorical
 
 import rlstack
 from rlstack.adapters.agreement import compare, random_inputs
-from rlstack.adapters.sb3.model import load_sb3
+from rlstack.adapters.sb3.model import load_sb3, load_vecnormalize
 from rlstack.adapters.sb3.native import sb3_agent, sb3_policy
-from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError
 from rlstack.config.overrides import override
@@ -68,8 +67,8 @@ MODELS: list[tuple[str, Worlds]] = [
 
 def files(name: str, statistics: bool = True) -> dict[str, Any]:
     pickle = FIXTURES / f"sb3/{name}_vecnormalize.pkl"
-    found = {"path": FIXTURES / f"sb3/{name}.zip"}
-    return {**found, "vecnormalize": pickle} if statistics and pickle.exists() else found
+    paths = {"path": FIXTURES / f"sb3/{name}.zip"}
+    return {**paths, "vecnormalize": pickle} if statistics and pickle.exists() else paths
 
 
 def native(name: str, env: Any, statistics: bool = True, **overrides: Any) -> Any:
@@ -230,11 +229,11 @@ def test_marinenavs_agents(
     out = tmp_path / "new folder/converted.pt"
     small = ("agent.buffer_size=200", "agent.batch_size=16", "agent.learning_starts=10")
     rlstack.convert("marinenav", str(published[kind]), f"out={out}", *small)
-    told, complaints = capsys.readouterr()
+    printed, complaints = capsys.readouterr()
     assert complaints == "" and not recwarn.list
-    assert "differ by 0.0e+00 at most on 256 random observations" in told
-    assert override("init", out) in shlex.split(told)
-    assert ("published without critic, which start fresh" in told) == (kind == "AC-IQN")
+    assert "differ by 0.0e+00 at most on 256 random observations" in printed
+    assert override("init", out) in shlex.split(printed)
+    assert ("published without critic, which start fresh" in printed) == (kind == "AC-IQN")
     loaded = rlstack.load(out)
     env = loaded.make_env(num_worlds=2)
     seen = env.reset()
@@ -283,8 +282,8 @@ def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr("rlstack.runs.worlds.build_world", lambda *_, **__: reacher(1))
     rlstack.convert("sb3", str(FIXTURES / "sb3/sac_small.zip"), f"out={tmp_path / 'x.pt'}", "+env.name=any")
     assert len(opened) == 1
-    told, complaints = capsys.readouterr()
-    assert "on 256 random observations" in told and complaints == "" and not recwarn.list
+    printed, complaints = capsys.readouterr()
+    assert "on 256 random observations" in printed and complaints == "" and not recwarn.list
 
 
 # -- what becomes of a checkpoint --------------------------------------------------------------------------------
@@ -367,8 +366,7 @@ def test_acting_can_be_changed_when_it_is_loaded(checkpoint: Path) -> None:
         ),
         ({"cvar": 2.0}, "agent.cvar"),
     ):
-        with pytest.raises(ConfigError, match=message):
-            load(checkpoint, agent=changes)
+        refused(ConfigError, message, load, checkpoint, agent=changes)
 
 
 # -- the comparison ----------------------------------------------------------------------------------------------
@@ -389,8 +387,8 @@ def test_the_comparison_tells_errors_from_rounding() -> None:
     answer = jump(observation, None)
     assert compare(jump, answer, observation, None, spec_only(True)).wrong == 0
     answer[50] = 1 - answer[50]
-    found = compare(jump, answer, observation, None, spec_only(True))
-    assert (found.rounded, found.wrong) == (1, 0)
+    agreement = compare(jump, answer, observation, None, spec_only(True))
+    assert (agreement.rounded, agreement.wrong) == (1, 0)
     answer[10] = 1 - answer[10]
     assert compare(jump, answer, observation, None, spec_only(True)).wrong == 1
 
@@ -401,7 +399,7 @@ def test_the_comparison_of_continuous_actions() -> None:
         return seen
 
     observation, _ = random_inputs(spec_only(False), 50)
-    found = compare(act, observation + 5e-6, observation, None, spec_only(False))
-    assert found.wrong == 0 and found.largest == pytest.approx(5e-6, rel=0.1)
-    found = compare(act, observation + 5e-5, observation, None, spec_only(False))
-    assert found.wrong == 50 and found.largest == pytest.approx(5e-5, rel=0.1)
+    agreement = compare(act, observation + 5e-6, observation, None, spec_only(False))
+    assert agreement.wrong == 0 and agreement.largest == pytest.approx(5e-6, rel=0.1)
+    agreement = compare(act, observation + 5e-5, observation, None, spec_only(False))
+    assert agreement.wrong == 50 and agreement.largest == pytest.approx(5e-5, rel=0.1)

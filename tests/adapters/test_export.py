@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -10,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
 import rlstack
@@ -19,9 +22,11 @@ from rlstack import envs
 from rlstack.adapters import exporting
 from rlstack.adapters.agreement import random_inputs
 from rlstack.adapters.exporting import beside, deterministic, export_policy
+from rlstack.agents import make_agent
 from rlstack.config import ConfigError, to_plain
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.checkpoint import write_checkpoint
+from tests.agents.recall import Recall
 from tests.agents.small_agents import CASES, Decisions, Detour, plain, small
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
@@ -111,7 +116,7 @@ def test_what_onnx_cannot_express_is_one_line(tmp_path: Path, monkeypatch: pytes
         raise RuntimeError("no such operator\nsecond line")
 
     monkeypatch.setattr(torch.onnx, "export", fails)
-    with pytest.raises(ConfigError, match=r"^format: onnx cannot express .* \(RuntimeError: no such operator\)$"):
+    with pytest.raises(ConfigError, match=r"^format=onnx: cannot express .* \(RuntimeError: no such operator\)$"):
         export_policy(small(plain(False), name="ppo"), tmp_path / "policy", "onnx")
 
 
@@ -157,7 +162,7 @@ def test_without_a_compiler_nothing_is_written(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr("torch._inductor.aoti_compile_and_package", missing)
     agent = small(plain(discrete=False), name="ppo")
-    refused(ConfigError, "format=aoti: .* needs a C.. compiler", export_policy, agent, tmp_path / "policy.pt2", "aoti")
+    refused(ConfigError, "format=aoti: .* C.. compiler", export_policy, agent, tmp_path / "policy.pt2", "aoti")
     assert not list(tmp_path.iterdir())
 
 
@@ -165,7 +170,7 @@ def test_without_a_compiler_nothing_is_written(tmp_path: Path, monkeypatch: pyte
 def test_it_comes_back_as_an_agent_from_elsewhere(format: str, tmp_path: Path) -> None:
     agent = small(Detour(), name="td3")
     export_policy(agent, tmp_path / "policy", format)
-    found = [
+    tables = [
         evaluate(policy, "tests.agents.small_agents:Detour", {}, 4, 0).table()
         for policy in (
             agent.policy(explore=False),
@@ -173,7 +178,7 @@ def test_it_comes_back_as_an_agent_from_elsewhere(format: str, tmp_path: Path) -
             rlstack.make_agent("legacy", Detour(), kind=format, path=str(tmp_path / "policy")).policy(explore=False),
         )
     ]
-    assert found[0][0]["return"] == pytest.approx(found[1][0]["return"], abs=1e-5) and found[1] == found[2]
+    assert tables[0][0]["return"] == pytest.approx(tables[1][0]["return"], abs=1e-5) and tables[1] == tables[2]
 
 
 @pytest.mark.parametrize("format", PLAYED)
@@ -196,13 +201,13 @@ def test_masks_come_back_too(format: str, tmp_path: Path) -> None:
 def test_a_program_that_acts_otherwise_is_not_kept(
     discrete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = exporting._torchscript
+    written = exporting.write_program
 
-    def spoiled(module: Any) -> Any:
-        content, program = written(module)
+    def spoiled(module: Any, format: str) -> Any:
+        content, program = written(module, format)
         return content, lambda inputs: (program(inputs) + 1) % 4 if discrete else program(inputs) + 2e-5
 
-    monkeypatch.setattr(exporting, "_torchscript", spoiled)
+    monkeypatch.setattr(exporting, "write_program", spoiled)
     with pytest.raises(ConfigError, match=r"acts otherwise than the agent on \d+ of 1000 random inputs"):
         export_policy(small(plain(discrete), name="ppo"), tmp_path / "policy.pt")
     assert list(tmp_path.iterdir()) == []
@@ -274,3 +279,44 @@ def test_the_program_needs_no_rlstack(checkpoint: Path, tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert result.stdout == "torch.Size([7, 2]) False\n"
+
+
+# -- a recurrent core, whose state the caller passes on ----------------------------------------------------------
+
+
+HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
+RECURRENT_FORMATS = ["torchscript", pytest.param("onnx", marks=pytest.mark.skipif(not HAS_ONNX, reason="needs onnx"))]
+
+
+def recurrent_program(path: Path, format: str) -> Any:
+    if format == "torchscript":
+        return torch.jit.load(path)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def program(observation: Tensor, memory: Tensor) -> list[Tensor]:
+        fed = {"observation": observation.numpy(), "memory": memory.numpy()}
+        return [torch.from_numpy(np.asarray(value)) for value in session.run(["action", "next_memory"], fed)]
+
+    return program
+
+
+@exhaustive("format", RECURRENT_FORMATS)
+@exhaustive(("name", "kind"), [("ppo", "lstm"), ("dqn", "gru")])
+def test_a_program_acts_as_the_policy_for_whole_episodes(name: str, kind: str, format: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    env = Recall(4, delay=2)
+    agent = make_agent(name, env, recurrent={"kind": kind, "size": 8, "layers": 2})
+    export_policy(agent, tmp_path / "policy", format)
+    described = json.loads(beside(tmp_path / "policy").read_text())
+    size = described["inputs"][1]["shape"][1]
+    assert described["inputs"][1]["name"] == "memory" and "next_memory" in described["memory"]
+    program = recurrent_program(tmp_path / "policy", format)
+    rollout = env.rollout(11, agent.policy(explore=False), break_when_any_done=False)
+    memory = torch.zeros(4, size)
+    for t in range(11):
+        action, memory = program(rollout["observation"][:, t], memory)
+        assert torch.equal(action, rollout["action"][:, t])
+        torch.testing.assert_close(memory, rollout["next", "memory"][:, t])
+        memory = memory * ~rollout["next", "done"][:, t]

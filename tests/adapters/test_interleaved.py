@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlstack.adapters.published import InterleavedReplay
+from rlstack.adapters.marinenav.agents import InterleavedReplay
 from tests.exhaustive import recordings
 from tests.refusals import refused
 
@@ -114,12 +114,12 @@ def test_what_follows_the_start_of_an_episode_is_blank() -> None:
     for n in range(12):
         append(memory, torch.tensor([n + 1.0]), torch.tensor([n]), float(2**n), n in (3, 8, 9))
     # Episodes are the records 0-3, 4-8, 9 and 10-.
-    found = memory.following(torch.arange(9))
+    following = memory.following(torch.arange(9))
     expected = [1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8, 16 + 16 + 16, 32 + 32 + 32, 64 + 64 + 64, 128 + 128, 256]
-    assert found["reward"][:, 0].tolist() == expected
+    assert following["reward"][:, 0].tolist() == expected
     # The record three later is also terminal where the episode ends with it.
-    assert (~found["terminated"][:, 0]).nonzero()[:, 0].tolist() == [4]
-    assert found["observation"][:, 0].tolist() == [4, 0, 0, 0, 8, 9, 0, 0, 0]
+    assert (~following["terminated"][:, 0]).nonzero()[:, 0].tolist() == [4]
+    assert following["observation"][:, 0].tolist() == [4, 0, 0, 0, 8, 9, 0, 0, 0]
 
 
 @pytest.mark.slow

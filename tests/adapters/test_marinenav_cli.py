@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,18 +19,20 @@ import pytest
 import torch
 
 import rlstack
-from rlstack.adapters.marinenav.__main__ import main, train_together
-from rlstack.adapters.marinenav.agents import network_state, published_agent
+from rlstack import envs
+from rlstack.adapters.marinenav.__main__ import PublishedFiles, Trial, folders, main, read_trials, train_together
+from rlstack.adapters.marinenav.agents import network_of, published_agent
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.files import load_published
-from rlstack.adapters.marinenav.published_run import PublishedFiles, Trial, folders, read_trials
 from rlstack.config import ConfigError, build
 from rlstack.config.errors import RunError
 from rlstack.envs.marinenav.episodes import load_episodes
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.config import TrainConfig
+from rlstack.training.imitation import Imitation
 from rlstack.training.loop import Training
 from tests.envs.marinenav.recorded import load_json
+from tests.exhaustive import exhaustive
 from tests.refusals import refused_line
 
 ROOT = Path(__file__).parents[2]
@@ -52,9 +55,13 @@ NETWORK_FILES = {"AC-IQN": ACTOR | CRITIC, "DDPG": ACTOR | CRITIC, "SAC": ACTOR 
 NETWORK_FILES |= dict.fromkeys(("IQN", "DQN", "Rainbow"), NETWORK)
 
 
-def write(folder: Path, **changes: Any) -> Path:
+WRITTEN = {"trial_config.json", "eval_configs.json", "evaluations.npz", "config.yaml", "metrics.csv", "checkpoints"}
+WRITTEN |= {"environment.json", "manifest.json"}
+
+
+def write(folder: Path, usual: dict[str, Any] = CONFIG, **changes: Any) -> Path:
     path = folder / "config.json"
-    path.write_text(json.dumps({key: value for key, value in (CONFIG | changes).items() if value is not ...}))
+    path.write_text(json.dumps({key: value for key, value in (usual | changes).items() if value is not ...}))
     return path
 
 
@@ -64,18 +71,24 @@ def trained(folder: Path) -> Path:
     return training
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Starts learning after 20 steps and ends evaluation episodes after 12, in a temporary folder."""
+def shorten(monkeypatch: pytest.MonkeyPatch, max_steps: int, changes: dict[str, dict[str, Any]]) -> None:
+    """Changes the options of every trial's run, and ends evaluation episodes after so many steps."""
     full = Trial.train_config
 
     def train_config(self: Trial, device: str, expert: str | None = None) -> dict[str, Any]:
         plain = full(self, device, expert)
-        plain["agent"] |= {"learning_starts": 20, "batch_size": 8, "buffer_size": 200}
+        for group, options in changes.items():
+            plain[group] |= options
         return plain
 
     monkeypatch.setattr(Trial, "train_config", train_config)
-    monkeypatch.setattr("rlstack.adapters.marinenav.published_run.MAX_STEPS", 12)
+    monkeypatch.setattr("rlstack.adapters.marinenav.__main__.MAX_STEPS", max_steps)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Starts learning after 20 steps and ends evaluation episodes after 12, in a temporary folder."""
+    shorten(monkeypatch, 12, {"agent": {"learning_starts": 20, "batch_size": 8, "buffer_size": 200}})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -230,20 +243,18 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
     main(["-C", str(write(small, agent_type=agent_type))])
     assert trained(small).name.startswith("training_20")
     folder = trained(small) / "seed_9"
-    published = {"trial_config.json", "eval_configs.json", "evaluations.npz", *NETWORK_FILES[agent_type]}
-    ours = {"config.yaml", "metrics.csv", "checkpoints", "evaluations", "environment.json", "manifest.json"}
-    assert {path.name for path in folder.iterdir()} == published | ours
+    assert {path.name for path in folder.iterdir()} == WRITTEN | NETWORK_FILES[agent_type] | {"evaluations"}
     assert json.loads((folder / "trial_config.json").read_text()) == CONFIG | {"seed": 9, "agent_type": agent_type}
 
-    found = read_evaluations(folder / "evaluations.npz")
-    assert found.timesteps == [20, 32, 48]  # 16 is before learning starts
-    for episodes in found.episodes:
+    recorded = read_evaluations(folder / "evaluations.npz")
+    assert recorded.timesteps == [20, 32, 48]  # 16 is before learning starts
+    for episodes in recorded.episodes:
         assert [len(episode.robots) for episode in episodes] == [2, 2, 3]
         for robot in (robot for episode in episodes for robot in episode.robots):
             assert robot.action.shape == ((12,) if NETWORK_FILES[agent_type] is NETWORK else (12, 2))
             assert len(robot.trajectory) == 13 and np.abs(robot.trajectory).sum() > 0
     configs = load_episodes(folder / "eval_configs.json")
-    for episode, config in zip(found.episodes[0], configs, strict=True):
+    for episode, config in zip(recorded.episodes[0], configs, strict=True):
         assert len(config["env"]["cores"]["Gamma"]) == len(config["env"]["obstacles"]["r"]) // 2
         for robot, start, history in zip(episode.robots, config["robots"]["start"], config["robots"]["trajectory"]):
             assert robot.trajectory[0].tolist() == history[0]
@@ -251,7 +262,7 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
 
     with open(folder / "metrics.csv", newline="") as file:
         returns = [float(row["eval/return"]) for row in csv.DictReader(file) if row["eval/return"]]
-    assert returns == pytest.approx([row["return"] for row in found.summary()], rel=1e-6)
+    assert returns == pytest.approx([row["return"] for row in recorded.summary()], rel=1e-6)
 
 
 @pytest.mark.slow
@@ -263,8 +274,8 @@ def test_the_network_files_are_those_of_the_last_step(small: Path) -> None:
     assert run.frames == 48 and run.agent.updates == 8  # after 20, 24, ..., 48 steps
     read_back = published_agent(folder, run.make_env())
     for part in ("actor", "critic"):
-        for name, value in network_state(run.agent, part).items():
-            assert torch.equal(network_state(read_back, part)[name], value)
+        for name, value in network_of(run.agent, part).state_dict().items():
+            assert torch.equal(network_of(read_back, part).state_dict()[name], value)
 
 
 @pytest.mark.slow
@@ -399,3 +410,161 @@ def test_two_at_once_by_the_published_numbers_stopped_and_gone_on_with(tmp_path:
         folder = trained(tmp_path) / f"seed_{seed}"
         assert read_evaluations(folder / "evaluations.npz").timesteps == [2000, 2100]
         assert "resuming at" in (folder / "output.txt").read_text()
+
+
+# --- imitation_learning: whom a trial imitates, and what it writes
+
+
+SMALL_LEVELS = {"num_robots": [1, 2], "num_cores": [0, 0], "num_obstacles": [0, 1], "min_start_goal_dis": [30.0, 35.0]}
+CLONED: dict[str, Any] = {
+    "seed": 9,
+    "total_timesteps": 24,
+    "eval_freq": 24,
+    "save_dir": "out",
+    "training_schedule": {"timesteps": [0, 1000], **SMALL_LEVELS},
+    "eval_schedule": {"num_episodes": [1, 1], **SMALL_LEVELS},
+    "agent_type": "AC-IQN",
+    "imitation_learning": True,
+}
+
+
+@pytest.fixture
+def cloning(small: Path, monkeypatch: pytest.MonkeyPatch, fixtures_dir: Path) -> Path:
+    """Clones 400 decisions and ends evaluation episodes after 6 steps, in a folder with copies of the fixtures."""
+    changes = {"agent": {"learning_starts": 8, "buffer_size": 100}}
+    changes["imitation"] = {"frames": 400, "epochs": 20, "batch_size": 32}
+    shorten(monkeypatch, 6, changes)
+    for name in ("AC_IQN_params.npz", "evaluations_example.npz"):
+        shutil.copy(fixtures_dir / "marinenav" / name, small)
+    return small
+
+
+def write_cloning(folder: Path, **changes: Any) -> str:
+    return str(write(folder, CLONED, **changes))
+
+
+def trials(folder: Path) -> list[Path]:
+    return sorted((folder / "out").glob("*/*"))
+
+
+def imitation_metrics(trial: Path) -> dict[str, float]:
+    with open(trial / "metrics.csv", newline="") as file:
+        (row, *_) = csv.DictReader(file)
+    return {key: float(row[key]) for key in row if key.startswith("imitation/") and row[key]}
+
+
+@pytest.mark.slow
+def test_a_trial_clones_the_published_actor(cloning: Path) -> None:
+    main(["-C", write_cloning(cloning, agent_type="DDPG"), "-I", "marinenav:AC_IQN_params.npz"])
+    (trial,) = trials(cloning)
+    assert {path.name for path in trial.iterdir()} == WRITTEN | ACTOR | CRITIC | {"evaluations", "allowed.json"}
+    assert json.loads((trial / "trial_config.json").read_text()) == CLONED | {"agent_type": "DDPG"}
+    recorded = read_evaluations(trial / "evaluations.npz")
+    assert recorded.timesteps == [0]
+    assert [len(episode.robots) for episode in recorded.episodes[0]] == [1, 2]
+
+    assert imitation_metrics(trial)["imitation/frames"] == 400
+
+
+@pytest.mark.slow
+def test_the_files_it_writes_act_more_like_the_expert_than_an_agent_that_learnt_nothing(cloning: Path) -> None:
+    for name, changes in (("clone", {}), ("untrained", {"imitation_learning": False, "total_timesteps": 4})):
+        expert = ["-I", "marinenav:AC_IQN_params.npz"] if name == "clone" else []
+        main(["-C", write_cloning(cloning, save_dir=name, **changes), *expert])
+    env = envs.make("marinenav", num_worlds=24, num_robots=2, num_obstacles=1, seed=5)
+    expert_acts = rlstack.load_policy("marinenav:AC_IQN_params.npz", env)
+    rollout = env.rollout(40, expert_acts, break_when_any_done=False)
+    active, wanted = rollout["agents", "active"], rollout["agents", "action"].clone()
+
+    def error(folder: str) -> float:
+        (trial,) = (cloning / folder).glob("*/*")
+        policy = rlstack.load_policy(f"marinenav:{trial}", env)
+        action = policy(rollout.clone())["agents", "action"]
+        return float((action - wanted)[active].square().mean())
+
+    assert error("clone") < 0.75 * error("untrained")
+
+
+@pytest.mark.slow
+def test_the_expert_acts_on_every_level(cloning: Path) -> None:
+    """The second expert begins after 1,000 env steps of a trial of reinforcement learning."""
+    main(["-C", write_cloning(cloning), "-I", "marinenav:AC_IQN_params.npz"])
+    world = rlstack.load(trials(cloning)[0]).make_env(num_worlds=32)
+    assert set(world.reset()["episode", "level"].flatten().tolist()) == {0, 1}
+
+
+@pytest.mark.slow
+def test_a_trial_clones_recorded_episodes(cloning: Path) -> None:
+    main(["-C", write_cloning(cloning, agent_type="SAC"), "-I", "evaluations_example.npz"])
+    (trial,) = trials(cloning)
+    recorded = read_evaluations("evaluations_example.npz").episodes[-1]
+    decisions = sum(len(robot.action) for episode in recorded if episode.success for robot in episode.robots)
+    assert imitation_metrics(trial)["imitation/frames"] == decisions
+    assert (trial / "actor_network_params.pth").exists() and (trial / "critic_2_params.pth").exists()
+
+
+@pytest.mark.slow
+def test_of_a_grid_only_some_trials_imitate(cloning: Path) -> None:
+    main(["-C", write_cloning(cloning, imitation_learning=[True, False]), "-I", "marinenav:AC_IQN_params.npz"])
+    clone, learner = trials(cloning)
+    assert [
+        json.loads((trial / "trial_config.json").read_text())["imitation_learning"] for trial in (clone, learner)
+    ] == [True, False]
+    assert read_evaluations(clone / "evaluations.npz").timesteps == [0]
+    assert read_evaluations(learner / "evaluations.npz").timesteps == [8, 24]
+    assert imitation_metrics(clone) and not imitation_metrics(learner)
+
+
+@pytest.mark.slow
+def test_an_interrupted_cloning_is_done_anew(cloning: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two trials is interrupted and resumed, and ends like the first."""
+
+    def interrupted(self: Imitation, agent: Any) -> dict[str, float]:
+        if not CheckpointStore(trials(cloning)[0] / "checkpoints").latest():
+            return learn(self, agent)
+        raise KeyboardInterrupt
+
+    learn = Imitation.learn
+    monkeypatch.setattr(Imitation, "learn", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        main(["-C", write_cloning(cloning, seed=[9, 9]), "-I", "evaluations_example.npz"])
+    assert stopped.value.code == 130
+    monkeypatch.setattr(Imitation, "learn", learn)
+    straight, other = trials(cloning)
+    assert not (other / "evaluations.npz").exists()
+    before = (straight / "metrics.csv").read_bytes()
+    main(["-R", str(straight.parent)])
+    assert (straight / "metrics.csv").read_bytes() == before
+    for name in ("evaluations.npz", "actor_network_params.pth"):
+        assert (straight / name).read_bytes() == (other / name).read_bytes(), name
+    assert load_published(other).arrays.keys() == {"actor", "critic"}
+    with pytest.raises(SystemExit) as stopped:
+        main(["-R", str(straight.parent)])
+    assert stopped.value.code == 2
+
+
+@exhaustive(
+    ("agent_type", "expert", "needles"),
+    [
+        ("DQN", "marinenav:AC_IQN_params.npz", ["DQN cannot imitate marinenav:AC_IQN_params.npz: ", "continuous"]),
+        (
+            ["SAC", "IQN"],
+            "evaluations_example.npz",
+            ["IQN cannot imitate evaluations_example.npz: ", "action is float64", "int64"],
+        ),
+        ("SAC", "nowhere.npz", ["nowhere.npz does not exist"]),
+        ("SAC", "nowhere", ["'nowhere' does not exist"]),
+        ("SAC", "marinenav:nowhere.npz", ["nowhere.npz"]),
+        ("SAC", "tensorflow:model", ["kind", "sb3"]),
+        ("SAC", "AC_IQN_params.npz", ["AC_IQN_params.npz", "observation/"]),
+        ("SAC", "other.npz", ["other.npz", "observation/"]),
+    ],
+)
+def test_an_expert_that_does_not_fit_is_one_clear_line(
+    agent_type: Any, expert: str, needles: list[str], cloning: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(cloning / "other.npz", observation=np.zeros((20, 3)), action=np.zeros((20, 2)))
+    line = refused_line(capsys, main, "-C", write_cloning(cloning, agent_type=agent_type), "-I", expert)
+    assert line.startswith("error: -I/--imitate")
+    assert not [needle for needle in needles if needle not in line], line
+    assert not (cloning / "out").exists()

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlstack.adapters.marinenav.evaluations import Episode, Evaluations, RobotHistory, read_evaluations
-from rlstack.adapters.marinenav.published_run import play_episodes
+from rlstack.adapters.marinenav.evaluations import Episode, Evaluations, RobotHistory, play_episodes, read_evaluations
 from rlstack.config import ConfigError
 from tests.envs.marinenav.recorded import actor
 from tests.evaluation.scripted import Scripted, episodes, full_ahead
@@ -73,15 +72,15 @@ def assert_same(one: Evaluations, other: Evaluations) -> None:
 
 
 def test_the_published_file_is_read(fixtures_dir: Path) -> None:
-    found = read_evaluations(fixtures_dir / "marinenav/evaluations_example.npz")
-    assert found.timesteps == [2000, 60000]
-    first, second = found.episodes[0]
+    evaluations = read_evaluations(fixtures_dir / "marinenav/evaluations_example.npz")
+    assert evaluations.timesteps == [2000, 60000]
+    first, second = evaluations.episodes[0]
     assert [robot.action.shape for robot in first.robots] == [(29, 2), (24, 2)]
     assert [robot.trajectory.shape for robot in first.robots] == [(30, 13), (25, 13)]
     assert [robot.absent for robot in first.robots] == [0, 5]  # 30 observations each, the last five of nothing
     assert len(second.robots) == 3 and second.robots[0].mask[0].sum() == 1
     assert first.time == (29 + 24) / 2 * 0.5
-    row = found.summary()[1]
+    row = evaluations.summary()[1]
     assert row == pytest.approx(
         {
             "timestep": 60000,
@@ -97,10 +96,10 @@ def test_our_evaluation_of_the_released_actor_makes_the_published_file(fixtures_
     folder = fixtures_dir / "marinenav"
     configs = json.loads((folder / "evaluations_example_configs.json").read_text())
     policy = Scripted(actor(folder / "AC_IQN_params.npz"))
-    found, _ = play_episodes(policy, configs, noise_robots=3, dtype=torch.float64)
+    evaluations, _ = play_episodes(policy, configs, noise_robots=3, dtype=torch.float64)
     ours = Evaluations()
-    ours.add(2000, found)
-    ours.add(60000, found)
+    ours.add(2000, evaluations)
+    ours.add(60000, evaluations)
     ours.save(tmp_path / "evaluations.npz")
     mine, theirs = (
         as_users_load_it(path) for path in (tmp_path / "evaluations.npz", folder / "evaluations_example.npz")
@@ -115,17 +114,17 @@ def test_our_evaluation_of_the_released_actor_makes_the_published_file(fixtures_
 
 
 def test_the_first_collision_ends_the_recording_of_everybody() -> None:
-    found, statistics = play_episodes(Scripted(full_ahead), [episodes()["collides"]], 5, dtype=torch.float64)
-    robots = found[0].robots
+    evaluations, statistics = play_episodes(Scripted(full_ahead), [episodes()["collides"]], 5, dtype=torch.float64)
+    robots = evaluations[0].robots
     assert len({len(robot.action) for robot in robots}) == 1 and robots[0].absent == 0
-    assert len(robots[0].action) == int(statistics["length"]) and not found[0].success
+    assert len(robots[0].action) == int(statistics["length"]) and not evaluations[0].success
 
 
 def test_an_episode_does_not_depend_on_its_company(monkeypatch: pytest.MonkeyPatch) -> None:
     configs = [episodes()[name] for name in ("arrives", "collides", "both")]
     policy = Scripted(full_ahead)
     together, _ = play_episodes(policy, configs, 5, dtype=torch.float64)
-    monkeypatch.setattr("rlstack.adapters.marinenav.published_run.MAX_WORLDS", 2)
+    monkeypatch.setattr("rlstack.adapters.marinenav.evaluations.MAX_WORLDS", 2)
     in_turns, statistics = play_episodes(policy, configs, 5, dtype=torch.float64)
     assert len(statistics["length"]) == 3
     assert_same(Evaluations([0], [together]), Evaluations([0], [in_turns]))

@@ -53,8 +53,8 @@ def check_outputs(params: Path, io: Path) -> None:
     keys = {"self": "self_state", "objects": "objects", "mask": "mask"}
     observation = TensorDict({ours: recorded[theirs] for ours, theirs in keys.items()}, [32])
     with torch.no_grad():
-        found = outputs(agent_of(params), name, observation, recorded)
-    for key, value in found.items():
+        results = outputs(agent_of(params), name, observation, recorded)
+    for key, value in results.items():
         expected = recorded["action" if key == "target's" else key]
         torch.testing.assert_close(value, expected, rtol=0, atol=1e-9, msg=f"{name}: {key}")
 
@@ -127,12 +127,12 @@ def column(results: Records, key: str) -> Tensor:
 
 def check_noise_free(params: Path, configs: Records, results: Records) -> None:
     """Lengths and flags are exact; the rest agrees as far as rounding in a closed loop allows."""
-    found = roll_out(params, [without_noise(config) for config in configs_of(configs, results)]).episodes
+    episodes = roll_out(params, [without_noise(config) for config in configs_of(configs, results)]).episodes
     for key in ("success", "collision", "length"):
-        assert torch.equal(found[key].double(), column(results, key)), key
-    torch.testing.assert_close(found["discounted_return"], column(results, "ret"), rtol=0, atol=1e-6)
-    torch.testing.assert_close(found["time"], column(results, "time"))
-    torch.testing.assert_close(found["energy"], column(results, "energy"), rtol=0, atol=1e-4)
+        assert torch.equal(episodes[key].double(), column(results, key)), key
+    torch.testing.assert_close(episodes["discounted_return"], column(results, "ret"), rtol=0, atol=1e-6)
+    torch.testing.assert_close(episodes["time"], column(results, "time"))
+    torch.testing.assert_close(episodes["energy"], column(results, "energy"), rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -178,9 +178,9 @@ def test_published_success_rates(name: str, shared_dir: Path) -> None:
         ]
         assert low - 0.02 < sum(rates) / len(rates) < high + 0.02
     if name in ("AC_IQN", "DDPG", "DQN"):
-        found = roll_out(params, configs, noise=published_noise).episodes
+        episodes = roll_out(params, configs, noise=published_noise).episodes
         for key in ("success", "collision", "length"):
-            assert torch.equal(found[key].double(), column(results, key)), key
+            assert torch.equal(episodes[key].double(), column(results, key)), key
 
 
 def wilson(rate: float, count: int) -> tuple[float, float]:

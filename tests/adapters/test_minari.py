@@ -55,8 +55,8 @@ def test_what_was_written_is_read_again(vessels: tuple[Any, Interface], tmp_path
     save_arrays(tmp_path / "episodes.npz", data)
     write_recorded(f"minari:{NAME}", data, interface)
     sources = [str(tmp_path / "episodes.npz"), f"minari:{NAME}", f"minari:{tmp_path / 'minari' / NAME}"]
-    found = [read_recorded(source, interface) for source in sources]
-    assert found[0].digest == found[1].digest == found[2].digest
+    recordings = [read_recorded(source, interface) for source in sources]
+    assert recordings[0].digest == recordings[1].digest == recordings[2].digest
 
 
 def test_a_dataset_of_minaris_own_is_data(tmp_path: Path) -> None:
@@ -75,13 +75,13 @@ def test_a_dataset_of_minaris_own_is_data(tmp_path: Path) -> None:
         observation_space=spaces.Box(-np.inf, np.inf, (4,), np.float32),
         action_space=spaces.Discrete(2),
     )
-    found: RecordedTransitions = read_recorded("minari:toys/poles-v0", interface)
-    assert found.data["action"].tolist() == [0, 1, 0, 1, 1]
-    assert found.data["next", "reward"][:, 0].tolist() == [1, 2, 3, 4, 5]
-    assert found.data["observation"][:, 0].tolist() == [0, 4, 8, 16, 20]
-    assert found.data["next", "observation"][:, 0].tolist() == [4, 8, 12, 20, 24]
-    assert found.data["next", "terminated"][:, 0].tolist() == [False, False, True, False, False]
-    assert found.data["next", "truncated"][:, 0].tolist() == [False, False, False, False, True]
+    recordings: RecordedTransitions = read_recorded("minari:toys/poles-v0", interface)
+    assert recordings.data["action"].tolist() == [0, 1, 0, 1, 1]
+    assert recordings.data["next", "reward"][:, 0].tolist() == [1, 2, 3, 4, 5]
+    assert recordings.data["observation"][:, 0].tolist() == [0, 4, 8, 16, 20]
+    assert recordings.data["next", "observation"][:, 0].tolist() == [4, 8, 12, 20, 24]
+    assert recordings.data["next", "terminated"][:, 0].tolist() == [False, False, True, False, False]
+    assert recordings.data["next", "truncated"][:, 0].tolist() == [False, False, False, False, True]
 
 
 def test_what_cannot_be_read_or_written_is_told_in_one_line(vessels: tuple[Any, Interface]) -> None:

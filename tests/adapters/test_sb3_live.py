@@ -13,10 +13,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rlstack.adapters.protocols import foreign_policy
-from rlstack.adapters.sb3.model import load_sb3
+from rlstack.adapters.protocols import callable_policy
+from rlstack.adapters.sb3.model import VecNormalize, load_sb3, load_vecnormalize
 from rlstack.adapters.sb3.native import sb3_policy
-from rlstack.adapters.sb3.vecnormalize import VecNormalize, load_vecnormalize
 from rlstack.config import build
 from tests.adapters.small_worlds import Noise, box
 
@@ -145,11 +144,11 @@ def test_critics_without_an_lstm(network: dict[str, Any], tmp_path: Path) -> Non
     torch.testing.assert_close(outputs["value"], value, rtol=1e-5, atol=1e-4)
 
 
-def test_a_live_model_is_a_foreign_policy(tmp_path: Path) -> None:
+def test_a_live_model_is_a_callable_policy(tmp_path: Path) -> None:
     """``predict`` of a recurrent model carries its state and resets it with every episode, as ours does."""
     model, _, folder = make("RecurrentPPO", False, False, tmp_path)
     env, rollouts = Noise(FLAT, 4, num_worlds=4), []
-    for policy in (foreign_policy(model, env), sb3_policy(load_sb3(folder / "model.zip"), env)):
+    for policy in (callable_policy(model, env), sb3_policy(load_sb3(folder / "model.zip"), env)):
         env.set_seed(3)
         rollouts.append(env.rollout(20, policy, break_when_any_done=False))
     assert (rollouts[0]["action"] == rollouts[1]["action"]).float().mean() > 0.97

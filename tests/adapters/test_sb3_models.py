@@ -19,9 +19,8 @@ from torchrl.data import OneHot
 from torchrl.envs import EnvBase, InitTracker, TransformedEnv
 
 from rlstack import envs
-from rlstack.adapters.sb3.model import SB3Model, SB3Network, load_sb3
+from rlstack.adapters.sb3.model import SB3Model, SB3Network, VecNormalize, load_sb3, load_vecnormalize
 from rlstack.adapters.sb3.native import sb3_agent, sb3_policy
-from rlstack.adapters.sb3.vecnormalize import VecNormalize, load_vecnormalize
 from rlstack.config import ConfigError, build
 from rlstack.data.collector import make_collector
 from tests.adapters.small_worlds import Noise, box
@@ -208,8 +207,8 @@ def test_statistics_of_another_model_are_refused() -> None:
 def model(name: str, statistics: bool = True, bounds: bool = True) -> SB3Model:
     """Loads a fixture; without ``bounds``, as a model whose file does not state them."""
     path = FIXTURES / f"{name}_vecnormalize.pkl"
-    found = load_sb3(FIXTURES / f"{name}.zip", path if statistics and path.exists() else None)
-    return found if bounds else dataclasses.replace(found, low=None, high=None)
+    loaded = load_sb3(FIXTURES / f"{name}.zip", path if statistics and path.exists() else None)
+    return loaded if bounds else dataclasses.replace(loaded, low=None, high=None)
 
 
 @pytest.mark.parametrize("agents", [None, 2])
@@ -397,12 +396,6 @@ def test_normalising() -> None:
     assert statistics(obs_mask=[True, False]).normalise(seen).tolist() == [[0.5, 0.5], [2.0, -9.0]]
     assert torch.equal(statistics(norm_obs=False).normalise(seen), seen.float())
     assert statistics(obs_var=[0.0, 0.0], epsilon=0.25).normalise(seen)[0].tolist() == [2.0, 1.0]
-
-
-def test_json_files_are_read_too(tmp_path: Path) -> None:
-    path = tmp_path / "normalisation.json"
-    path.write_text(json.dumps(asdict(statistics())))
-    assert load_vecnormalize(path) == statistics()
 
 
 @pytest.mark.parametrize(

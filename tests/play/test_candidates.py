@@ -98,10 +98,8 @@ def test_names_are_given_or_found(league: League, arena: GameRunner, tmp_path: P
     assert add_candidates(league, arena, [(None, str(low))]) == ["low-2"]
     other = constant_run(tmp_path / "other", 1)
     for name in ("third", "low", "random", "self"):
-        with pytest.raises(ConfigError, match=f"the name '{name}' is taken"):
-            add_candidates(league, arena, [(name, str(other))])
-    with pytest.raises(ConfigError, match=r"'\.\./up' cannot name a candidate"):
-        add_candidates(league, arena, [("../up", str(other))])
+        refused(ConfigError, f"the name '{name}' is taken", add_candidates, league, arena, [(name, str(other))])
+    refused(ConfigError, r"'\.\./up' cannot name a candidate", add_candidates, league, arena, [("../up", str(other))])
 
 
 def test_all_join_or_none(league: League, arena: GameRunner, tmp_path: Path) -> None:
@@ -317,7 +315,7 @@ def test_the_worlds_own_players_are_met_where_they_are_named(tmp_path: Path) -> 
     candidates(league, "n1")
     evaluate_all(league, Judge(), ["n1"], PoolConfig(players=["low", "high"]), games=20, seed=1)
     assert {name for game in league.games for name in game[:2]} == {"n1", "low", "high"}
-    assert league.ratings.rating("low") == 1000 and league.ratings.games("n1") == 20
+    assert league.ratings.rating("low") == 1000 and league.ratings.state_dict()["players"]["n1"]["games"] == 20
     assert [member.kind for member in league.members.values()] == ["commander", "player", "player"]
 
 

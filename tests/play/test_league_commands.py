@@ -20,6 +20,7 @@ from rlstack.play.ratings import rating_system
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.runs.run_directory import RunDirectory
 from tests.play.duel import NAME, Duel, constant_run
+from tests.refusals import refused
 
 WORLD = [f"++env.name={NAME}", "++env.num_worlds=8", "++env.length=2"]
 TINY = [
@@ -64,10 +65,10 @@ def test_candidates_from_beginning_to_list(command: Command) -> None:
     command("add", "players={weak: runs/n0, strong: runs/n2}", "note=both", "folder=league")
     first = command("evaluate", "players=[n1]", "pool.players=[low]", "folder=league")
     assert "n1: " in first and "against a pool of 3" in first and "; now commander " in first
-    told = command("evaluate", "folder=league", "games=6", "num_worlds=4").splitlines()
-    assert [line.partition(":")[0] for line in told[:2]] == ["weak", "strong"]
+    printed = command("evaluate", "folder=league", "games=6", "num_worlds=4").splitlines()
+    assert [line.partition(":")[0] for line in printed[:2]] == ["weak", "strong"]
     table = command("list", "folder=league").splitlines()
-    assert table == told[2:]
+    assert table == printed[2:]
     header = ["rank", "player", "kind", "commander", "rating", "deviation", "conservative", "games"]
     assert table[0].split() == header
     ranks = {row.split()[1]: row.split() for row in table[1:-1]}
@@ -166,8 +167,7 @@ def test_runs_of_other_configurations_or_processes_are_left_alone(tmp_path: Path
     named = begin({"run_dir": str(first.path)})
     assert named.path == first.path
     for fault, message in (({"seed": 2}, "already holds another run"), ({}, "another process trains")):
-        with pytest.raises(ConfigError, match=message):
-            begin({**fault, "run_dir": str(first.path)})
+        refused(ConfigError, message, begin, {**fault, "run_dir": str(first.path)})
 
 
 @pytest.mark.slow
@@ -216,8 +216,8 @@ def test_play_takes_options_that_evaluations_replace_and_a_league_refuses_them(
 
     assert lengths() == (5, {5, 6, 7})
     assert lengths("++env.length=2") == (2, {2, 3, 4})
-    told = command("run", *WORLD, "players=[low,high]", "games=2", status=2)
-    assert told == "error: env.length: a league plays with 5, as evaluations do; leave it out"
+    printed = command("run", *WORLD, "players=[low,high]", "games=2", status=2)
+    assert printed == "error: env.length: a league plays with 5, as evaluations do; leave it out"
 
 
 @pytest.mark.parametrize("word", ["play", "run"])

@@ -40,7 +40,7 @@ def test_a_game_moves_both_by_k_times_the_surprise() -> None:
     ratings.record([Scored("b", "a", 0.5)])  # b was expected to score 1 / (1 + 10^0.08) = 0.45408
     assert ratings.rating("b") == pytest.approx(1484 + 32 * (0.5 - 0.454078), abs=1e-3)
     assert ratings.rating("a") + ratings.rating("b") == pytest.approx(3000)
-    assert ratings.games("a") == 2
+    assert ratings.state_dict()["players"]["a"]["games"] == 2
 
 
 def test_anchors_stay_and_give_the_scale() -> None:

@@ -75,7 +75,7 @@ def test_statistics_are_those_of_the_side_that_learns(step: int) -> None:
     last = act(env, 1, step + 1)[step]["next"]
     over = last["done"][:, 0]
     episode = last["episode"][over]
-    assert 0 < int((env._own % 2).sum()) < 33 and int(over.sum()) == 11
+    assert 0 < int((env.learners % 2).sum()) < 33 and int(over.sum()) == 11
     assert (episode["success"] == 1).all() and (episode["return"] == 3).all()
     assert (episode["sum_for"] == 3).all() and (episode["sum_against"] == 0).all()
     assert (last["agents", "active"]).all()
@@ -227,7 +227,7 @@ def test_snapshots_join_at_intervals_and_play_as_they_were(tmp_path: Path) -> No
     assert player.act(env.inner, root["agents"].reshape(4, 1), rows).flatten().tolist() == expected.flatten().tolist()
     act(env, 1, 20)
     assert {entry.name: entry.games > 0 for entry in env.pool.entries} == {"low": True, name: True}
-    assert play.metrics()["play/win_rate_low"] == 1.0
+    assert play.on_log(training)["play/win_rate_low"] == 1.0
 
 
 def test_a_promotion_needs_wins_and_games(tmp_path: Path) -> None:
@@ -263,12 +263,12 @@ def test_a_stage_names_its_opponents(tmp_path: Path) -> None:
     assert play.observe(30, agent) is None
     state, copy = env.state_dict(), duel(num_worlds=32)
     copy.load_state_dict(state)
-    assert copy._met == ["checkpoint"] and [env.pool.entries[place].name for place in env._candidates()] == [
+    assert copy._met == ["checkpoint"] and [env.pool.entries[place].name for place in env.candidates()] == [
         "snapshot_000000000020"
     ]
-    assert copy._candidates() == env._candidates()
+    assert copy.candidates() == env.candidates()
     env.meet(None)
-    assert {env.pool.entries[place].name for place in env._candidates()} == {"high", "low", "snapshot_000000000020"}
+    assert {env.pool.entries[place].name for place in env.candidates()} == {"high", "low", "snapshot_000000000020"}
 
 
 def test_a_curriculum_changes_the_opponents() -> None:
@@ -413,5 +413,88 @@ def test_an_agent_learns_what_the_script_does() -> None:
     agent: Any = rlstack.make_agent("ppo", env, 1000, hidden=[16])
     rlstack.imitate(agent, env, "high", frames=400, epochs=20, batch_size=64, lr=1e-2)
     assert bool((agent.policy(explore=False)(env.reset())["agents", "action"] == 2).all())
-    with pytest.raises(ConfigError, match="nobody"):
-        rlstack.imitate(agent, env, "nobody", frames=10)
+    refused(ConfigError, "nobody", rlstack.imitate, agent, env, "nobody", frames=10)
+
+
+# -- the opponent ``self``: the learner's present weights drive the other side -----------------------------------
+
+
+def against_self(num_worlds: int = 16, **opponents: Any) -> Any:
+    return envs.make(NAME, num_worlds=num_worlds, opponents={"evaluation": ["low"], **opponents})
+
+
+def always(agent: Any, number: int) -> None:
+    """Sets the last layer's biases so that the policy names this number."""
+    layer = [module for module in agent.actor.modules() if isinstance(module, torch.nn.Linear)][-1]
+    layer.weight.data.zero_()
+    layer.bias.data.copy_(torch.nn.functional.one_hot(torch.tensor(number), 3) * 100.0)
+
+
+def their_sum(env: Any, steps: int = 3) -> list[float]:
+    """Returns what the other side named at the end of the first episodes; the learner names 0."""
+    root = env.reset()
+    for _ in range(steps):
+        root["agents", "action"] = torch.zeros(env.num_worlds, 1, dtype=torch.int64)
+        done, root = env.step_and_maybe_reset(root)
+    return done["next", "agents", "observation"][::3, 0, 2].tolist()  # worlds of three steps
+
+
+@pytest.mark.parametrize("recurrent", [None, {"kind": "gru", "size": 8, "layers": 1, "sequence_length": 4}])
+def test_it_acts_by_the_weights_of_this_moment(recurrent: Any) -> None:
+    env = against_self(players=["self"])
+    agent = make_agent("ppo", env, hidden=[8], recurrent=recurrent)
+    env.follow(agent.policy(explore=True))
+    for number in (2, 1, 0, 2):
+        always(agent, number)
+        assert set(their_sum(env)) == {3.0 * number}
+
+
+def test_before_there_is_a_learner_it_acts_at_random() -> None:
+    assert len(set(their_sum(against_self(num_worlds=48, players=["self"])))) > 2
+
+
+def test_it_learns_against_itself_and_says_nothing_of_its_strength() -> None:
+    env = against_self(players=["self", "low"], refresh=1)
+    agent = make_agent("ppo", env, hidden=[8])
+    env.follow(agent.policy(explore=True))
+    always(agent, 1)
+    batch = next(iter(rlstack.make_collector(env, agent.policy(explore=True), steps_per_batch=32)))
+    agent.learn(rlstack.flatten_agents(batch), 512)
+    itself, low = env.pool.entries
+    assert itself.games > 10 and low.games > 10
+    assert abs(itself.wins / itself.games - 0.5) < 0.2 and low.wins == low.games
+    assert env.pool.recent_games == pytest.approx(env.pool.recent_wins)  # those against `low` alone, all won
+    assert env.pool.ratings.rating("self") == 1500 and env.pool.ratings.rating(LEARNER) > 1500
+
+
+def test_samplers_take_it_for_the_newest_and_an_equal() -> None:
+    pool = Pool(["low", "self"])
+    pool.record([("low", 1.0)] * 30)
+    standings: Standings = pool.standings()
+    assert standings.ratings[1] == standings.own > 1600 and standings.frames.tolist() == [0, 0]
+
+
+def test_a_saved_world_goes_on_with_it() -> None:
+    env, copy = (against_self(players=["self", "random"], refresh=3) for _ in range(2))
+    agent = make_agent("ppo", env, hidden=[8])
+    always(agent, 2)
+    for world in (env, copy):
+        world.follow(agent.policy(explore=True))
+    their_sum(env)
+    copy.load_state_dict(env.state_dict())
+    copy.reset()
+    assert copy._names == env._names and copy.pool.state_dict() == env.pool.state_dict()
+    player = copy._seats.players[copy._names.index("self")]
+    assert player is copy.pool.learner(copy.inner)
+
+
+def test_evaluations_leave_it_out() -> None:
+    assert evaluation_options({"opponents": {"players": ["self", "low"]}})["opponents"]["players"] == ["low"]
+    assert evaluation_options({"opponents": {"players": ["self"], "evaluation": ["low"]}})["opponents"]["players"] == [
+        "low"
+    ]
+    for wrong in ({"players": ["self"], "evaluation": None}, {"players": ["low"], "evaluation": ["self"]}):
+        refused(ConfigError, r"evaluation: self exists only during training; name others", against_self, **wrong)
+    refused(ConfigError, "opponent 'slf' is unknown, did you mean 'self'", against_self, players=["slf"])
+    with pytest.raises(ConfigError, match="opponent 'self' takes no options, got which"):
+        against_self(players=[{"player": "self", "which": "best"}])

@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import rlstack
 from rlstack import envs
 from rlstack.adapters.arena.agents import arena_agent, arena_policy, save_arena
-from rlstack.adapters.arena.files import training_state
 from rlstack.config import build, load_group
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.curriculum import Curriculum
@@ -35,7 +34,7 @@ def test_b1_the_record_of_a_training_leaves_the_final_model_alone(tmp_path: Path
     """The original wrote the record over the model's own file."""
     agent = rlstack.make_agent("ppo_published", Noise(32, 6))
     path = tmp_path / "run_final.pt"
-    files = save_arena(agent, path, training_state=training_state(path, 2, 100, 7, None))
+    files = save_arena(agent, path)
     assert len(files) == len(set(files)) == 4
     assert json.loads((tmp_path / "run_final_training_state.json").read_text())["model_path"] == str(path)
     seen = Noise(32, 6).reset()

@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from torchrl.data import Composite, Unbounded
 
 from rlstack import envs
-from rlstack.adapters.arena.files import COLUMNS, curriculum_from_published, curriculum_to_published
+from rlstack.adapters.arena.agents import COLUMNS, curriculum_from_published, curriculum_to_published
 from rlstack.config import ConfigError, build, load_group
 from rlstack.envs.world import WorldHooks
 from rlstack.evaluation.evaluator import Evaluation, evaluate
@@ -85,10 +85,10 @@ def check_decisions(path: Path) -> int:
     assert stages == recorded["stage_after"].tolist()
     assert world.entered == list(range(max(stages) + 1)), "no stage is left out"
     theirs, ours = json.loads(str(recorded["final_state"])), curriculum_to_published(course.state_dict())
-    assert ours["current_stage_index"] == theirs["current_stage_index"]
+    assert ours["curriculum_stage_index"] == theirs["current_stage_index"]
     for name, values in theirs["metrics"].items():
         if name != "episode_rewards":  # which the recording does not tell of each episode
-            assert ours["metrics"][name] == values, name
+            assert ours["curriculum_metrics"][name] == values, name
     return course.stage
 
 
@@ -109,7 +109,8 @@ def test_a_published_state_goes_on() -> None:
     add(course, episodes(spawners=[1.0] * 60, length=[700.0] * 60, success=[0.0, 1.0] * 30))
     assert course.check(10) and course.stage == 1
     published = json.loads(json.dumps(curriculum_to_published(course.state_dict())))
-    assert set(published["metrics"]) == {*COLUMNS, "win_times"} and published["metrics"]["win_times"] == [700.0] * 30
+    metrics = published["curriculum_metrics"]
+    assert set(metrics) == {*COLUMNS, "win_times"} and metrics["win_times"] == [700.0] * 30
     twin.load_state_dict(curriculum_from_published(published, begun=10))
     assert twin.state_dict() == course.state_dict()
 
@@ -117,10 +118,10 @@ def test_a_published_state_goes_on() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"metrics": None}, "metrics: expected a mapping"),
-        ({"current_stage_index": "1"}, "current_stage_index: expected a whole number such as 64 or 1e6, got '1'"),
-        ({"current_stage_index": -1}, "current_stage_index: -1 is outside"),
-        ({"metrics": {"wins": "no"}}, "metrics.spawner_kills: expected a list"),
+        ({"curriculum_metrics": None}, "curriculum_metrics: expected a mapping"),
+        ({"curriculum_stage_index": "1"}, "curriculum_stage_index: expected a whole number such as 64 or 1e6, got '1'"),
+        ({"curriculum_stage_index": -1}, "curriculum_stage_index: -1 is outside"),
+        ({"curriculum_metrics": {"wins": "no"}}, "curriculum_metrics.spawner_kills: expected a list"),
     ],
 )
 def test_a_state_of_something_else(change: dict[str, Any], message: str) -> None:

@@ -12,22 +12,28 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from rlstack.adapters.command import Parser, command, composed
-from rlstack.config import ConfigError
+from rlstack.adapters.command import Parser, command
+from rlstack.config import ConfigError, to_plain
 from rlstack.config.errors import prefixed
+from rlstack.config.groups import compose_config
 from rlstack.training.curriculum import Curriculum
 from rlstack.training.hooks import Hook
 from rlstack.training.loop import Training
 from rlstack.training.run import train
 
-from .agents import CONFIGURATION, arena_agent, save_arena, structure, style_of
-from .files import ArenaFiles, curriculum_from_published, load_files, training_state
+from .agents import (
+    CONFIGURATION,
+    ArenaFiles,
+    arena_agent,
+    curriculum_from_published,
+    load_files,
+    save_arena,
+    structure,
+    style_of,
+)
 
 _CHECKPOINT_EVERY = 50_000
-_RECORD = {"current_stage_index": "stage_index", "metrics": "metrics"}
-"""Keys of a curriculum's state, and their names in the record of a training."""
 
 
 def _parser() -> Parser:
@@ -47,8 +53,8 @@ def _parser() -> Parser:
 class StackFiles(Hook):
     """Continues a checkpoint of the stack, if one is given, and writes the stack's files into the run's folder."""
 
-    def __init__(self, style: int, loaded: ArenaFiles | None = None, reset_timesteps: bool = False) -> None:
-        self.style, self.loaded, self._reset = style, loaded, reset_timesteps
+    def __init__(self, loaded: ArenaFiles | None = None, reset_timesteps: bool = False) -> None:
+        self.loaded, self._reset = loaded, reset_timesteps
 
     def on_prepare(self, training: Training) -> None:
         if self.loaded is None or training.frames:
@@ -63,8 +69,7 @@ class StackFiles(Hook):
         if curriculum is None or record.get("curriculum_metrics") is None:
             return
         with prefixed(f"--load-model: {self.loaded.where}"):
-            entries = {key: record.get(f"curriculum_{name}") for key, name in _RECORD.items()}
-            restored, stages = curriculum_from_published(entries, begun=training.frames), curriculum.config.stages
+            restored, stages = curriculum_from_published(record, begun=training.frames), curriculum.config.stages
             if restored["stage"] >= len(stages):
                 raise ConfigError(f"stage {restored['stage']} of {len(stages)}")
         window, known = restored["episodes"], curriculum.state_dict()["episodes"]["columns"]
@@ -73,18 +78,16 @@ class StackFiles(Hook):
         curriculum.load_state_dict(restored)
 
     def on_checkpoint(self, training: Training) -> None:
-        self._save(training, training.run.path / "checkpoints" / f"{training.run.path.name}_{training.frames}_steps.pt")
+        self._save(training, f"checkpoints/{training.run.path.name}_{training.frames}_steps.pt")
 
     def on_end(self, training: Training) -> None:
-        path = training.run.path / "final" / f"{training.run.path.name}_final.pt"
-        curriculum = training.hook(Curriculum)
-        stages = None if curriculum is None else curriculum.state_dict()
-        self._save(training, path, training_state(path, self.style, training.frames, None, stages))
+        self._save(training, f"final/{training.run.path.name}_final.pt")
 
     @staticmethod
-    def _save(training: Training, path: Path, state: dict[str, Any] | None = None) -> None:
+    def _save(training: Training, name: str) -> None:
+        path, curriculum = training.run.path / name, training.hook(Curriculum)
         path.parent.mkdir(exist_ok=True)
-        save_arena(training.agent, path, training.frames, state)
+        save_arena(training.agent, path, training.frames, None if curriculum is None else curriculum.state_dict())
 
 
 @command
@@ -103,14 +106,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options |= {
         key: value for key, value in {"lr": given.lr, "minibatch_size": given.batch}.items() if value is not None
     }
-    plain = composed([f"agent={CONFIGURATION}", "env=arena", "curriculum=arena", f"device={given.device}"])
+    overrides = [f"agent={CONFIGURATION}", "env=arena", "curriculum=arena", f"device={given.device}"]
+    plain = to_plain(compose_config("train", overrides))
     plain["env"] |= {"style": style, "num_worlds": os.cpu_count() or 1}
     plain["agent"] |= options
     plain["checkpoint"]["every"] = _CHECKPOINT_EVERY
     folder = Path("runs") / "ppo" / f"style{style}"
     taken = len(list(folder.glob(f"{name}*")))  # runs that began in the same second
     plain |= {"total_frames": done + given.steps, "run_dir": str(folder / (f"{name}_{taken}" if taken else name))}
-    train(plain, [StackFiles(style, loaded, given.reset_timesteps)])
+    train(plain, [StackFiles(loaded, given.reset_timesteps)])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,24 @@
-"""Agents of the Arena game's own PPO stack: as policies, as native agents that can be trained on, and back again."""
+"""Agents of the Arena game's own PPO stack: as policies, as native agents that can be trained on, and back again.
+
+A checkpoint of the stack is ``<run>_<steps>_steps.pt`` or ``<run>_final.pt``, with ``policy_state_dict``,
+``optimizer_state_dict`` and ``num_timesteps``. Next to it are ``<name>_metadata.json`` (step, algorithm, style, time)
+and the statistics that it was trained with, ``<name>_normalization.json``. A final checkpoint has
+``<run>_normalization_final.json`` instead, and the record of the training with its curriculum,
+``<name>_training_state.json``. All are read as plain data.
+"""
 
 from __future__ import annotations
 
 import datetime
+import json
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.data import Composite
@@ -17,16 +28,18 @@ from rlstack.adapters.sb3.model import Weights, perceptron
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.agents.base import Policy
 from rlstack.agents.compatibility import describe_observation
+from rlstack.agents.optimizer import Info
 from rlstack.agents.ppo import PPO
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, Interval, convert
 from rlstack.config.errors import prefixed
-from rlstack.data.normalizers import ObservationNormalizer
+from rlstack.data.normalizers import ObservationNormalizer, RunningMoments
+from rlstack.envs.foundation.files import replacing
+from rlstack.files.safe_load import load_tensors, read_json_object, reason
 from rlstack.networks.distributions import Choices
 from rlstack.networks.encoders import FlatEncoder
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.loading import LoadedRun
 
-from .files import ArenaFiles, load_files, training_state, write_files
 from .statistics import load_statistics, statistics_to_json
 
 CONFIGURATION = "ppo_published"
@@ -34,6 +47,219 @@ CONFIGURATION = "ppo_published"
 PARTS = ("shared_net", "actor", "critic")
 STYLES = {5: 1, 6: 2}
 """The game's style of control by the number of its actions."""
+NONE = "none"
+"""The word that replaces a file of statistics for an agent that was trained without any."""
+_STEPS = re.compile(r"(?P<run>.+)_(?P<steps>\d+)_steps")
+_FINAL = "_final"
+
+
+class PublishedPPO(PPO):
+    """PPO as in the Arena game's own stack.
+
+    - Minibatches have exactly ``minibatch_size`` entries, the last one what is left.
+    - Metrics, and the distance that ``target_kl`` bounds, are means over all minibatches of an update so far.
+    - Running statistics divide the variance of each batch by N - 1.
+    """
+
+    def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
+        super().__init__(config, interface, total_frames, device)
+        for statistics in (self.normalizer, self.reward_scaler):
+            for module in () if statistics is None else statistics.modules():
+                if isinstance(module, RunningMoments):
+                    module.unbiased = True
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        self._reports: list[Info] = []
+        return super().update(batch)
+
+    def minibatch_sizes(self, rows: int, size: int) -> list[int]:
+        """Returns parts of exactly ``size``, the last one with what is left."""
+        whole, rest = divmod(rows, size)
+        return [size] * whole + [rest] * (rest > 0)
+
+    reports_all = True
+
+    def reported(self, info: Info) -> Info:
+        """Returns the means over all minibatches of this update so far."""
+        self._reports.append({name: value.clone() for name, value in info.items()})  # the next step may overwrite it
+        return {name: torch.stack([metrics[name] for metrics in self._reports]).mean() for name in info}
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArenaFiles:
+    """The content of a checkpoint and of the files next to it.
+
+    Attributes:
+        policy: weights by their published names, in float32.
+        optimizer: Adam's state in torch's format; empty if there is none.
+        num_timesteps: number of env steps it was trained for.
+        statistics: statistics of observations and returns, see
+            :func:`~rlstack.adapters.arena.statistics.statistics_to_json`; None for an agent that was trained without.
+        training_state: the record of the training; empty if there is none.
+        where: the file, for messages.
+    """
+
+    policy: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    num_timesteps: int
+    statistics: dict[str, Any] | None
+    training_state: dict[str, Any]
+    where: str
+
+    @property
+    def network(self) -> ArenaNetwork:
+        """Its network; raises a :class:`ConfigError` if the weights are those of another one."""
+        with prefixed(self.where):
+            return ArenaNetwork(self.policy)
+
+
+def load_files(path: str | Path | ArenaFiles, normalization: str | Path | None = None) -> ArenaFiles:
+    """Reads a checkpoint and the files next to it; nothing in the files is executed.
+
+    Args:
+        path: the ``.pt`` file, or its loaded content, which is returned as it is.
+        normalization: file of its statistics; ``"none"`` for an agent that was trained without; None finds them by
+            :func:`find_statistics`.
+
+    Raises:
+        ConfigError: in one line: no such file, not such a checkpoint, or no statistics.
+    """
+    if isinstance(path, ArenaFiles):
+        return path
+    path = Path(path)
+    try:
+        content = load_tensors(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {reason(error)}") from None
+    with prefixed(f"{path}: not a checkpoint of the Arena stack"):
+        entries = convert(dict[str, Any], content, "it")
+        policy = convert(dict[str, Any], entries.get("policy_state_dict"), "policy_state_dict")
+        steps = convert(Annotated[int, Interval(low=0)], entries.get("num_timesteps"), "num_timesteps")
+        for name, value in policy.items():
+            if not isinstance(value, Tensor) or not torch.isfinite(value).all():
+                raise ConfigError(f"its weight {name!r} is not a tensor of finite numbers")
+        optimizer = entries.get("optimizer_state_dict") or {}
+        if not policy or not isinstance(optimizer, Mapping):
+            raise ConfigError("it has no weights, or an optimizer_state_dict of another kind")
+    statistics = None
+    if str(normalization) != NONE:
+        file = find_statistics(path) if normalization is None else Path(normalization)
+        if file is None:
+            advice = f"set normalization=<file>, or normalization={NONE} for an agent that was trained without"
+            raise ConfigError(f"{path}: no statistics beside it; {advice}")
+        statistics = read_json_object(file)
+    beside = path.with_name(f"{path.stem}_training_state.json")
+    record = read_json_object(beside) if beside.is_file() else {}
+    weights = {name: value.float() for name, value in policy.items()}
+    return ArenaFiles(weights, dict(optimizer), steps, statistics, record, str(path))
+
+
+def find_statistics(path: Path) -> Path | None:
+    """Returns the file of a checkpoint's statistics, or None if there is none.
+
+    A final checkpoint has those of the end of the run, others those of the same step or the nearest step before it; a
+    checkpoint of any other name has those named after it.
+    """
+    named = _STEPS.fullmatch(path.stem)
+    if named is None:
+        final = path.stem.endswith(_FINAL)
+        name = f"{path.stem.removesuffix(_FINAL)}_normalization{_FINAL}" if final else f"{path.stem}_normalization"
+        own = path.with_name(f"{name}.json")
+        return own if own.is_file() else None
+    earlier: dict[int, Path] = {}
+    for other in path.parent.glob("*_normalization.json"):
+        match = _STEPS.fullmatch(other.name.removesuffix("_normalization.json"))
+        if match is not None and match["run"] == named["run"] and int(match["steps"]) <= int(named["steps"]):
+            earlier[int(match["steps"])] = other
+    return earlier[max(earlier)] if earlier else None
+
+
+def write_files(
+    path: Path,
+    checkpoint: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    statistics: Mapping[str, Any] | None,
+    training_state: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Writes a checkpoint and the files that belong next to it: all of them or none.
+
+    Args:
+        path: path of the checkpoint, ``*.pt``.
+        training_state: content of ``<name>_training_state.json``, if given.
+
+    Raises:
+        ConfigError: the name does not end in ``.pt``, or writing fails.
+    """
+    if path.suffix != ".pt":
+        raise ConfigError(f"out: {path} must end in .pt")
+    stem, run = path.stem, path.stem.removesuffix(_FINAL)
+    own = f"{run}_normalization{_FINAL}.json" if stem.endswith(_FINAL) else f"{stem}_normalization.json"
+    texts = {f"{stem}_metadata.json": metadata, own: statistics, f"{stem}_training_state.json": training_state}
+    files = {path.with_name(name): content for name, content in texts.items() if content is not None}
+    try:
+        with replacing(path, *files) as (weights, *others):
+            with weights.open("wb") as file:  # not by its name, which torch writes into the file
+                torch.save(dict(checkpoint), file)
+            for other, entries in zip(others, files.values()):
+                other.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+    except (OSError, RuntimeError) as error:  # the latter of torch's writer
+        raise ConfigError(f"out: {path} cannot be written ({reason(error)})") from None
+    return [path, *files]
+
+
+# -- the curriculum in the record of a training ------------------------------------------------------------------------
+
+
+COLUMNS = {
+    "spawner_kills": "spawners",
+    "wins": "success",
+    "episode_lengths": "length",
+    "episode_rewards": "return",
+    "enemy_kills": "enemies",
+    "damage_dealt": "damage_dealt",
+    "damage_taken": "damage_taken",
+}
+"""The stack's lists of episodes, and the episode statistics that ours contain for them."""
+_WIN_TIMES, _MOST, _MOST_WINS = "win_times", 200, 100
+
+
+def curriculum_to_published(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts a curriculum's ``state_dict`` to the stack's stage and lists of episodes by age."""
+    columns: Mapping[str, list[float]] = state["episodes"]["columns"]
+    metrics = {name: list(columns.get(ours, ()))[-_MOST:] for name, ours in COLUMNS.items()}
+    won = zip(columns.get("length", ()), columns.get("success", ()))
+    metrics[_WIN_TIMES] = [length for length, success in won if success > 0][-_MOST_WINS:]
+    return {"curriculum_stage_index": state["stage"], "curriculum_metrics": metrics}
+
+
+def curriculum_from_published(entries: Mapping[str, Any], begun: int = 0) -> dict[str, Any]:
+    """The inverse, for a curriculum's ``load_state_dict``; won episodes that are too old for the lists are lost.
+
+    Args:
+        begun: frame of the run at which the stage began, which is not in the record.
+
+    Raises:
+        ConfigError: the entries are not those of such a record.
+    """
+    key, columns = "curriculum_stage_index", {}
+    with prefixed("not the state of a curriculum"):
+        stage = convert(Annotated[int, Interval(low=0)], entries.get(key), key)
+        metrics = convert(dict[str, Any], entries.get("curriculum_metrics"), "curriculum_metrics")
+        for name, ours in COLUMNS.items():
+            values = convert(list[bool | float], metrics.get(name), f"curriculum_metrics.{name}")
+            columns[ours] = [float(value) for value in values]
+        lengths = {len(column) for column in columns.values() if column}
+        if len(lengths) > 1:
+            raise ConfigError(f"its lists are of {sorted(lengths)} episodes")
+    count = max(lengths, default=0)
+    filled = {name: column or [0.0] * count for name, column in columns.items()}
+    return {"stage": stage, "begun": begun, "episodes": {"columns": filled, "count": count}, "older": []}
+
+
+# -- agents ------------------------------------------------------------------------------------------------------------
 
 
 class ArenaNetwork(nn.Module):
@@ -70,7 +296,7 @@ def style_of(path: str | Path | ArenaFiles, normalization: str | Path | None = N
         ConfigError: the files are invalid, or the agent is from another game.
     """
     files = load_files(path, normalization)
-    actions = _rebuilt(files).actions
+    actions = files.network.actions
     if actions not in STYLES:
         raise ConfigError(f"{files.where}: it chooses one of {actions} actions, as no style of the game; set env")
     return STYLES[actions]
@@ -87,7 +313,7 @@ def arena_policy(
     Args:
         path: path of the ``.pt`` file, or its loaded content.
         env: an env with the agent's number of features and actions; the policy is on its device.
-        normalization: see :func:`~rlstack.adapters.arena.files.load_files`.
+        normalization: see :func:`load_files`.
         deterministic: True takes the most probable action; False samples, as the agent did in training.
 
     Raises:
@@ -127,7 +353,7 @@ def arena_agent(
         path: path of the ``.pt`` file, or its loaded content.
         env: world in which the agent will act.
         total_frames: length of the run, to which schedules are relative.
-        normalization: see :func:`~rlstack.adapters.arena.files.load_files`.
+        normalization: see :func:`load_files`.
         device: device of the networks; default: the env's.
         overrides: values that replace the configuration's.
 
@@ -151,64 +377,97 @@ def arena_agent(
     if files.statistics is not None:
         with prefixed(files.where):
             load_statistics(files.statistics, agent.normalizer, agent.reward_scaler)
-    _fill_optimizer(agent, files)
+    if moments := files.optimizer.get("state"):  # an optimiser that has made no step yet has none
+        state, parameters = agent.optimizer.state_dict(), [parameter for _, parameter in published_names(agent)]
+        entries = state["optimizer"]["state"] = {}
+        try:
+            for index, (place, parameter) in enumerate(zip(_places(agent, parameters), parameters)):
+                own = {key: moments[index][key].to(parameter).view_as(parameter) for key in ("exp_avg", "exp_avg_sq")}
+                entries[place] = {"step": torch.tensor(float(moments[index]["step"])), **own}
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"{files.where}: optimizer_state_dict is not that of its network ({error})") from None
+        agent.optimizer.load_state_dict(state)
     agent.set_frames(files.num_timesteps)
     return agent
 
 
 def structure(files: ArenaFiles) -> dict[str, Any]:
     """Returns the options of ``agent=ppo_published`` that a checkpoint's weights and statistics determine."""
-    hidden, scaled = _rebuilt(files).hidden, files.statistics is not None
+    hidden, scaled = files.network.hidden, files.statistics is not None
     fixed = {"hidden": hidden, "shared_layers": len(hidden) - 1, "normalize_observations": scaled}
     return {"inputs": "raw", "activation": "silu", "critic_hidden": None, **fixed}
 
 
 def save_arena(
-    agent: Agent,
-    path: str | Path,
-    frames: int | None = None,
-    training_state: Mapping[str, Any] | None = None,
+    agent: Any, path: str | Path, frames: int | None = None, curriculum: Mapping[str, Any] | None = None
 ) -> list[Path]:
     """Writes a native PPO as the Arena stack's files: the checkpoint, its metadata and its statistics.
 
     Args:
         agent: a PPO with networks as published, of any widths (``agent=ppo_published``).
-        path: ``<run>_<steps>_steps.pt`` or ``<run>_final.pt``.
+        path: ``<run>_<steps>_steps.pt``, or ``<run>_final.pt``, which also gets the record of the training.
         frames: number of frames it was trained for; default: the agent's own count.
-        training_state: further content about the run, written to a separate file.
+        curriculum: the curriculum's ``state_dict`` for the record; None for a training without one.
 
     Returns the paths of the written files, the checkpoint first.
 
     Raises:
         ConfigError: the agent is of another kind, or the files cannot be written.
     """
-    _check_published(agent)
-    names = list(published_names(agent))
-    steps, now = agent.frames if frames is None else frames, datetime.datetime.now()
+    c = agent.config
+    fits = isinstance(agent, PPO) and type(agent).policy_and_value is PPO.policy_and_value
+    fits = fits and getattr(c, "recurrent", None) is None and len(agent.interface.choices or ()) == 1
+    fits = fits and c.activation == "silu" and c.shared_layers == len(c.hidden) - 1 and c.critic_hidden is None
+    if fits:
+        encoder = agent.actor.encoder.encoder if c.shared_layers else agent.actor.encoder
+        fits = isinstance(encoder, FlatEncoder)
+    if not fits:
+        raise ConfigError(
+            f"this agent has other networks than the Arena stack; agent={CONFIGURATION} has such networks"
+        )
+    path, steps = Path(path), agent.frames if frames is None else frames
+    style, now = STYLES.get((agent.interface.choices or (0,))[0]), datetime.datetime.now().isoformat(timespec="seconds")
+    names = dict(published_names(agent))
+    own, places = agent.optimizer.state_dict()["optimizer"], _places(agent, list(names.values()))
+    moments = {
+        index: {key: value.detach().float().cpu().clone() for key, value in own["state"][place].items()}
+        for index, place in enumerate(places)
+        if place in own["state"]
+    }
+    group = {key: value for key, value in own["param_groups"][0].items() if key != "params"}
+    group |= {"fused": None, "foreach": None, "params": list(range(len(names)))}  # nothing of the implementation
     checkpoint = {
-        "policy_state_dict": {name: value.detach().float().cpu().clone() for name, value in names},
-        "optimizer_state_dict": _published_optimizer(agent, [parameter for _, parameter in names]),
+        "policy_state_dict": {name: value.detach().float().cpu().clone() for name, value in names.items()},
+        "optimizer_state_dict": {"state": moments, "param_groups": [group]},
         "num_timesteps": steps,
     }
-    style = STYLES.get((agent.interface.choices or (0,))[0])
-    metadata = {"step": steps, "algorithm": "ppo", "style": style, "timestamp": now.isoformat(timespec="seconds")}
-    statistics = None
+    metadata = {"step": steps, "algorithm": "ppo", "style": style, "timestamp": now}
+    statistics = record = None
     if agent.normalizer is not None:
         statistics = {"ret_mean": [0.0], "ret_var": [1.0], "ret_count": 0.0}
         statistics |= statistics_to_json(agent.normalizer, agent.reward_scaler)
-    return write_files(Path(path), checkpoint, metadata, statistics, training_state)
+    if path.stem.endswith(_FINAL):
+        published = {"curriculum_stage_index": None, "curriculum_metrics": None}
+        record = {
+            "model_path": str(path),
+            "algo": "ppo",
+            "style": style,
+            "total_timesteps_completed": steps,
+            "total_episodes": None,
+            **(published if curriculum is None else curriculum_to_published(curriculum)),
+            "vecnormalize_path": str(path.with_name(f"{path.stem.removesuffix(_FINAL)}_normalization{_FINAL}.json")),
+            "replay_buffer_path": None,
+            "created_at": now,
+            "last_updated": now,
+        }
+    return write_files(path, checkpoint, metadata, statistics, record)
 
 
 def export_run(loaded: LoadedRun, out: str | None) -> list[Path]:
-    """Writes a run's agent as the stack's files; a final checkpoint also gets the record of the training."""
+    """Writes a run's agent as the stack's files."""
     run = loaded.folder
     path = run / "exports" / f"{run.resolve().name}_{loaded.frames}_steps.pt" if out is None else Path(out)
-    state = None
-    if path.stem.endswith("_final"):
-        style = STYLES.get((loaded.agent.interface.choices or (0,))[0])
-        curriculum = read_checkpoint(loaded.path).get("curriculum")
-        state = training_state(path, style, loaded.frames, None, curriculum)
-    return save_arena(loaded.agent, path, loaded.frames, state)
+    return save_arena(loaded.agent, path, loaded.frames, read_checkpoint(loaded.path).get("curriculum"))
 
 
 def converted(
@@ -235,17 +494,9 @@ def published_names(agent: Any) -> Iterator[tuple[str, Tensor]]:
             yield f"{part}.{2 * index}.bias", layer.bias
 
 
-# -- checks ------------------------------------------------------------------------------------------------------
-
-
-def _rebuilt(files: ArenaFiles) -> ArenaNetwork:
-    with prefixed(files.where):
-        return ArenaNetwork(files.policy)
-
-
 def _network(files: ArenaFiles, interface: Interface) -> ArenaNetwork:
     """Returns the network, after checking that it can act in such an env."""
-    network, spec = _rebuilt(files), interface.observation
+    network, spec = files.network, interface.observation
     if isinstance(spec, Composite) or tuple(spec.shape) != (network.features,) or not spec.dtype.is_floating_point:
         shown = describe_observation(interface)
         raise ConfigError(f"{files.where}: it takes a vector of {network.features} features, the env shows {shown}")
@@ -253,49 +504,6 @@ def _network(files: ArenaFiles, interface: Interface) -> ArenaNetwork:
         offered = interface.describe_action()
         raise ConfigError(f"{files.where}: it chooses one of {network.actions} actions, the env has {offered}")
     return network
-
-
-def _check_published(agent: Any) -> None:
-    c = agent.config
-    fits = isinstance(agent, PPO) and type(agent).policy_and_value is PPO.policy_and_value
-    fits = fits and getattr(c, "recurrent", None) is None and len(agent.interface.choices or ()) == 1
-    if fits and c.activation == "silu" and c.shared_layers == len(c.hidden) - 1 and c.critic_hidden is None:
-        encoder = agent.actor.encoder.encoder if c.shared_layers else agent.actor.encoder
-        if isinstance(encoder, FlatEncoder):
-            return
-    raise ConfigError(f"this agent has other networks than the Arena stack; agent={CONFIGURATION} has such networks")
-
-
-# -- Adam --------------------------------------------------------------------------------------------------------
-
-
-def _fill_optimizer(agent: Any, files: ArenaFiles) -> None:
-    """Loads Adam's moments; an optimiser that has made no step yet has none."""
-    saved = files.optimizer.get("state")
-    if not saved:
-        return
-    state, parameters = agent.optimizer.state_dict(), [parameter for _, parameter in published_names(agent)]
-    entries = state["optimizer"]["state"] = {}
-    try:
-        for index, (place, parameter) in enumerate(zip(_places(agent, parameters), parameters)):
-            moments = {key: saved[index][key].to(parameter).view_as(parameter) for key in ("exp_avg", "exp_avg_sq")}
-            entries[place] = {"step": torch.tensor(float(saved[index]["step"])), **moments}
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"{files.where}: optimizer_state_dict is not that of its network ({error})") from None
-    agent.optimizer.load_state_dict(state)
-
-
-def _published_optimizer(agent: Any, parameters: list[Tensor]) -> dict[str, Any]:
-    """Returns Adam's state in the published order of parameters, without options of its implementation."""
-    own, places = agent.optimizer.state_dict()["optimizer"], _places(agent, parameters)
-    group = {key: value for key, value in own["param_groups"][0].items() if key != "params"}
-    group |= {"fused": None, "foreach": None, "params": list(range(len(parameters)))}
-    state = {
-        index: {key: value.detach().float().cpu().clone() for key, value in own["state"][place].items()}
-        for index, place in enumerate(places)
-        if place in own["state"]
-    }
-    return {"state": state, "param_groups": [group]}
 
 
 def _places(agent: Any, parameters: list[Tensor]) -> list[int]:

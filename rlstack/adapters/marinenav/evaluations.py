@@ -1,4 +1,4 @@
-"""``evaluations.npz``, the published trainer's record of its evaluations: writing, reading, summing up.
+"""``evaluations.npz``, the published trainer's record of its evaluations: playing, writing, reading, summing up.
 
 Nine object arrays, first axis evaluation, second episode; see :class:`RobotHistory` for what one robot leaves in them.
 The file is for ``numpy.load(path, allow_pickle=True)``, as the published one; reading it here runs nothing in it.
@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
 
 from rlstack.config import ConfigError
+from rlstack.envs.foundation.tensors import GROUP
+from rlstack.envs.marinenav.env import MarineNav
+from rlstack.envs.marinenav.episodes import Config, episode_options
+from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
+from rlstack.evaluation.evaluator import MAX_WORLDS, EpisodeStatistics, evaluation_world
 from rlstack.evaluation.table import print_rows
 from rlstack.files.pickles import read_object_arrays, write_object_arrays
 from rlstack.files.safe_load import first_line
@@ -25,9 +34,8 @@ Row = dict[str, Any]
 
 NUMBERS = {"rewards": "reward", "successes": "success", "times": "time", "energies": "energy"}
 """Arrays with one number per episode: the file's name of it to the field of :class:`Episode`."""
-HISTORIES = ("observations", "actions", "trajectories", "relations")
+_HISTORIES = ("observations", "actions", "trajectories", "relations")
 """Arrays with one list per robot of every episode, a property of :class:`RobotHistory` each."""
-_ORDER = ("observations", "actions", "trajectories", *NUMBERS, "relations")
 _SELF, _OBJECT, _TRAJECTORY = 7, 5, 13
 
 
@@ -137,7 +145,16 @@ class Evaluations:
     def summary(self) -> list[Row]:
         """A row per evaluation: ``timestep``, ``success`` (share of episodes), ``return`` (mean over all), ``time`` in
         s and ``energy`` in J (means over successful episodes, None without one)."""
-        return [{"timestep": step, **_summary(episodes)} for step, episodes in zip(self.timesteps, self.episodes)]
+        rows: list[Row] = []
+        for step, episodes in zip(self.timesteps, self.episodes):
+            successes = [episode for episode in episodes if episode.success]
+            row: Row = {"timestep": step, "success": len(successes) / len(episodes)}
+            row["return"] = float(np.mean([episode.reward for episode in episodes]))
+            for name in ("time", "energy"):
+                values = [getattr(episode, name) for episode in successes]
+                row[name] = float(np.mean(values)) if values else None
+            rows.append(row)
+        return rows
 
     def print_table(self, stream: TextIO | None = None) -> None:
         """Prints :meth:`summary` to a stream (default: stdout)."""
@@ -147,30 +164,20 @@ class Evaluations:
 
     def save(self, path: str | Path) -> None:
         """Writes the nine arrays, replacing the file in one step."""
-        write_object_arrays(path, self._arrays())
 
-    def _arrays(self) -> Iterator[tuple[str, list[Any]]]:
-        """One after the other, since lists take several times the memory of the numbers in them."""
-        yield "timesteps", self.timesteps
-        for name in _ORDER:
-            yield name, [[_entry(episode, name) for episode in episodes] for episodes in self.episodes]
+        def arrays() -> Iterator[tuple[str, list[Any]]]:
+            """Yields one after the other, since lists take several times the memory of the numbers in them."""
+            yield "timesteps", self.timesteps
+            for name in _HISTORIES[:3]:
+                yield (
+                    name,
+                    [[[getattr(robot, name) for robot in each.robots] for each in part] for part in self.episodes],
+                )
+            for name, attribute in NUMBERS.items():
+                yield name, [[getattr(episode, attribute) for episode in part] for part in self.episodes]
+            yield "relations", [[[robot.relations for robot in each.robots] for each in part] for part in self.episodes]
 
-
-def _entry(episode: Episode, name: str) -> Any:
-    """A number of the episode, or a history of each of its robots."""
-    if name in NUMBERS:
-        return getattr(episode, NUMBERS[name])
-    return [getattr(robot, name) for robot in episode.robots]
-
-
-def _summary(episodes: Sequence[Episode]) -> Row:
-    successes = [episode for episode in episodes if episode.success]
-    return {
-        "success": len(successes) / len(episodes),
-        "return": float(np.mean([episode.reward for episode in episodes])),
-        "time": float(np.mean([episode.time for episode in successes])) if successes else None,
-        "energy": float(np.mean([episode.energy for episode in successes])) if successes else None,
-    }
+        write_object_arrays(path, arrays())
 
 
 def read_evaluations(path: str | Path) -> Evaluations:
@@ -182,15 +189,19 @@ def read_evaluations(path: str | Path) -> Evaluations:
     Example:
         >>> read_evaluations("training_2026-01-31-12-00-00/seed_9/evaluations.npz").print_table()
     """
-    arrays = read_object_arrays(path, ("timesteps", *HISTORIES, *NUMBERS))
+    arrays = read_object_arrays(path, ("timesteps", *_HISTORIES, *NUMBERS))
+    evaluations = Evaluations()
     try:
-        evaluations = Evaluations()
-        columns = [arrays[name] for name in (*HISTORIES, *NUMBERS)]
+        columns = [arrays[name] for name in (*_HISTORIES, *NUMBERS)]
         for timestep, *parts in zip(arrays["timesteps"], *columns, strict=True):
-            evaluations.timesteps.append(int(timestep))
-            evaluations.episodes.append([_episode(*entries) for entries in zip(*parts, strict=True)])
-            if not evaluations.episodes[-1]:
+            episodes = []
+            for *histories, reward, success, time, energy in zip(*parts, strict=True):
+                robots = [RobotHistory.from_lists(*history) for history in zip(*histories, strict=True)]
+                episodes.append(Episode(robots, float(reward), bool(success), float(time), float(energy)))
+            if not episodes:
                 raise ValueError("an evaluation without episodes")
+            evaluations.timesteps.append(int(timestep))
+            evaluations.episodes.append(episodes)
     except Exception as error:  # whatever the numbers of a broken or hostile file are no numbers of
         raise ConfigError(f"{path}: not a MarineNav evaluations.npz ({first_line(error)})") from None
     return evaluations
@@ -220,8 +231,101 @@ def demonstrations(path: str | Path) -> dict[str, Array]:
     }
 
 
-def _episode(*entries: Any) -> Episode:
-    """An episode of its :data:`HISTORIES` and :data:`NUMBERS`."""
-    *histories, reward, success, time, energy = entries
-    robots = [RobotHistory.from_lists(*history) for history in zip(*histories, strict=True)]
-    return Episode(robots, float(reward), bool(success), float(time), float(energy))
+# -- playing -----------------------------------------------------------------------------------------------------------
+
+
+MAX_STEPS = 1000
+
+
+def play_episodes(
+    policy: TensorDictModuleBase,
+    configs: Sequence[Config],
+    noise_robots: int,
+    continuous_actions: bool = True,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    max_steps: int = MAX_STEPS,
+) -> tuple[list[Episode], dict[str, Tensor]]:
+    """Plays every episode to its end, many at once, in float64 worlds and with the published noise streams.
+
+    An episode ends at the first collision, when all robots have finished, or after ``max_steps``.
+
+    Args:
+        policy: acts on ``(GROUP, "observation")``.
+        configs: the episodes.
+        noise_robots: number of robots below five times which noise seeds are drawn, see ``perception_seeds``.
+        continuous_actions: thrust rates, else choices.
+        device: of the worlds and the policy.
+        dtype: in which the policy observes.
+        max_steps: at least 1.
+
+    Returns:
+        The episodes, and the world's own statistics of each, float64 ``[E]`` by name.
+
+    Raises:
+        ValueError: a config is invalid.
+    """
+    options = {"continuous_actions": continuous_actions, "dtype": torch.float64, **episode_options(configs)}
+    episodes: list[Episode] = []
+    parts: list[dict[str, Tensor]] = []
+    for first in range(0, len(configs), MAX_WORLDS):
+        turn = configs[first : first + MAX_WORLDS]
+        env = evaluation_world("marinenav", options, len(turn), device)
+        assert isinstance(env, MarineNav)
+        kappas = [config["robots"]["perception"]["r_kappa"] for config in turn]
+        most = max(map(len, kappas))
+        kappas = [[*kappa, *[kappa[0]] * (most - len(kappa))] for kappa in kappas]
+        seeds = [perception_seeds(config, noise_robots) for config in turn]
+        env.set_noise_source(PublishedNoise(seeds, kappas, torch.float64))
+        frames, actions, statistics = _play(env, policy, turn, dtype, max_steps)
+        parts.append(statistics)
+        for world, config in enumerate(turn):
+            length = int(statistics["length"][world])
+            robots = []
+            for robot in range(config["env"]["num_robots"]):
+                steps = int(frames["active"][:length, world, robot].sum())  # up to that in which it was deactivated
+                own, objects, mask, motion, thrust = (
+                    frames[name][: steps + 1, world, robot].numpy().copy()
+                    for name in ("own", "objects", "mask", "motion", "thrust")
+                )
+                angles = [config["robots"][name][robot] for name in ("init_left_pos", "init_right_pos")]  # never change
+                trajectory = np.concatenate((motion, np.tile(angles, (steps + 1, 1)), thrust), axis=1)
+                action = actions[:steps, world, robot].numpy().copy()
+                robots.append(RobotHistory(own, objects, mask, action, trajectory, length - steps))
+            reward, success, time, energy = (
+                float(statistics[name][world]) for name in ("discounted_return", "success", "time", "energy")
+            )
+            episodes.append(Episode(robots, reward, success > 0, time, energy))
+    return episodes, {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _play(
+    env: MarineNav, policy: TensorDictModuleBase, configs: Sequence[Config], dtype: torch.dtype, max_steps: int
+) -> tuple[TensorDict, Tensor, dict[str, Tensor]]:
+    """Returns T + 1 frames ``[T + 1, W, A]``, the T actions between them, and statistics ``[W]``, on the CPU."""
+
+    def frame() -> TensorDict:
+        state, observation = env.state, shown.get((GROUP, "observation"))
+        recorded = {
+            "own": observation.get("self"),
+            "objects": observation.get("objects"),
+            "mask": observation.get("mask"),
+        }
+        recorded["motion"] = torch.cat((state.pose, state.velocity_r, state.velocity), -1)
+        recorded |= {"thrust": state.thrust, "active": shown.get((GROUP, "active"))}
+        return TensorDict(recorded, recorded["active"].shape)
+
+    shown = env.reset_to(configs)
+    frames, actions, scores = [frame()], list[Tensor](), EpisodeStatistics(env, shown)
+    with torch.no_grad():
+        for step in range(max_steps):
+            seen = shown.select((GROUP, "observation"))
+            seen = seen.apply(lambda value: value.to(dtype) if value.is_floating_point() else value)
+            actions.append(policy(seen).get((GROUP, "action")))
+            stepped = env.step(shown.set((GROUP, "action"), actions[-1]))
+            left = scores.take(stepped, step)
+            shown = env.step_mdp(stepped)  # an episode that has ended goes on unwatched until the last has
+            frames.append(frame())
+            if not left:
+                break
+    return torch.stack(frames).cpu(), torch.stack(actions).cpu(), {name: v.cpu() for name, v in scores.values.items()}

@@ -1,6 +1,7 @@
 """Model files of Stable-Baselines3 (PPO, A2C, DQN, SAC, RecurrentPPO; MlpPolicy, MultiInputPolicy) and their networks.
 
-Nothing in a file is unpickled: its weights are tensors, and its settings are read from what they print."""
+Nothing in a file is executed: its weights are tensors, its settings are read from what they print, and the statistics
+of observations are read from their pickle with stand-ins for all that it may name."""
 
 from __future__ import annotations
 
@@ -9,20 +10,21 @@ import math
 import operator
 import re
 import zipfile
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, Interval, build
 from rlstack.envs.foundation.files import check_expansion, check_regular
+from rlstack.files.pickles import NUMPY, Names, Standin, read_pickle
 from rlstack.files.safe_load import first_line, load_json, load_tensors
-
-from .vecnormalize import VecNormalize, check_keys, load_vecnormalize
 
 # -- networks ----------------------------------------------------------------------------------------------------------
 
@@ -224,6 +226,151 @@ def _lstm(weights: Weights, name: str) -> nn.LSTM:
     return lstm
 
 
+# -- observation statistics --------------------------------------------------------------------------------------------
+
+
+_ONLY = "numpy data, spaces, random generators and Stable-Baselines3's VecNormalize and RunningMeanStd"
+
+
+class _Normaliser(Standin):
+    """A ``VecNormalize``."""
+
+
+def _names() -> Names:
+    spaces = {"box": "Box", "discrete": "Discrete", "dict": "Dict", "tuple": "Tuple"}
+    spaces |= {"multi_discrete": "MultiDiscrete", "multi_binary": "MultiBinary"}
+    generators = [("_pcg64", "PCG64"), ("_pcg64", "PCG64DXSM"), ("_mt19937", "MT19937"), ("_philox", "Philox")]
+    generators += [("bit_generator", name) for name in ("SeedSequence", "__pyx_unpickle_SeedSequence")]
+    generators += [("_pickle", f"__{kind}_ctor") for kind in ("randomstate", "generator", "bit_generator")]
+    plain = [(f"numpy.random.{module}", name) for module, name in generators]
+    for library in ("gym", "gymnasium"):
+        plain += [(f"{library}.spaces.{module}", name) for module, name in spaces.items()]
+        plain += [(f"{library}.utils.seeding", "RandomNumberGenerator")]
+    return {
+        **NUMPY,
+        **dict.fromkeys(plain, Standin),
+        ("collections", "OrderedDict"): OrderedDict,
+        ("stable_baselines3.common.vec_env.vec_normalize", "VecNormalize"): _Normaliser,
+        ("stable_baselines3.common.running_mean_std", "RunningMeanStd"): Standin,
+    }
+
+
+_NAMES = _names()
+Finite = Annotated[float, Interval()]
+
+
+@dataclass(frozen=True)
+class VecNormalize:
+    """Statistics of observations and returns, as Stable-Baselines3's ``VecNormalize`` has them.
+
+    Attributes:
+        obs_mean, obs_var: of each of the F features (population variance); a structured observation's entries are
+            joined in the order of ``obs_keys``, which is the network's.
+        obs_count: observations seen, with the prior of 1e-4.
+        obs_keys: keys of a structured observation, None for a flat one.
+        obs_mask: which of the F features are normalised at all, None for all of them.
+        norm_obs: False leaves observations as they are.
+        ret_mean, ret_var, ret_count: of the discounted return, which scales rewards during training.
+    """
+
+    clip_obs: Finite
+    clip_reward: float
+    gamma: float
+    epsilon: Finite
+    norm_obs: bool
+    norm_reward: bool
+    obs_mean: tuple[Finite, ...]
+    obs_var: tuple[Finite, ...]
+    obs_count: float
+    ret_mean: tuple[float, ...]
+    ret_var: tuple[float, ...]
+    ret_count: float
+    obs_keys: tuple[str, ...] | None = None
+    obs_mask: tuple[bool, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if len({len(values) for values in (self.obs_mean, self.obs_var, self.obs_mask) if values is not None}) != 1:
+            raise ConfigError("obs_mean: differs in length from obs_var or obs_mask")
+
+    def normalise(self, observation: Tensor) -> Tensor:
+        """``clip((x - mean) / sqrt(var + epsilon), -clip_obs, clip_obs)``, in float32 like the moments.
+
+        Args:
+            observation: ``[..., F]``, a structured one joined in the order of ``obs_keys``.
+        """
+        observation = observation.float()
+        if not self.norm_obs:
+            return observation
+        mean, var = observation.new_tensor(self.obs_mean), observation.new_tensor(self.obs_var)
+        scaled = (observation - mean) / (var + self.epsilon).sqrt()
+        scaled = scaled.clamp(-self.clip_obs, self.clip_obs)
+        if self.obs_mask is None:
+            return scaled
+        return torch.where(torch.tensor(self.obs_mask, device=observation.device), scaled, observation)
+
+
+def load_vecnormalize(path: str | Path) -> VecNormalize:
+    """Reads ``VecNormalize.save``'s pickle.
+
+    Only numpy arrays and numbers, spaces, random generators and the two classes of statistics may occur in the pickle;
+    each is read into an inert stand-in, so nothing is imported and nothing runs.
+
+    Raises:
+        ConfigError: no such file, not such a file, or a pickle that names anything else; it says what.
+    """
+    try:
+        content = check_regular(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        statistics = read_pickle(io.BytesIO(content), _NAMES, _ONLY)
+        if not isinstance(statistics, _Normaliser):
+            raise ConfigError("not the statistics of a VecNormalize")
+        return _statistics(statistics.fields)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except Exception as error:  # whatever a broken or hostile file makes of the stand-ins
+        raise ConfigError(
+            f"{path}: not the statistics of a VecNormalize ({type(error).__name__}: {first_line(error)})"
+        ) from None
+
+
+def _statistics(state: Mapping[str, Any]) -> VecNormalize:
+    moments = state["obs_rms"] if state["norm_obs"] else Standin()
+    entries: dict[str, Any] = {key: float(state[key]) for key in ("clip_obs", "clip_reward", "gamma", "epsilon")}
+    entries |= {key: bool(state[key]) for key in ("norm_obs", "norm_reward")}
+    if isinstance(moments, Mapping):
+        entries |= _joined(moments, state["observation_space"].fields["spaces"])
+    else:
+        entries |= _moments("obs", moments)
+    return build(VecNormalize, entries | _moments("ret", state["ret_rms"]))
+
+
+def _moments(prefix: str, statistics: Standin) -> dict[str, Any]:
+    mean, var, count = (_floats(statistics.fields.get(key, ())) for key in ("mean", "var", "count"))
+    return {f"{prefix}_mean": mean, f"{prefix}_var": var, f"{prefix}_count": sum(count)}
+
+
+def _joined(moments: Mapping[str, Standin], spaces: Mapping[str, Standin]) -> dict[str, Any]:
+    """Returns moments of a structured observation in the order of its space, which is the network's."""
+    mean: list[float] = []
+    var: list[float] = []
+    mask: list[bool] = []
+    for key, space in spaces.items():
+        size = int(np.prod(space.fields["_shape"], dtype=int))
+        known = _moments("obs", moments[key]) if key in moments else None
+        mean += known["obs_mean"] if known else [0.0] * size
+        var += known["obs_var"] if known else [1.0] * size
+        mask += [known is not None] * size
+    count = sum(_floats(next(iter(moments.values())).fields["count"])) if moments else 0.0
+    joined = {"obs_mean": mean, "obs_var": var, "obs_count": count}
+    return {**joined, "obs_keys": tuple(spaces), "obs_mask": None if all(mask) else tuple(mask)}
+
+
+def _floats(value: Any) -> tuple[float, ...]:
+    return tuple(np.asarray(value, dtype=np.float64).reshape(-1).tolist())
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +422,27 @@ class SB3Model:
         parts = self.network.layers()
         return {part: tuple(len(bias) for _, bias in layers[:-1]) for part, layers in parts.items() if layers}
 
+    def temperature(self) -> float:
+        """Returns SAC's weight of the entropy as trained, or as set; 0 if the file does not say it.
+
+        Raises:
+            ConfigError: not a file of tensors, or not a finite number.
+        """
+        if not self.variables:
+            return 0.0
+        try:
+            content = load_tensors(io.BytesIO(self.variables))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{_VARIABLES}: {error}") from None
+        try:
+            learned = content.get("log_ent_coef")
+            alpha = float(content.get("ent_coef_tensor", 0.0)) if learned is None else math.exp(float(learned))
+        except (AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
+            alpha = math.nan
+        if not math.isfinite(alpha):
+            raise ConfigError(f"{_VARIABLES}: the weight of the entropy is not a finite number")
+        return max(alpha, 0.0)
+
     @property
     def recurrent(self) -> bool:
         """It has a memory: its network takes and returns a state."""
@@ -298,14 +466,33 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
     Args:
         path: the ``.zip``.
         vecnormalize: statistics that its observations were normalised with: a file (see
-            :func:`~rlstack.adapters.sb3.vecnormalize.load_vecnormalize`) or as loaded.
+            :func:`~rlstack.adapters.sb3.model.load_vecnormalize`) or as loaded.
 
     Raises:
         ConfigError: no such file, not such a file, a model of another kind, or statistics of something else; one line.
     """
-    data, state, variables = _members(path)
     try:
-        algorithm = _algorithm(data, state)
+        check_regular(path)
+        with zipfile.ZipFile(path) as file:
+            check_expansion(file, path)
+            names = set(file.namelist())
+            if lacks := sorted({"data", "policy.pth"} - names):
+                raise ConfigError(f"{path}: not a model of Stable-Baselines3, it lacks {' and '.join(lacks)}")
+            data, state = load_json(file.read("data")), load_tensors(io.BytesIO(file.read("policy.pth")))
+            variables = file.read(_VARIABLES) if _VARIABLES in names else b""  # the other objects are left alone
+    except ConfigError:
+        raise
+    except zipfile.BadZipFile:
+        raise ConfigError(f"{path}: not a zip file, as models of Stable-Baselines3 are") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except Exception as error:  # zipfile and zlib raise all sorts for damaged bytes
+        raise ConfigError(f"{path}: a part of the file is broken ({first_line(error)})") from None
+    tensors = isinstance(state, Mapping) and all(isinstance(value, Tensor) for value in state.values())
+    if not tensors or not isinstance(data, dict):
+        raise ConfigError(f"{path}: not a model of Stable-Baselines3, its policy.pth or data is something else")
+    try:
+        algorithm = algorithm_of(data, state)
         # Refuses what would change the networks' input or output without showing in the weights
         kwargs = _printed(data.get("policy_kwargs"))
         extractor = str(kwargs.get("features_extractor_class", ""))
@@ -315,7 +502,13 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
             raise ConfigError(f"only MlpPolicy and MultiInputPolicy of vectors are supported, this has {other}")
         if data.get("use_sde") or kwargs.get("use_sde"):
             raise ConfigError("use_sde: state-dependent exploration (gSDE) is not supported")
-        activation = _activation(kwargs.get("activation_fn"), algorithm)
+        activation, printed = "ReLU" if algorithm in _RELU else "Tanh", kwargs.get("activation_fn")
+        if printed is not None:
+            match = re.fullmatch(r"<class 'torch\.nn\.modules\.(?:activation|linear)\.(\w+)'>", str(printed))
+            if match is None or match[1] not in ACTIVATIONS:
+                allowed = ", ".join(sorted(ACTIVATIONS))
+                raise ConfigError(f"activation_fn: {printed} is not supported, allowed: {allowed}")
+            activation = match[1]
         keys, shapes = _observation(data)
         action, *bounds = _action(data)
         if (algorithm, action) in (("SAC", "discrete"), ("DQN", "box")):
@@ -328,8 +521,13 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
         if len(shapes) == (1 if keys is None else len(keys)) and size != network.in_features:
             raise ConfigError(f"the observation has {size} features, the network takes {network.in_features}")
         normaliser = load_vecnormalize(vecnormalize) if isinstance(vecnormalize, str | Path) else vecnormalize
-        if normaliser is not None:
-            check_keys(normaliser, keys, network.in_features)
+        if normaliser is not None and normaliser.norm_obs:
+            known, size = normaliser.obs_keys, len(normaliser.obs_mean)
+            if known is not None and keys is not None and tuple(keys) != known:
+                raise ConfigError(f"the statistics are those of the keys {list(known)}, not {list(keys)}")
+            if size != network.in_features:
+                takes = f"the network takes {network.in_features}"
+                raise ConfigError(f"the statistics are those of {size} features, {takes}")
         steps = data.get("num_timesteps", 0)
         low, high = (value if value is not None and len(value) == network.out_features else None for value in bounds)
         return SB3Model(
@@ -344,7 +542,7 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
             high=high,
             num_timesteps=steps if isinstance(steps, int) else 0,
             hyperparameters=_hyperparameters(data),
-            state=state,
+            state=dict(state),
             variables=variables,
             where=str(path),
         )
@@ -356,36 +554,10 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
         ) from error
 
 
-def _members(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor], bytes]:
-    """Returns settings, weights and variables of a file; the serialised objects in it are left alone."""
-    try:
-        check_regular(path)
-        with zipfile.ZipFile(path) as file:
-            check_expansion(file, path)
-            names = set(file.namelist())
-            if lacks := sorted({"data", "policy.pth"} - names):
-                raise ConfigError(f"{path}: not a model of Stable-Baselines3, it lacks {' and '.join(lacks)}")
-            data = load_json(file.read("data"))
-            state = load_tensors(io.BytesIO(file.read("policy.pth")))
-            variables = file.read(_VARIABLES) if _VARIABLES in names else b""
-    except ConfigError:
-        raise
-    except zipfile.BadZipFile:
-        raise ConfigError(f"{path}: not a zip file, as models of Stable-Baselines3 are") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except Exception as error:  # zipfile and zlib raise all sorts for damaged bytes
-        raise ConfigError(f"{path}: a part of the file is broken ({first_line(error)})") from None
-    tensors = isinstance(state, Mapping) and all(isinstance(value, Tensor) for value in state.values())
-    if not tensors or not isinstance(data, dict):
-        raise ConfigError(f"{path}: not a model of Stable-Baselines3, its policy.pth or data is something else")
-    return data, dict(state), variables
-
-
 # -- what the settings print -------------------------------------------------------------------------------------
 
 
-def _algorithm(data: Mapping[str, Any], state: Mapping[str, Tensor]) -> str:
+def algorithm_of(data: Mapping[str, Any], state: Mapping[str, Tensor]) -> str:
     """Infers the algorithm, which the file does not name, from the names of weights and settings."""
     if any(name.startswith("mlp_extractor.shared_net") for name in state):
         raise ConfigError(
@@ -403,15 +575,6 @@ def _algorithm(data: Mapping[str, Any], state: Mapping[str, Tensor]) -> str:
         return "SAC"
     policy = f"; its policy is one of {module}" if module else ""
     raise ConfigError(f"the algorithm is none of {', '.join(ALGORITHMS)}{policy}")
-
-
-def _activation(printed: Any, algorithm: str) -> str:
-    if printed is None:
-        return "ReLU" if algorithm in _RELU else "Tanh"
-    match = re.fullmatch(r"<class 'torch\.nn\.modules\.(?:activation|linear)\.(\w+)'>", str(printed))
-    if match is None or match[1] not in ACTIVATIONS:
-        raise ConfigError(f"activation_fn: {printed} is not supported, allowed: {', '.join(sorted(ACTIVATIONS))}")
-    return match[1]
 
 
 def _hyperparameters(data: Mapping[str, Any]) -> dict[str, Any]:

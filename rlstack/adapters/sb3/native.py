@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,13 +21,10 @@ from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
-from rlstack.data.normalizers import ObservationNormalizer
 from rlstack.envs.foundation.tensors import by_name
-from rlstack.files.safe_load import load_tensors
 from rlstack.networks.encoders import FlatEncoder, KeyedEncoder
 
 from .model import Layers, Memory, SB3Model, Weights, load_sb3
-from .vecnormalize import VecNormalize
 
 # -- policies ----------------------------------------------------------------------------------------------------------
 
@@ -93,18 +89,14 @@ class SB3Policy(TensorDictModuleBase):
                 self._memory = self.network.initial_memory(len(features))
         outputs, self._memory = self.network(features, self._memory, starts)
         self._starts.remember(tensordict, lead)
-        action = self.network.choose(outputs, self.deterministic)
-        return tensordict.set(self.out_keys[0], self._to_env(action, lead))
-
-    def _to_env(self, action: Tensor, lead: torch.Size) -> Tensor:
-        spec = self.interface.action
+        action, spec = self.network.choose(outputs, self.deterministic), self.interface.action
         if self.model.action == "discrete":
-            return encode(spec, action.reshape(lead))
+            return tensordict.set(self.out_keys[0], encode(spec, action.reshape(lead)))
         action = action.reshape(*lead, *spec.shape).to(spec.dtype)
         low, high = spec.space.low.to(action), spec.space.high.to(action)
         if self.model.algorithm == "SAC":
             action = low + 0.5 * (action + 1) * (high - low)
-        return action.clamp(low, high)
+        return tensordict.set(self.out_keys[0], action.clamp(low, high))
 
 
 def check_fit(model: SB3Model, interface: Interface) -> None:
@@ -135,14 +127,11 @@ def check_fit(model: SB3Model, interface: Interface) -> None:
             continue
         given = getattr(interface.action.space, name).detach().cpu().float().reshape(-1)
         if not bool((torch.isclose(bound, given, rtol=_PRINTED, atol=_PRINTED) | bound.isinf()).all()):
+            theirs, ours = (f"[{', '.join(f'{value:g}' for value in values.tolist())}]" for values in (bound, given))
             raise ConfigError(
-                f"the {model.algorithm} model was trained with actions whose bounds {name} are {_shown(bound)}, "
-                f"the env's are {_shown(given)}; give the env the bounds that it was trained with"
+                f"the {model.algorithm} model was trained with actions whose bounds {name} are {theirs}, the env's are "
+                f"{ours}; give the env the bounds that it was trained with"
             )
-
-
-def _shown(values: Tensor) -> str:
-    return f"[{', '.join(f'{value:g}' for value in values.tolist())}]"
 
 
 # -- native agents -----------------------------------------------------------------------------------------------------
@@ -225,39 +214,13 @@ def sb3_agent(
         >>> agent = sb3_agent("ppo.zip", env, vecnormalize="ppo_statistics.pkl", lr=1e-4)
     """
     model = path if isinstance(path, SB3Model) else load_sb3(path, vecnormalize)
-    interface = Interface.of(env)
-    check_fit(model, interface)
+    check_fit(model, Interface.of(env))
     with prefixed(model.where):
-        scaled = model.normaliser is not None and model.normaliser.norm_obs
-        fixed = {**_structure(model), "normalize_observations": scaled}
-        if model.recurrent:
-            fixed["recurrent"] = _memory(model, overrides.pop("recurrent", None))
-        for key, value in fixed.items():
-            if overrides.get(key, value) != value:
-                raise ConfigError(f"agent.{key}: {overrides[key]} contradicts the model, which has {value}")
-        config = {**_settings(model), **fixed, **overrides}
         name = "ppo" if model.recurrent else model.algorithm.lower()
-        agent: Any = make_agent(name, env, total_frames, device, **config)
-        encoder = agent.encoder()
-        columns = _columns(model, interface, encoder.encoder if model.recurrent else encoder)
-        layers, network = model.network.layers(), model.network
+        agent = make_agent(name, env, total_frames, device, **options_of(model, overrides))
         with torch.no_grad():
-            if model.recurrent:
-                columns = _fill_memories(agent, model, columns)
-            if model.algorithm == "DQN":
-                _fill(agent.network, layers["q"], columns)
-                _fill(agent.loss.target_network, Weights(model.state).linears("q_net_target.q_net"), columns)
-            elif model.algorithm == "SAC":
-                _fill_sac(agent, model, columns, layers)
-            else:
-                if network.log_std is not None:  # the model's actions are in the env's units, ours in [-1, 1]
-                    centre, half = _bounds(interface)
-                    weight, bias = layers["actor"][-1]
-                    layers["actor"][-1] = (weight / half[:, None], (bias - centre) / half)
-                    agent.actor.log_std.copy_(network.log_std - half.log())
-                _fill(agent.actor, layers["actor"], columns)
-                _fill(agent.critic, layers["critic"], columns)
-            _fill_statistics(agent, model)
+            copy_networks(agent, model)
+            copy_statistics(agent, model)
     return agent
 
 
@@ -274,65 +237,107 @@ def own_world(path: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
     raise ConfigError("env: missing, the world that the agent acts in: env=gymnasium env.id=CartPole-v1")
 
 
-# -- configuration -----------------------------------------------------------------------------------------------
+# -- configuration, networks, statistics ---------------------------------------------------------------------------
 
 
-def _settings(model: SB3Model) -> dict[str, Any]:
-    known, taken = model.hyperparameters, SETTINGS[model.algorithm]
-    settings = {
-        ours: known[theirs] for theirs, ours in taken.items() if isinstance(known.get(theirs), bool | int | float)
+def options_of(model: SB3Model, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of the native agent: the model's settings and structure, and what ``overrides`` replace.
+
+    A recurrent model's ``recurrent`` may be completed, as by ``sequence_length``.
+
+    Raises:
+        ConfigError: no native agent has such a structure, or an override contradicts it.
+    """
+    known, algorithm, given = model.hyperparameters, model.algorithm, dict(overrides)
+    settings: dict[str, Any] = {
+        ours: known[theirs]
+        for theirs, ours in SETTINGS[algorithm].items()
+        if isinstance(known.get(theirs), bool | int | float)
     }
-    if model.algorithm == "SAC":
+    if algorithm == "SAC":
         if isinstance(known.get("learning_rate"), float):
             settings |= dict.fromkeys(("lr_actor", "lr_critic", "lr_alpha"), known["learning_rate"])
         settings["learn_alpha"] = str(known.get("ent_coef", "auto")).startswith("auto")
     if {"batch_size", "buffer_size"} <= settings.keys():  # theirs draws a batch larger than its memory with repeats
         settings["buffer_size"] = max(settings["buffer_size"], settings["batch_size"])
-    if model.algorithm == "DQN":
+    if algorithm == "DQN":
         settings |= {"double": False, "dueling": False}
-    if model.normaliser is not None:
-        settings["normalize_rewards"] = model.normaliser.norm_reward
     if "epsilon" in settings:
         settings["epsilon"] = float(settings["epsilon"])
-    return settings
+    if model.normaliser is not None:
+        settings["normalize_rewards"] = model.normaliser.norm_reward
 
-
-def _structure(model: SB3Model) -> dict[str, Any]:
-    """Hidden layers and activation; a critic of its own shape is possible for PPO and A2C only."""
-    widths = {part: list(widths) for part, widths in model.hidden.items() if part != "log_std"}
-    hidden = next(iter(widths.values()))
-    separate = model.algorithm in _SEPARATE
+    widths = {part: list(sizes) for part, sizes in model.hidden.items() if part != "log_std"}
+    hidden, separate = next(iter(widths.values())), algorithm in _SEPARATE
     if not all(widths.values()) or (not separate and any(other != hidden for other in widths.values())):
         shown = ", ".join(f"{part} {sizes}" for part, sizes in widths.items())
         raise ConfigError(f"its networks have different hidden layers ({shown}), or none; {_INSTEAD}")
     if model.activation not in ACTIVATIONS:
         allowed = ", ".join(ACTIVATIONS)
         raise ConfigError(f"the activation {model.activation} is not one that trains here ({allowed}); {_INSTEAD}")
-    structure: dict[str, Any] = {"hidden": hidden, "activation": ACTIVATIONS[model.activation], "inputs": "raw"}
+    fixed: dict[str, Any] = {"hidden": hidden, "activation": ACTIVATIONS[model.activation], "inputs": "raw"}
+    fixed["normalize_observations"] = model.normaliser is not None and model.normaliser.norm_obs
     if separate:
-        structure["critic_hidden"] = None if widths["critic"] == hidden else widths["critic"]
-    return structure
+        fixed["critic_hidden"] = None if widths["critic"] == hidden else widths["critic"]
+    if model.recurrent:
+        lstms: Any = model.network.memories
+        if "critic" not in lstms:
+            raise ConfigError(f"its critic has no LSTM of its own, native ones have; {_INSTEAD}")
+        core, other = ({"kind": "lstm", "size": lstm.hidden_size, "layers": lstm.num_layers} for lstm in lstms.values())
+        if core != other:
+            raise ConfigError(f"the LSTMs of its actor and critic differ, native ones do not; {_INSTEAD}")
+        wanted = given.pop("recurrent", None)
+        if wanted is not None and (not isinstance(wanted, Mapping) or not core.items() <= {**core, **wanted}.items()):
+            raise ConfigError(f"agent.recurrent: {wanted} contradicts the model, which has {core}")
+        fixed["recurrent"] = {**core, **(wanted or {})}
+    for key, value in fixed.items():
+        if given.get(key, value) != value:
+            raise ConfigError(f"agent.{key}: {given[key]} contradicts the model, which has {value}")
+    return {**settings, **fixed, **given}
 
 
-def _memory(model: SB3Model, given: Any) -> Any:
-    """``agent.recurrent`` for a recurrent model, with what else is given, such as ``sequence_length``.
+def copy_networks(agent: Any, model: SB3Model) -> None:
+    """Puts a model's networks, targets and temperature into the native agent of its algorithm.
 
     Raises:
-        ConfigError: its critic has no LSTM of its own, as native agents' have, or what is given contradicts the model.
+        ConfigError: the agent has no such networks, or the file's temperature is not a number.
     """
-    lstms: Any = model.network.memories
-    if "critic" not in lstms:
-        raise ConfigError(f"its critic has no LSTM of its own, native ones have; {_INSTEAD}")
-    sizes = [{"size": lstm.hidden_size, "layers": lstm.num_layers} for lstm in lstms.values()]
-    if sizes[0] != sizes[1]:
-        raise ConfigError(f"the LSTMs of its actor and critic differ, native ones do not; {_INSTEAD}")
-    ours = {"kind": "lstm", **sizes[0]}
-    if given is not None and (not isinstance(given, Mapping) or not ours.items() <= {**ours, **given}.items()):
-        raise ConfigError(f"agent.recurrent: {given} contradicts the model, which has {ours}")
-    return {**ours, **(given or {})}
-
-
-# -- networks ----------------------------------------------------------------------------------------------------
+    interface, layers, network = agent.interface, model.network.layers(), model.network
+    encoder = agent.encoder()
+    columns = _columns(model, interface, encoder.encoder if model.recurrent else encoder)
+    if model.recurrent:
+        lstms: Any = network.memories
+        for name, lstm in lstms.items():
+            cells, state = agent.memories[name].core.cells, dict(lstm.state_dict())
+            wide = torch.zeros_like(cells.weight_ih_l0)
+            wide[:, columns] = state["weight_ih_l0"]
+            cells.load_state_dict({**state, "weight_ih_l0": wide})
+        columns = torch.arange(lstms["actor"].hidden_size)
+    if model.algorithm == "DQN":
+        _fill(agent.network, layers["q"], columns)
+        _fill(agent.loss.target_network, Weights(model.state).linears("q_net_target.q_net"), columns)
+        return
+    if model.algorithm == "SAC":
+        if len(layers) != 4:
+            raise ConfigError(f"it has {len(layers) - 2} critics, ours 2; {_INSTEAD}")
+        _fill(agent.actor, [*layers["actor"], layers["log_std"][-1]], columns)
+        for index, name in enumerate(("critic_1", "critic_2")):
+            _fill(agent.networks[name], layers[f"critic{index}"], columns)
+            target = Weights(model.state).linears(f"critic_target.qf{index}")
+            _fill(agent.targets[name].network, target, columns)
+        if alpha := model.temperature():
+            agent.temperature.log_alpha.fill_(math.log(alpha))
+        return
+    if network.log_std is not None:  # the model's actions are in the env's units, ours in [-1, 1]
+        low, high = (bound.cpu().float() for bound in (interface.action.space.low, interface.action.space.high))
+        if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
+            raise ConfigError(f"the env's actions have no bounds, which native agents need; {_INSTEAD}")
+        centre, half = (high + low) / 2, (high - low) / 2
+        weight, bias = layers["actor"][-1]
+        layers["actor"][-1] = (weight / half[:, None], (bias - centre) / half)
+        agent.actor.log_std.copy_(network.log_std - half.log())
+    _fill(agent.actor, layers["actor"], columns)
+    _fill(agent.critic, layers["critic"], columns)
 
 
 def _columns(model: SB3Model, interface: Interface, encoder: nn.Module) -> Tensor:
@@ -364,94 +369,36 @@ def _fill(network: nn.Module, layers: Layers, columns: Tensor) -> None:
         linear.bias.copy_(bias)
 
 
-def _fill_memories(agent: Any, model: SB3Model, columns: Tensor) -> Tensor:
-    """Puts the model's LSTMs into an agent's cores; ``columns [F]`` are the encoder's features they read.
+def copy_statistics(agent: Agent, model: SB3Model) -> None:
+    """Lets an agent's running statistics go on from the model's.
 
-    Returns which of a core's outputs each input of the layers behind it is.
-    """
-    lstms: Any = model.network.memories
-    for name, lstm in lstms.items():
-        cells, state = agent.memories[name].core.cells, dict(lstm.state_dict())
-        wide = torch.zeros_like(cells.weight_ih_l0)
-        wide[:, columns] = state["weight_ih_l0"]
-        cells.load_state_dict({**state, "weight_ih_l0": wide})
-    return torch.arange(lstms["actor"].hidden_size)
-
-
-def _bounds(interface: Interface) -> tuple[Tensor, Tensor]:
-    """Returns centre and half width of the env's actions ``[D]``."""
-    low, high = interface.action.space.low.cpu().float(), interface.action.space.high.cpu().float()
-    if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
-        raise ConfigError(f"the env's actions have no bounds, which native agents need; {_INSTEAD}")
-    return (high + low) / 2, (high - low) / 2
-
-
-def _fill_sac(agent: Any, model: SB3Model, columns: Tensor, layers: dict[str, Layers]) -> None:
-    if len(layers) != 4:
-        raise ConfigError(f"it has {len(layers) - 2} critics, ours 2; {_INSTEAD}")
-    _fill(agent.actor, [*layers["actor"], layers["log_std"][-1]], columns)
-    for index, name in enumerate(("critic_1", "critic_2")):
-        _fill(agent.networks[name], layers[f"critic{index}"], columns)
-        target = Weights(model.state).linears(f"critic_target.qf{index}")
-        _fill(agent.targets[name].network, target, columns)
-    alpha = _temperature(model.variables)
-    if alpha > 0:
-        agent.temperature.log_alpha.fill_(math.log(alpha))
-
-
-def _temperature(variables: bytes) -> float:
-    """Returns SAC's weight of the entropy as trained, or as set; 0 if the file does not say it.
+    Theirs is ``clip((x - mean) / sqrt(var + epsilon), -c, c)``, ours the same with c = 10 and epsilon = 1e-8.
 
     Raises:
-        ConfigError: not a file of tensors, or not a finite number.
+        ConfigError: the agent's cannot be the same.
     """
-    if not variables:
-        return 0.0
-    try:
-        content = load_tensors(io.BytesIO(variables))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"pytorch_variables.pth: {error}") from None
-    try:
-        learned = content.get("log_ent_coef")
-        alpha = float(content.get("ent_coef_tensor", 0.0)) if learned is None else math.exp(float(learned))
-    except (AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
-        alpha = math.nan
-    if not math.isfinite(alpha):
-        raise ConfigError("pytorch_variables.pth: the weight of the entropy is not a finite number")
-    return alpha
-
-
-# -- statistics --------------------------------------------------------------------------------------------------
-
-
-def _fill_statistics(agent: Agent, model: SB3Model) -> None:
     statistics = model.normaliser
-    if statistics is None:
-        return
-    if agent.normalizer is not None and statistics.norm_obs:
-        _fill_normalizer(agent.normalizer, statistics, model, agent.interface)
-    if agent.reward_scaler is not None and statistics.norm_reward:
+    if agent.normalizer is not None and statistics is not None:
+        if statistics.clip_obs != 10:
+            raise ConfigError(f"its observations were clipped at {statistics.clip_obs:g}, ours are at 10; {_INSTEAD}")
+        if statistics.obs_mask is not None:
+            raise ConfigError(f"only a part of its observations was normalised, ours are as a whole; {_INSTEAD}")
+        mean, var, count = (
+            torch.tensor(numbers, dtype=torch.float64)
+            for numbers in (statistics.obs_mean, statistics.obs_var, statistics.obs_count)
+        )
+        var = var + (statistics.epsilon - 1e-8)
+        moments, keys = agent.normalizer.moments_by_leaf(), model.observation_keys or (None,)
+        if not moments.keys() >= set(keys):
+            fault = "an observation is not in floating point, ours are normalised only if they are"
+            raise ConfigError(f"{fault}; {_INSTEAD}")
+        spec = agent.interface.observation
+        sizes = [len(mean) if key is None else spec[key].shape.numel() for key in keys]
+        for key, *parts in zip(keys, mean.split(sizes), var.split(sizes)):
+            moments[key].set(*parts, count)
+    if agent.reward_scaler is not None and statistics is not None and statistics.norm_reward:
         if statistics.clip_reward != 10:
             clipped = f"its rewards were clipped at {statistics.clip_reward:g}, ours are at 10"
             raise ConfigError(f"{clipped}; normalize_rewards=false leaves its scale out, and {_INSTEAD}")
         own = torch.tensor([*statistics.ret_mean, *statistics.ret_var, statistics.ret_count], dtype=torch.float64)
         agent.reward_scaler.moments.set(own[0], own[1], own[2])
-
-
-def _fill_normalizer(
-    normalizer: ObservationNormalizer, statistics: VecNormalize, model: SB3Model, interface: Interface
-) -> None:
-    """Theirs is ``clip((x - mean) / sqrt(var + epsilon), -c, c)``, ours the same with c = 10 and epsilon = 1e-8."""
-    if statistics.clip_obs != 10:
-        raise ConfigError(f"its observations were clipped at {statistics.clip_obs:g}, ours are at 10; {_INSTEAD}")
-    if statistics.obs_mask is not None:
-        raise ConfigError(f"only a part of its observations was normalised, ours are as a whole; {_INSTEAD}")
-    mean = torch.tensor(statistics.obs_mean, dtype=torch.float64)
-    var = torch.tensor(statistics.obs_var, dtype=torch.float64) + (statistics.epsilon - 1e-8)
-    count = torch.tensor(statistics.obs_count, dtype=torch.float64)
-    moments, keys = normalizer.moments_by_leaf(), model.observation_keys or (None,)
-    if not moments.keys() >= set(keys):
-        raise ConfigError(f"an observation is not in floating point, ours are normalised only if they are; {_INSTEAD}")
-    sizes = [len(mean) if key is None else interface.observation[key].shape.numel() for key in keys]
-    for key, *parts in zip(keys, mean.split(sizes), var.split(sizes)):
-        moments[key].set(*parts, count)
