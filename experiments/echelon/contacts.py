@@ -8,6 +8,7 @@ from math import sqrt
 import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
+from torchrl.data import Composite, Unbounded
 
 from rlstack.config.options import EncoderConfig
 from rlstack.envs.echelon.observation import CONTACT, GRID, NAVIGATION, SELF, SOUNDS
@@ -32,9 +33,9 @@ class Net(nn.Module):
         self._others = (inputs - SELF - SOUNDS - GRID * GRID - NAVIGATION) // CONTACT
         rest = inputs - CONTACT * self._others
         sizes = {"contacts": (self._others, CONTACT + 1), "known": (self._others,), "rest": (rest,)}
-        shapes = {name: torch.Size(size) for name, size in sizes.items()}
+        seen = Composite({name: Unbounded(size) for name, size in sizes.items()})
         attention = EncoderConfig("attention", [width], "known", "flatten")
-        self.encoder = KeyedEncoder(shapes, {name: (name,) for name in shapes}, {"contacts": attention})
+        self.encoder = KeyedEncoder(seen, None, 1, {"contacts": attention})
         self.layers, self.output = mlp((self.encoder.out_features, *hidden)), nn.Linear(hidden[-1], outputs)
         for layer in (*self.layers, self.output):
             if isinstance(layer, nn.Linear):

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -136,6 +137,21 @@ class RunDirectory:
             raise ConfigError(f"{path}: not a run directory, it has no {CONFIG}{nearest_path(path)}")
         check_named(links_in(Path(path)), Path(path) / CONFIG)
         return cls(path, keep)
+
+    def check_unfinished(self, total_frames: int, last_frame: int) -> None:
+        """Checks name and completeness of the newest checkpoint without importing torch.
+
+        Raises:
+            ConfigError: the run is complete; see :meth:`refuse_finished`.
+        """
+        saved = self.path.glob("checkpoints/checkpoint_*.pt")
+        files = {int(path.stem[11:]): path for path in saved if path.stem[11:].isdecimal()}
+        newest = max(files, default=0)
+        if newest < min(total_frames, last_frame):
+            return
+        with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(files[newest]) as archive:
+            if archive.testzip() is None:
+                self.refuse_finished(newest, total_frames, last_frame)
 
     def evaluation(self, frames: int) -> Path:
         """Path of the evaluation after ``frames`` frames."""

@@ -91,6 +91,9 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         raise ConfigError(f"init: {config.init} does not exist{nearest_path(config.init)}")
 
     path = None if config.resume is None else Path(config.resume)
+    if config.resume is not None:
+        last_frame = min(config.total_frames, config.until or config.total_frames)
+        RunDirectory.open(config.resume).check_unfinished(config.total_frames, last_frame)
     try:
         # Imported only after these checks: torch and TorchRL take seconds.
         from rlstack.agents import check_agent
