@@ -18,7 +18,6 @@ from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, Tens
 from torchrl.envs import EnvBase, TransformedEnv
 from typing_extensions import Self
 
-from .foreign import close_all
 from .foundation.tensors import ACTION_MASK as ACTION_MASK
 from .foundation.tensors import GROUP as GROUP
 from .foundation.tensors import MEMORY as MEMORY
@@ -682,6 +681,8 @@ class ForeignWorld(World):
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the environments."""
+        from .foreign import close_all  # with worker processes, which worlds of torch do not need
+
         super().close(raise_if_closed=raise_if_closed)
         close_all(self._envs)
 
