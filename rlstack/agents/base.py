@@ -660,6 +660,7 @@ class Agent(ABC):
         """
         if compiler.compiles and not compiler.graphs:
             trace_gradients()
+        _ = self.interface.choices, self.interface.as_is  # whose lock, when they are first read, cannot be traced
         try:
             for optimizer in self.optimizers.values():
                 optimizer.compile(compiler, self.config.name)
