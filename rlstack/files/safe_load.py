@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import warnings
 import zipfile
 from pathlib import Path
@@ -113,8 +114,10 @@ def read_json_object(path: str | Path) -> dict[str, Any]:
 
 
 def is_torchscript(path: str | Path) -> bool:
-    """Returns whether a file is a TorchScript archive."""
+    """Returns whether a path is a file, and a TorchScript archive."""
     try:
+        if not os.path.isfile(path):  # a device may have no end
+            return False
         with zipfile.ZipFile(path) as archive:
             return any("/code/" in name for name in archive.namelist())
     except Exception:  # zipfile raises errors of many types for damaged bytes

@@ -158,7 +158,7 @@ class Published:
 
 
 def load_published(source: Source, agent_type: str | None = None) -> Published:
-    """Reads a published agent; nothing in its files is ever run.
+    """Reads a published agent; nothing in its files is ever run as Python.
 
     Args:
         source: a directory with the files of :data:`FILES`, one of its ``.pth`` files (what chooses the actions), a
@@ -196,7 +196,9 @@ def _folded(name: str) -> str:
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """The tensors of a ``.npz``, a ``.pth`` or a TorchScript file by name; neither pickles nor programs in them run.
+    """The tensors of a ``.npz``, a ``.pth`` or a TorchScript file by name.
+
+    No pickle runs, and of a program in TorchScript at most the ``__setstate__`` of its modules.
 
     Raises:
         ConfigError: no such file, or another content.
