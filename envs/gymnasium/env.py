@@ -364,7 +364,7 @@ class Gymnasium(ForeignWorld):
         """
         from ..rendering.rendered import as_picture  # which imports what draws
 
-        if self._workers:
+        if self._workers and not AtariSimulators.plays(self._recipe):
             raise RuntimeError(f"{self._recipe.id} renders no picture in other processes; set workers: 0")
         if self._simulators is None:
             self._restart(None)

@@ -253,6 +253,7 @@ def test_atari_games_show_the_last_four_grey_pictures() -> None:
         assert seen.dtype == torch.uint8 and seen.shape == (2, 7, 4, 84, 84)
         assert (following[:, :, :-1] == seen[:, :, 1:]).all() and (following[:, -1, -1] != seen[:, 0, -1]).any()
         assert steps["next", "truncated"][:, -1].all() and not steps["next", "truncated"][:, :-1].any()
+        refused(RuntimeError, "set kwargs: .render_mode: rgb_array", env.render)
     for kwargs, shape in (({"obs_type": "ram"}, (128,)), ({"frameskip": 2}, (210, 160, 3))):
         with Gymnasium("ALE/Pong-v5", num_envs=1, kwargs=kwargs) as env:
             assert env.observation_spec["observation"].shape == (1, *shape)
