@@ -322,7 +322,7 @@ class OffPolicy(Agent):
 
     def prepared(self, batch: TensorDictBase) -> TensorDictBase:
         """Prepares transitions for the losses: mirrors them at random if enabled, scales observations and rewards."""
-        if self.augments:
+        if self.config.symmetry == "augment":
             batch = self.mirroring.at_random(batch)
         if self.normalizer is None and self.reward_scaler is None:
             return batch

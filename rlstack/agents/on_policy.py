@@ -173,7 +173,7 @@ class FromRollouts(Agent):
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its mirror image appended if enabled, ``[2 N]``."""
-        return self._weighted(with_images(batch) if self.augments else batch)
+        return self._weighted(with_images(batch) if self.config.symmetry == "augment" else batch)
 
     def _weighted(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` with the weights in a mean of those of its entries that count, if not all do."""
@@ -189,7 +189,7 @@ class FromRollouts(Agent):
         Args:
             action: actions of the entries, in the agent's form.
         """
-        if not self.augments:
+        if self.config.symmetry != "augment":
             return {}
         decisions = sequences.select("observation", MASK, strict=False).set("action", action)
         image = self.mirroring.image(decisions)
@@ -254,6 +254,10 @@ class FromRollouts(Agent):
         seen = self._observations(sequences.get(("next", "observation")), sequences)
         return reward + self.curiosity.bonus(sequences, *seen)
 
+    def expected_updates(self) -> float:
+        c = self.config
+        return self.total_frames * c.epochs / c.minibatch_size if hasattr(c, "epochs") else 0.0
+
     def compile(self, compiler: Compiler) -> None:
         super().compile(dataclasses.replace(compiler, varying=not compiler.graphs))
 
@@ -300,7 +304,7 @@ class OnPolicy(FromRollouts):
         options = {"kind": self.OPTIMIZER, "eps": c.optimizer_eps}
         self.optimizer = self.add_optimizer("lr", parameters, max_grad_norm=c.max_grad_norm, **options)
         if self.numbers:
-            self.optimizer.keep_within(self.actor.log_std, *LOG_STD_RANGE)
+            self.optimizer.bounds.append((self.actor.log_std, *LOG_STD_RANGE))
 
     # -- acting --------------------------------------------------------------------------------------------------
 

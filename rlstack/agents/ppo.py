@@ -68,9 +68,6 @@ class PPO(OnPolicy):
             raise CannotCompile("agent.value_first trains some parameters for longer than others")
         super().compile(compiler)
 
-    def expected_updates(self) -> float:
-        return self.total_frames * self.config.epochs / self.config.minibatch_size
-
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of updates on minibatches in random order.
 

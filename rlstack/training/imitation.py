@@ -36,7 +36,7 @@ from rlstack.runs.worlds import build_world
 
 from .config import TrainConfig
 from .hooks import Hook
-from .recorded import decisions, read_demonstrations
+from .recorded import decisions, read_file
 
 if TYPE_CHECKING:
     from .loop import Training
@@ -68,7 +68,7 @@ def imitate(
 
     Args:
         agent: the learner. Its optimisers, counters and schedules stay unchanged; targets become copies.
-        source: an env for the expert to act in, or data: a file for ``read_demonstrations``, sequences ``[B, T]`` of
+        source: an env for the expert to act in, or data: a file (see :mod:`.recorded`), sequences ``[B, T]`` of
             :func:`rlstack.flatten_agents`, or a flat batch ``[N]`` of ``observation``, ``action`` (in the world's
             form) and, if the world has one, ``action_mask``.
         expert: the policy that acts in the env, or any value of ``imitation.expert``.
@@ -113,7 +113,7 @@ def imitate(
     elif expert is not None or replay:
         raise ConfigError("imitate: an expert, and a replay, need an env to act in, not data")
     elif isinstance(source, str | Path):
-        data = read_demonstrations(source, agent.interface, agent.device)
+        data = read_file(source, agent.interface).to(agent.device)
     else:
         data = decisions(source, ordered)
     return clone(agent, data, epochs, batch_size, lr)
@@ -483,7 +483,7 @@ class Imitation(Hook):
             raise ConfigError(UNORDERED)
         else:
             with prefixed("imitation.episodes"):
-                self._data = read_demonstrations(str(c.episodes), agent.interface, agent.device)
+                self._data = read_file(str(c.episodes), agent.interface).to(agent.device)
 
     def __str__(self) -> str:
         c = self._config.imitation
