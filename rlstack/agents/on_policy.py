@@ -40,7 +40,7 @@ from rlstack.networks.encoders import Trunk, build_encoder, seen_by_actor
 from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthogonal_
 
 from .base import Agent, AgentConfig, AgentPolicy, RecurrentConfig, exploring, named
-from .interface import MASK, Interface, with_images
+from .interface import MASK, Interface
 from .optimizer import CannotCompile, Compiler, Info, Loss, Optimizer
 
 
@@ -173,7 +173,11 @@ class FromRollouts(Agent):
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its mirror image appended if enabled, ``[2 N]``."""
-        return self._weighted(with_images(batch) if self.config.symmetry == "augment" else batch)
+        if self.config.symmetry == "augment":
+            plain = batch.exclude("image")
+            image = batch.get("image").select(*plain.keys(), strict=False)
+            batch = torch.cat((plain, plain.copy().update(image)))
+        return self._weighted(batch)
 
     def _weighted(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` with the weights in a mean of those of its entries that count, if not all do."""

@@ -7,6 +7,7 @@ their values as logits of a choice, so they clone the order of the actions, not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,6 +32,7 @@ from rlstack.data.collector import make_collector
 from rlstack.data.flatten import cut, episode_starts, flatten_agents
 from rlstack.envs.foundation.work import counted, working
 from rlstack.envs.world import MEMORY
+from rlstack.files.safe_load import first_line
 from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world
 
@@ -161,8 +163,7 @@ def _try_out(policy: TensorDictModuleBase, env: EnvBase, interface: Interface, w
         with torch.no_grad():
             action = policy(sample).get(key, None)
     except Exception as error:  # a policy from elsewhere may raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{who} does not fit the env: {reason}") from error
+        raise ConfigError(f"{who} does not fit the env: {first_line(error)}") from error
     if not isinstance(action, Tensor):
         raise ConfigError(f"{who} gives no action")
     if action.shape != spec.shape or action.is_floating_point() != spec.dtype.is_floating_point:
@@ -427,42 +428,11 @@ class Imitation(Hook):
         self._env: EnvBase | None = None
 
     def on_prepare(self, training: Training) -> None:
-        if self.done and training.best_rank and self._config.imitation.only:
-            raise ConfigError("resume: the run is complete; imitation.only=false continues with reinforcement learning")
-        if self._config.imitation.wanted and not (training.frames or self.done):
-            self.find(training.agent)
-
-    def on_start(self, training: Training) -> None:
         c = self._config.imitation
-        if not c.wanted or training.frames:
-            return
-        if not self.done:
-            training.logger.truncate_after(-1)  # drops the rows of an interrupted attempt
-            training.event(f"imitating {self}")
-            try:
-                with training.following_work():
-                    metrics = self.learn(training.agent)  # the same on all ranks
-            except KeyboardInterrupt:
-                training.event(f"the imitation will start over; continue with: {training.resume_command()}")
-                raise
-            self.done = True
-            training.ranks.attach(training.agent, self._config.seed)
-            training.log(metrics)
-            kind = "accuracy" if "imitation/accuracy" in metrics else "error"
-            held_out, score = metrics["imitation/held_out"], metrics[f"imitation/{kind}"]
-            training.event(f"imitation: held-out loss {held_out:.4g}, {kind} {score:.3f}")
-            training.save()  # the evaluation that follows may take long
-        (judged,) = training.ranks.of_first(bool(training.best_rank))
-        if judged:
-            return
-        try:
-            is_best = training.evaluate_and_log()
-        except KeyboardInterrupt:
-            training.event(f"the imitation is saved; continue with: {training.resume_command()}")
-            raise
-        training.event(f"checkpoint {training.save(is_best).name}")
-        if c.only:
-            training.finish()
+        if self.done and training.best_rank and c.only:
+            raise ConfigError("resume: the run is complete; imitation.only=false continues with reinforcement learning")
+        if c.wanted and not (training.frames or self.done):
+            self.find(training.agent)
 
     def find(self, agent: Agent) -> None:
         """Finds and tries the expert or the recorded episodes; draws no random numbers.
@@ -485,20 +455,43 @@ class Imitation(Hook):
             with prefixed("imitation.episodes"):
                 self._data = read_file(str(c.episodes), agent.interface).to(agent.device)
 
-    def __str__(self) -> str:
+    def on_start(self, training: Training) -> None:
         c = self._config.imitation
-        return f"{c.frames:,} decisions of {c.expert}" if c.expert else f"{len(self._data):,} decisions in {c.episodes}"
-
-    def learn(self, agent: Agent) -> dict[str, float]:
-        """Imitates as :func:`imitate` does, and closes the expert's worlds."""
-        c = self._config.imitation
-        options: dict[str, Any] = {"epochs": c.epochs, "batch_size": c.batch_size, "lr": c.lr}
-        if self._env is None:
-            return imitate(agent, self._data, **options)
+        if not c.wanted or training.frames:
+            return
+        if not self.done:
+            training.logger.truncate_after(-1)  # drops the rows of an interrupted attempt
+            options: dict[str, Any] = {"epochs": c.epochs, "batch_size": c.batch_size, "lr": c.lr}
+            if self._env is None:
+                source: Any = self._data
+                training.event(f"imitating {len(source):,} decisions in {c.episodes}")
+            else:
+                source, options = self._env, {**options, "expert": self._expert, "frames": c.frames, "replay": c.replay}
+                training.event(f"imitating {c.frames:,} decisions of {c.expert}")
+            try:
+                with training.following_work(), closing(self):
+                    metrics = imitate(training.agent, source, **options)  # the same on all ranks
+            except KeyboardInterrupt:
+                training.event(f"the imitation will start over; continue with: {training.resume_command()}")
+                raise
+            self.done = True
+            training.ranks.attach(training.agent, self._config.seed)
+            training.log(metrics)
+            kind = "accuracy" if "imitation/accuracy" in metrics else "error"
+            held_out, score = metrics["imitation/held_out"], metrics[f"imitation/{kind}"]
+            training.event(f"imitation: held-out loss {held_out:.4g}, {kind} {score:.3f}")
+            training.save()  # the evaluation that follows may take long
+        (judged,) = training.ranks.of_first(bool(training.best_rank))
+        if judged:
+            return
         try:
-            return imitate(agent, self._env, self._expert, frames=c.frames, replay=c.replay, **options)
-        finally:
-            self.close()
+            is_best = training.evaluate_and_log()
+        except KeyboardInterrupt:
+            training.event(f"the imitation is saved; continue with: {training.resume_command()}")
+            raise
+        training.event(f"checkpoint {training.save(is_best).name}")
+        if c.only:
+            training.finish()
 
     def close(self) -> None:
         """Closes the expert's worlds."""
