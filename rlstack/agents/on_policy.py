@@ -51,7 +51,7 @@ class OnPolicyConfig(AgentConfig):
     # networks
     hidden: list[Count] = layers(64, 64)  # hidden widths of policy and value function
     activation: Activation = "tanh"
-    shared_layers: Whole = 0  # number of first hidden layers that both share; 0: separate networks
+    shared_layers: Whole = 0  # number of first hidden layers that both share, at most all; 0: separate networks
     critic_hidden: list[Count] | None = None  # hidden widths of the value function, if they differ from the policy's
     critic: Literal["own", "central"] = "own"
     #   own: sees its agent's observation; central: also sees, in training, those of the others in its world
@@ -88,8 +88,8 @@ class OnPolicyConfig(AgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shared_layers >= len(self.hidden):
-            raise ValueError(f"shared_layers {self.shared_layers} leaves none of the {len(self.hidden)} hidden layers")
+        if self.shared_layers > len(self.hidden):
+            raise ValueError(f"shared_layers: there are {len(self.hidden)} hidden layers, not {self.shared_layers}")
         if self.symmetry == "augment" and self.critic == "central":
             raise ValueError("symmetry=augment needs critic=own: a central one looks up what others saw")
         if self.shared_layers and self.network:

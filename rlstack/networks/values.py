@@ -43,8 +43,9 @@ class StateNetwork(nn.Module):
         super().__init__()
         features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
-        self.trunk = mlp((features + besides, *hidden), layer_norm, activation)
-        self.output = nn.Linear(hidden[-1], outputs)
+        widths = features + besides, *hidden
+        self.trunk = mlp(widths, layer_norm, activation)
+        self.output = nn.Linear(widths[-1], outputs)
 
     def forward(self, observation: Observation) -> Tensor:
         """Returns the outputs ``[..., N]``."""
