@@ -11,7 +11,7 @@ from rlstack.config import ConfigError, build
 from rlstack.data.collector import LeanCollector, make_collector
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.training.config import TrainConfig
-from rlstack.training.preflight import check_memory, few_worlds
+from rlstack.training.preflight import check_fits, few_worlds, needs
 from rlstack.training.run import train
 from tests.training.shared_runs import plain_config
 
@@ -43,4 +43,4 @@ def test_a_run_with_worlds_elsewhere_is_the_same(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
     config = build(TrainConfig, plain_config("ppo", tmp_path, "collector.device=cuda:63"))
     with few_worlds(config) as env, pytest.raises(ConfigError, match=r"collector\.device: 'cuda:63' cannot be used"):
-        check_memory(config, env)
+        check_fits("the run", needs(config, env))
