@@ -490,10 +490,7 @@ class Agent(ABC):
                 return self.interface.random_action(lead, self.device, mask)
         else:
             drawn = torch.rand(lead, device=self.device)
-        chosen = drawn < epsilon
-        if self.interface.choices is None:  # whole vectors of numbers
-            chosen = chosen.unsqueeze(-1)
-        return torch.where(chosen, self.interface.random_action(lead, self.device, mask), best())
+        return self._where_drawn(drawn, self.interface.random_action(lead, self.device, mask), best())
 
     def mixed_with_random(self, action: Tensor, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns actions ``[...]``, each replaced by a uniformly random (legal) one with probability ``epsilon``."""
@@ -501,8 +498,13 @@ class Agent(ABC):
             return action
         lead = self.interface.lead(observation)
         random = self.interface.random_action(lead, self.device, mask)
-        chosen = torch.rand(lead, device=self.device) < self.scheduled_value("epsilon")
-        return torch.where(chosen if self.interface.choices is not None else chosen.unsqueeze(-1), random, action)
+        return self._where_drawn(torch.rand(lead, device=self.device), random, action)
+
+    def _where_drawn(self, drawn: Tensor, random: Tensor, action: Tensor) -> Tensor:
+        """Returns random actions where numbers ``drawn [...]`` are below ``epsilon``, and the others elsewhere."""
+        chosen = drawn < self.scheduled_value("epsilon")
+        whole = chosen.unsqueeze(-1) if self.interface.choices is None else chosen  # vectors of numbers
+        return torch.where(whole, random, action)
 
     def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
         """Returns the active ones among entries ``[B, T, ...]`` as ``[N, ...]``; without a group, all are active."""
@@ -516,11 +518,6 @@ class Agent(ABC):
             return self._kept(observations, sequences), None
         return flat(observations), sequences.get("active").flatten()
 
-    @property
-    def augments(self) -> bool:
-        """Whether the agent also learns from mirror images."""
-        return getattr(self.config, "symmetry", "none") == "augment"  # agents from elsewhere have no such option
-
     @cached_property
     def mirroring(self) -> Mirroring:
         """The mirror of the agent's world.
@@ -532,7 +529,7 @@ class Agent(ABC):
 
     def check_learning(self) -> None:
         """Raises a one-line :class:`ConfigError` if the agent can act in its world, but not learn as configured."""
-        if self.augments:
+        if self.config.symmetry == "augment":
             _ = self.mirroring
 
     def acting(self) -> dict[str, nn.Module]:

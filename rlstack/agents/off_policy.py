@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
+from torchrl.data.replay_buffers import Sampler
 
 from rlstack.config.options import (
     Count,
@@ -35,7 +36,6 @@ from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, NStepWindows, transitions
 from rlstack.data.recordings import in_rows
 from rlstack.data.replay import make_replay
-from rlstack.data.samplers import takes_priorities
 from rlstack.losses.retrace import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
@@ -176,7 +176,8 @@ class OffPolicy(Agent):
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
         self.replay = self.make_replay()
-        self.prioritized = takes_priorities(self._sampler)
+        takes_errors = getattr(type(self._sampler), "update_priority", Sampler.update_priority)
+        self.prioritized = takes_errors is not Sampler.update_priority
         if not hasattr(self._sampler, "beta"):
             for known in (self.schedules, self.scheduled):
                 known.pop("importance_exponent", None)
@@ -322,7 +323,7 @@ class OffPolicy(Agent):
 
     def prepared(self, batch: TensorDictBase) -> TensorDictBase:
         """Prepares transitions for the losses: mirrors them at random if enabled, scales observations and rewards."""
-        if self.augments:
+        if self.config.symmetry == "augment":
             batch = self.mirroring.at_random(batch)
         if self.normalizer is None and self.reward_scaler is None:
             return batch

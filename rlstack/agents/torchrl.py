@@ -166,7 +166,7 @@ def loss_class(name: str) -> type[LossModule]:
     return cls
 
 
-class AroundLoss(Agent):
+class TorchRL(Agent):
     """An agent whose loss and networks a yaml describes; where its data come from is up to the subclass.
 
     Attributes:
@@ -175,6 +175,7 @@ class AroundLoss(Agent):
     """
 
     Config = TorchRLConfig
+    ACTIONS: tuple[str, ...] = ("vector", "choice")
     config: TorchRLConfig
     actor: Any
     kind: str
@@ -183,14 +184,6 @@ class AroundLoss(Agent):
     def of(cls, config: TorchRLConfig) -> type[Agent]:
         """Returns the class for the kind of data that a configuration asks for."""
         return OffPolicyTorchRL if config.data == "replay" else OnPolicyTorchRL
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        if not interface.continuous and (interface.choices is None or len(interface.choices) != 1):
-            raise ConfigError(
-                "agent.algorithm=torchrl takes continuous actions or one discrete action, the env has "
-                f"{interface.describe_action()}"
-            )
 
     def compile(self, compiler: Compiler) -> None:
         if not compiler.graphs:
@@ -487,7 +480,7 @@ class AroundLoss(Agent):
         return cross_entropy(self.actor(state).get("action_value"), action)
 
 
-class OffPolicyTorchRL(AroundLoss, OffPolicy):
+class OffPolicyTorchRL(TorchRL, OffPolicy):
     """An agent with a ``LossModule`` that learns from a replay buffer."""
 
     @property
@@ -509,7 +502,7 @@ class OffPolicyTorchRL(AroundLoss, OffPolicy):
         return metrics
 
 
-class OnPolicyTorchRL(AroundLoss, FromRollouts):
+class OnPolicyTorchRL(TorchRL, FromRollouts):
     """An agent with a ``LossModule`` that learns from the data that its present policy has gathered."""
 
     def __init__(self, config: TorchRLConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
@@ -563,9 +556,6 @@ class OnPolicyTorchRL(AroundLoss, FromRollouts):
                 self.updates += 1
                 self.move_targets()
         return metrics
-
-    def expected_updates(self) -> float:
-        return self.total_frames * self.config.epochs / self.config.minibatch_size
 
 
 def _brief(error: Exception) -> str:

@@ -326,11 +326,6 @@ def make_sampler(name: str, **options: Any) -> Sampler:
     return kind(**{key: value for key, value in options.items() if key in known})
 
 
-def takes_priorities(sampler: Any) -> bool:
-    """Returns whether a sampler uses the errors of what it drew."""
-    return getattr(type(sampler), "update_priority", Sampler.update_priority) is not Sampler.update_priority
-
-
 def importance_weights(priority: Tensor, beta: float) -> Tensor:
     """Returns ``(N P)**-beta`` over its maximum, ``[B]``, for entries drawn in proportion to ``priority [B]`` (> 0).
 

@@ -165,7 +165,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("acqn", {"critic": "gated"}, "critic=gated has no layer normalisation, give layer_norm=false"),
     ("acqn", {"lr_actor": {"kind": "constant"}}, r"agent\.lr_actor: kind 'constant' takes only start and warmup"),
     ("ppo", {"c_clip": 2.0}, r"c_clip 2\.0 is above rho_clip 1\.0"),
-    ("ppo", {"shared_layers": 2}, "shared_layers 2 leaves none of the 2 hidden layers"),
+    ("ppo", {"shared_layers": 3}, "shared_layers: there are 2 hidden layers, not 3"),
     ("ppo", {"shared_layers": 1, "critic_hidden": [8]}, "critic_hidden must be null where layers are shared"),
     ("ppo", {"shared_layers": 1, "value_first": 50}, "shared_layers=0"),
     ("ppo", {"symmetry": "augment", "recurrent": LSTM}, "symmetry=augment is for agents without a recurrent core"),

@@ -22,7 +22,8 @@ from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import world_options
 from rlstack.training.config import TrainConfig
-from rlstack.training.curriculum import Curriculum, advances, read_curve, save_curriculum
+from rlstack.training.curriculum import Curriculum, save_curriculum
+from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
 from rlstack.training.preflight import check_buildable, few_worlds
 from rlstack.training.stages import CurriculumConfig, parse_rule
@@ -380,8 +381,9 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_a_run_climbs_and_tells(finished: Path) -> None:
-    stages = read_curve(finished / "metrics.csv", "curriculum/stage")
-    begun = advances(stages)
+    rows = read_metrics(finished / "metrics.csv")
+    stages = [(0.0, 0.0), *((row["frames"], row["curriculum/stage"]) for row in rows if "curriculum/stage" in row)]
+    begun = [now for before, now in itertools.pairwise(stages) if now[1] != before[1]]
     assert len(begun) >= 3 and [stage for _, stage in begun] == [1.0 + k for k in range(len(begun))]
     frames = [0.0, *[frame for frame, _ in begun]]
     assert all(700 <= later - earlier < 1000 for earlier, later in itertools.pairwise(frames))

@@ -28,7 +28,7 @@ from rlstack.training.config import TrainConfig
 from rlstack.training.curriculum import LatestEpisodes
 from rlstack.training.distributed import Ranks, share_of
 from rlstack.training.monitor import Monitor
-from rlstack.training.preflight import check_memory, few_worlds
+from rlstack.training.preflight import check_fits, few_worlds, needs
 from rlstack.training.run import train
 from tests.training.shared_runs import plain_config
 
@@ -341,4 +341,4 @@ def test_a_run_with_worlds_elsewhere_is_the_same(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
     config = build(TrainConfig, plain_config("ppo", tmp_path, "collector.device=cuda:63"))
     with few_worlds(config) as env, pytest.raises(ConfigError, match=r"collector\.device: 'cuda:63' cannot be used"):
-        check_memory(config, env)
+        check_fits("the run", needs(config, env))
