@@ -300,11 +300,6 @@ def test_nothing_in_a_file_is_executed(name: str, tmp_path: Path) -> None:
         assert not flag.exists(), maker
 
 
-def test_the_bait_works(tmp_path: Path) -> None:
-    pickle.loads(raw(tmp_path, Bait(tmp_path / "flag")))
-    assert (tmp_path / "flag").is_dir()
-
-
 def test_serialised_objects_of_a_model_stay_closed(tmp_path: Path) -> None:
     """Stable-Baselines3's ``data`` holds cloudpickles next to their text form; the model loads without them."""
     import base64

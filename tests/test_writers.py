@@ -252,17 +252,13 @@ def writing(call: ast.Call) -> str | None:
     return name if name == "open" and owner != "archive" and set(mode) & set("wax+") else None
 
 
-def is_whole(node: ast.AST) -> bool:
-    return isinstance(node, ast.With) and any("replacing(" in ast.unparse(item.context_expr) for item in node.items)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["rlstack", "envs"])
 def test_every_writer_replaces_whole_files(package: str) -> None:
     strays: list[str] = []
 
     def look(node: ast.AST, file: str) -> None:
-        if is_whole(node):
+        if isinstance(node, ast.With) and any("replacing(" in ast.unparse(item.context_expr) for item in node.items):
             return
         if isinstance(node, ast.Call) and (name := writing(node)) and (file, name) not in ELSEWHERE:
             strays.append(f"{file}:{node.lineno}: {name}")
