@@ -183,7 +183,9 @@ def test_the_variance_of_batches(unbiased: bool, count: int) -> None:
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_one_world_gives_numbers(unbiased: bool) -> None:
     torch.manual_seed(0)
-    normalizer, scaler = ObservationNormalizer(Unbounded((4,)), unbiased), RewardScaler(GAMMA, unbiased)
+    normalizer, scaler = ObservationNormalizer(Unbounded((4,))), RewardScaler(GAMMA)
+    for module in (*normalizer.moments, scaler.moments):
+        module.unbiased = unbiased
     for _ in range(50):
         observation, reward = 3 + torch.randn(1, 4), torch.randn(1)
         normalizer.update(observation)
