@@ -219,9 +219,9 @@ class AgentPolicy(Policy):
         return self._agent.phase()
 
     @property
-    def recipe(self) -> tuple[Any, ...] | None:
-        """See :meth:`Agent.recipe`; None without an agent."""
-        return None if self._agent is None else self._agent.recipe()
+    def recipe(self) -> tuple[Any, ...]:
+        """See :meth:`Agent.recipe`."""
+        return self._agent.recipe()
 
     def catch_up(self) -> None:
         """Moves the agent of a copy to the frame and device of the weights that the copy was given."""
@@ -231,7 +231,7 @@ class AgentPolicy(Policy):
             agent.set_frames(int(frames))
 
     def __reduce__(self) -> Any:
-        return policy_of_twin, (self._agent.recipe(), self.copies_on, self._explore, self.state_dict())
+        return policy_of_twin, (self.recipe, self.copies_on, self._explore, self.state_dict())
 
 
 def policy_of_twin(

@@ -229,7 +229,7 @@ def unfinished(run: RunDirectory, total_frames: int, last_frame: int) -> dict[st
             or the run is complete.
     """
     checkpoints = run.checkpoints
-    if checkpoints.empty:
+    if checkpoints.latest() is None and not (checkpoints.directory / BEST).exists():
         return None
     try:
         state = checkpoints.load()
