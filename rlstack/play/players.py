@@ -248,7 +248,8 @@ class PolicyPlayer(Player):
         super().__init__(name)
         self._policy = policy
         self._carries = Interface.of(env).key(MEMORY) in list(policy.out_keys)
-        self._keeps_itself = not self._carries and callable(getattr(policy, "reset", None))
+        keeps = callable(getattr(policy, "reset", None)) and getattr(policy, "recurrent", True)
+        self._keeps_itself = keeps and not self._carries
         self._memory: Tensor | None = None  # [2 W, A / 2, M], recurrent state in the tensordict
         self._begun: Tensor | None = None  # [2 W], rows to reset in a policy that stores the state itself; None: all
         self.recordable = hasattr(policy, "phase")

@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Composite, Unbounded
 
-from rlstack.adapters.arena.statistics import load_statistics, statistics_to_json
+from rlstack.adapters.arena.agents import load_statistics, statistics_to_json
 from rlstack.config import ConfigError
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler, RunningMoments
 from tests.agents.arena_recordings import Recording
