@@ -328,6 +328,8 @@ class Agent(ABC):
     Config: ClassVar[type]
     loss: Any
     compiler: Compiler | None = None
+    follows_tensors = False
+    """Whether :meth:`learn` takes the number of frames as a tensor on a GPU without waiting for it."""
 
     least: Callable[[int], int] = int
     """Returns the minimum of a number (of entries to learn from) over all processes that learn together."""
@@ -724,11 +726,6 @@ class Agent(ABC):
     def _moving(self) -> dict[str, Schedule]:
         """The schedules that are not constant."""
         return {name: schedule for name, schedule in self.schedules.items() if not schedule.constant}
-
-    @property
-    def follows_tensors(self) -> bool:
-        """Whether :meth:`learn` takes the number of frames as a tensor on a GPU without waiting for it."""
-        return False
 
     def schedule_metrics(self) -> dict[str, float]:
         """Returns the present values of all options that may be schedules, as ``schedule/<name of the option>``."""

@@ -182,7 +182,8 @@ def initialise(agent: Agent, path: str | Path) -> None:
     except (CheckpointError, ConfigError) as error:
         raise ConfigError(f"init: {str(error).removeprefix('checkpoint: ')}") from None
     ours, theirs = to_plain(agent.config), state["config"]["agent"]
-    if _family(ours["algorithm"]) != _family(theirs["algorithm"]):
+    # A published variant has the same networks.
+    if len({chosen["algorithm"].removesuffix("_published") for chosen in (ours, theirs)}) > 1:
         held, given = _chosen(state["config"]), f"agent={ours['name']}"
         raise ConfigError(f"init: {file} holds the networks of {held}; write these options instead of {given}")
     with suppress(ConfigError):  # options of another version stay as they are
@@ -214,11 +215,6 @@ def _chosen(config: Mapping[str, Any]) -> str:
     if isinstance(env.get("id"), str):
         given["env.id"] = env["id"]
     return " ".join(shlex.quote(override(key, value)) for key, value in given.items())
-
-
-def _family(algorithm: str) -> str:
-    """Returns the algorithm of a published variant with the same networks, or the algorithm itself."""
-    return algorithm.removesuffix("_published")
 
 
 def unfinished(run: RunDirectory, total_frames: int, last_frame: int) -> dict[str, Any] | None:
