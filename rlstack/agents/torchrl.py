@@ -178,6 +178,7 @@ class TorchRL(Agent):
     ACTIONS: tuple[str, ...] = ("vector", "choice")
     config: TorchRLConfig
     actor: Any
+    cycle: int
     kind: str
 
     @classmethod

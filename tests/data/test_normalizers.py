@@ -145,8 +145,9 @@ def step_of(reward: Tensor, done: Tensor) -> TensorDict:
 def test_recorded_statistics(path: Path) -> None:
     """Compares, step by step, the updated statistics and the scaled observations and rewards."""
     recording = Recording(path)
-    observations, rewards = ObservationNormalizer(Unbounded((FEATURES,)), True), RewardScaler(GAMMA, True)
+    observations, rewards = ObservationNormalizer(Unbounded((FEATURES,))), RewardScaler(GAMMA)
     (seen,), returns = observations.moments, rewards.moments
+    seen.unbiased = returns.unbiased = True
     assert recording["done"].any(), "returns begin anew"
     for t, raw in enumerate(recording["raw_obs"]):
         observations.update(raw)
