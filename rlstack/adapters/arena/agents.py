@@ -78,10 +78,11 @@ class PublishedPPO(PPO):
 
     reports_all = True
 
-    def reported(self, info: Info) -> Info:
+    def metrics(self, loss: Tensor, norm: Tensor, info: Info) -> dict[str, Tensor | float]:
         """Returns the means over all minibatches of this update so far."""
-        self._reports.append({name: value.clone() for name, value in info.items()})  # the next step may overwrite it
-        return {name: torch.stack([metrics[name] for metrics in self._reports]).mean() for name in info}
+        latest: Any = super().metrics(loss, norm, info)
+        self._reports.append({name: value.clone() for name, value in latest.items()})  # the next step may overwrite it
+        return {name: torch.stack([metrics[name] for metrics in self._reports]).mean() for name in latest}
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.adapters.protocols import ForeignPolicy
 from rlstack.agents import Agent, make_agent
-from rlstack.agents.compatibility import batch_of, choices, describe_action, describe_observation, encode
+from rlstack.agents.compatibility import batch_of, choices, describe_observation, encode
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
@@ -103,7 +103,7 @@ def check_fit(model: SB3Model, interface: Interface) -> None:
     count, kind = model.network.out_features, "discrete" if model.action == "discrete" else "continuous"
     offered = interface.action.shape.numel() if interface.continuous else None
     if count != (choices(interface.action) if kind == "discrete" else offered):
-        takes = describe_action(interface)
+        takes = interface.describe_action()
         raise ConfigError(f"the {model.algorithm} model has {count} {kind} actions, the env takes {takes}")
     for name, bound in (("low", model.low), ("high", model.high)):  # those of the training, where they are known
         if bound is None:
