@@ -22,8 +22,7 @@ from rlstack.command import words_as
 from rlstack.config import ConfigError
 from rlstack.reporting.blocks import Panels
 from rlstack.reporting.charts import Chart, axis_of, quantity
-from rlstack.reporting.document import ReportPage, render, report
-from rlstack.reporting.serving import FILES, LivePage, server_of
+from rlstack.reporting.document import FILES, LivePage, ReportPage, render, report, server_of
 from rlstack.training.environment import commit, record_environment
 from rlstack.training.run import train
 from tests.conftest import Ended
