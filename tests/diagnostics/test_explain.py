@@ -23,7 +23,6 @@ from rlstack.diagnostics import checks
 from rlstack.diagnostics.checks import paired
 from rlstack.diagnostics.evidence import (
     Evidence,
-    UniformPolicy,
     greedy_normalizes,
     no_effect,
     play,
@@ -39,7 +38,7 @@ SMALL: dict[str, Any] = {"hidden": [16, 16]}
 
 def evidence_of(agent: Any, env: Any, frames: int = 5000, config: dict[str, Any] | None = None) -> Evidence:
     """Returns the evidence about an agent that has not been trained, without files."""
-    policies = {"explored": agent.policy(True), "greedy": agent.policy(False), "random": UniformPolicy(agent)}
+    policies = {"explored": agent.policy(True), "greedy": agent.policy(False), "random": env.rand_action}
     rollouts = {name: play(env, policy, agent.interface.group, 1.0) for name, policy in policies.items()}
     options = {"agent": vars(agent.config), "env": {"num_worlds": 8}, "total_frames": 10_000, **(config or {})}
     return Evidence(options, [], agent, frames, **rollouts)
