@@ -163,7 +163,7 @@ def test_one_line_is_for_what_is_plainly_wrong() -> None:
 def test_returns_that_followed_are_known_up_to_the_end_of_an_episode() -> None:
     env = envs.make("cartpole", num_worlds=8)
     agent = rlstack.make_agent("ppo", env, 1000, gamma=0.5)
-    rollout = play(env, UniformPolicy(agent), None, 1.0)
+    rollout = play(env, env.rand_action, None, 1.0)
     returns, known = returns_that_followed(agent, rollout.sequences)
     lengths = [episode.length for episode in rollout.episodes]
     assert min(lengths) > 5 and all(episode.terminated and episode.rewarded for episode in rollout.episodes)
