@@ -380,7 +380,7 @@ def test_only_the_user_reads_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_zoo_is_data() -> None:
     from rlstack.runs.loading import read_agent
-    from rlstack.runs.run_directory import zoo_file, zoo_names
+    from rlstack.runs.run_directory import published_file, zoo_names
 
     for name in zoo_names():
-        read_agent(zoo_file(name))
+        read_agent(published_file(name))

@@ -219,9 +219,9 @@ class AgentPolicy(Policy):
         return self._agent.phase()
 
     @property
-    def recipe(self) -> tuple[Any, ...] | None:
-        """See :meth:`Agent.recipe`; None without an agent."""
-        return None if self._agent is None else self._agent.recipe()
+    def recipe(self) -> tuple[Any, ...]:
+        """See :meth:`Agent.recipe`."""
+        return self._agent.recipe()
 
     def catch_up(self) -> None:
         """Moves the agent of a copy to the frame and device of the weights that the copy was given."""
@@ -231,7 +231,7 @@ class AgentPolicy(Policy):
             agent.set_frames(int(frames))
 
     def __reduce__(self) -> Any:
-        return policy_of_twin, (self._agent.recipe(), self.copies_on, self._explore, self.state_dict())
+        return policy_of_twin, (self.recipe, self.copies_on, self._explore, self.state_dict())
 
 
 def policy_of_twin(
@@ -328,6 +328,8 @@ class Agent(ABC):
     Config: ClassVar[type]
     loss: Any
     compiler: Compiler | None = None
+    follows_tensors = False
+    """Whether :meth:`learn` takes the number of frames as a tensor on a GPU without waiting for it."""
 
     least: Callable[[int], int] = int
     """Returns the minimum of a number (of entries to learn from) over all processes that learn together."""
@@ -724,11 +726,6 @@ class Agent(ABC):
     def _moving(self) -> dict[str, Schedule]:
         """The schedules that are not constant."""
         return {name: schedule for name, schedule in self.schedules.items() if not schedule.constant}
-
-    @property
-    def follows_tensors(self) -> bool:
-        """Whether :meth:`learn` takes the number of frames as a tensor on a GPU without waiting for it."""
-        return False
 
     def schedule_metrics(self) -> dict[str, float]:
         """Returns the present values of all options that may be schedules, as ``schedule/<name of the option>``."""

@@ -169,6 +169,9 @@ class OffPolicy(Agent):
     """An agent that learns from a replay buffer.
 
     A subclass implements :meth:`build`, :meth:`exploit`, :meth:`explore` and :meth:`update`.
+
+    Attributes:
+        cycle: number of updates per step of the actor, where the actor is not updated each time.
     """
 
     config: Any
@@ -183,6 +186,7 @@ class OffPolicy(Agent):
                 known.pop("importance_exponent", None)
         self.n_step = self.make_n_step()
         self._frames_due, self._next_target_update = 0.0, config.target_every or 0
+        self.cycle = getattr(config, "actor_every", 1)
         self.build()
 
     @abstractmethod
@@ -251,11 +255,6 @@ class OffPolicy(Agent):
             moves = self._targets_due(int(frames - self._frames_due))
             metrics |= update(self.updates % self.cycle, moves)  # of the last update that has each
         return metrics
-
-    @property
-    def cycle(self) -> int:
-        """The number of updates per step of the actor, where the actor is not updated each time."""
-        return getattr(self.config, "actor_every", 1)
 
     def _sample_and_update(self, _turn: int, moves: bool) -> dict[str, Tensor | float]:
         """Makes an update on a new sample, and moves the targets if they are due."""

@@ -213,10 +213,6 @@ class FromRollouts(Agent):
             return self._kept(entries, sequences)
         return whole(entries, sequences.get("active"))
 
-    @property
-    def follows_tensors(self) -> bool:
-        return self.compiler is not None and self.compiler.graphs
-
     def learn(self, sequences: TensorDictBase, frames: int | Tensor) -> dict[str, Tensor | float]:
         unread = frames if isinstance(frames, Tensor) and self.follows_tensors else None
         if unread is None:
@@ -264,6 +260,7 @@ class FromRollouts(Agent):
 
     def compile(self, compiler: Compiler) -> None:
         super().compile(dataclasses.replace(compiler, varying=not compiler.graphs))
+        self.follows_tensors = compiler.graphs
 
 
 class OnPolicy(FromRollouts):
@@ -277,6 +274,8 @@ class OnPolicy(FromRollouts):
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
         c, hybrid = config, interface.hybrid
+        # Whether each step normalises the advantages of its own batch.
+        self.normalizes_steps = c.normalize_advantage and getattr(c, "normalize_over", "minibatch") == "minibatch"
         self.choices = interface.choices if hybrid is None else hybrid.counts
         self.numbers = hybrid.numbers if hybrid else 0 if self.choices else interface.action.shape[-1]
         outputs = self.numbers + sum(self.choices or ())
@@ -499,7 +498,7 @@ class OnPolicy(FromRollouts):
                 setattr(self.loss, name, value)
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
-        """Returns a batch ``[N]`` as one step takes it: with its advantages normalised if :attr:`normalizes_steps`."""
+        """Returns a batch ``[N]`` as one step takes it: with its advantages normalised if it is to be."""
         batch = super().for_step(batch)
         return self.with_normalized_advantages(batch) if self.normalizes_steps else batch
 
@@ -510,11 +509,6 @@ class OnPolicy(FromRollouts):
         counts = batch.get(COUNTS, None)
         entries = {**dict(batch.items()), "advantage": normalized(batch.get("advantage"), counts)}
         return unchecked(entries, batch_size=batch.batch_size, device=batch.device)
-
-    @property
-    def normalizes_steps(self) -> bool:
-        """Whether each step normalises the advantages of its own batch."""
-        return self.config.normalize_advantage
 
     def finish(self, sequences: TensorDictBase) -> None:
         super().finish(sequences)

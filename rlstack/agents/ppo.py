@@ -124,7 +124,3 @@ class PPO(OnPolicy):
 
     reports_all = False
     """Whether :meth:`metrics` is asked for those of all minibatches, not only of the last one of an epoch."""
-
-    @property
-    def normalizes_steps(self) -> bool:
-        return super().normalizes_steps and self.config.normalize_over == "minibatch"

@@ -178,6 +178,7 @@ class TorchRL(Agent):
     ACTIONS: tuple[str, ...] = ("vector", "choice")
     config: TorchRLConfig
     actor: Any
+    cycle: int
     kind: str
 
     @classmethod
@@ -219,6 +220,7 @@ class TorchRL(Agent):
         delayed = any(name.startswith("target_") for name in held)
         self._soft_update = SoftUpdate(self.loss, tau=self.config.target_tau) if delayed else None
         self._make_optimizers()
+        self.cycle = math.lcm(*self._every.values())
         self._try_out()
 
     def _network(self, name: str, c: LossNetwork) -> TensorDictModule:
@@ -482,10 +484,6 @@ class TorchRL(Agent):
 
 class OffPolicyTorchRL(TorchRL, OffPolicy):
     """An agent with a ``LossModule`` that learns from a replay buffer."""
-
-    @property
-    def cycle(self) -> int:
-        return math.lcm(*self._every.values())
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         return self.best(self.normalized(observation), mask)

@@ -3,7 +3,8 @@
 TorchRL's buffers find rows by indexing a ``TensorDict``, which takes longer than copying them: 130 us of CPU time to
 write 4 transitions and 90 to draw 64, while the copies take 9 and 13 (``python -m experiments.benchmarks.parts
 replay``). The parts here copy tensor by tensor, in the public methods that TorchRL's buffers call, in about a third of
-the time. Each part can be replaced by one of TorchRL's; with transforms or another storage, a :class:`Replay` runs TorchRL's own code.
+the time. Each part can be replaced by one of TorchRL's; with transforms or another storage, a :class:`Replay` runs
+TorchRL's own code.
 """
 
 from __future__ import annotations

@@ -145,8 +145,9 @@ def step_of(reward: Tensor, done: Tensor) -> TensorDict:
 def test_recorded_statistics(path: Path) -> None:
     """Compares, step by step, the updated statistics and the scaled observations and rewards."""
     recording = Recording(path)
-    observations, rewards = ObservationNormalizer(Unbounded((FEATURES,)), True), RewardScaler(GAMMA, True)
+    observations, rewards = ObservationNormalizer(Unbounded((FEATURES,))), RewardScaler(GAMMA)
     (seen,), returns = observations.moments, rewards.moments
+    seen.unbiased = returns.unbiased = True
     assert recording["done"].any(), "returns begin anew"
     for t, raw in enumerate(recording["raw_obs"]):
         observations.update(raw)
@@ -183,7 +184,9 @@ def test_the_variance_of_batches(unbiased: bool, count: int) -> None:
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_one_world_gives_numbers(unbiased: bool) -> None:
     torch.manual_seed(0)
-    normalizer, scaler = ObservationNormalizer(Unbounded((4,)), unbiased), RewardScaler(GAMMA, unbiased)
+    normalizer, scaler = ObservationNormalizer(Unbounded((4,))), RewardScaler(GAMMA)
+    for module in (*normalizer.moments, scaler.moments):
+        module.unbiased = unbiased
     for _ in range(50):
         observation, reward = 3 + torch.randn(1, 4), torch.randn(1)
         normalizer.update(observation)

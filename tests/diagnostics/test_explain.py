@@ -135,7 +135,7 @@ class Watching(Hook):
         self.told: list[str] = []
 
     def on_iteration(self, training: Any) -> None:
-        self.told.append(training.progress.rows["finding"]())
+        self.told.append(training.progress.rows["warning"]())
 
 
 def test_a_run_logs_them_and_its_panel_says_what_is_plainly_wrong(tmp_path: Path) -> None:
@@ -232,6 +232,18 @@ def test_symptoms_of_an_agent_that_is_better_than_chance_are_left_out() -> None:
     assert "policy_change" in [finding.name for finding in checks.findings(evidence)]
     evidence.learned = True
     assert first(evidence) is None
+
+
+def test_the_spread_of_actions_at_its_bound_and_the_size_of_advantages() -> None:
+    env = spoiled.Reach(8)
+    agent: Any = rlstack.make_agent("sac", env, 10_000, **SMALL)
+    assert evidence_of(agent, env).facts()["std_at_bounds"] == 0
+    nn.init.constant_(agent.actor.log_std.bias, -50.0)
+    evidence = evidence_of(agent, env)
+    evidence.learned = False
+    assert "std_at_bounds" in [finding.name for finding in checks.findings(evidence)]
+    facts = evidence_of(rlstack.make_agent("ppo", env, 10_000, gamma=0.5, **SMALL), env).facts()
+    assert facts["std_at_bounds"] == 0 and facts["advantage_std"] > 0 and 0 < facts["agreement"] <= 1
 
 
 def test_an_algorithm_that_tells_nothing_is_explained_as_far_as_it_goes() -> None:
