@@ -11,6 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlstack import envs
 from rlstack.agents.optimizer import Compiler, Optimizer
@@ -31,6 +32,23 @@ def curve(config: Any, frames: list[int], total: int = 1000) -> list[float]:
     on_device = [float(schedule(torch.tensor(f))) for f in frames]
     assert on_device == pytest.approx(values, rel=1e-12), "a GPU that counts frames computes the same"
     return values
+
+
+class Reciprocals(TorchDispatchMode):
+    """Divides as a GPU does: by a number through its reciprocal."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.div.Tensor and not isinstance(args[1], torch.Tensor):
+            return args[0] * (1 / args[1])
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_gpu_computes_the_same_to_the_last_bit() -> None:
+    schedule = make_schedule({"kind": "linear", "start": 1.0, "end": 0.1, "warmup": 49}, 147)
+    with Reciprocals():
+        assert torch.tensor(49.0, dtype=torch.float64) / 49 < 1
+        on_device = [float(schedule(torch.tensor(f))) for f in range(200)]
+    assert on_device == [schedule(f) for f in range(200)]
 
 
 @pytest.mark.parametrize("number", [3, 0.5, -1.0, 0])
