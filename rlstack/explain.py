@@ -82,7 +82,7 @@ def run(cfg: DictConfig) -> list[Any]:
     for number, finding in enumerate(findings, 1):
         print(f"\n{number}. {finding}")
     if not findings:
-        print("\nNothing that usually keeps an agent from learning was findings.")
+        print("\nNothing that usually keeps an agent from learning was found.")
     record: dict[str, Any] = {
         "schema": "rlstack.explanation/1",
         "frames": known.frames,

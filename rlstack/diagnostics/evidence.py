@@ -15,16 +15,17 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from rlstack.agents import Agent
-from rlstack.agents.interface import MASK, Interface
+from rlstack.agents import Agent, on_policy
+from rlstack.agents.interface import Interface
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.foundation.work import counted
 from rlstack.losses.ppo import estimate
+from rlstack.networks import actors
+from rlstack.networks.own import OwnGaussianActor
 from rlstack.runs.checkpoint import CheckpointError, read_checkpoint
 from rlstack.runs.loading import LoadedRun, load
 from rlstack.runs.seeding import own_randomness, rng_untouched
@@ -53,6 +54,7 @@ _LOOKED_AT = 2048  # decisions that the networks are called on
 _LEVELS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 _DIMENSIONS, _BEFORE, _HELD = 6, 4, 2
 _REPLAY_BYTES = 4e9
+_ALONE = {"workers": 0, "compiled": False}  # options of worlds that are built quickly, in this process
 
 
 @dataclass(frozen=True)
@@ -173,9 +175,12 @@ def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECON
     rows = read_metrics(file) if file is not None and file.is_file() else []
     rollouts: dict[str, Any] = {}
     interface = run.agent.interface
-    with rng_untouched(), closing(_worlds(run)) as env:
+    world, fixed = run.config["env"], {key: value for key, value in _ALONE.items() if key in run.config["env"]}
+    if (size := size_key(world)) is not None:
+        fixed[size] = min(WORLDS, world[size], world.get("max_instances") or WORLDS)
+    with rng_untouched(), closing(build_world({**world, **fixed}, run.agent.device, 1)) as env:
         for name in counted(("explored", "greedy", "random"), "playing", "policies"):
-            policy = UniformPolicy(run.agent) if name == "random" else run.agent.policy(name == "explored")
+            policy: Any = env.rand_action if name == "random" else run.agent.policy(name == "explored")
             with own_randomness(0):
                 env.set_seed(1)
                 rollouts[name] = play(env, policy, interface.group, seconds)
@@ -183,34 +188,6 @@ def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECON
     evidence = Evidence(run.config, rows, run.agent, run.frames, **rollouts, no_effect=without, replay=_replay(run))
     evidence.seconds = time.perf_counter() - began
     return evidence
-
-
-def _worlds(run: LoadedRun) -> EnvBase:
-    """Returns a few worlds of the run's kind, in this process."""
-    config, fixed = run.config["env"], {}
-    if (size := size_key(config)) is not None:
-        most = min(WORLDS, config[size], config.get("max_instances") or WORLDS)
-        fixed = {size: most}
-    here = {key: value for key, value in (("workers", 0), ("compiled", False)) if key in config}
-    return build_world({**config, **fixed, **here}, run.agent.device, 1)
-
-
-class UniformPolicy(TensorDictModuleBase):
-    """Draws uniform, legal actions for every decision in an env's tensordict."""
-
-    def __init__(self, agent: Agent) -> None:
-        super().__init__()
-        self._interface, self._device = agent.interface, agent.device
-        mask = [self._interface.key(MASK)] if self._interface.masked else []
-        self.in_keys = self._interface.observation_keys() + mask
-        self.out_keys = [self._interface.key("action")]
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        interface = self._interface
-        lead = interface.lead(interface.observed(tensordict))
-        mask = tensordict.get(interface.key(MASK)) if interface.masked else None
-        action = interface.random_action(lead, self._device, mask)
-        return tensordict.set(interface.key("action"), interface.to_env(action))
 
 
 def play(env: EnvBase, policy: Any, group: str | None, seconds: float) -> Rollout:
@@ -424,7 +401,14 @@ def _exploration(evidence: Evidence) -> dict[str, Any]:
         first = entropies[: max(len(entropies) // 10, 1)]
         known |= {"early_entropy": sum(first) / len(first), "most_entropy": sum(map(math.log, interface.choices))}
         known["entropy_share"] = known["early_entropy"] / known["most_entropy"]
-    log_std = getattr(getattr(agent, "actor", None), "log_std", None)
+    actor: Any = getattr(agent, "actor", None)
+    log_std = stds = getattr(actor, "log_std", None)
+    ends, seen = on_policy.LOG_STD_RANGE, evidence.explored.sequences.get("observation")
+    if isinstance(actor, actors.GaussianActor | OwnGaussianActor) and isinstance(seen, Tensor):
+        with undisturbed(agent):
+            (_, stds), ends = actor(agent.normalized(seen)), actors.LOG_STD_RANGE
+    if isinstance(stds, Tensor):
+        known["std_at_bounds"] = float(((stds <= ends[0]) | (stds >= ends[1])).float().mean())
     if isinstance(log_std, Tensor) and interface.continuous:
         known |= {"std": float(log_std.detach().exp().max()), "first_std": float(evidence.option("initial_std", 1.0))}
         known["widest_std"] = max(known["std"], known["first_std"])
@@ -490,6 +474,7 @@ def _networks(evidence: Evidence) -> dict[str, Any]:
         gamma, decay = float(evidence.option("gamma")), float(evidence.option("gae_lambda"))
         advantage, _ = estimate(gamma, decay, guesses, after, reward, done, terminated)
         sides = [side - side[counted].mean() > 0 for side in (advantage[..., 0], returns - guesses[..., 0])]
+        known["advantage_std"] = float(advantage[..., 0][counted].std())
         known["agreement"] = float((sides[0] == sides[1])[counted].double().mean())
     return known
 

@@ -23,7 +23,6 @@ from rlstack.diagnostics import checks
 from rlstack.diagnostics.checks import paired
 from rlstack.diagnostics.evidence import (
     Evidence,
-    UniformPolicy,
     greedy_normalizes,
     no_effect,
     play,
@@ -39,7 +38,7 @@ SMALL: dict[str, Any] = {"hidden": [16, 16]}
 
 def evidence_of(agent: Any, env: Any, frames: int = 5000, config: dict[str, Any] | None = None) -> Evidence:
     """Returns the evidence about an agent that has not been trained, without files."""
-    policies = {"explored": agent.policy(True), "greedy": agent.policy(False), "random": UniformPolicy(agent)}
+    policies = {"explored": agent.policy(True), "greedy": agent.policy(False), "random": env.rand_action}
     rollouts = {name: play(env, policy, agent.interface.group, 1.0) for name, policy in policies.items()}
     options = {"agent": vars(agent.config), "env": {"num_worlds": 8}, "total_frames": 10_000, **(config or {})}
     return Evidence(options, [], agent, frames, **rollouts)
@@ -136,7 +135,7 @@ class Watching(Hook):
         self.told: list[str] = []
 
     def on_iteration(self, training: Any) -> None:
-        self.told.append(training.progress.rows["finding"]())
+        self.told.append(training.progress.rows["warning"]())
 
 
 def test_a_run_logs_them_and_its_panel_says_what_is_plainly_wrong(tmp_path: Path) -> None:
@@ -164,7 +163,7 @@ def test_one_line_is_for_what_is_plainly_wrong() -> None:
 def test_returns_that_followed_are_known_up_to_the_end_of_an_episode() -> None:
     env = envs.make("cartpole", num_worlds=8)
     agent = rlstack.make_agent("ppo", env, 1000, gamma=0.5)
-    rollout = play(env, UniformPolicy(agent), None, 1.0)
+    rollout = play(env, env.rand_action, None, 1.0)
     returns, known = returns_that_followed(agent, rollout.sequences)
     lengths = [episode.length for episode in rollout.episodes]
     assert min(lengths) > 5 and all(episode.terminated and episode.rewarded for episode in rollout.episodes)
@@ -233,6 +232,18 @@ def test_symptoms_of_an_agent_that_is_better_than_chance_are_left_out() -> None:
     assert "policy_change" in [finding.name for finding in checks.findings(evidence)]
     evidence.learned = True
     assert first(evidence) is None
+
+
+def test_the_spread_of_actions_at_its_bound_and_the_size_of_advantages() -> None:
+    env = spoiled.Reach(8)
+    agent: Any = rlstack.make_agent("sac", env, 10_000, **SMALL)
+    assert evidence_of(agent, env).facts()["std_at_bounds"] == 0
+    nn.init.constant_(agent.actor.log_std.bias, -50.0)
+    evidence = evidence_of(agent, env)
+    evidence.learned = False
+    assert "std_at_bounds" in [finding.name for finding in checks.findings(evidence)]
+    facts = evidence_of(rlstack.make_agent("ppo", env, 10_000, gamma=0.5, **SMALL), env).facts()
+    assert facts["std_at_bounds"] == 0 and facts["advantage_std"] > 0 and 0 < facts["agreement"] <= 1
 
 
 def test_an_algorithm_that_tells_nothing_is_explained_as_far_as_it_goes() -> None:
