@@ -116,8 +116,17 @@ def prepared(cfg: DictConfig) -> dict[str, Any]:
     """Returns the resolved configuration: shortened by ``debug``, placed in its sweep, or that of the resumed run."""
     plain = to_plain(cfg)
     plain = debugged(plain if plain["resume"] is not None else _completed(plain))
-    plain |= _named(plain)
-    return _resumed(plain) if plain["resume"] is not None else _placed(plain)
+    for key in ("resume", "init", "data"):  # latest stands for the name of a run
+        if (given := convert(str | None, plain.get(key), key)) is not None:
+            plain[key] = named(given, key)
+    if plain["resume"] is not None:
+        return _resumed(plain)
+    groups = isinstance(plain["agent"], dict) and isinstance(plain["env"], dict)  # otherwise reported later
+    if plain["run_dir"] is None and groups and in_sweep():
+        from rlstack.sweeps.folder import run_of_job
+
+        plain["run_dir"] = run_of_job(run_name(plain["agent"], plain["env"], plain["seed"]))
+    return plain
 
 
 def _of_seeds(cfg: DictConfig) -> list[dict[str, Any]]:
@@ -164,22 +173,6 @@ def _trained(run: RunDirectory, plain: dict[str, Any]) -> TrainedRun:
         env = plain["env"]
         note_result(score=result, run=str(run.path), world=str(env.get("id") or env["name"]))
     return TrainedRun(run.path, result)
-
-
-def _named(plain: dict[str, Any]) -> dict[str, str]:
-    """Returns the runs that this one continues or starts from, with ``latest`` replaced by the run's name."""
-    given = {key: convert(str | None, plain.get(key), key) for key in ("resume", "init", "data")}
-    return {key: named(value, key) for key, value in given.items() if value is not None}
-
-
-def _placed(plain: dict[str, Any]) -> dict[str, Any]:
-    """Puts the run's folder into that of its sweep unless it was given."""
-    named = isinstance(plain["agent"], dict) and isinstance(plain["env"], dict)  # otherwise reported later
-    if plain["run_dir"] is not None or not named or not in_sweep():
-        return plain
-    from rlstack.sweeps.folder import run_of_job
-
-    return {**plain, "run_dir": run_of_job(run_name(plain["agent"], plain["env"], plain["seed"]))}
 
 
 def _completed(plain: dict[str, Any]) -> dict[str, Any]:

@@ -91,39 +91,35 @@ def run(cfg: DictConfig) -> list[str] | RewardBreakdown:
         from rlstack.runs.run_directory import named
 
         config.checkpoint = named(config.checkpoint, "checkpoint")
-    with ExitStack() as opened:
-        return _show(config, opened)
-
-
-def _show(config: WatchConfig, opened: ExitStack) -> list[str]:
-    """Shows the episodes; ``opened`` closes the world."""
     from rlstack.agents.interface import Interface
     from rlstack.data.recordings import TransitionRecorder
     from rlstack.evaluation.pictures import FinishedAnimation
-    from rlstack.play.matches import read_replay
     from rlstack.training.recorded import write_recorded
 
     captions: list[str] = []
-    shown: WatchedPolicy | None = None
-    if config.replay is None:
-        shown = find_policy(config, given_keys("env"))
-        opened.callback(shown.env.close)
-        if config.transitions is not None:
-            shown = shown._replace(transitions=TransitionRecorder(Interface.of(shown.env).group))
-    try:
-        if shown is not None:
-            _play(config, shown, captions)
-        else:
-            file = Path(str(config.replay))
-            _present(config, iter([FinishedAnimation(read_replay(file), file.name)]), str(file))
-    except KeyboardInterrupt:
-        if config.record is not None:
-            raise
-    for caption in captions:
-        print(caption)
-    if config.transitions is not None and shown is not None and shown.transitions is not None:
-        interface, made = Interface.of(shown.env), shown.transitions.transitions()
-        print(f"wrote {write_recorded(config.transitions, made, interface, shown.name)}")
+    with ExitStack() as opened:
+        shown: WatchedPolicy | None = None
+        if config.replay is None:
+            shown = find_policy(config, given_keys("env"))
+            opened.callback(shown.env.close)
+            if config.transitions is not None:
+                shown = shown._replace(transitions=TransitionRecorder(Interface.of(shown.env).group))
+        try:
+            if shown is not None:
+                _play(config, shown, captions)
+            else:
+                from rlstack.play.matches import read_replay
+
+                file = Path(str(config.replay))
+                _present(config, iter([FinishedAnimation(read_replay(file), file.name)]), str(file))
+        except KeyboardInterrupt:
+            if config.record is not None:
+                raise
+        for caption in captions:
+            print(caption)
+        if config.transitions is not None and shown is not None and shown.transitions is not None:
+            interface, made = Interface.of(shown.env), shown.transitions.transitions()
+            print(f"wrote {write_recorded(config.transitions, made, interface, shown.name)}")
     if config.record is not None:
         print(f"wrote {config.record}")
     return captions
@@ -131,21 +127,22 @@ def _show(config: WatchConfig, opened: ExitStack) -> list[str]:
 
 def _play(config: WatchConfig, shown: WatchedPolicy, captions: list[str]) -> None:
     """Plays the episodes in pictures, or in numbers if these are asked for or the world draws none."""
-    if config.show == "numbers":
-        return _print_numbers(config, shown, captions)
-    try:
+    from rlstack.evaluation.pictures import numbers
+
+    if config.show != "numbers":
         with closing(_animations(config, shown, captions)) as animations:
-            _present(config, animations, shown.name)
-    except NoPicturesError as error:
+            if (first := next(animations, None)) is not None:
+                return _present(config, chain([first], animations), shown.name)
+        fault = f"show: {shown.world} draws no pictures"
         if config.show != "auto" or config.record is not None:
-            raise
+            raise ConfigError(fault)
         config.episodes = config.episodes or 1
-        print(f"{error}; show=auto shows its numbers")
-        _print_numbers(config, shown, captions)
-
-
-class NoPicturesError(ConfigError):
-    """The world cannot be drawn, so only its numbers can be shown."""
+        print(f"{fault}; show=auto shows its numbers")
+    for episode in _episodes(config, shown):
+        while not episode.over:
+            episode.step()
+            print(f"{episode.steps:>5}  {numbers(episode.latest)}", flush=True)
+        captions.append(episode.caption)
 
 
 def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title: str) -> None:
@@ -200,7 +197,10 @@ def _episodes(config: WatchConfig, shown: WatchedPolicy) -> Iterator[LiveEpisode
 def _animations(
     config: WatchConfig, shown: WatchedPolicy, captions: list[str]
 ) -> Generator[EpisodeAnimation, None, None]:
-    """Yields the episodes one after another; appends the caption of each one shown to ``captions``."""
+    """Yields the episodes one after another, none of a world that cannot be drawn.
+
+    Appends the caption of each one shown to ``captions``.
+    """
     from rlstack.evaluation.pictures import animate
 
     for episode in _episodes(config, shown):
@@ -209,21 +209,11 @@ def _animations(
         except ValueError as error:
             raise ConfigError(f"show: {error}") from None
         if animation is None:
-            raise NoPicturesError(f"show: {shown.world} draws no pictures")
+            return
         try:
             yield animation
         finally:
             captions.append(animation.caption)
-
-
-def _print_numbers(config: WatchConfig, shown: WatchedPolicy, captions: list[str]) -> None:
-    from rlstack.evaluation.pictures import numbers
-
-    for episode in _episodes(config, shown):
-        while not episode.over:
-            episode.step()
-            print(f"{episode.steps:>5}  {numbers(episode.latest)}", flush=True)
-        captions.append(episode.caption)
 
 
 def show_rewards(config: WatchConfig) -> RewardBreakdown:
@@ -316,26 +306,20 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
         policy = loaded.agent.policy(explore=config.policy == "explore")
     elif config.checkpoint is not None:
         policy = load_policy(config.checkpoint, env, **(config.agent or {}))
+    elif scripted:
+        from rlstack.play.versus import own_players, own_policy
+
+        own = own_players(env)
+        chosen = own_policy(env, own[0] if config.policy == _SCRIPTED and own else config.policy)
+        if chosen is None:
+            known = [_RANDOM, *([_SCRIPTED] if own else []), *own]
+            guess = did_you_mean(config.policy, known)
+            raise ConfigError(f"policy: {group['name']} has no {config.policy!r}, {guess}available: {', '.join(known)}")
+        policy = chosen
     else:
-        policy = _own_player(env, group["name"], config.policy) if scripted else env.rand_action
+        policy = env.rand_action
     who = config.policy if config.checkpoint is None else config.checkpoint
     return WatchedPolicy(group["name"], env, policy, f"{who} in {group['name']}")
-
-
-def _own_player(env: EnvBase, world: str, name: str) -> ActingPolicy:
-    """Returns a player that comes with the world.
-
-    Raises:
-        ConfigError: the world has no player of that name.
-    """
-    from rlstack.play.versus import own_players, own_policy
-
-    own = own_players(env)
-    policy = own_policy(env, own[0] if name == _SCRIPTED and own else name)
-    if policy is None:
-        known = [_RANDOM, *([_SCRIPTED] if own else []), *own]
-        raise ConfigError(f"policy: {world} has no {name!r}, {did_you_mean(name, known)}available: {', '.join(known)}")
-    return policy
 
 
 command = HydraCommand("watch")

@@ -10,7 +10,9 @@ import pytest
 P = ParamSpec("P")
 
 
-def refused(error: type[Exception], named: str, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> str:
+def refused(
+    error: type[BaseException], named: str, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+) -> str:
     """Returns the error of a call, which has one line in which the pattern ``named`` is found."""
     with pytest.raises(error, match=named) as caught:
         call(*args, **kwargs)

@@ -28,6 +28,7 @@ from rlstack.runs.loading import initialise, unfinished
 from rlstack.runs.run_directory import RunDirectory
 from tests.agents.small_agents import small
 from tests.play.duel import NAME, Duel
+from tests.refusals import refused
 
 TRAP = """
 from pathlib import Path
@@ -169,8 +170,7 @@ def test_no_reader_of_a_run_takes_more_than_data(route: str, trap: Path, learner
         lambda: Pool([str(run)]).player("run", Duel(2)),
     ]
     for reader in readers:
-        with pytest.raises(ConfigError, match=f"names '{name}', which is used only if you allow it: .?allow=.{name}]"):
-            reader()
+        refused(ConfigError, f"names '{name}', which is used only if you allow it: .?allow=.{name}]", reader)
     assert untouched(trap)
 
 
@@ -227,8 +227,7 @@ def test_results_never_go_through_links_to_elsewhere(opened: str, link: str, tra
     assert rlstack.load(opened).frames == 7
     Path(link).symlink_to(trap / "elsewhere")
     for reader in (rlstack.load, RunDirectory.open) if opened == "run" else (rlstack.load,):
-        with pytest.raises(ConfigError, match=f" names '{trap / 'elsewhere'}', which is used only if you"):
-            reader(opened)
+        refused(ConfigError, f" names '{trap / 'elsewhere'}', which is used only if you", reader, opened)
     assert rlstack.load(opened, allow=[str(trap / "elsewhere")]).frames == 7
 
 
@@ -237,8 +236,7 @@ def test_the_pool_of_a_checkpoint_is_read_with_the_same_care(trap: Path) -> None
     run = RunDirectory(trap / "run")
     state = {"frames": 7, "config": {}, "env": {"pool": {"entries": [{"name": "a", "source": SCRIPT}]}}}
     strangers(lambda: run.checkpoints.save(state, 7))
-    with pytest.raises(ConfigError, match=f"names '{SCRIPT}'"):
-        unfinished(run, 100, 100)
+    refused(ConfigError, f"names '{SCRIPT}'", unfinished, run, 100, 100)
 
 
 def test_what_the_user_wrote_is_allowed(trap: Path, learner: Any, command: Any) -> None:
@@ -246,10 +244,8 @@ def test_what_the_user_wrote_is_allowed(trap: Path, learner: Any, command: Any) 
     line = command("evaluate", f"checkpoint={run}", "allow=[trap:run]")
     assert "neither an EnvBase class nor a function annotated to return one" in line  # the next check
     assert (trap / "imported").exists()
-    with pytest.raises(ConfigError, match="neither an EnvBase class"):
-        rlstack.load(run, allow=["trap:run"])
-    with pytest.raises(ConfigError, match="names 'trap:run'"):
-        rlstack.load(run, allow=["trap:other"])
+    refused(ConfigError, "neither an EnvBase class", rlstack.load, run, allow=["trap:run"])
+    refused(ConfigError, "names 'trap:run'", rlstack.load, run, allow=["trap:other"])
     with granting({"agent": LEGACY}):
         check_named([SCRIPT, LEGACY], "file")
 
@@ -291,8 +287,7 @@ def test_no_command_takes_more_than_data_from_a_league(
 def test_the_world_of_a_league_is_no_function(trap: Path) -> None:
     path = league(trap, "random")
     path.write_text(json.dumps({**json.loads(path.read_text()), "env": {"name": "trap:run"}}))
-    with pytest.raises(ConfigError, match=r"league\.json names 'trap:run'"):
-        League.open(path.parent)
+    refused(ConfigError, r"league\.json names 'trap:run'", League.open, path.parent)
     assert untouched(trap)
 
 
@@ -353,8 +348,7 @@ def test_what_this_user_wrote_is_allowed_where_it_was_written(tmp_path: Path) ->
     sign(here, {"pool": "/snapshots"})
     check_named([config, {"pool": "/snapshots"}], here / "config.yaml")
     shutil.copytree(here, copy)
-    with pytest.raises(ConfigError, match=r"copy/a\.pt names 'mine:Net'"):
-        check_named(config, copy / "a.pt")
+    refused(ConfigError, r"copy/a\.pt names 'mine:Net'", check_named, config, copy / "a.pt")
     sign_copy(here, copy)
     check_named(config, copy / "checkpoints" / "a.pt")
 
@@ -367,11 +361,9 @@ def test_what_this_user_wrote_is_allowed_where_it_was_written(tmp_path: Path) ->
     )
     for content in forged:
         (here / allowed.SIGNED).write_text(json.dumps(content))
-        with pytest.raises(ConfigError, match="names 'mine:Net'"):
-            check_named(config, here / "a.pt")
+        refused(ConfigError, "names 'mine:Net'", check_named, config, here / "a.pt")
     strangers(lambda: sign(here, {"network": "trap:run"}))
-    with pytest.raises(ConfigError, match="names 'trap:run'"):
-        check_named("trap:run", here / "a.pt")
+    refused(ConfigError, "names 'trap:run'", check_named, "trap:run", here / "a.pt")
 
 
 def test_only_the_user_reads_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +380,7 @@ def test_only_the_user_reads_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_zoo_is_data() -> None:
     from rlstack.runs.loading import read_agent
-    from rlstack.runs.run_directory import zoo_file, zoo_names
+    from rlstack.runs.run_directory import published_file, zoo_names
 
     for name in zoo_names():
-        read_agent(zoo_file(name))
+        read_agent(published_file(name))

@@ -30,10 +30,6 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     console.main()
 
 
-def test_the_script_is_declared() -> None:
-    assert '[project.scripts]\nrlstack = "rlstack.__main__:main"\n' in (REPOSITORY / "pyproject.toml").read_text()
-
-
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
 def test_closed_streams_are_no_error(closed: str) -> None:
     line = f"{sys.executable} -m rlstack {closed}"
@@ -252,7 +248,7 @@ def told(mistakes: Iterable[str], tmp_path_factory: pytest.TempPathFactory) -> d
     (folder / "complete" / "evaluations" / "000000001000.json").write_text("{}")
     with zipfile.ZipFile(folder / "complete" / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
         archive.writestr("data.pkl", b"")
-    commands = [["train", *_words(mistake)] for mistake in mistakes]
+    commands = [["train", *([mistake] if "{" in mistake else mistake.split(" "))] for mistake in mistakes]
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(commands)],
         cwd=folder,
@@ -263,10 +259,6 @@ def told(mistakes: Iterable[str], tmp_path_factory: pytest.TempPathFactory) -> d
     )
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
-
-
-def _words(mistake: str) -> list[str]:
-    return [mistake] if "{" in mistake else mistake.split(" ")
 
 
 def _complete() -> dict[str, object]:

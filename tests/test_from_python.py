@@ -216,8 +216,7 @@ def test_a_run_stands_for_its_folder(run: TrainedRun) -> None:
         assert [row["score"] for row in rlstack.report(which, page=False, quiet=True)] == [run.score]
         refused(rlstack.ConfigError, "a run is given twice", rlstack.report, which, run, quiet=True)
     assert rlstack.evaluate(checkpoint=run, episodes=2, plots=False, video=False, quiet=True).summary()
-    with pytest.raises(rlstack.ConfigError, match="expected words as on the command line, or paths, got int: 3"):
-        rlstack.report(run, 3)  # type: ignore[arg-type]
+    refused(rlstack.ConfigError, "expected words as on the command line, or paths, got int: 3", rlstack.report, run, 3)  # type: ignore[arg-type]
 
 
 def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import torch
 from rlstack.adapters.arena.agents import load_files, write_files
 from rlstack.adapters.marinenav.files import load_published, write_directory
 from rlstack.config import ConfigError
+from rlstack.data.recordings import save_arrays
 from rlstack.envs.echelon.recording import load_replay as load_fight
 from rlstack.envs.foundation import files
 from rlstack.envs.foundation.files import leftovers, open_to_append, replacing, write_text
@@ -28,7 +29,7 @@ from rlstack.play.results import save_curves, write_csv
 from rlstack.runs.checkpoint import CheckpointStore, read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.loggers import CsvSink
-from rlstack.training.recorded import save_demonstrations
+from rlstack.training.recorded import decisions
 from tests.adapters.published_networks import acting_network
 from tests.envs.echelon.episodes import fight
 from tests.exhaustive import exhaustive
@@ -69,7 +70,7 @@ def demonstrations(folder: Path, value: int) -> None:
     from tests.agents.small_agents import sequences
 
     torch.manual_seed(value)
-    save_demonstrations(folder / "episodes.npz", sequences(5))
+    save_arrays(folder / "episodes.npz", decisions(sequences(5)))
 
 
 def arena(folder: Path, value: int) -> None:
@@ -251,17 +252,13 @@ def writing(call: ast.Call) -> str | None:
     return name if name == "open" and owner != "archive" and set(mode) & set("wax+") else None
 
 
-def is_whole(node: ast.AST) -> bool:
-    return isinstance(node, ast.With) and any("replacing(" in ast.unparse(item.context_expr) for item in node.items)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["rlstack", "envs"])
 def test_every_writer_replaces_whole_files(package: str) -> None:
     strays: list[str] = []
 
     def look(node: ast.AST, file: str) -> None:
-        if is_whole(node):
+        if isinstance(node, ast.With) and any("replacing(" in ast.unparse(item.context_expr) for item in node.items):
             return
         if isinstance(node, ast.Call) and (name := writing(node)) and (file, name) not in ELSEWHERE:
             strays.append(f"{file}:{node.lineno}: {name}")

@@ -21,15 +21,7 @@ from ..recording import EpisodeRecorder, EpisodeRecording
 from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
 from .actions import AXES, BUTTON_CHOICES, BUTTONS, KINDS, counts, mask_size, orders_of
 from .maps import make_maps
-from .match import (
-    PLAIN,
-    STATISTICS,
-    EchelonMatch,
-    EchelonOptions,
-    open_match,
-    play,
-    statistics,
-)
+from .match import PLAIN, STATISTICS, EchelonMatch, EchelonOptions, open_match, play, statistics
 from .match import compiled as compiled_kernels
 from .observation import size as observation_size
 from .players import SIDES, bot_weights, fire_range

@@ -30,11 +30,7 @@ class SB3World(VecEnv):
     """
 
     def __init__(
-        self,
-        world: str | VectorEnv[Any, Any, Any],
-        num_envs: int = 1,
-        others: Others | None = None,
-        **options: Any,
+        self, world: str | VectorEnv[Any, Any, Any], num_envs: int = 1, others: Others | None = None, **options: Any
     ) -> None:
         if not isinstance(world, VectorEnv):
             world = VectorWorld(world, num_envs, AutoresetMode.SAME_STEP, "numpy", others, **options)

@@ -122,10 +122,7 @@ def accelerate(
     c = rules
     per_surge, (vv, vr, rv, rr) = _inverse_mass(rules)
     abs_v, abs_r = v_r.abs(), r.abs()
-    surge = (
-        *((c.m, v, r), (c.xUU, u_r, u_r.abs())),
-        *((-c.yDotV, v_r, r), (-c.yDotR, r, r)),
-    )
+    surge = (*((c.m, v, r), (c.xUU, u_r, u_r.abs())), *((-c.yDotV, v_r, r), (-c.yDotR, r, r)))
     # Without a current u is u_r and two terms become one.
     sway = (
         *(((c.xDotU - c.m, u, r),) if u is u_r else ((c.xDotU, u_r, r), (-c.m, u, r))),

@@ -12,20 +12,7 @@ from . import rules
 from .field import WheelGround
 from .rules import DT
 from .state import Cars
-from .vectors import (
-    along,
-    constant,
-    cross,
-    dot,
-    each_with,
-    in_parts,
-    length,
-    pieces,
-    to_local,
-    to_world,
-    unit,
-    without,
-)
+from .vectors import along, constant, cross, dot, each_with, in_parts, length, pieces, to_local, to_world, unit, without
 
 _SPEED_CURVES = pieces(rules.ENGINE_CURVE, rules.STEERING_CURVE, rules.SLIDING_CURVE)
 _AIR_TORQUE = tuple(rules.AIR_SCALE * sign * torque for sign, torque in zip((-1, -1, 1), rules.AIR_TORQUE))

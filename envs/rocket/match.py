@@ -114,11 +114,7 @@ def play(
 
 
 def conclude(
-    match: RocketMatch,
-    world: RocketState,
-    events: Events,
-    options: RocketMatchOptions,
-    kernels: RocketKernels = PLAIN,
+    match: RocketMatch, world: RocketState, events: Events, options: RocketMatchOptions, kernels: RocketKernels = PLAIN
 ) -> tuple[RocketMatch, RocketOutcome]:
     """Computes rewards, ends, sums and observations after the ticks of a step."""
     ahead = forecast(world.ball, kernels.flights)

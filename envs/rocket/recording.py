@@ -92,10 +92,7 @@ COLUMNS: Columns = {
     "boosting": ("bool", ("C",)),
     "wheels": ("int8", ("C",)),  # on the ground, 0 to 4
     "gone": ("int16", ("C",)),  # ticks until a demolished car is back, ABSENT for an absent one
-    "controls": (
-        "float32",
-        ("C", 8),
-    ),  # throttle, steer, pitch, yaw, roll, jump, boost, brake of the step before
+    "controls": ("float32", ("C", 8)),  # throttle, steer, pitch, yaw, roll, jump, boost, brake of the step before
     "touches": ("bool", ("C",)),  # of the ball in the step before
     "pads": ("int16", (len(rules.PADS),)),  # ticks until each is back, 0: available
     "goal": ("int8", ()),  # 1: blue has scored, -1: orange has, 0: none yet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -57,3 +58,9 @@ def _line(row: Mapping[str, Any]) -> str:
     busy = f"{found['busy']:.0%}" if "busy" in found else ""
     cells = (row["name"], f"{median} {found['unit']}{spread}", *kernels, busy)
     return f"| {' | '.join(cells)} |"
+
+
+def name_of(card: str) -> str:
+    """Returns the name of a card's result file, such as ``h100.json`` for ``NVIDIA H100 80GB HBM3``."""
+    words = re.sub(r"nvidia|geforce|\d+gb|hbm\w+", "", card.lower()).split()
+    return f"{'_'.join(words)}.json"

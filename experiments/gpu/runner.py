@@ -1,8 +1,7 @@
-"""Runs rows in other processes, side by side or one after the other."""
+"""Runs rows in processes of their own, side by side or one after the other."""
 
 from __future__ import annotations
 
-import gc
 import importlib
 import math
 import multiprocessing
@@ -15,13 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Literal
 
 Status = Literal["passed", "failed", "left out", "not run"]
-Attempt = tuple[Status, str, Mapping[str, Any], bool]
-"""Status, line and figures of a row, and whether its process may be broken."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +83,11 @@ class Outcome:
     seconds: float = 0.0
     figures: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def fails(self) -> bool:
+        """Whether it fails the command."""
+        return self.group == "correctness" and self.status == "failed"
+
 
 class Mismatch(Exception):
     """A check has failed; the message is one line."""
@@ -101,16 +102,17 @@ class NoDevice(Exception):
 
 
 class Runner:
-    """Runs rows in worker processes, each of which is replaced after a row that may have left it broken.
+    """Runs each row in a process of its own.
 
     After a failed assertion on a GPU nothing works in that process, and a row that hangs cannot be stopped otherwise.
-    The workers' output, including tracebacks, goes to a file.
+    The processes are copies of one that has imported what they need. Their output, including tracebacks, goes to a
+    file.
 
     Args:
         setting: the setting of the rows.
         seconds: time limit for all rows together.
-        log: file for the workers' output.
-        prepare: ``package.module:function`` of the setting that a new worker calls first.
+        log: file for the processes' output.
+        prepare: ``package.module:function`` of the setting that a process calls first; its module is imported once.
 
     Attributes:
         end: end of the time limit, by ``time.monotonic``.
@@ -119,15 +121,9 @@ class Runner:
     def __init__(self, setting: Setting, seconds: float, log: Path, prepare: str | None = None) -> None:
         self.end = time.monotonic() + seconds
         self._log, self._given = log, (setting, prepare, str(log))
-        self._workers: list[_Worker] = []
-
-    def __enter__(self) -> Runner:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for worker in self._workers:
-            worker.end()
-        self._workers = []
+        self._context = multiprocessing.get_context("forkserver")
+        if prepare is not None:
+            self._context.set_forkserver_preload([prepare.partition(":")[0]])
 
     def run(
         self, rows: Sequence[Row], processes: int = 1, over: Callable[[Outcome], None] = lambda outcome: None
@@ -136,37 +132,21 @@ class Runner:
 
         Args:
             rows: the rows.
-            processes: number of rows that run side by side. A process that runs alone stays for the next call.
+            processes: number of rows that run side by side.
             over: function of every outcome as soon as there is one.
         """
-        count = max(min(processes, len(rows)), 1)
-        self._workers += [_Worker(self._given) for _ in range(count - len(self._workers))]
-        free: SimpleQueue[_Worker] = SimpleQueue()
         one_at_a_time = Lock()
-        for worker in self._workers:
-            free.put(worker)
 
         def one(row: Row) -> Outcome:
-            worker = free.get()
-            try:
-                outcome = self._outcome(worker, row)
-            finally:
-                free.put(worker)
+            outcome = self._outcome(row)
             with one_at_a_time:
                 over(outcome)
             return outcome
 
-        with ThreadPoolExecutor(count) as pool:
-            futures = [pool.submit(one, row) for row in rows]
-            try:
-                for future in futures:
-                    yield future.result()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-        if count > 1:
-            self.__exit__()
+        with ThreadPoolExecutor(processes) as pool:
+            yield from pool.map(one, rows)
 
-    def _outcome(self, worker: _Worker, row: Row) -> Outcome:
+    def _outcome(self, row: Row) -> Outcome:
         def of(status: Status, line: str, figures: Mapping[str, Any] | None = None) -> Outcome:
             took = time.monotonic() - began
             return Outcome(row.name, row.group, status, " ".join(line.split()), took, figures or {})
@@ -175,120 +155,50 @@ class Runner:
         left = self.end - began
         if left < row.seconds:
             return of("not run", f"{max(left, 0):.0f} s were left, it takes {row.seconds:.0f}: {row.command()}")
-        late = f"cut short, the time for all was over: {row.command()}"
-        try:
-            if not worker.ready(left):
-                worker.end()
-                return of("not run", late)
-            began = time.monotonic()
-            limit = min(row.limit, self.end - began)
-            told = worker.attempt(row, max(limit, 0.0))
-        except (EOFError, OSError):
-            return of("failed", f"its process died (exit status {worker.end()}), see {self._log.name}")
-        if told is None:
-            worker.end()
-            if limit < row.limit:
-                return of("not run", late)
-            return of("failed", f"not over after {row.limit:.0f} s")
-        status, line, figures, broken = told
-        if broken:
-            worker.end()
-        return of(status, line, figures)
-
-
-class _Worker:
-    """A process that runs rows; it is started when it is needed, and again once it has ended."""
-
-    def __init__(self, given: tuple[Setting, str | None, str]) -> None:
-        self._given = given
-        self._running: tuple[Any, Connection] | None = None
-
-    def ready(self, seconds: float) -> bool:
-        """Waits for the process to be ready for a row; returns whether it is, after that many seconds at most."""
-        if self._running is not None:
-            return True
-        context = multiprocessing.get_context("spawn")
-        connection, other = context.Pipe()
-        process = context.Process(target=_serve, args=(other, *self._given))
+        connection, other = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_attempt, args=(other, row, *self._given))
         process.start()
         other.close()
-        self._running = process, connection
-        return connection.poll(seconds) and bool(connection.recv())  # raises EOFError if the process has died
-
-    def attempt(self, row: Row, seconds: float) -> Attempt | None:
-        """Runs a row; returns None if it takes longer."""
-        assert self._running is not None
-        _, connection = self._running
-        connection.send(row)
-        return connection.recv() if connection.poll(seconds) else None
-
-    def end(self) -> int | None:
-        """Ends the process; returns its exit status."""
-        if self._running is None:
-            return None
-        process, connection = self._running
-        self._running = None
-        connection.close()
-        process.join(1.0)  # closing the connection ends a worker that waits for a row
-        if process.is_alive():
+        try:
+            if connection.poll(min(row.limit, left)):
+                outcome = of(*connection.recv())
+                process.join(5.0)  # it ends by itself, with the compiler's processes
+                return outcome
+            if left < row.limit:
+                return of("not run", f"cut short, the time for all was over: {row.command()}")
+            return of("failed", f"not over after {row.limit:.0f} s")
+        except EOFError:
+            process.join(10.0)
+            return of("failed", f"its process died (exit status {process.exitcode}), see {self._log.name}")
+        finally:
             process.kill()
             process.join(10.0)  # a driver may hold even a killed process
-        code: int | None = process.exitcode
-        return code
 
 
-def _serve(connection: Connection, setting: Setting, prepare: str | None, log: str) -> None:
-    """Runs a worker: prepares it, then runs rows until the connection closes."""
+def _attempt(connection: Connection, row: Row, setting: Setting, prepare: str | None, log: str) -> None:
+    """Runs a row in this process, and sends its status, line and figures."""
     with open(log, "ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    print(f"--- {row.name}", flush=True)
     if prepare is not None:
         _function(prepare)(setting)
-    connection.send(True)
-    while True:
-        try:
-            row = connection.recv()
-        except (EOFError, OSError):
-            return
-        print(f"--- {row.name}", flush=True)
-        connection.send(attempt(row, setting))
-
-
-def attempt(row: Row, setting: Setting) -> Attempt:
-    """Runs a row in this process."""
     try:
         found = _function(row.function)(setting, **row.arguments)
-        _settle()
+        if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
+            torch.cuda.synchronize()  # so that its errors belong to this row
+        connection.send(("passed", found.line, found.figures))
     except LeftOut as reason:
-        return "left out", str(reason), {}, False
+        connection.send(("left out", str(reason)))
     except (Mismatch, NoDevice) as reason:
-        return "failed", str(reason), {}, False
+        connection.send(("failed", str(reason)))
     except Exception as error:
         traceback.print_exc()
-        return "failed", _brief(error), {}, True
-    return "passed", found.line, found.figures, False
-
-
-def _brief(error: Exception) -> str:
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}"[:300]
-
-
-def _settle() -> None:
-    """Waits for the GPU, so that its errors belong to this row and not to the next, and frees its memory."""
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        connection.send(("failed", f"{type(error).__name__}: {first}"[:300]))
 
 
 def _function(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found
-
-
-def fails(outcomes: Sequence[Outcome]) -> bool:
-    """Whether a check failed."""
-    return any(outcome.group == "correctness" and outcome.status == "failed" for outcome in outcomes)

@@ -25,10 +25,7 @@ HERE = Path(__file__).parent
 GOAL = 0.95
 _BATCH = ("agent.critic_norm=batch", "agent.layer_norm=false")
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "symmetry": {
-        "none": ("env.colregs_penalty=0",),
-        "augment": ("env.colregs_penalty=0", "agent.symmetry=augment"),
-    },
+    "symmetry": {"none": ("env.colregs_penalty=0",), "augment": ("env.colregs_penalty=0", "agent.symmetry=augment")},
     "critics": {
         "recipe": (),
         "actor_every": ("agent.actor_every=2",),

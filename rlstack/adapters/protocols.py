@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 from rlstack.agents.compatibility import as_actions, batch_of, leaves, telling, try_out
-from rlstack.agents.interface import Interface
+from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError
 from rlstack.envs.foundation.packages import found
@@ -72,7 +72,7 @@ def callable_policy(
         kinds = auto if arrays == "auto" else [arrays]
     faults: list[str] = []
     for kind in kinds:
-        policy = ForeignPolicy(interface, obj, chosen, batched and chosen != "act", kind == "torch", who).to(env.device)
+        policy = ObjectPolicy(interface, obj, chosen, batched and chosen != "act", kind == "torch", who).to(env.device)
         try:
             try_out(policy.action, env, interface, who)
         except ConfigError as error:
@@ -84,19 +84,66 @@ def callable_policy(
 
 
 class ForeignPolicy(TensorDictModuleBase):
-    """Gets the actions for an env's tensordict from an object; see :func:`callable_policy`.
+    """Writes the actions of something from elsewhere into an env's tensordict; subclasses choose them.
+
+    Args:
+        who: its name, for messages.
+        masked: whether it takes action masks.
+
+    Attributes:
+        recurrent: whether it keeps a state from call to call, which :meth:`reset` forgets.
+    """
+
+    recurrent = False
+
+    def __init__(self, interface: Interface, who: str = "", masked: bool = False) -> None:
+        super().__init__()
+        self.in_keys = interface.observation_keys() + ([interface.key(MASK)] if masked else [])
+        self.out_keys, self.interface, self.who = [interface.key("action")], interface, who
+        self._masked, self._starts = masked, EpisodeStarts(interface)
+        self._state: Any = None
+
+    def reset(self) -> None:
+        """Makes a recurrent policy begin episodes everywhere at the next call."""
+        self._starts.reset()
+        self._state = None
+
+    @by_name()
+    @torch.no_grad()
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        observation = tensordict.get(self.interface.key("observation"))
+        mask = tensordict.get(self.interface.key(MASK)) if self._masked else None
+        if not self.recurrent:
+            return tensordict.set(self.out_keys[0], self.action(observation, mask))
+        lead = batch_of(observation, self.interface)
+        action = self.action(observation, mask, self._starts(tensordict, lead).reshape(-1))
+        self._starts.remember(tensordict, lead)
+        return tensordict.set(self.out_keys[0], action)
+
+    def action(self, observation: Any, mask: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
+        """Returns actions for an observation of the env.
+
+        Args:
+            mask: of actions; None: everything is legal.
+            starts: ``[N]`` bool, where episodes begin; for recurrent policies.
+
+        Raises:
+            ConfigError: it fails, or its answer is not an action of the env.
+        """
+        raise NotImplementedError
+
+
+class ObjectPolicy(ForeignPolicy):
+    """Gets actions from an object; see :func:`callable_policy`.
 
     Args:
         protocol: ``callable``, ``act`` or ``predict``.
         batched: whether it is called with all entries at once.
         tensors: whether it gets tensors instead of numpy arrays.
-        who: its name, for messages.
     """
 
     def __init__(self, interface: Interface, obj: Any, protocol: str, batched: bool, tensors: bool, who: str) -> None:
-        super().__init__()
-        self.in_keys, self.out_keys = interface.observation_keys(), [interface.key("action")]
-        self.interface, self.who = interface, who
+        super().__init__(interface, who)
         asks: dict[str, Any] = {
             "act": lambda observation: obj.act(observation, 0.0),
             "predict": getattr(obj, "predict", None),
@@ -107,50 +154,24 @@ class ForeignPolicy(TensorDictModuleBase):
         with suppress(TypeError, ValueError):  # built in, without a signature
             accepted = set(inspect.signature(obj.predict).parameters) if self._predicts else accepted
         self._options: dict[str, Any] = {"deterministic": True} if "deterministic" in accepted else {}
-        self._remembers = {"state", "episode_start"} <= accepted
-        self._state: Any = None
+        self.recurrent = {"state", "episode_start"} <= accepted
         if isinstance(obj, nn.Module):
             self.network = obj
-        self._starts = EpisodeStarts(interface)
 
-    def reset(self) -> None:
-        """Makes a recurrent object begin episodes everywhere at the next call."""
-        self._starts.reset()
-        self._state = None
-
-    @by_name()
-    @torch.no_grad()
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        observation = tensordict.get(self.interface.key("observation"))
-        lead, starts = batch_of(observation, self.interface), None
-        if self._remembers:
-            starts = self._starts(tensordict, lead).reshape(-1).cpu().numpy()
-        action = self.action(observation, starts)
-        self._starts.remember(tensordict, lead)
-        return tensordict.set(self.out_keys[0], action)
-
-    def action(self, observation: Any, starts: np.ndarray[Any, Any] | None = None) -> Tensor:
-        """Returns actions for an observation of the env; ``starts [N]`` tells a recurrent object where episodes begin.
-
-        Raises:
-            ConfigError: the object fails, or its answer is not an action of the env.
-        """
+    def action(self, observation: Any, mask: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
         lead = batch_of(observation, self.interface)
         folded = self._fold(observation, lead)
         with telling(self.interface, self.who):
-            answer = self._answer(folded, lead.numel(), starts)
+            if self._batched:
+                memory = {} if starts is None else {"state": self._state, "episode_start": starts.cpu().numpy()}
+                answer = self._action_of(self._ask(folded, **self._options, **memory))
+            else:
+                entries = (_entry(folded, index) for index in range(lead.numel()))
+                answers = [self._action_of(self._ask(entry, **self._options)) for entry in entries]
+                tensors = all(isinstance(answer, Tensor) for answer in answers)
+                answer = torch.stack(answers) if tensors else np.stack([np.asarray(answer) for answer in answers])
         device = leaves(observation, self.interface)[0].device
         return as_actions(answer, lead, self.interface.action, device, self.who)
-
-    def _answer(self, folded: Any, count: int, starts: np.ndarray[Any, Any] | None) -> Any:
-        """Returns actions for a flattened observation ``[N, ...]``."""
-        if self._batched:
-            memory = {"state": self._state, "episode_start": starts} if starts is not None else {}
-            return self._action_of(self._ask(folded, **self._options, **memory))
-        answers = [self._action_of(self._ask(_entry(folded, index), **self._options)) for index in range(count)]
-        if all(isinstance(answer, Tensor) for answer in answers):
-            return torch.stack(answers)
-        return np.stack([np.asarray(answer) for answer in answers])
 
     def _action_of(self, answer: Any) -> Any:
         """Returns the action in an answer of ``predict``, and keeps the state in it."""

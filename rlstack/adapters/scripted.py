@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Composite, OneHot
 from torchrl.envs import EnvBase
 
+from rlstack.adapters.protocols import ForeignPolicy
 from rlstack.agents.compatibility import as_actions, batch_of, choices, leaves, telling, try_out
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.envs.foundation.packages import needs
-from rlstack.envs.foundation.tensors import by_name
 from rlstack.files.safe_load import first_line, forward_arguments
 
 Graph = Callable[[list[Tensor]], Any]
@@ -123,36 +122,22 @@ def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
     return GraphPolicy(run, env, str(path))
 
 
-class GraphPolicy(TensorDictModuleBase):
+class GraphPolicy(ForeignPolicy):
     """Runs a graph on an env's observations, after trying it on a sample.
 
     Args:
-        who: its name, for messages.
         module: what has its parameters, if anything.
     """
 
     def __init__(self, graph: Graph, env: EnvBase, who: str, module: Any = None) -> None:
-        super().__init__()
         interface = Interface.of(env)
-        self.in_keys = interface.observation_keys() + ([interface.key(MASK)] if interface.masked else [])
-        self.out_keys = [interface.key("action")]
-        self.interface, self.who, self._graph = interface, who, graph
+        super().__init__(interface, who, interface.masked)
+        self._graph = graph
         if module is not None:
             self.network = module
         try_out(self.action, env, interface, who)
 
-    @by_name()
-    @torch.no_grad()
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        mask = tensordict.get(self.interface.key(MASK)) if self.interface.masked else None
-        return tensordict.set(self.out_keys[0], self.action(tensordict.get(self.interface.key("observation")), mask))
-
-    def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """Returns actions for an observation of the env; without a mask everything is legal.
-
-        Raises:
-            ConfigError: the graph fails, or its output is not an action of the env.
-        """
+    def action(self, observation: Any, mask: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
         parts, lead = leaves(observation, self.interface), batch_of(observation, self.interface)
         inputs = [part.reshape(lead.numel(), *part.shape[len(lead) :]) for part in parts]
         if self.interface.masked:

@@ -117,10 +117,8 @@ def build_agent(
         typed.precision = decided(config, torch.device(device))
     if getattr(typed, "critic_inputs", None):
         interface = interface.with_critic_inputs(typed.critic_inputs)
-    cls = cls.of(typed)
     cls.check(interface)
-
-    agent = cls(typed, interface, total_frames, torch.device(device))
+    agent = cls.of(typed)(typed, interface, total_frames, torch.device(device))
     agent.own.check()
     return agent
 

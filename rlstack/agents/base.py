@@ -219,9 +219,9 @@ class AgentPolicy(Policy):
         return self._agent.phase()
 
     @property
-    def recipe(self) -> tuple[Any, ...] | None:
-        """See :meth:`Agent.recipe`; None without an agent."""
-        return None if self._agent is None else self._agent.recipe()
+    def recipe(self) -> tuple[Any, ...]:
+        """See :meth:`Agent.recipe`."""
+        return self._agent.recipe()
 
     def catch_up(self) -> None:
         """Moves the agent of a copy to the frame and device of the weights that the copy was given."""
@@ -231,7 +231,7 @@ class AgentPolicy(Policy):
             agent.set_frames(int(frames))
 
     def __reduce__(self) -> Any:
-        return policy_of_twin, (self._agent.recipe(), self.copies_on, self._explore, self.state_dict())
+        return policy_of_twin, (self.recipe, self.copies_on, self._explore, self.state_dict())
 
 
 def policy_of_twin(
@@ -328,6 +328,8 @@ class Agent(ABC):
     Config: ClassVar[type]
     loss: Any
     compiler: Compiler | None = None
+    follows_tensors = False
+    """Whether :meth:`learn` takes the number of frames as a tensor on a GPU without waiting for it."""
 
     least: Callable[[int], int] = int
     """Returns the minimum of a number (of entries to learn from) over all processes that learn together."""
@@ -490,10 +492,7 @@ class Agent(ABC):
                 return self.interface.random_action(lead, self.device, mask)
         else:
             drawn = torch.rand(lead, device=self.device)
-        chosen = drawn < epsilon
-        if self.interface.choices is None:  # whole vectors of numbers
-            chosen = chosen.unsqueeze(-1)
-        return torch.where(chosen, self.interface.random_action(lead, self.device, mask), best())
+        return self._where_drawn(drawn, self.interface.random_action(lead, self.device, mask), best())
 
     def mixed_with_random(self, action: Tensor, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns actions ``[...]``, each replaced by a uniformly random (legal) one with probability ``epsilon``."""
@@ -501,8 +500,13 @@ class Agent(ABC):
             return action
         lead = self.interface.lead(observation)
         random = self.interface.random_action(lead, self.device, mask)
-        chosen = torch.rand(lead, device=self.device) < self.scheduled_value("epsilon")
-        return torch.where(chosen if self.interface.choices is not None else chosen.unsqueeze(-1), random, action)
+        return self._where_drawn(torch.rand(lead, device=self.device), random, action)
+
+    def _where_drawn(self, drawn: Tensor, random: Tensor, action: Tensor) -> Tensor:
+        """Returns random actions where numbers ``drawn [...]`` are below ``epsilon``, and the others elsewhere."""
+        chosen = drawn < self.scheduled_value("epsilon")
+        whole = chosen.unsqueeze(-1) if self.interface.choices is None else chosen  # vectors of numbers
+        return torch.where(whole, random, action)
 
     def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
         """Returns the active ones among entries ``[B, T, ...]`` as ``[N, ...]``; without a group, all are active."""
@@ -516,11 +520,6 @@ class Agent(ABC):
             return self._kept(observations, sequences), None
         return flat(observations), sequences.get("active").flatten()
 
-    @property
-    def augments(self) -> bool:
-        """Whether the agent also learns from mirror images."""
-        return getattr(self.config, "symmetry", "none") == "augment"  # agents from elsewhere have no such option
-
     @cached_property
     def mirroring(self) -> Mirroring:
         """The mirror of the agent's world.
@@ -532,7 +531,7 @@ class Agent(ABC):
 
     def check_learning(self) -> None:
         """Raises a one-line :class:`ConfigError` if the agent can act in its world, but not learn as configured."""
-        if self.augments:
+        if self.config.symmetry == "augment":
             _ = self.mirroring
 
     def acting(self) -> dict[str, nn.Module]:
@@ -727,11 +726,6 @@ class Agent(ABC):
     def _moving(self) -> dict[str, Schedule]:
         """The schedules that are not constant."""
         return {name: schedule for name, schedule in self.schedules.items() if not schedule.constant}
-
-    @property
-    def follows_tensors(self) -> bool:
-        """Whether :meth:`learn` takes the number of frames as a tensor on a GPU without waiting for it."""
-        return False
 
     def schedule_metrics(self) -> dict[str, float]:
         """Returns the present values of all options that may be schedules, as ``schedule/<name of the option>``."""

@@ -31,13 +31,6 @@ def encode(spec: TensorSpec, index: Tensor) -> Tensor:
     return index.reshape(*index.shape, *spec.shape).to(spec.dtype)
 
 
-def sample_observation(env: EnvBase, interface: Interface) -> Any:
-    """Returns an observation within the env's spec, always the same; the global random generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # not torch.manual_seed: the generators of GPUs would not be restored
-        return env.observation_spec[interface.key("observation")].to("cpu").rand().to(env.device or "cpu")
-
-
 def describe_observation(interface: Interface) -> str:
     """Returns the keys and shapes of an observation, for messages."""
     spec = interface.observation
@@ -46,21 +39,12 @@ def describe_observation(interface: Interface) -> str:
     return str({str(key): tuple(leaf.shape) for key, leaf in spec.items(include_nested=True, leaves_only=True)})
 
 
-def describe_action(interface: Interface) -> str:
-    """Describes the actions that an env takes, for messages."""
-    count = choices(interface.action)
-    if count is not None:
-        return f"{count} discrete actions"
-    kind = "continuous" if interface.continuous else type(interface.action).__name__
-    return f"{kind} actions of shape {tuple(interface.action.shape)}"
-
-
 def leaves(observation: Any, interface: Interface) -> list[Tensor]:
     """Returns the leaves of an observation in the env's order, each ``[..., *shape]``."""
     if isinstance(observation, Tensor):
         return [observation]
-    prefix = len(_path(interface.key("observation")))
-    return [observation.get(_path(key)[prefix:]) for key in interface.observation_keys()]
+    spec: Any = interface.observation
+    return [observation.get(key) for key in spec.keys(include_nested=True, leaves_only=True)]
 
 
 def batch_of(observation: Any, interface: Interface) -> torch.Size:
@@ -123,17 +107,19 @@ def telling(interface: Interface, who: str) -> Iterator[None]:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # foreign code may raise anything
-        saw, said = describe_observation(interface), (str(error).strip().splitlines() or [""])[0]
-        raise ConfigError(f"{who}: fails on {saw}: {type(error).__name__}: {said}") from error
+        what = f"{type(error).__name__}: {first_line(error)}"
+        raise ConfigError(f"{who}: fails on {describe_observation(interface)}: {what}") from error
 
 
 def try_out(act: Callable[[Any], Tensor], env: EnvBase, interface: Interface, who: str) -> None:
-    """Acts once on a sample observation, and checks the shape, dtype and bounds of the action.
+    """Acts once on a sample observation, always the same, and checks the shape, dtype and bounds of the action.
 
     Raises:
         ConfigError: the policy fails on an observation of this env, or its action is not one of the env's.
     """
-    observation = sample_observation(env, interface)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # not torch.manual_seed: the generators of GPUs would not be restored
+        observation = env.observation_spec[interface.key("observation")].to("cpu").rand().to(env.device or "cpu")
     with torch.no_grad(), telling(interface, who):
         action = act(observation)
     check_bounds(action, interface.action, who)
@@ -158,7 +144,3 @@ def check_bounds(action: Tensor, spec: TensorSpec, who: str) -> None:
     if bool(((action < low - slack) | (action > high + slack)).any()):
         seen = f"[{float(action.min()):g}, {float(action.max()):g}]"
         raise ConfigError(f"{who}: actions in {seen}, the env takes [{float(low.min()):g}, {float(high.max()):g}]")
-
-
-def _path(key: Any) -> tuple[str, ...]:
-    return key if isinstance(key, tuple) else (key,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +53,6 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     with granting(list(allow)):
         policy: TensorDictModuleBase = target(KINDS[kind].policy)(path, env, **options)
     return policy
-
-
-def recording_reader(members: Collection[str]) -> Callable[[str | Path], dict[str, Any]] | None:
-    """Returns the function that reads the decisions in another project's recorded episodes, as arrays by name.
-
-    Args:
-        members: names of the members of the ``.npz`` file.
-
-    Returns None if the file is not of a known kind.
-    """
-    return next((target(reader) for member, reader in registered("RECORDINGS").items() if member in members), None)
 
 
 def parse(source: str) -> tuple[str, str]:

@@ -72,7 +72,7 @@ class Interface:
         lead = env.full_action_spec[group].shape if group is not None else env.batch_size
         observation = _strip(env.observation_spec[(*prefix, "observation")], len(lead))
         action = _strip(env.full_action_spec[(*prefix, "action")], len(lead))
-        dtypes = [leaf.dtype for leaf in _leaves(observation) if leaf.dtype.is_floating_point]
+        dtypes = [leaf.dtype for leaf in _leaves(observation).values() if leaf.dtype.is_floating_point]
         seen = env.observation_spec if group is None else env.observation_spec[group]
         return cls(
             group,
@@ -330,12 +330,7 @@ def difference(known: Interface, offered: Interface) -> str | None:
 
 def _described(interface: Interface) -> dict[str, str]:
     """Describes the kind, shape and dtype of everything that an agent sees and does."""
-    leaves = {"action": interface.action}
-    if isinstance(interface.observation, Composite):
-        for key, leaf in interface.observation.items(include_nested=True, leaves_only=True):
-            leaves[key if isinstance(key, str) else ".".join(key)] = leaf
-    else:
-        leaves["observation"] = interface.observation
+    leaves = {"action": interface.action, **_leaves(interface.observation)}
     kinds = {key: f"{type(leaf).__name__} {list(leaf.shape)} {leaf.dtype}" for key, leaf in leaves.items()}
     return kinds | {"agents": "several" if interface.group else "one"}
 
@@ -345,8 +340,12 @@ def _strip(spec: TensorSpec, dims: int) -> TensorSpec:
     return spec[(0,) * dims] if dims else spec
 
 
-def _leaves(spec: TensorSpec) -> list[TensorSpec]:
-    return list(spec.values(include_nested=True, leaves_only=True)) if isinstance(spec, Composite) else [spec]
+def _leaves(observation: TensorSpec) -> dict[str, TensorSpec]:
+    """Returns the specs of the leaves of an observation, nested keys with dots."""
+    if not isinstance(observation, Composite):
+        return {"observation": observation}
+    nested = observation.items(include_nested=True, leaves_only=True)
+    return {key if isinstance(key, str) else ".".join(key): leaf for key, leaf in nested}
 
 
 class Mirroring:
@@ -398,10 +397,3 @@ def _where(flips: Tensor, image: Any, plain: Any) -> Any:
         return torch.where(flips.view(-1, *[1] * (plain.dim() - 1)), image, plain)
     entries = {key: _where(flips, image.get(key), value) for key, value in plain.items()}
     return TensorDict(entries, plain.batch_size, plain.device)
-
-
-def with_images(batch: TensorDictBase) -> TensorDictBase:
-    """Appends to a minibatch ``[N]`` a copy updated with its entry ``image``, which gives ``[2 N]``."""
-    plain = batch.exclude("image")
-    image = batch.get("image").select(*plain.keys(), strict=False)
-    return torch.cat((plain, plain.copy().update(image)))

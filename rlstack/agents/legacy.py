@@ -45,6 +45,7 @@ class LegacyConfig:
     which: Literal["latest", "best"] | None = None  # rlstack: latest | best of a run; null: latest
     steps_per_batch: Count = 1  # env steps per world between two calls
 
+    symmetry: ClassVar[str] = "none"
     normalize_observations: ClassVar[bool] = False
     normalize_rewards: ClassVar[bool] = False
 

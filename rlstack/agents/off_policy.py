@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
+from torchrl.data.replay_buffers import Sampler
 
 from rlstack.config.options import (
     Count,
@@ -35,7 +36,6 @@ from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, NStepWindows, transitions
 from rlstack.data.recordings import in_rows
 from rlstack.data.replay import make_replay
-from rlstack.data.samplers import takes_priorities
 from rlstack.losses.retrace import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
@@ -169,6 +169,9 @@ class OffPolicy(Agent):
     """An agent that learns from a replay buffer.
 
     A subclass implements :meth:`build`, :meth:`exploit`, :meth:`explore` and :meth:`update`.
+
+    Attributes:
+        cycle: number of updates per step of the actor, where the actor is not updated each time.
     """
 
     config: Any
@@ -176,12 +179,14 @@ class OffPolicy(Agent):
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
         self.replay = self.make_replay()
-        self.prioritized = takes_priorities(self._sampler)
+        takes_errors = getattr(type(self._sampler), "update_priority", Sampler.update_priority)
+        self.prioritized = takes_errors is not Sampler.update_priority
         if not hasattr(self._sampler, "beta"):
             for known in (self.schedules, self.scheduled):
                 known.pop("importance_exponent", None)
         self.n_step = self.make_n_step()
         self._frames_due, self._next_target_update = 0.0, config.target_every or 0
+        self.cycle = getattr(config, "actor_every", 1)
         self.build()
 
     @abstractmethod
@@ -251,11 +256,6 @@ class OffPolicy(Agent):
             metrics |= update(self.updates % self.cycle, moves)  # of the last update that has each
         return metrics
 
-    @property
-    def cycle(self) -> int:
-        """The number of updates per step of the actor, where the actor is not updated each time."""
-        return getattr(self.config, "actor_every", 1)
-
     def _sample_and_update(self, _turn: int, moves: bool) -> dict[str, Tensor | float]:
         """Makes an update on a new sample, and moves the targets if they are due."""
         metrics = self.update(self.prepared(self.sample()))
@@ -322,7 +322,7 @@ class OffPolicy(Agent):
 
     def prepared(self, batch: TensorDictBase) -> TensorDictBase:
         """Prepares transitions for the losses: mirrors them at random if enabled, scales observations and rewards."""
-        if self.augments:
+        if self.config.symmetry == "augment":
             batch = self.mirroring.at_random(batch)
         if self.normalizer is None and self.reward_scaler is None:
             return batch

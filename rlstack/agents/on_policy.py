@@ -40,7 +40,7 @@ from rlstack.networks.encoders import Trunk, build_encoder, seen_by_actor
 from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthogonal_
 
 from .base import Agent, AgentConfig, AgentPolicy, RecurrentConfig, exploring, named
-from .interface import MASK, Interface, with_images
+from .interface import MASK, Interface
 from .optimizer import CannotCompile, Compiler, Info, Loss, Optimizer
 
 
@@ -51,7 +51,7 @@ class OnPolicyConfig(AgentConfig):
     # networks
     hidden: list[Count] = layers(64, 64)  # hidden widths of policy and value function
     activation: Activation = "tanh"
-    shared_layers: Whole = 0  # number of first hidden layers that both share; 0: separate networks
+    shared_layers: Whole = 0  # number of first hidden layers that both share, at most all; 0: separate networks
     critic_hidden: list[Count] | None = None  # hidden widths of the value function, if they differ from the policy's
     critic: Literal["own", "central"] = "own"
     #   own: sees its agent's observation; central: also sees, in training, those of the others in its world
@@ -88,8 +88,8 @@ class OnPolicyConfig(AgentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shared_layers >= len(self.hidden):
-            raise ValueError(f"shared_layers {self.shared_layers} leaves none of the {len(self.hidden)} hidden layers")
+        if self.shared_layers > len(self.hidden):
+            raise ValueError(f"shared_layers: there are {len(self.hidden)} hidden layers, not {self.shared_layers}")
         if self.symmetry == "augment" and self.critic == "central":
             raise ValueError("symmetry=augment needs critic=own: a central one looks up what others saw")
         if self.shared_layers and self.network:
@@ -173,7 +173,11 @@ class FromRollouts(Agent):
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` as one step takes it: with its mirror image appended if enabled, ``[2 N]``."""
-        return self._weighted(with_images(batch) if self.augments else batch)
+        if self.config.symmetry == "augment":
+            plain = batch.exclude("image")
+            image = batch.get("image").select(*plain.keys(), strict=False)
+            batch = torch.cat((plain, plain.copy().update(image)))
+        return self._weighted(batch)
 
     def _weighted(self, batch: TensorDictBase) -> TensorDictBase:
         """Returns a batch ``[N]`` with the weights in a mean of those of its entries that count, if not all do."""
@@ -189,7 +193,7 @@ class FromRollouts(Agent):
         Args:
             action: actions of the entries, in the agent's form.
         """
-        if not self.augments:
+        if self.config.symmetry != "augment":
             return {}
         decisions = sequences.select("observation", MASK, strict=False).set("action", action)
         image = self.mirroring.image(decisions)
@@ -208,10 +212,6 @@ class FromRollouts(Agent):
         if self.interface.group is None or looks_are_free(self.device):
             return self._kept(entries, sequences)
         return whole(entries, sequences.get("active"))
-
-    @property
-    def follows_tensors(self) -> bool:
-        return self.compiler is not None and self.compiler.graphs
 
     def learn(self, sequences: TensorDictBase, frames: int | Tensor) -> dict[str, Tensor | float]:
         unread = frames if isinstance(frames, Tensor) and self.follows_tensors else None
@@ -254,8 +254,13 @@ class FromRollouts(Agent):
         seen = self._observations(sequences.get(("next", "observation")), sequences)
         return reward + self.curiosity.bonus(sequences, *seen)
 
+    def expected_updates(self) -> float:
+        c = self.config
+        return self.total_frames * c.epochs / c.minibatch_size if hasattr(c, "epochs") else 0.0
+
     def compile(self, compiler: Compiler) -> None:
         super().compile(dataclasses.replace(compiler, varying=not compiler.graphs))
+        self.follows_tensors = compiler.graphs
 
 
 class OnPolicy(FromRollouts):
@@ -269,6 +274,8 @@ class OnPolicy(FromRollouts):
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
         c, hybrid = config, interface.hybrid
+        # Whether each step normalises the advantages of its own batch.
+        self.normalizes_steps = c.normalize_advantage and getattr(c, "normalize_over", "minibatch") == "minibatch"
         self.choices = interface.choices if hybrid is None else hybrid.counts
         self.numbers = hybrid.numbers if hybrid else 0 if self.choices else interface.action.shape[-1]
         outputs = self.numbers + sum(self.choices or ())
@@ -300,7 +307,7 @@ class OnPolicy(FromRollouts):
         options = {"kind": self.OPTIMIZER, "eps": c.optimizer_eps}
         self.optimizer = self.add_optimizer("lr", parameters, max_grad_norm=c.max_grad_norm, **options)
         if self.numbers:
-            self.optimizer.keep_within(self.actor.log_std, *LOG_STD_RANGE)
+            self.optimizer.bounds.append((self.actor.log_std, *LOG_STD_RANGE))
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -491,7 +498,7 @@ class OnPolicy(FromRollouts):
                 setattr(self.loss, name, value)
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
-        """Returns a batch ``[N]`` as one step takes it: with its advantages normalised if :attr:`normalizes_steps`."""
+        """Returns a batch ``[N]`` as one step takes it: with its advantages normalised if it is to be."""
         batch = super().for_step(batch)
         return self.with_normalized_advantages(batch) if self.normalizes_steps else batch
 
@@ -502,11 +509,6 @@ class OnPolicy(FromRollouts):
         counts = batch.get(COUNTS, None)
         entries = {**dict(batch.items()), "advantage": normalized(batch.get("advantage"), counts)}
         return unchecked(entries, batch_size=batch.batch_size, device=batch.device)
-
-    @property
-    def normalizes_steps(self) -> bool:
-        """Whether each step normalises the advantages of its own batch."""
-        return self.config.normalize_advantage
 
     def finish(self, sequences: TensorDictBase) -> None:
         super().finish(sequences)

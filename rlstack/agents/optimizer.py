@@ -115,10 +115,12 @@ class Optimizer:
             is 0 but for rounding. The rate is a tensor on the device, and part of the state.
 
     Attributes:
+        adapts: whether the learning rate is adaptive.
         refused: the number of steps not taken, 0-d on the device; those that float16 skips are not counted.
         refusal: the first of them on the CPU, until it is set to None.
         paused: a flag on a GPU (0-d bool): while it is True, steps are computed, but nothing changes. None: they count.
         left_out: the number of such steps, 0-d on the device; None before the first flag.
+        bounds: parameters that every step clamps, with their bounds, from which they can move back.
         mean: where several processes learn together, maps tensors (a step's gradients, and the scalars that it
             reports) to their means over the processes. All processes have equal weight and must take the same steps.
         together: where several agents step as one batch (:mod:`rlstack.agents.together`), makes this agent's step;
@@ -152,7 +154,7 @@ class Optimizer:
         # Where steps are recorded, the learning rate is read from the GPU.
         self._live_lr = None if looks_are_free(device) else torch.tensor(lr, dtype=torch.float32, device=device)
         self._filled: float | None = None  # the number last written there
-        self._rule = adaptive
+        self._rule, self.adapts = adaptive, adaptive is not None
         self._moved = torch.zeros((), dtype=torch.bool, device=device)
         if adaptive is not None:
             dtype = torch.float64 if looks_are_free(device) else torch.float32
@@ -162,12 +164,8 @@ class Optimizer:
         self._scaler = torch.amp.GradScaler(self._device, enabled=precision == "float16")
         self._compiler: Compiler | None = None
         self._steps: dict[Loss, Callable[..., Any]] = {}
-        self._bounds: list[tuple[Tensor, float, float]] = []
+        self.bounds: list[tuple[Tensor, float, float]] = []
         self._units: list[Tensor] = []
-
-    def keep_within(self, parameter: Tensor, low: float, high: float) -> None:
-        """Clamps a parameter to bounds after every step; it can move back from their ends."""
-        self._bounds.append((parameter, low, high))
 
     def keep_unit(self, weights: Sequence[Tensor]) -> None:
         """Gives each row of weights ``[N, F]`` a norm of 1, now and after every step.
@@ -180,7 +178,7 @@ class Optimizer:
 
     def constrain(self) -> None:
         """Clamps and normalises what is kept within bounds, or at norm 1."""
-        for parameter, low, high in self._bounds:
+        for parameter, low, high in self.bounds:
             parameter.data.clamp_(low, high)
         for weight in self._units:
             torch.nn.functional.normalize(weight.data, dim=-1, out=weight.data)
@@ -261,11 +259,6 @@ class Optimizer:
         norm = self._step(value, info, batch)
         self.constrain()
         return value, norm, info
-
-    @property
-    def adapts(self) -> bool:
-        """Whether the learning rate is adaptive."""
-        return self._rule is not None
 
     def begin_update(self) -> None:
         """Tells an adaptive learning rate that the policy is still the one that gathered the data."""

@@ -68,9 +68,6 @@ class PPO(OnPolicy):
             raise CannotCompile("agent.value_first trains some parameters for longer than others")
         super().compile(compiler)
 
-    def expected_updates(self) -> float:
-        return self.total_frames * self.config.epochs / self.config.minibatch_size
-
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of updates on minibatches in random order.
 
@@ -93,7 +90,7 @@ class PPO(OnPolicy):
                 loss, norm, info = self.optimizer.minimize(objective, self.for_step(minibatch))
                 self.updates += 1
                 if reports:
-                    metrics = self.reported(self.metrics(loss, norm, info))
+                    metrics = self.metrics(loss, norm, info)
             if c.target_kl is None:
                 continue
             if (paused := self.optimizer.paused) is not None:
@@ -126,12 +123,4 @@ class PPO(OnPolicy):
         return self.plain_objective(self.for_step(batch))
 
     reports_all = False
-    """Whether all minibatches report, not only the last one of an epoch."""
-
-    def reported(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Returns what to report, given the metrics of a minibatch: the last's."""
-        return metrics
-
-    @property
-    def normalizes_steps(self) -> bool:
-        return super().normalizes_steps and self.config.normalize_over == "minibatch"
+    """Whether :meth:`metrics` is asked for those of all minibatches, not only of the last one of an epoch."""

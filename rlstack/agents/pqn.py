@@ -99,6 +99,3 @@ class PQN(Choosing, FromRollouts):
                 metrics = critic_metrics(*self.optimizer.minimize(self.objective, self.for_step(minibatch)))
                 self.updates += 1
         return metrics
-
-    def expected_updates(self) -> float:
-        return self.total_frames * self.config.epochs / self.config.minibatch_size

@@ -112,7 +112,7 @@ class SAC(ActorCritic):
         self.temperature = self.add_network("temperature", self.loss.temperature)
         self.follow_and_optimize(c.target_actor)
         self.alpha_optimizer = self.add_optimizer("lr_alpha", self.temperature, max_grad_norm=None)
-        self.alpha_optimizer.keep_within(self.temperature.log_alpha, *LOG_ALPHA_RANGE)
+        self.alpha_optimizer.bounds.append((self.temperature.log_alpha, *LOG_ALPHA_RANGE))
 
     def make_loss(self) -> SACLoss:
         """Returns a loss over the agent's networks."""

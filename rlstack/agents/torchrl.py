@@ -166,7 +166,7 @@ def loss_class(name: str) -> type[LossModule]:
     return cls
 
 
-class AroundLoss(Agent):
+class TorchRL(Agent):
     """An agent whose loss and networks a yaml describes; where its data come from is up to the subclass.
 
     Attributes:
@@ -175,22 +175,16 @@ class AroundLoss(Agent):
     """
 
     Config = TorchRLConfig
+    ACTIONS: tuple[str, ...] = ("vector", "choice")
     config: TorchRLConfig
     actor: Any
+    cycle: int
     kind: str
 
     @classmethod
     def of(cls, config: TorchRLConfig) -> type[Agent]:
         """Returns the class for the kind of data that a configuration asks for."""
         return OffPolicyTorchRL if config.data == "replay" else OnPolicyTorchRL
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        if not interface.continuous and (interface.choices is None or len(interface.choices) != 1):
-            raise ConfigError(
-                "agent.algorithm=torchrl takes continuous actions or one discrete action, the env has "
-                f"{interface.describe_action()}"
-            )
 
     def compile(self, compiler: Compiler) -> None:
         if not compiler.graphs:
@@ -226,6 +220,7 @@ class AroundLoss(Agent):
         delayed = any(name.startswith("target_") for name in held)
         self._soft_update = SoftUpdate(self.loss, tau=self.config.target_tau) if delayed else None
         self._make_optimizers()
+        self.cycle = math.lcm(*self._every.values())
         self._try_out()
 
     def _network(self, name: str, c: LossNetwork) -> TensorDictModule:
@@ -487,12 +482,8 @@ class AroundLoss(Agent):
         return cross_entropy(self.actor(state).get("action_value"), action)
 
 
-class OffPolicyTorchRL(AroundLoss, OffPolicy):
+class OffPolicyTorchRL(TorchRL, OffPolicy):
     """An agent with a ``LossModule`` that learns from a replay buffer."""
-
-    @property
-    def cycle(self) -> int:
-        return math.lcm(*self._every.values())
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         return self.best(self.normalized(observation), mask)
@@ -509,7 +500,7 @@ class OffPolicyTorchRL(AroundLoss, OffPolicy):
         return metrics
 
 
-class OnPolicyTorchRL(AroundLoss, FromRollouts):
+class OnPolicyTorchRL(TorchRL, FromRollouts):
     """An agent with a ``LossModule`` that learns from the data that its present policy has gathered."""
 
     def __init__(self, config: TorchRLConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
@@ -563,9 +554,6 @@ class OnPolicyTorchRL(AroundLoss, FromRollouts):
                 self.updates += 1
                 self.move_targets()
         return metrics
-
-    def expected_updates(self) -> float:
-        return self.total_frames * self.config.epochs / self.config.minibatch_size
 
 
 def _brief(error: Exception) -> str:

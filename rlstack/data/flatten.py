@@ -38,19 +38,21 @@ def flatten_agents(batch: TensorDictBase, group: str | None = GROUP) -> TensorDi
     world_done: Tensor = batch.get(("next", "done"))
     device = world_done.device  # batches of TorchRL's own loop, used on a GPU, have none
     if group is None or group not in batch.keys():  # noqa: SIM118
-        flat = _selected(batch, _ROOT)
-        flat["next"] = _made(_selected(batch.get("next"), _NEXT), batch, device)
-        flat["active"] = torch.ones(batch.shape, dtype=torch.bool, device=device)
-        return _made(flat, batch, device)
-    here, following = batch.get(group), batch.get(("next", group))
+        # The public constructor checks every entry, which is slow for small batches.
+        following = {key: value for key, value in batch.get("next").items() if key in _NEXT}
+        entries: dict[str, Any] = {key: value for key, value in batch.items() if key in _ROOT}
+        entries["next"] = unchecked(following, batch_size=batch.batch_size, device=device)
+        entries["active"] = torch.ones(batch.shape, dtype=torch.bool, device=device)
+        return unchecked(entries, batch_size=batch.batch_size, device=device)
+    here = batch.get(group)
     worlds, time, agents = here.shape
 
     def fold(part: TensorDictBase, keys: tuple[str, ...]) -> TensorDict:
         folded = part.select(*keys, strict=False).transpose(1, 2).reshape(worlds * agents, time)
-        return _made(dict(folded.items()), folded, device)
+        return unchecked(dict(folded.items()), batch_size=folded.batch_size, device=device)
 
     flat = fold(here, (*_ROOT, "active"))
-    flat.set("next", fold(following, (*_NEXT, "active")))
+    flat.set("next", fold(batch.get(("next", group)), (*_NEXT, "active")))
     flat.set(("next", "done"), flat.get(("next", "done")) | world_done.repeat_interleave(agents, 0))
     return flat
 
@@ -289,12 +291,3 @@ def _flat(sequences: TensorDictBase, without: tuple[str, ...] = ()) -> TensorDic
     }
     rows = sequences.batch_size[:2].numel()  # numel() of a tensordict without rows is one
     return unchecked(entries, batch_size=torch.Size([rows]), device=sequences.device)
-
-
-def _selected(part: TensorDictBase, keys: tuple[str, ...]) -> dict[str, Any]:
-    return {key: value for key, value in part.items() if key in keys}
-
-
-def _made(entries: dict[str, Any], like: TensorDictBase, device: torch.device) -> TensorDict:
-    # The public constructor checks every entry, which is slow for small batches.
-    return unchecked(entries, batch_size=like.batch_size, device=device)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -49,10 +49,16 @@ class CudaGraph:
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self._generators = [generator for generator in generators if generator.device.type == "cuda"]
 
-    @staticmethod
-    def warm_up(function: Callable[[], Any]) -> Any:
-        """Calls a function on a stream of its own, as it will be recorded."""
-        stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
+    _streams: ClassVar[dict[torch.device, torch.cuda.Stream]] = {}
+    """Of each GPU, that of all warm-ups: every stream keeps freed memory and a workspace of cuBLAS for itself."""
+
+    @classmethod
+    def warm_up(cls, function: Callable[[], Any]) -> Any:
+        """Calls a function on a stream besides the current one, as it will be recorded."""
+        here = torch.cuda.current_stream()
+        if here.device not in cls._streams:
+            cls._streams[here.device] = torch.cuda.Stream()
+        stream = cls._streams[here.device]
         stream.wait_stream(here)
         with torch.cuda.stream(stream):
             results = function()
@@ -218,7 +224,7 @@ class _Recording:
             if isinstance(value, Tensor) and value.device.type != of._device.type
         ]
         sizes = {id(owner): (owner, len(owner)) for owner, _, _ in before if isinstance(owner, _GROWING)}
-        drawn = _drawn_by_python()
+        host = _HostDraws([] if of._device.type == "cpu" else [torch.default_generator, *generators])
         changes = _Changes()
 
         def compute_and_keep() -> Any:
@@ -230,8 +236,8 @@ class _Recording:
             for owner, key, value, version in elsewhere:
                 if value._version != version or _now(owner, key) is not value:
                     raise CannotRecord(f"it changes {key!r} on another device: {value.device}")
-            if _drawn_by_python() != drawn:
-                raise CannotRecord("it draws random numbers of Python or NumPy")
+            if who := host.drawn():
+                raise CannotRecord(f"it draws random numbers of {who}")
             results = changes.apart(results)
             changes.copy()
             return results
@@ -239,6 +245,9 @@ class _Recording:
         graph = of._kind(generators)
         try:
             self._results = graph.record(compute_and_keep)
+        except BaseException:
+            host.restore()
+            raise
         finally:
             for owner, size in sizes.values():
                 while len(owner) > size:
@@ -371,10 +380,32 @@ def unflattened(structure: Any, parts: Iterator[Any]) -> Any:
     return kind(*entries.values())
 
 
-def _drawn_by_python() -> Any:
-    """Returns what changes with every draw of random numbers by Python or NumPy."""
-    _, keys, position, *rest = np.random.get_state()
-    return random.getstate(), keys.tobytes(), position, rest  # type: ignore[attr-defined]
+class _HostDraws:
+    """The generators of random numbers on the host, whose draws a replay on a GPU would not repeat, as they are now.
+
+    Args:
+        generators: the generators of torch that a function may draw from, on any device.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        own = [generator for generator in generators if generator.device.type == "cpu"]
+        self._python, self._numpy = random.getstate(), np.random.get_state()
+        self._torch = [(generator, generator.get_state()) for generator in own]
+
+    def drawn(self) -> str | None:
+        """Returns whose random numbers have been drawn since then; None if none have."""
+        pairs: Any = zip(self._numpy, np.random.get_state())
+        if random.getstate() != self._python or not all(np.array_equal(before, now) for before, now in pairs):
+            return "Python or NumPy"
+        same = (np.array_equal(own.get_state().numpy(), state.numpy()) for own, state in self._torch)
+        return None if all(same) else "torch on the CPU"
+
+    def restore(self) -> None:
+        """Undoes the draws since then."""
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        for generator, state in self._torch:
+            generator.set_state(state)
 
 
 def _memory(tensor: Tensor) -> int:

@@ -94,10 +94,9 @@ class ObservationNormalizer(nn.Module):
 
     Args:
         observation: spec of a single observation.
-        unbiased: see :class:`RunningMoments`.
     """
 
-    def __init__(self, observation: TensorSpec, unbiased: bool = False) -> None:
+    def __init__(self, observation: TensorSpec) -> None:
         super().__init__()
         self._leaves: list[Any] = [None]
         specs = {None: observation}
@@ -109,7 +108,7 @@ class ObservationNormalizer(nn.Module):
         if self._slots and "mask" in self._leaves:  # a mask of zeros and ones is floating-point, too
             self._leaves.remove("mask")
         shapes = [specs[key].shape[1:] if self._in_slots(key) else specs[key].shape for key in self._leaves]
-        self.moments = nn.ModuleList(RunningMoments(shape, unbiased) for shape in shapes)
+        self.moments = nn.ModuleList(RunningMoments(shape) for shape in shapes)
 
     def _in_slots(self, key: Any) -> bool:
         return self._slots and key == "objects"
@@ -153,15 +152,14 @@ class RewardScaler(nn.Module):
 
     Args:
         gamma: discount of the return.
-        unbiased: see :class:`RunningMoments`.
     """
 
     returns: Tensor
 
-    def __init__(self, gamma: float, unbiased: bool = False) -> None:
+    def __init__(self, gamma: float) -> None:
         super().__init__()
         self.gamma = gamma
-        self.moments = RunningMoments(torch.Size([]), unbiased)
+        self.moments = RunningMoments(torch.Size([]))
         self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))
         self.register_load_state_dict_pre_hook(_make_room)
 

@@ -117,9 +117,6 @@ def continuous(data: TensorDictBase) -> bool:
     following = data.get("next")
     goes_on = ~(following.get("terminated") | following.get("truncated")).reshape(-1)[:-1]
     led, begun = following.get("observation"), data.get("observation")
-    pairs = [(led, begun)] if isinstance(led, Tensor) else [(led.get(key), begun.get(key)) for key in _leaves(led)]
+    keys = () if isinstance(led, Tensor) else led.keys(include_nested=True, leaves_only=True)
+    pairs = [(led.get(key), begun.get(key)) for key in keys] or [(led, begun)]
     return all(bool((one[:-1][goes_on] == other[1:][goes_on]).all()) for one, other in pairs)
-
-
-def _leaves(observation: TensorDictBase) -> list[Any]:
-    return list(observation.keys(include_nested=True, leaves_only=True))

@@ -1,15 +1,17 @@
 """TorchRL's replay buffers (Lin 1992) on storages and a writer that cost little more than the copies they make.
 
 TorchRL's buffers find rows by indexing a ``TensorDict``, which takes longer than copying them: 130 us of CPU time to
-write 4 transitions and 90 to draw 64, while the copies take 9 and 13 (``python -m experiments.benchmarks.replay``). The
-parts here copy tensor by tensor, in the public methods that TorchRL's buffers call, in about a third of the time. Each
-part can be replaced by one of TorchRL's; with transforms or another storage, a :class:`Replay` runs TorchRL's own code.
+write 4 transitions and 90 to draw 64, while the copies take 9 and 13 (``python -m experiments.benchmarks.parts
+replay``). The parts here copy tensor by tensor, in the public methods that TorchRL's buffers call, in about a third of
+the time. Each part can be replaced by one of TorchRL's; with transforms or another storage, a :class:`Replay` runs
+TorchRL's own code.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,9 +84,9 @@ class Rows(LazyTensorStorage):
         if inner:  # a row is a sequence
             besides = {key: expand_right(value, (*index.shape, *inner)) for key, value in besides.items()}
         if self.sample_device == self.device:
-            copies = _gather(leaves, index)
+            copies = _mapped(leaves, lambda leaf: leaf.index_select(0, index))
         else:
-            copies = self._sent(leaves, index)
+            copies = _mapped(leaves, lambda leaf: self._row(leaf, index))
             besides = {key: value.to(self.sample_device) for key, value in besides.items()}
         # The public constructor validates every entry, which costs as much as gathering them.
         return unchecked(copies | besides, batch_size=(*index.shape, *inner), device=self.sample_device)
@@ -109,12 +111,6 @@ class Rows(LazyTensorStorage):
     def loads(self, path: Any) -> None:
         super().loads(path)
         self._leaves = None
-
-    def _sent(self, leaves: Leaves, index: Tensor) -> Leaves:
-        return {
-            key: self._sent(leaf, index) if isinstance(leaf, dict) else self._row(leaf, index)
-            for key, leaf in leaves.items()
-        }
 
     def _row(self, leaf: Tensor, index: Tensor) -> Tensor:
         if self.device.type == "cpu" and self.sample_device.type == "cuda":
@@ -332,8 +328,9 @@ class Replay(TensorDictReplayBuffer):
         """
         if not isinstance(self.storage, Rows):
             return super().state_dict()
+        held = len(self.storage)
         state: dict[str, Any] = {
-            "transitions": _filled(self.storage.leaves, len(self.storage)),
+            "transitions": _mapped(self.storage.leaves, lambda leaf: leaf[:held]) if held else {},
             "cursor": self.writer.state_dict()["_cursor"],
             "capacity": self.storage.max_size,
             **self.sampler.state_dict(),
@@ -429,10 +426,8 @@ def _nested(data: TensorDictBase) -> Leaves:
     }
 
 
-def _filled(leaves: Leaves, size: int) -> Leaves:
-    if size == 0:
-        return {}
-    return {key: _filled(leaf, size) if isinstance(leaf, dict) else leaf[:size] for key, leaf in leaves.items()}
+def _mapped(leaves: Leaves, function: Callable[[Tensor], Tensor]) -> Leaves:
+    return {key: _mapped(leaf, function) if type(leaf) is dict else function(leaf) for key, leaf in leaves.items()}
 
 
 def _layout(leaves: Leaves, prefix: str = "") -> set[tuple[str, torch.Size, torch.dtype]]:
@@ -444,12 +439,6 @@ def _layout(leaves: Leaves, prefix: str = "") -> set[tuple[str, torch.Size, torc
         else:
             kinds.add((prefix + key, leaf.shape[1:], leaf.dtype))
     return kinds
-
-
-def _gather(leaves: Leaves, index: Tensor) -> Leaves:
-    return {
-        key: _gather(leaf, index) if type(leaf) is dict else leaf.index_select(0, index) for key, leaf in leaves.items()
-    }
 
 
 def _write(leaves: Leaves, data: TensorDictBase, where: slice) -> None:

@@ -36,16 +36,17 @@ class SumTree:
     Args:
         capacity: number of entries, all zero at first.
         device: device of the tree.
-        dtype: float64 by default: in float32 the running sum over a million priorities has no bits left for small
-            ones, which would never be found.
     """
 
-    def __init__(self, capacity: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> None:
-        self.capacity, self.device, self.dtype = capacity, torch.device(device), dtype
+    dtype = torch.float64
+    """In float32 the running sum over a million priorities has no bits left for small ones, which are never found."""
+
+    def __init__(self, capacity: int, device: torch.device | str = "cpu") -> None:
+        self.capacity, self.device = capacity, torch.device(device)
         # The root has at most 256 times as many entries as a group: it is summed once, groups are summed per index.
         self._width = max(64, 2 ** math.ceil(math.log2(max(capacity, 1)) / 2 - 4))
         groups = -(-capacity // self._width)
-        zeros = partial(torch.zeros, dtype=dtype, device=self.device)
+        zeros = partial(torch.zeros, dtype=self.dtype, device=self.device)
         self._values = zeros(groups * self._width)
         self._grouped = self._values.view(groups, self._width)
         self._group_totals = zeros(groups)
@@ -324,11 +325,6 @@ def make_sampler(name: str, **options: Any) -> Sampler:
     known = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
     options |= {"max_capacity": options["capacity"], "beta": 0.4}
     return kind(**{key: value for key, value in options.items() if key in known})
-
-
-def takes_priorities(sampler: Any) -> bool:
-    """Returns whether a sampler uses the errors of what it drew."""
-    return getattr(type(sampler), "update_priority", Sampler.update_priority) is not Sampler.update_priority
 
 
 def importance_weights(priority: Tensor, beta: float) -> Tensor:

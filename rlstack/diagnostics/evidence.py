@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent, on_policy
-from rlstack.agents.interface import MASK, Interface
+from rlstack.agents.interface import Interface
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.foundation.work import counted
@@ -55,6 +54,7 @@ _LOOKED_AT = 2048  # decisions that the networks are called on
 _LEVELS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 _DIMENSIONS, _BEFORE, _HELD = 6, 4, 2
 _REPLAY_BYTES = 4e9
+_ALONE = {"workers": 0, "compiled": False}  # options of worlds that are built quickly, in this process
 
 
 @dataclass(frozen=True)
@@ -175,9 +175,12 @@ def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECON
     rows = read_metrics(file) if file is not None and file.is_file() else []
     rollouts: dict[str, Any] = {}
     interface = run.agent.interface
-    with rng_untouched(), closing(_worlds(run)) as env:
+    world, fixed = run.config["env"], {key: value for key, value in _ALONE.items() if key in run.config["env"]}
+    if (size := size_key(world)) is not None:
+        fixed[size] = min(WORLDS, world[size], world.get("max_instances") or WORLDS)
+    with rng_untouched(), closing(build_world({**world, **fixed}, run.agent.device, 1)) as env:
         for name in counted(("explored", "greedy", "random"), "playing", "policies"):
-            policy = UniformPolicy(run.agent) if name == "random" else run.agent.policy(name == "explored")
+            policy: Any = env.rand_action if name == "random" else run.agent.policy(name == "explored")
             with own_randomness(0):
                 env.set_seed(1)
                 rollouts[name] = play(env, policy, interface.group, seconds)
@@ -185,34 +188,6 @@ def gather(path: str | Path, allow: Collection[str] = (), seconds: float = SECON
     evidence = Evidence(run.config, rows, run.agent, run.frames, **rollouts, no_effect=without, replay=_replay(run))
     evidence.seconds = time.perf_counter() - began
     return evidence
-
-
-def _worlds(run: LoadedRun) -> EnvBase:
-    """Returns a few worlds of the run's kind, in this process."""
-    config, fixed = run.config["env"], {}
-    if (size := size_key(config)) is not None:
-        most = min(WORLDS, config[size], config.get("max_instances") or WORLDS)
-        fixed = {size: most}
-    here = {key: value for key, value in (("workers", 0), ("compiled", False)) if key in config}
-    return build_world({**config, **fixed, **here}, run.agent.device, 1)
-
-
-class UniformPolicy(TensorDictModuleBase):
-    """Draws uniform, legal actions for every decision in an env's tensordict."""
-
-    def __init__(self, agent: Agent) -> None:
-        super().__init__()
-        self._interface, self._device = agent.interface, agent.device
-        mask = [self._interface.key(MASK)] if self._interface.masked else []
-        self.in_keys = self._interface.observation_keys() + mask
-        self.out_keys = [self._interface.key("action")]
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        interface = self._interface
-        lead = interface.lead(interface.observed(tensordict))
-        mask = tensordict.get(interface.key(MASK)) if interface.masked else None
-        action = interface.random_action(lead, self._device, mask)
-        return tensordict.set(interface.key("action"), interface.to_env(action))
 
 
 def play(env: EnvBase, policy: Any, group: str | None, seconds: float) -> Rollout:

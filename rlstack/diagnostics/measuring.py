@@ -19,7 +19,6 @@ from torchrl.envs import EnvBase
 from rlstack import envs
 from rlstack.agents import Agent, Interface, build_agent
 from rlstack.envs.foundation.work import step
-from rlstack.envs.registry import world_hooks
 from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
 from rlstack.training.monitor import resident_bytes
@@ -99,16 +98,6 @@ class MeasuredTraining:
         """Returns the number of other processes that step the worlds; torch backends have none."""
         env = self.config.env
         return 0 if env.get("backend") == "torch" else int(env.get("workers") or 0)
-
-    @property
-    def sweeps(self) -> bool:
-        """Returns whether another number of worlds can be built quickly."""
-        return self.size_option is not None and not (self.config.env.get("compiled") or self.processes)
-
-    @property
-    def observing(self) -> tuple[str, ...]:
-        """Returns the world's functions that make observations; none if compiled, as its parts cannot be timed."""
-        return () if self.config.env.get("compiled") else world_hooks(self.config.env["name"]).observing
 
 
 def repeat(function: Callable[[], Any], seconds: float, clock: Callable[[], float], warm_up: int = 1) -> list[float]:
@@ -229,8 +218,8 @@ def _point(measured: MeasuredTraining, env: EnvBase, stepper: Stepper, seconds: 
 
 def _sweep(measured: MeasuredTraining, present: dict[str, Any]) -> dict[str, Any]:
     """Measures steps per second for other numbers of worlds, until a step takes too long or memory runs short."""
-    if not measured.sweeps:
-        one = measured.size_option is None
+    one = measured.size_option is None
+    if one or measured.config.env.get("compiled") or measured.processes:
         reason = "there is one world" if one else "compiled worlds and workers start too slowly"
         return {"sweep": [present], "sweep_ended": reason}
 

@@ -29,6 +29,7 @@ from rlstack.agents.on_policy import FromRollouts
 from rlstack.data.collector import make_collector
 from rlstack.data.graphs import GRAPHS
 from rlstack.envs.foundation.packages import needs
+from rlstack.envs.registry import world_hooks
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
@@ -246,17 +247,15 @@ class TimedRun(NamedTuple):
 def timed_run(
     measured: MeasuredTraining,
     sections: Sections | None = None,
-    watch: Callable[[Sections, Training], None] | None = None,
-    around: contextlib.AbstractContextManager[Any] | None = None,
     profiler: profile | None = None,
+    gpu: GpuWatch | None = None,
 ) -> Iterator[TimedRun]:
     """A context that runs the loop for some seconds from the middle of its schedules, in a temporary folder.
 
     Args:
         sections: sections that measure the run, or None.
-        watch: function that assigns functions of the training to the sections.
-        around: context that is entered while the loop runs.
         profiler: see :class:`IterationTimer`.
+        gpu: watches the GPU while the loop runs, or None.
     """
     config = measured.config
     config = dataclasses.replace(
@@ -275,11 +274,14 @@ def timed_run(
         training.agent, training.frames = measured.agent(training.env), measured.halfway
         if measured.device.type in GRAPHS:
             training.acceleration.apply(training.agent)
-        if sections is not None and watch is not None:
-            watch(sections, training)
-        silent = contextlib.redirect_stdout(io.StringIO())
-        with contextlib.suppress(_TimeIsUp), silent, around or contextlib.nullcontext():
-            training.execute()
+        if sections is not None:
+            watch_iteration(sections, training)
+        with contextlib.ExitStack() as stack:
+            if gpu is not None:
+                gpu.start()
+                stack.callback(gpu.stop)
+            with contextlib.suppress(_TimeIsUp), contextlib.redirect_stdout(io.StringIO()):
+                training.execute()
         yield TimedRun(training.agent, training.env, timer.iterations, timer.sequences)
 
 
@@ -288,20 +290,24 @@ def timed_run(
 
 def measure_iterations(measured: MeasuredTraining) -> dict[str, Any]:
     """Measures frames per second of the training loop without evaluations, and seconds by part of an iteration."""
+    env = measured.config.env  # the parts of a compiled world cannot be timed
+    observing = () if env.get("compiled") else world_hooks(env["name"]).observing
     with Sections(measured.clock) as sections:
-        for name in measured.observing:  # before the worlds are built, since they may store the functions
+        for name in observing:  # before the worlds are built, since they may store the functions
             sections.watch_named(name, "observe")
-        with timed_run(measured, sections, _watch_iteration) as run:
+        with timed_run(measured, sections) as run:
             pass
-    return {**summary(run.iterations), "observing_apart": bool(measured.observing)}
+    return {**summary(run.iterations), "observing_apart": bool(observing)}
 
 
-def _watch_iteration(sections: Sections, training: Training) -> None:
+def watch_iteration(sections: Sections, training: Training) -> None:
+    """Assigns the functions of a training to sections."""
     env: Any = training.env
     for name, section in _WORLD.items():
         if hasattr(type(env), name):
             sections.watch(env, name, section)
-    sections.watch_named("rlstack.play.players:Seats.act", "opponents", whole=True)
+    with contextlib.suppress(ModuleNotFoundError):  # the room may have been removed
+        sections.watch_named("rlstack.play.players:Seats.act", "opponents", whole=True)
     agent: Any = training.agent
     make = agent.policy
 
@@ -414,7 +420,7 @@ def measure_gpu(measured: MeasuredTraining) -> dict[str, Any]:
         return {"note": f"the device is {measured.device}, there is nothing to measure ({why})", "available": there}
     torch.cuda.reset_peak_memory_stats(measured.device)
     watch = GpuWatch(measured.device, every=0.1)
-    with timed_run(measured, around=_watching(watch)) as run:
+    with timed_run(measured, gpu=watch) as run:
         measurements = {
             **watch.read(),
             "gpu_peak_memory_mb": torch.cuda.max_memory_allocated(measured.device) / 1e6,
@@ -432,15 +438,6 @@ def measure_gpu(measured: MeasuredTraining) -> dict[str, Any]:
         if (update := run.update_of(1)) is not None:
             measurements["update"] = _inspected(measured, lambda: [update[1]() for _ in range(_UPDATES)], _UPDATES)
     return measurements
-
-
-@contextmanager
-def _watching(watch: GpuWatch) -> Iterator[None]:
-    watch.start()
-    try:
-        yield
-    finally:
-        watch.stop()
 
 
 def _inspected(measured: MeasuredTraining, work: Callable[[], Any], times: int) -> dict[str, Any]:

@@ -43,8 +43,9 @@ class StateNetwork(nn.Module):
         super().__init__()
         features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
-        self.trunk = mlp((features + besides, *hidden), layer_norm, activation)
-        self.output = nn.Linear(hidden[-1], outputs)
+        widths = features + besides, *hidden
+        self.trunk = mlp(widths, layer_norm, activation)
+        self.output = nn.Linear(widths[-1], outputs)
 
     def forward(self, observation: Observation) -> Tensor:
         """Returns the outputs ``[..., N]``."""
@@ -319,19 +320,6 @@ class CentralNetwork(StateNetwork):
         self.view = mlp((features, hidden[0]), activation=activation)
         self.others = others
 
-    def forward(self, observation: Observation, there: Tensor) -> Tensor:  # type: ignore[override]
-        """Returns the values ``[..., A, 1]`` for worlds of A agents.
-
-        Args:
-            observation: observations of all agents, ``[..., A]``.
-            there: ``[..., A, A]`` bool, which agents (last dimension) count for which; none counts for itself.
-        """
-        return self.joint(self.encoder(observation), there)
-
-    def joint(self, features: Tensor, there: Tensor) -> Tensor:
-        """Does what :meth:`forward` does, for observations that are already encoded, ``[..., A, F]``."""
-        return self.head(torch.cat((features, self.pooled(features, apart(there))), -1))
-
     def pooled(self, features: Tensor, there: Tensor) -> Tensor:
         """Returns the pooled encodings of the others ``[..., Q, V]``, to be concatenated with those of Q agents.
 
@@ -447,7 +435,8 @@ class Others:
         def after(features: Tensor, there: Tensor, cut: Tensor, before: Tensor) -> Tensor:
             """Returns the values ``[..., A, 1]`` of the agents of some worlds at some steps."""
             goes_on = there.unsqueeze(-2) | (cut.unsqueeze(-1) & cut.unsqueeze(-2))
-            return self.critic.joint(features, goes_on & before.unsqueeze(-2))
+            others = self.critic.pooled(features, apart(goes_on & before.unsqueeze(-2)))
+            return self.critic.head(torch.cat((features, others), -1))
 
         cut = (following.get("done") & ~following.get("terminated"))[..., 0]
         parts = following.get("active"), cut, active

@@ -16,7 +16,7 @@ from torchrl.data import Binary, Composite
 from torchrl.envs import EnvBase
 
 from rlstack import envs
-from rlstack.agents.base import Policy
+from rlstack.agents.base import AgentPolicy
 from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
@@ -248,11 +248,12 @@ class PolicyPlayer(Player):
         super().__init__(name)
         self._policy = policy
         self._carries = Interface.of(env).key(MEMORY) in list(policy.out_keys)
-        self._keeps_itself = not self._carries and callable(getattr(policy, "reset", None))
+        keeps = callable(getattr(policy, "reset", None)) and getattr(policy, "recurrent", True)
+        self._keeps_itself = keeps and not self._carries
         self._memory: Tensor | None = None  # [2 W, A / 2, M], recurrent state in the tensordict
         self._begun: Tensor | None = None  # [2 W], rows to reset in a policy that stores the state itself; None: all
         self.recordable = hasattr(policy, "phase")
-        self._ours = next((part for part in policy.modules() if isinstance(part, Policy)), None)
+        self._ours = next((part for part in policy.modules() if isinstance(part, AgentPolicy)), None)
 
     @property
     def phase(self) -> Any:
@@ -260,7 +261,7 @@ class PolicyPlayer(Player):
 
     def become(self, other: Player) -> bool:
         ours, theirs = self._ours, other._ours if isinstance(other, PolicyPlayer) else None
-        if ours is None or theirs is None or ours.recipe is None or ours.recipe != theirs.recipe:
+        if ours is None or theirs is None or ours.recipe != theirs.recipe:
             return False
         self._policy.load_state_dict(other._policy.state_dict())  # type: ignore[attr-defined]
         ours.catch_up()

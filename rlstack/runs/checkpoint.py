@@ -93,11 +93,6 @@ class CheckpointStore:
         paths = self.newest_first()
         return paths[0] if paths else None
 
-    @property
-    def empty(self) -> bool:
-        """Returns whether there is no checkpoint, not even the best."""
-        return self.latest() is None and not (self.directory / BEST).exists()
-
     def load(self) -> dict[str, Any]:
         """Returns the newest intact state with its tensors on the CPU; a warning names each damaged checkpoint.
 

@@ -87,32 +87,27 @@ def load(
         >>> env = run.make_env(num_worlds=16)
         >>> rollout = env.rollout(100, run.agent.policy(explore=False), break_when_any_done=False)
     """
+    given = dict(agent or {})
     with granting(list(allow)):
-        return _load(Path(path), device, which, agent)
-
-
-def _load(path: Path, device: torch.device | str, which: str, agent: Mapping[str, Any] | None) -> LoadedRun:
-    try:
-        file = checkpoint_file(path, which)
-        state = read_agent(file)
-    except CheckpointError as error:
-        raise ConfigError(f"checkpoint: {error}") from None
-    run_dir = file.parent.parent if (file.parent.parent / CONFIG).is_file() else None
-    if run_dir is None:
-        check_named(links_in(file.parent, _RESULTS), file)
-    else:
-        RunDirectory.open(run_dir)
-    config = state["config"]
-    stored, given = config["agent"], dict(agent or {})
-    changed = to_plain(OmegaConf.merge(stored, given))
-    for key in ("algorithm", *SHAPING):
-        if key in stored and _shape(key, changed[key]) != _shape(key, stored[key]):
-            raise ConfigError(
-                f"agent.{key}: cannot change, the networks of {file} are of {overrides({key: stored[key]})}"
-            )
-    config = {**config, "agent": changed}
-    with closing(build_world(config["env"], num_worlds=1)) as env:
-        loaded = build_agent(changed, env, config["total_frames"], choose_device(str(device)))
+        try:
+            file = checkpoint_file(Path(path), which)
+            state = read_agent(file)
+        except CheckpointError as error:
+            raise ConfigError(f"checkpoint: {error}") from None
+        run_dir = file.parent.parent if (file.parent.parent / CONFIG).is_file() else None
+        if run_dir is None:
+            check_named(links_in(file.parent, _RESULTS), file)
+        else:
+            RunDirectory.open(run_dir)
+        config = state["config"]
+        stored = config["agent"]
+        changed = to_plain(OmegaConf.merge(stored, given))
+        for key in ("algorithm", *SHAPING):
+            if key in stored and _shape(key, changed[key]) != _shape(key, stored[key]):
+                held = overrides({key: stored[key]})
+                raise ConfigError(f"agent.{key}: cannot change, the networks of {file} are of {held}")
+        with closing(build_world(config["env"], num_worlds=1)) as env:
+            loaded = build_agent(changed, env, config["total_frames"], choose_device(str(device)))
     try:
         acts_only = state["agent"].get("optimizers") == {}  # an agent of the zoo
         (loaded.load_networks if acts_only else loaded.load_state_dict)(state["agent"])
@@ -120,7 +115,7 @@ def _load(path: Path, device: torch.device | str, which: str, agent: Mapping[str
     except MISFITS as error:
         what = f"the agent with {overrides(given)}" if given else "this version of the agent"
         raise ConfigError(f"checkpoint: {file} does not fit {what} ({brief(error)})") from None
-    return LoadedRun(loaded, config, state["frames"], file, run_dir)
+    return LoadedRun(loaded, {**config, "agent": changed}, state["frames"], file, run_dir)
 
 
 SHAPING = (
@@ -187,7 +182,8 @@ def initialise(agent: Agent, path: str | Path) -> None:
     except (CheckpointError, ConfigError) as error:
         raise ConfigError(f"init: {str(error).removeprefix('checkpoint: ')}") from None
     ours, theirs = to_plain(agent.config), state["config"]["agent"]
-    if _family(ours["algorithm"]) != _family(theirs["algorithm"]):
+    # A published variant has the same networks.
+    if len({chosen["algorithm"].removesuffix("_published") for chosen in (ours, theirs)}) > 1:
         held, given = _chosen(state["config"]), f"agent={ours['name']}"
         raise ConfigError(f"init: {file} holds the networks of {held}; write these options instead of {given}")
     with suppress(ConfigError):  # options of another version stay as they are
@@ -221,11 +217,6 @@ def _chosen(config: Mapping[str, Any]) -> str:
     return " ".join(shlex.quote(override(key, value)) for key, value in given.items())
 
 
-def _family(algorithm: str) -> str:
-    """Returns the algorithm of a published variant with the same networks, or the algorithm itself."""
-    return algorithm.removesuffix("_published")
-
-
 def unfinished(run: RunDirectory, total_frames: int, last_frame: int) -> dict[str, Any] | None:
     """Returns the newest intact state of a run that will continue to ``last_frame``; None without a checkpoint.
 
@@ -234,7 +225,7 @@ def unfinished(run: RunDirectory, total_frames: int, last_frame: int) -> dict[st
             or the run is complete.
     """
     checkpoints = run.checkpoints
-    if checkpoints.empty:
+    if checkpoints.latest() is None and not (checkpoints.directory / BEST).exists():
         return None
     try:
         state = checkpoints.load()

@@ -61,21 +61,12 @@ def published_file(source: str) -> Path:
     """Returns the checkpoint file of ``zoo:<name>`` or ``hf:<user>/<name>``.
 
     Raises:
-        ConfigError: there is no such agent, or it is damaged.
+        ConfigError: there is no such agent, or it is damaged: a file differs from the SHA-256 that its card lists.
     """
-    if source.startswith(PREFIX):
-        return zoo_file(source)
-    from .hub import hub_file
+    if source.startswith(HUB):
+        from .hub import hub_file
 
-    return hub_file(source)
-
-
-def zoo_file(source: str) -> Path:
-    """Returns the checkpoint file of ``zoo:<name>``.
-
-    Raises:
-        ConfigError: there is no such agent, or the file differs from its card's SHA-256.
-    """
+        return hub_file(source)
     name = source.removeprefix(PREFIX)
     known, file = card(name), zoo_folder() / name / AGENT
     if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != known.get("sha256"):

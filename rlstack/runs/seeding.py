@@ -66,8 +66,7 @@ def surroundings_untouched() -> Iterator[None]:
 
 @contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
-    """A context that seeds torch's global generators, for policies that draw, and restores them at its end."""
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    with torch.random.fork_rng(devices=list(gpus)):
+    """A context that seeds torch's global generators, for policies that draw, and restores all at its end."""
+    with rng_untouched():
         torch.manual_seed(seed)
         yield

@@ -133,28 +133,19 @@ def prepare_cublas(wanted: Wanted) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
-def is_deterministic(wanted: Wanted, agent: Agent) -> bool | None:
-    """Returns the option with ``auto`` resolved for an agent; None on a CPU."""
+def set_determinism(wanted: Wanted, agent: Agent) -> str | None:
+    """Lets torch take deterministic algorithms on a GPU, with ``auto`` only if no network of the agent convolves.
+
+    An operation without one then raises a ``RuntimeError`` that names it, or with ``auto`` warns.
+
+    Returns what was chosen, in words; None on a CPU, where nothing is.
+    """
     if agent.device.type != "cuda":
         return None
     modules = (module for network in agent.networks.values() for module in network.modules())
-    return wanted if wanted != "auto" else not any(isinstance(module, _CONVOLUTIONS) for module in modules)
-
-
-def describe_determinism(wanted: Wanted, agent: Agent) -> str | None:
-    """Returns the same in words, with the reason."""
-    if (taken := is_deterministic(wanted, agent)) is None:
-        return None
+    taken = wanted if wanted != "auto" else not any(isinstance(module, _CONVOLUTIONS) for module in modules)
+    torch.use_deterministic_algorithms(taken, warn_only=wanted == "auto")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nobody reads it
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark and not taken
     why = f" (auto: {'no network convolves' if taken else 'deterministic convolutions are slow'})"
     return ("yes" if taken else "no") + (why if wanted == "auto" else "")
-
-
-def set_determinism(wanted: Wanted, agent: Agent) -> None:
-    """Lets torch take deterministic algorithms on a GPU.
-
-    An operation without one then raises a ``RuntimeError`` that names it, or with ``auto`` warns.
-    """
-    if (taken := is_deterministic(wanted, agent)) is not None:
-        torch.use_deterministic_algorithms(taken, warn_only=wanted == "auto")
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nobody reads it
-        torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark and not taken

@@ -157,7 +157,7 @@ class EvalConfig:
 
     Attributes:
         every: frames between evaluations, see :data:`Often`; None: a tenth of the run, if they take little of its time,
-            see :class:`rlstack.training.evaluations.Evaluations`.
+            see :class:`rlstack.training.loop.Evaluations`.
         episodes: number of episodes per level, or in all for worlds without levels.
         seed: seed of the fixed evaluation episodes.
         max_steps: number of steps after which an unfinished episode is scored as it stands; None: the world's limit.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,6 @@ SHOWN = ("train/success", "train/return")
 """Metrics for the lower panel of the picture, which shows the first that was logged."""
 PICTURE = "curriculum.png"
 _BLUE, _GREY = "#1f5fa8", "#888888"
-Curve = list[tuple[float, float]]
 
 
 class Curriculum(Hook):
@@ -293,7 +293,8 @@ def save_curriculum(run: Path, names: Sequence[str] = ()) -> Path | None:
 
     Returns the path of the picture, or None for a run without a curriculum.
     """
-    curves = {name: read_curve(run / METRICS_FILE, name) for name in (STAGE, *SHOWN)}
+    rows = read_metrics(run / METRICS_FILE) if (run / METRICS_FILE).is_file() else []
+    curves = {name: [(row[FRAMES_COLUMN], row[name]) for row in rows if name in row] for name in (STAGE, *SHOWN)}
     stages = curves[STAGE]
     if not stages:
         return None
@@ -314,19 +315,8 @@ def save_curriculum(run: Path, names: Sequence[str] = ()) -> Path | None:
             panels[1].set(ylabel="success, share of episodes" if share else "return per episode")
             if share:
                 panels[1].set_ylim(-0.02, 1.02)
-            for frames, _ in advances(stages):
-                panels[1].axvline(frames, color=_GREY, linewidth=0.6, linestyle=":")
+            for (_, before), (frames, stage) in pairwise(points):
+                if stage != before:
+                    panels[1].axvline(frames, color=_GREY, linewidth=0.6, linestyle=":")
         panels[-1].set_xlabel("frames")
     return run / PICTURE
-
-
-def advances(stages: Curve) -> Curve:
-    """Returns the points at which a stage begins: ``(frames, stage)``."""
-    return [now for before, now in zip([(0.0, 0.0), *stages], stages) if now[1] != before[1]]
-
-
-def read_curve(path: Path, column: str) -> Curve:
-    """Returns one metric of a run over its frames; empty if it was never logged."""
-    if not path.is_file():
-        return []
-    return [(row[FRAMES_COLUMN], row[column]) for row in read_metrics(path) if column in row]

@@ -53,16 +53,14 @@ class Ranks:
     Args:
         index: number of this process, from 0.
         count: number of processes.
+
+    Attributes:
+        first: whether this is the process that evaluates, logs and writes files.
     """
 
     def __init__(self, index: int = 0, count: int = 1) -> None:
-        self.index, self.count = index, count
+        self.index, self.count, self.first = index, count, index == 0
         self._attached = count == 1
-
-    @property
-    def first(self) -> bool:
-        """Returns whether this is the process that evaluates, logs and writes files."""
-        return self.index == 0
 
     # -- numbers and states of all ranks ---------------------------------------------------------------------------
 

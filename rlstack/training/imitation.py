@@ -7,6 +7,7 @@ their values as logits of a choice, so they clone the order of the actions, not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,12 +32,13 @@ from rlstack.data.collector import make_collector
 from rlstack.data.flatten import cut, episode_starts, flatten_agents
 from rlstack.envs.foundation.work import counted, working
 from rlstack.envs.world import MEMORY
+from rlstack.files.safe_load import first_line
 from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world
 
 from .config import TrainConfig
 from .hooks import Hook
-from .recorded import decisions, read_demonstrations
+from .recorded import decisions, read_file
 
 if TYPE_CHECKING:
     from .loop import Training
@@ -68,7 +70,7 @@ def imitate(
 
     Args:
         agent: the learner. Its optimisers, counters and schedules stay unchanged; targets become copies.
-        source: an env for the expert to act in, or data: a file for ``read_demonstrations``, sequences ``[B, T]`` of
+        source: an env for the expert to act in, or data: a file (see :mod:`.recorded`), sequences ``[B, T]`` of
             :func:`rlstack.flatten_agents`, or a flat batch ``[N]`` of ``observation``, ``action`` (in the world's
             form) and, if the world has one, ``action_mask``.
         expert: the policy that acts in the env, or any value of ``imitation.expert``.
@@ -113,7 +115,7 @@ def imitate(
     elif expert is not None or replay:
         raise ConfigError("imitate: an expert, and a replay, need an env to act in, not data")
     elif isinstance(source, str | Path):
-        data = read_demonstrations(source, agent.interface, agent.device)
+        data = read_file(source, agent.interface).to(agent.device)
     else:
         data = decisions(source, ordered)
     return clone(agent, data, epochs, batch_size, lr)
@@ -161,8 +163,7 @@ def _try_out(policy: TensorDictModuleBase, env: EnvBase, interface: Interface, w
         with torch.no_grad():
             action = policy(sample).get(key, None)
     except Exception as error:  # a policy from elsewhere may raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{who} does not fit the env: {reason}") from error
+        raise ConfigError(f"{who} does not fit the env: {first_line(error)}") from error
     if not isinstance(action, Tensor):
         raise ConfigError(f"{who} gives no action")
     if action.shape != spec.shape or action.is_floating_point() != spec.dtype.is_floating_point:
@@ -427,10 +428,32 @@ class Imitation(Hook):
         self._env: EnvBase | None = None
 
     def on_prepare(self, training: Training) -> None:
-        if self.done and training.best_rank and self._config.imitation.only:
+        c = self._config.imitation
+        if self.done and training.best_rank and c.only:
             raise ConfigError("resume: the run is complete; imitation.only=false continues with reinforcement learning")
-        if self._config.imitation.wanted and not (training.frames or self.done):
+        if c.wanted and not (training.frames or self.done):
             self.find(training.agent)
+
+    def find(self, agent: Agent) -> None:
+        """Finds and tries the expert or the recorded episodes; draws no random numbers.
+
+        Raises:
+            ConfigError: the expert or the recorded episodes do not exist or do not fit.
+        """
+        c, env = self._config.imitation, self._config.env
+        check_learner(agent, c.replay)
+        if c.expert is not None:
+            if (most := env.get("max_instances")) is not None and 2 * (env.get("num_envs") or most) > most:
+                fault = "acts in environments of its own, more than env.max_instances allows beside those of the run"
+                raise ConfigError(f"imitation.expert: {fault}; imitation.episodes takes recorded ones")
+            with rng_untouched():
+                self._env = build_world(env, agent.device, self._config.seed)
+                self._expert = expert_policy(c.expert, self._env, agent.interface, c.expert_options)
+        elif isinstance(agent, Recurrent):
+            raise ConfigError(UNORDERED)
+        else:
+            with prefixed("imitation.episodes"):
+                self._data = read_file(str(c.episodes), agent.interface).to(agent.device)
 
     def on_start(self, training: Training) -> None:
         c = self._config.imitation
@@ -438,10 +461,16 @@ class Imitation(Hook):
             return
         if not self.done:
             training.logger.truncate_after(-1)  # drops the rows of an interrupted attempt
-            training.event(f"imitating {self}")
+            options: dict[str, Any] = {"epochs": c.epochs, "batch_size": c.batch_size, "lr": c.lr}
+            if self._env is None:
+                source: Any = self._data
+                training.event(f"imitating {len(source):,} decisions in {c.episodes}")
+            else:
+                source, options = self._env, {**options, "expert": self._expert, "frames": c.frames, "replay": c.replay}
+                training.event(f"imitating {c.frames:,} decisions of {c.expert}")
             try:
-                with training.following_work():
-                    metrics = self.learn(training.agent)  # the same on all ranks
+                with training.following_work(), closing(self):
+                    metrics = imitate(training.agent, source, **options)  # the same on all ranks
             except KeyboardInterrupt:
                 training.event(f"the imitation will start over; continue with: {training.resume_command()}")
                 raise
@@ -463,42 +492,6 @@ class Imitation(Hook):
         training.event(f"checkpoint {training.save(is_best).name}")
         if c.only:
             training.finish()
-
-    def find(self, agent: Agent) -> None:
-        """Finds and tries the expert or the recorded episodes; draws no random numbers.
-
-        Raises:
-            ConfigError: the expert or the recorded episodes do not exist or do not fit.
-        """
-        c, env = self._config.imitation, self._config.env
-        check_learner(agent, c.replay)
-        if c.expert is not None:
-            if (most := env.get("max_instances")) is not None and 2 * (env.get("num_envs") or most) > most:
-                fault = "acts in environments of its own, more than env.max_instances allows beside those of the run"
-                raise ConfigError(f"imitation.expert: {fault}; imitation.episodes takes recorded ones")
-            with rng_untouched():
-                self._env = build_world(env, agent.device, self._config.seed)
-                self._expert = expert_policy(c.expert, self._env, agent.interface, c.expert_options)
-        elif isinstance(agent, Recurrent):
-            raise ConfigError(UNORDERED)
-        else:
-            with prefixed("imitation.episodes"):
-                self._data = read_demonstrations(str(c.episodes), agent.interface, agent.device)
-
-    def __str__(self) -> str:
-        c = self._config.imitation
-        return f"{c.frames:,} decisions of {c.expert}" if c.expert else f"{len(self._data):,} decisions in {c.episodes}"
-
-    def learn(self, agent: Agent) -> dict[str, float]:
-        """Imitates as :func:`imitate` does, and closes the expert's worlds."""
-        c = self._config.imitation
-        options: dict[str, Any] = {"epochs": c.epochs, "batch_size": c.batch_size, "lr": c.lr}
-        if self._env is None:
-            return imitate(agent, self._data, **options)
-        try:
-            return imitate(agent, self._env, self._expert, frames=c.frames, replay=c.replay, **options)
-        finally:
-            self.close()
 
     def close(self) -> None:
         """Closes the expert's worlds."""

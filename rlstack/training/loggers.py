@@ -302,14 +302,15 @@ class TensorBoardSink(Sink):
     """TensorBoard event files under ``tensorboard/``.
 
     Args:
-        directory: directory of the files.
+        directory: directory of the run.
+        config: options, none of them for TensorBoard.
         run_config: hyperparameters, which the HPARAMS tab shows beside the last of :data:`RESULTS`.
     """
 
     name: ClassVar[str] = "TensorBoard"
 
-    def __init__(self, directory: Path, run_config: Mapping[str, Any]) -> None:
-        self._directory, self._hyperparameters = directory, dict(flat(run_config))
+    def __init__(self, directory: Path, config: LoggerConfig, run_config: Mapping[str, Any]) -> None:
+        self._directory, self._hyperparameters = directory / "tensorboard", dict(flat(run_config))
         self._writer = self._open()
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
@@ -363,23 +364,19 @@ class MetricLogger:
         directory.mkdir(parents=True, exist_ok=True)
         values = dict(run_config or {})
         self._sinks: list[Sink] = [CsvSink(directory / METRICS_FILE)]
-        if config.tensorboard:
-            self._add("TensorBoard", lambda: TensorBoardSink(directory / "tensorboard", values))
-        if config.wandb != "disabled":
-            self._add("W&B", lambda: WandbSink(directory, config, values))
-        if config.mlflow:
-            self._add("MLflow", lambda: MlflowSink(directory, config, values))
-        if config.trackio:
-            self._add("Trackio", lambda: TrackioSink(directory, config, values))
-
-    def _add(self, name: str, make: Callable[[], Sink]) -> None:
-        """Adds a sink; if it cannot be opened, the run continues without it."""
-        try:
-            self._sinks.append(make())
-        except ImportError:
-            raise
-        except Exception as error:  # each service has its own errors
-            _warn_without(name, error)
+        kinds: list[tuple[Any, bool]] = [
+            (TensorBoardSink, config.tensorboard),
+            (WandbSink, config.wandb != "disabled"),
+            (MlflowSink, config.mlflow),
+            (TrackioSink, config.trackio),
+        ]
+        for kind in (kind for kind, is_wanted in kinds if is_wanted):
+            try:
+                self._sinks.append(kind(directory, config, values))
+            except ImportError:
+                raise
+            except Exception as error:  # each service has its own errors; the run continues without it
+                _warn_without(kind.name, error)
 
     def _tell(self, tell: Callable[[Sink], None]) -> None:
         """Calls every sink; one that fails is dropped, except for the file ``metrics.csv``."""

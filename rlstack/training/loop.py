@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
@@ -28,18 +29,17 @@ from rlstack.envs import world_hooks
 from rlstack.envs.foundation.compilation import telling, under_way
 from rlstack.envs.foundation.work import Work, following
 from rlstack.envs.world import hooks_of
-from rlstack.evaluation.evaluator import Evaluation
+from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.runs.checkpoint import state_digest
 from rlstack.runs.loading import MISFITS, brief, initialise, unfinished
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import restore_rng, rng_state, seed_everything
-from rlstack.runs.worlds import choose_device
+from rlstack.runs.worlds import choose_device, world_options
 
 from .acceleration import Acceleration, set_determinism
 from .config import TrainConfig, differing, is_resumable
 from .curriculum import Curriculum
 from .distributed import Ranks
-from .evaluations import EvaluationLeftOut, Evaluations
 from .guard import Guard
 from .hooks import AnyHook, DropBatch, Hook
 from .imitation import Imitation
@@ -62,6 +62,75 @@ def _folded(group: str | None, unit: str, batch: TensorDictBase) -> tuple[Tensor
     """Returns the sequences of a batch, and its frames."""
     sequences = flatten_agents(batch, group)
     return sequences, count_frames(batch, sequences, unit)
+
+
+_SHARE = 0.2
+"""Greatest share of a run's time for evaluations before the last one, and for one as long as these."""
+
+
+class EvaluationLeftOut(Exception):
+    """Ends an evaluation that takes too long a part of the run's time."""
+
+
+class Evaluations(Hook):
+    """Evaluates the greedy policy on the run's fixed episodes when that is due, unless another hook does.
+
+    If ``eval.every`` is null, evaluations but the last one take at most a fifth of the run's time. An evaluation is
+    begun if, with the last one, it may fit into the fifth, and given up when it does not; the next one is begun when
+    there is time for one that takes twice as long. Evaluations change nothing in how a run trains, so a run is the
+    same, to the last bit, whichever of them are made.
+    """
+
+    def __init__(self) -> None:
+        self._needed = 0.0  # seconds that an evaluation has taken, or twice those after which it was given up
+        self._begun, self._end = 0.0, math.inf
+
+    def evaluation_due(self, training: Training) -> bool | None:
+        due, self._end = training.due(training.config.evaluation_every), math.inf
+        if training.config.eval.every is not None or not due or training.is_over():
+            return due
+        learning = training.clock.learning()
+        allowed = (learning * _SHARE / (1 - _SHARE) - training.clock.total[EVALUATING]) / 2  # half is for the last one
+        (fits,) = training.ranks.of_first(allowed >= self._needed)
+        self._begun = time.monotonic()
+        if fits:
+            self._end = self._begun + allowed
+        elif training.ranks.first:
+            training.event(_left_out(training))
+        return bool(fits)
+
+    def evaluate(self, training: Training) -> Evaluation:
+        c = training.config
+        lends = c.env.get("max_instances") is not None  # the run's worlds, if there can be no others
+        state = training.env.state_dict() if lends else {}
+        evaluation = evaluate(
+            training.agent.policy(explore=False),
+            c.env["name"],
+            world_options(c.env),
+            episodes=c.eval.episodes,
+            seed=c.eval.seed,
+            device=training.device,
+            max_steps=c.eval.max_steps,
+            env=training.env if lends else None,
+        )
+        if lends:  # their episodes begin anew
+            training.env.load_state_dict(state)
+            training.agent.begin_episodes()
+            training.collector.reset()
+        return evaluation
+
+    def on_work(self, training: Training, work: Work) -> None:
+        if time.monotonic() > self._end and not work.over and work.what == "evaluating":
+            self._needed, self._end = 2 * (self._end - self._begun), math.inf
+            raise EvaluationLeftOut(_left_out(training))
+
+    def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
+        self._needed, self._end = time.monotonic() - self._begun, math.inf
+
+
+def _left_out(training: Training) -> str:
+    every = training.config.evaluation_every
+    return f"no evaluation at {training.frames:,} frames, to save time; eval.every={every} makes every one"
 
 
 def hooks_of_run(training: Training, own: Sequence[Hook]) -> list[Hook]:
@@ -106,6 +175,7 @@ class Training:
     Attributes:
         frames: frames so far, of which ``previous`` or more came before the current batch. On a GPU that counts them,
             reading this number waits for it.
+        deterministic: whether a GPU computes the same bits every time, in words; None on a CPU.
         last_frame: number of frames at which the run ends.
         clock: time of the run so far.
         hooks: all hooks, in the order in which they are called.
@@ -142,7 +212,7 @@ class Training:
         self.env = build_worlds(config, worlds_device, self.acceleration.world)
         self.ranks.place(self.env, config.seed)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
-        set_determinism(config.deterministic, self.agent)
+        self.deterministic = set_determinism(config.deterministic, self.agent)
         self.acceleration.apply(self.agent)
         self.last_frame = min(config.total_frames, config.until or config.total_frames)
         self.frames = self.previous = 0
@@ -220,7 +290,11 @@ class Training:
             fold: Any = partial(_folded, self.agent.interface.group, c.collector.count)
             if self.agent.compiler is not None and self.agent.compiler.graphs:
                 fold = Recorded(fold, "folding agents into a batch", (), self.device, lent=True)
-            for batch in self._batches(self.collector):
+            lean = isinstance(self.collector, LeanCollector)
+            collect: Any = self.collector.rollout if lean else partial(next, iter(self.collector))
+            while not self.is_over():
+                with self.clock.spending(COLLECTING):
+                    batch = collect()
                 sequences, count = fold(batch)
                 self._count(count, sequences.get("active").numel())
                 try:
@@ -266,14 +340,6 @@ class Training:
             self._best_at = self.frames if is_best else self._best_at
             best = "" if self._best_at is None else f"; the best is of {self._best_at:,} frames"
             self.progress.latest("checkpoint", f"{name}{' (best so far)' if is_best else best}")
-
-    def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
-        """Yields batches until the last frame."""
-        collect = collector.rollout if isinstance(collector, LeanCollector) else partial(next, iter(collector))
-        while not self.is_over():
-            with self.clock.spending(COLLECTING):
-                batch = collect()
-            yield batch
 
     def _count(self, count: int | Tensor, most: int) -> None:
         """Adds the frames of a batch of all processes, of which this one has at most ``most``."""

@@ -6,7 +6,7 @@ import json
 import urllib.error
 import urllib.request
 import warnings
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -119,9 +119,3 @@ def check_address(url: str | None) -> None:
 def concealed(arguments: Iterable[str]) -> list[str]:
     """Returns command-line arguments without the address of a webhook."""
     return [f"{KEY}=***" if entry.lstrip("+").startswith(f"{KEY}=") else entry for entry in arguments]
-
-
-def conceal(*commands: MutableSequence[str]) -> None:
-    """Removes the address of a webhook from commands such as ``sys.argv``, which loggers record."""
-    for command in commands:
-        command[:] = concealed(command)

@@ -91,17 +91,12 @@ class Need(NamedTuple):
     device: torch.device
 
 
-def check_memory(config: TrainConfig, env: EnvBase) -> None:
-    """Compares the least memory that a run needs with the free memory, given a few of its worlds.
+def check_fits(what: str, needed: Sequence[Need]) -> None:
+    """Compares the least memory that the parts of ``what`` need with the free memory.
 
     Raises:
         ConfigError: it does not fit; the message names the parts, the options that determine them, and both sizes.
     """
-    check_fits("the run", needs(config, env))
-
-
-def check_fits(what: str, needed: Sequence[Need]) -> None:
-    """Raises the :class:`ConfigError` of :func:`check_memory` if these parts of ``what`` do not fit."""
     for device in dict.fromkeys(need.device for need in needed):
         parts = sorted((need for need in needed if need.device == device), key=lambda need: -need.bytes)
         total, free = sum(need.bytes for need in parts), free_bytes(device)

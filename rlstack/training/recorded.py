@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,12 +29,12 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent
 from rlstack.agents.compatibility import check_bounds
-from rlstack.agents.foreign import recording_reader
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.recurrent import Recurrent
 from rlstack.config import ConfigError
 from rlstack.config.errors import nearest_path, prefixed, writing
+from rlstack.config.rooms import registered
 from rlstack.config.rooms import target as in_room
 from rlstack.data.recordings import episode_lengths, save_arrays
 from rlstack.data.replay import Replay
@@ -125,7 +125,7 @@ def _read(source: str, interface: Interface, n_step: int, gamma: float) -> tuple
 
 
 def read_file(path: str | Path, interface: Interface, transitions: bool = False) -> TensorDict:
-    """Reads the decisions in a file of recorded episodes, ``[N]``, or the transitions.
+    """Reads the decisions in a file of recorded episodes, ``[N]`` as :func:`decisions` returns, or the transitions.
 
     Raises:
         ConfigError: there is no such file, it has another format, or it is of another world.
@@ -134,7 +134,9 @@ def read_file(path: str | Path, interface: Interface, transitions: bool = False)
         check_archive(path)
         with zipfile.ZipFile(path) as archive:
             members = set(archive.namelist())
-        arrays = (recording_reader(members) or load_arrays)(path)
+        kinds = registered("RECORDINGS").items()  # of other projects, by a member of their files
+        read = next((in_room(reader) for member, reader in kinds if member in members), load_arrays)
+        arrays = read(path)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist") from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
@@ -196,29 +198,6 @@ def decisions(sequences: TensorDictBase, ordered: bool = False) -> TensorDict:
     if active is None:
         kept.set("active", torch.ones(kept.batch_size, dtype=torch.bool, device=kept.device))
     return kept
-
-
-def save_demonstrations(path: str | Path, sequences: TensorDictBase | Sequence[TensorDictBase]) -> None:
-    """Writes the decisions of one or several batches of sequences ``[B, T]`` to a file (see the module's docstring).
-
-    Example:
-        >>> batches = [rlstack.flatten_agents(batch) for batch in collector]
-        >>> save_demonstrations("demonstrations.npz", batches)
-    """
-    batches = [sequences] if isinstance(sequences, TensorDictBase) else list(sequences)
-    data: Any = torch.cat([decisions(batch) for batch in batches])
-    save_arrays(path, data)
-
-
-def read_demonstrations(path: str | Path, interface: Interface, device: torch.device | str = "cpu") -> TensorDict:
-    """Reads the decisions of a file and checks that they fit the world in which they will be imitated.
-
-    Returns a flat batch ``[N]`` as :func:`decisions` does.
-
-    Raises:
-        ConfigError: there is no such file, it has another format, or its decisions are of another world.
-    """
-    return read_file(path, interface).to(device)
 
 
 # -- a run's replay buffer ---------------------------------------------------------------------------------------

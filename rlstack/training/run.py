@@ -29,7 +29,7 @@ from rlstack.runs.run_directory import RunDirectory, removed_if_empty, taken
 
 from .config import TrainConfig, check_learns, offline_options, with_length
 from .interrupt import Interrupted
-from .notices import Notices, conceal
+from .notices import Notices, concealed
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +82,8 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         plain = offline_options(plain)
         config = build(TrainConfig, plain)
     plain = {**plain, "notify": None}  # a secret, kept from files and loggers
-    conceal(sys.argv, sys.orig_argv)
+    for command in (sys.argv, sys.orig_argv):  # which loggers record
+        command[:] = concealed(command)
     if config.resume is None:
         check_learns(config)
     check_kinds("env", str(config.env.get("name")), config.env)
@@ -99,7 +100,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         from rlstack.agents import check_agent
         from rlstack.runs.worlds import size_key
 
-        from .acceleration import describe_determinism, prepare_cublas
+        from .acceleration import prepare_cublas
         from .distributed import aside, join, share_of
         from .environment import end_recorded, record_environment
         from .loop import Training
@@ -131,8 +132,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
                 uneven = config.data is not None or (agent.interface.group and config.collector.count == "decisions")
                 batch = None if uneven else worlds * config.collector.steps_per_batch
                 compiled = training.acceleration.describe(agent)
-                deterministic = describe_determinism(config.deterministic, agent)
-                print(describe(config, directory, compiled, ranks.count, deterministic, batch))
+                print(describe(config, directory, compiled, ranks.count, training.deterministic, batch))
                 print(*checks, sep="\n", flush=True)
                 unseal(path)
                 with one_line_errors(path):
@@ -168,14 +168,14 @@ def _tried(config: TrainConfig, aside: Path | None, stack: ExitStack) -> tuple[R
 
     from rlstack.envs import world_hooks
 
-    from .preflight import check_buildable, check_memory, few_worlds, self_check
+    from .preflight import check_buildable, check_fits, few_worlds, needs, self_check
     from .workers import check_collector
 
     with few_worlds(config) as env:
         for option, replaced in world_hooks(config.env["name"]).replaces.items():
             if config.env.get(option) is not None and (vain := sorted(given_keys("env").intersection(replaced))):
                 raise ConfigError(f"env.{vain[0]}: has no effect, env.{option} replaces it; set env.{option}=null")
-        check_memory(config, env)
+        check_fits("the run", needs(config, env))
         agent = check_buildable(config, env)
         check_collector(config)
         keep = config.checkpoint.keep

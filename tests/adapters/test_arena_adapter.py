@@ -196,43 +196,35 @@ def test_what_a_checkpoint_says(model: Path) -> None:
     assert files.statistics == statistics()
 
 
-def damaged(kind: str, model: Path) -> None:
+POLICY, ADAM = "policy_state_dict", "optimizer_state_dict"
+MOMENTS = {"step": torch.tensor(3.0), "exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2)}
+DAMAGES: list[tuple[str, dict[str, Any], str]] = [
+    (
+        POLICY,
+        {"actor.2.bias": torch.full((6,), math.nan)},
+        "weight 'actor.2.bias' is not a tensor of finite num",
+    ),
+    (
+        POLICY,
+        {"actor.4.weight": torch.zeros(6, 6), "actor.4.bias": torch.zeros(6)},
+        "not those of shared_net, actor",
+    ),
+    (POLICY, {"actor.0.weight": None, "policy.0.weight": torch.zeros(64, 64)}, "the layers are not those of"),
+    (POLICY, {"critic.0.weight": torch.zeros(64, 100)}, "the layers do not follow one another"),
+    (ADAM, {"state": dict.fromkeys(range(12), MOMENTS)}, "optimizer_state_dict is not that of its network"),
+    (ADAM, {"state": {0: MOMENTS}}, "optimizer_state_dict is not that of its network"),
+    ("num_timesteps", {}, "num_timesteps"),
+    ("", {}, "not a checkpoint of the Arena stack: it"),
+]
+
+
+@exhaustive(("part", "changes", "message"), DAMAGES)
+def test_damaged_files_are_one_line(part: str, changes: dict[str, Any], message: str, model: Path, capsys: Any) -> None:
     content = torch.load(model, weights_only=True)
-    policy = content["policy_state_dict"]
-    if kind == "list":
-        content = [content]
-    elif kind == "nan":
-        policy["actor.2.bias"][1] = math.nan
-    elif kind == "layer":
-        policy["actor.4.weight"], policy["actor.4.bias"] = torch.zeros(6, 6), torch.zeros(6)
-    elif kind == "name":
-        policy["policy.0.weight"] = policy.pop("actor.0.weight")
-    elif kind == "shape":
-        policy["critic.0.weight"] = torch.zeros(64, 100)
-    elif kind == "steps":
-        del content["num_timesteps"]
-    elif kind == "adam":
-        content["optimizer_state_dict"]["state"][3]["exp_avg"] = torch.zeros(2)
-    elif kind == "adam-key":
-        del content["optimizer_state_dict"]["state"][3]
-    torch.save(content, model)
-
-
-@exhaustive(
-    ("kind", "message"),
-    [
-        ("list", "not a checkpoint of the Arena stack: it"),
-        ("nan", "its weight 'actor.2.bias' is not a tensor of finite numbers"),
-        ("layer", "the layers are not those of shared_net, actor, critic"),
-        ("name", "the layers are not those of"),
-        ("shape", "the layers do not follow one another"),
-        ("steps", "num_timesteps"),
-        ("adam", "optimizer_state_dict is not that of its network"),
-        ("adam-key", "optimizer_state_dict is not that of its network"),
-    ],
-)
-def test_damaged_files_are_one_line(kind: str, message: str, model: Path, capsys: Any) -> None:
-    damaged(kind, model)
+    damaged = {**content.pop(part), **changes} if changes else content.pop(part, None)
+    if isinstance(damaged, dict):
+        content[part] = {key: value for key, value in damaged.items() if value is not None}
+    torch.save(content if part else [content], model)
     assert str(model) in refused(ConfigError, message, arena_agent, model, game())
     assert capsys.readouterr().out == ""
 
@@ -264,8 +256,8 @@ def test_statistics_that_are_none(model: Path) -> None:
         file.write_text(text)
         refused(ConfigError, message, arena_policy, model, game())
     file.unlink()
-    with pytest.raises(ConfigError, match="no statistics beside it; set normalization=<file>, or normalization=none"):
-        arena_policy(model, game())
+    message = "no statistics beside it; set normalization=<file>, or normalization=none"
+    refused(ConfigError, message, arena_policy, model, game())
 
 
 # -- going on ----------------------------------------------------------------------------------------------------
@@ -342,7 +334,7 @@ def test_any_widths_and_both_styles(actions: int, style: int, tmp_path: Path) ->
         shared = {"hidden": hidden, "shared_layers": len(hidden) - 1}
         agent = rlstack.make_agent("ppo_published", env, **shared, normalize_rewards=False)
         save_arena(agent, tmp_path / "x.pt")
-        assert json.loads((tmp_path / "x_metadata.json").read_text())["style"] == style
+        assert json.loads((tmp_path / "x_metadata.json").read_text())["style"] == style == style_of(tmp_path / "x.pt")
         twin: Any = arena_agent(tmp_path / "x.pt", env)
         assert twin.config.hidden == hidden
         for (name, one), (_, other) in zip(published_names(agent), published_names(twin), strict=True):
@@ -351,14 +343,19 @@ def test_any_widths_and_both_styles(actions: int, style: int, tmp_path: Path) ->
 
 @exhaustive("options", [{}, {"activation": "silu"}, {"shared_layers": 1, "hidden": [8, 8, 8]}])
 def test_other_networks_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
-    agent = rlstack.make_agent("ppo", game(), **options)
-    with pytest.raises(ConfigError, match="other networks than the Arena stack; agent=ppo_published"):
-        save_arena(agent, tmp_path / "x.pt")
-    with pytest.raises(ConfigError, match="other networks than the Arena stack"):
-        save_arena(rlstack.make_agent("dqn", game()), tmp_path / "x.pt")
-    with pytest.raises(ConfigError, match=r"must end in \.pt"):
-        save_arena(rlstack.make_agent("ppo_published", game()), tmp_path / "x.zip")
+    for agent, file, message in (
+        (
+            rlstack.make_agent("ppo", game(), **options),
+            "x.pt",
+            "networks than the Arena stack; agent=ppo_published",
+        ),
+        (rlstack.make_agent("dqn", game()), "x.pt", "other networks than the Arena stack"),
+        (rlstack.make_agent("ppo_published", game()), "x.zip", r"must end in \.pt"),
+    ):
+        refused(ConfigError, message, save_arena, agent, tmp_path / file)
     assert list(tmp_path.iterdir()) == []
+    save_arena(rlstack.make_agent("ppo_published", game(7), hidden=[9, 8], shared_layers=1), tmp_path / "x.pt")
+    refused(ConfigError, "it chooses one of 7 actions, as no style of the game; set env", style_of, tmp_path / "x.pt")
 
 
 # -- commands ----------------------------------------------------------------------------------------------------
@@ -386,15 +383,6 @@ def test_the_commands_convert_and_write_back(model: Path, tmp_path: Path, capsys
     assert other["num_timesteps"] == 65536
     state = json.loads((tmp_path / names[-1]).read_text())
     assert state["model_path"] == str(back) and state["total_timesteps_completed"] == 65536 and state["style"] == 2
-
-
-@pytest.mark.parametrize(("actions", "style"), [(5, 1), (6, 2), (7, None)])
-def test_the_style_is_that_of_the_actions(actions: int, style: int | None, tmp_path: Path) -> None:
-    save_arena(rlstack.make_agent("ppo_published", game(actions), hidden=[9, 8], shared_layers=1), tmp_path / "x.pt")
-    if style is not None:
-        assert style_of(tmp_path / "x.pt") == style
-        return
-    refused(ConfigError, "it chooses one of 7 actions, as no style of the game; set env", style_of, tmp_path / "x.pt")
 
 
 @pytest.mark.usefixtures("anywhere")

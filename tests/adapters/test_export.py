@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -56,8 +57,8 @@ def settled(agent: Any) -> Any:
     return agent
 
 
-def answers(path: Path, format: str, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """Runs the file as a user without rlstack would."""
+def answers(path: Path, format: str, inputs: list[Tensor]) -> Any:
+    """Runs the file as a user without rlstack would; returns the action, and the next memory of a recurrent one."""
     if format == "torchscript":
         return torch.jit.load(str(path))(*inputs)
     if format == "export":
@@ -68,7 +69,9 @@ def answers(path: Path, format: str, inputs: list[torch.Tensor]) -> torch.Tensor
 
     session = onnxruntime.InferenceSession(str(path))
     names = [entry["name"] for entry in json.loads(beside(path).read_text())["inputs"]]
-    return torch.from_numpy(session.run(None, {name: part.numpy() for name, part in zip(names, inputs)})[0])
+    fed = {name: part.numpy() for name, part in zip(names, inputs)}
+    outputs = [torch.from_numpy(np.asarray(value)) for value in session.run(None, fed)]
+    return outputs if "memory" in names else outputs[0]
 
 
 def check(agent: Any, path: Path, format: str, count: int = 5) -> dict[str, Any]:
@@ -109,17 +112,6 @@ def test_features_of_other_worlds(name: str, tmp_path: Path) -> None:
     check(small(envs.make(name, num_worlds=2), name="ppo"), tmp_path / "onnx", "onnx")
 
 
-def test_what_onnx_cannot_express_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnxruntime")
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no such operator\nsecond line")
-
-    monkeypatch.setattr(torch.onnx, "export", fails)
-    with pytest.raises(ConfigError, match=r"^format=onnx: cannot express .* \(RuntimeError: no such operator\)$"):
-        export_policy(small(plain(False), name="ppo"), tmp_path / "policy", "onnx")
-
-
 @exhaustive("format", FORMATS)
 @exhaustive(
     ("name", "observation", "action", "masked"),
@@ -156,13 +148,31 @@ def test_a_program_is_compiled(tmp_path: Path) -> None:
     check(small(plain(discrete=False), name="ppo"), tmp_path / "policy.pt2", "aoti")
 
 
-def test_without_a_compiler_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*args: Any, **options: Any) -> str:
-        raise RuntimeError("No working C++ compiler found")
-
-    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", missing)
+@pytest.mark.parametrize(
+    ("format", "writer", "error", "message"),
+    [
+        (
+            "aoti",
+            "torch._inductor.aoti_compile_and_package",
+            "No working C++ compiler found",
+            "format=aoti: .* C.. com",
+        ),
+        (
+            "onnx",
+            "torch.onnx.export",
+            "no such operator\nand more",
+            r"cannot express .*RuntimeError: no such operator\)$",
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(
+    format: str, writer: str, error: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if format == "onnx":
+        pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(writer, Mock(side_effect=RuntimeError(error)))
     agent = small(plain(discrete=False), name="ppo")
-    refused(ConfigError, "format=aoti: .* C.. compiler", export_policy, agent, tmp_path / "policy.pt2", "aoti")
+    refused(ConfigError, message, export_policy, agent, tmp_path / "policy.pt2", format)
     assert not list(tmp_path.iterdir())
 
 
@@ -215,21 +225,16 @@ def test_a_program_that_acts_otherwise_is_not_kept(
 
 def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = small(plain(True), name="dqn")
-    with pytest.raises(ConfigError, match="format: 'pickle' is unknown, allowed: torchscript, export, aoti, onnx"):
-        export_policy(agent, tmp_path / "x", "pickle")
+    message = "format: 'pickle' is unknown, allowed: torchscript, export, aoti, onnx"
+    refused(ConfigError, message, export_policy, agent, tmp_path / "x", "pickle")
     (tmp_path / "file").touch()
     refused(ConfigError, r"out: .* cannot be written", export_policy, agent, tmp_path / "file/x")
     refused(ConfigError, r"out: .* is a folder", export_policy, agent, tmp_path)
-    foreign = rlstack.make_agent("legacy", plain(True), kind="callable", path="tests.adapters.test_export:first")  # type: ignore[arg-type]
+    foreign = rlstack.make_agent("legacy", plain(True), kind="callable", path="tests.diagnostics.still:still")  # type: ignore[arg-type]
     refused(ConfigError, "Legacy cannot be exported", export_policy, foreign, tmp_path / "x")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigError, match="format=onnx needs the extra 'export': pip install "):
-        export_policy(agent, tmp_path / "x", "onnx")
-
-
-def first(observation: Any) -> Any:
-    """A policy that always takes the first choice."""
-    return [0] * len(observation)
+    message = "format=onnx needs the extra 'export': pip install "
+    refused(ConfigError, message, export_policy, agent, tmp_path / "x", "onnx")
 
 
 @pytest.mark.parametrize("failing", ["policy", "policy.json"])
@@ -245,8 +250,8 @@ def test_a_failure_leaves_what_was_there(failing: str, tmp_path: Path, monkeypat
     (tmp_path / "policy").write_text("old")
     (tmp_path / "policy.json").write_text("older")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ConfigError, match=r"out: .*policy cannot be written \(No space left on device\)$"):
-        export_policy(small(plain(True), name="dqn"), tmp_path / "policy")
+    message = r"out: .*policy cannot be written \(No space left on device\)$"
+    refused(ConfigError, message, export_policy, small(plain(True), name="dqn"), tmp_path / "policy")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"policy": "old", "policy.json": "older"}
 
 
@@ -288,20 +293,6 @@ HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"
 RECURRENT_FORMATS = ["torchscript", pytest.param("onnx", marks=pytest.mark.skipif(not HAS_ONNX, reason="needs onnx"))]
 
 
-def recurrent_program(path: Path, format: str) -> Any:
-    if format == "torchscript":
-        return torch.jit.load(path)
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-
-    def program(observation: Tensor, memory: Tensor) -> list[Tensor]:
-        fed = {"observation": observation.numpy(), "memory": memory.numpy()}
-        return [torch.from_numpy(np.asarray(value)) for value in session.run(["action", "next_memory"], fed)]
-
-    return program
-
-
 @exhaustive("format", RECURRENT_FORMATS)
 @exhaustive(("name", "kind"), [("ppo", "lstm"), ("dqn", "gru")])
 def test_a_program_acts_as_the_policy_for_whole_episodes(name: str, kind: str, format: str, tmp_path: Path) -> None:
@@ -312,11 +303,10 @@ def test_a_program_acts_as_the_policy_for_whole_episodes(name: str, kind: str, f
     described = json.loads(beside(tmp_path / "policy").read_text())
     size = described["inputs"][1]["shape"][1]
     assert described["inputs"][1]["name"] == "memory" and "next_memory" in described["memory"]
-    program = recurrent_program(tmp_path / "policy", format)
     rollout = env.rollout(11, agent.policy(explore=False), break_when_any_done=False)
     memory = torch.zeros(4, size)
     for t in range(11):
-        action, memory = program(rollout["observation"][:, t], memory)
+        action, memory = answers(tmp_path / "policy", format, [rollout["observation"][:, t], memory])
         assert torch.equal(action, rollout["action"][:, t])
         torch.testing.assert_close(memory, rollout["next", "memory"][:, t])
         memory = memory * ~rollout["next", "done"][:, t]

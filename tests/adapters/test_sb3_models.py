@@ -16,7 +16,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import OneHot
-from torchrl.envs import EnvBase, InitTracker, TransformedEnv
+from torchrl.envs import InitTracker, TransformedEnv
 
 from rlstack import envs
 from rlstack.adapters.sb3.model import SB3Model, SB3Network, VecNormalize, load_sb3, load_vecnormalize
@@ -179,10 +179,12 @@ def test_unsuitable_files_are_told_in_one_line(tmp_path: Path, change: dict[str,
     assert "model.zip" in refused(ConfigError, message, load_sb3, rewritten(tmp_path, PPO, **change))
 
 
-def test_no_file_and_no_zip(tmp_path: Path) -> None:
+def test_no_file_no_zip_and_statistics_of_another_model(tmp_path: Path) -> None:
     refused(ConfigError, "cannot be read", load_sb3, tmp_path / "nothing.zip")
     (tmp_path / "text.zip").write_text("hello")
     refused(ConfigError, "not a zip file", load_sb3, tmp_path / "text.zip")
+    other = FIXTURES / "ppo_mlp_box_action_vecnormalize.pkl"
+    refused(ConfigError, "of 32 features, the network takes 5", load_sb3, FIXTURES / "sac_small.zip", other)
 
 
 @pytest.mark.parametrize("variables", [b"nothing", {"log_ent_coef": torch.zeros(2)}, {"ent_coef_tensor": [1]}])
@@ -194,11 +196,6 @@ def test_a_temperature_that_is_none(variables: Any, tmp_path: Path) -> None:
     assert load_sb3(path).algorithm == "SAC"  # which acts without it
     with pytest.raises(ConfigError, match=r"model.zip: pytorch_variables.pth: (not a file of|the weight of)"):
         sb3_agent(path, Noise(5, box((-2, 1), (0, 3))))
-
-
-def test_statistics_of_another_model_are_refused() -> None:
-    with pytest.raises(ConfigError, match="statistics are those of 32 features, the network takes 5"):
-        load_sb3(FIXTURES / "sac_small.zip", FIXTURES / "ppo_mlp_box_action_vecnormalize.pkl")
 
 
 # -- Models of Stable-Baselines3 as policies of TorchRL envs ---------------------------------------------------------
@@ -245,13 +242,9 @@ def test_gaussian_means_are_clipped_to_the_envs_bounds() -> None:
     action = sb3_policy(chosen, env)(td)["action"]
     assert torch.equal(action[:, 1], mean[:, 1])
     assert torch.equal(action[:, 0], mean[:, 0].clamp(-0.02, 0.01)) and (action[:, 0] != mean[:, 0]).any()
-
-
-def test_infinite_bounds_of_a_model_say_nothing() -> None:
-    chosen = dataclasses.replace(model("sac_small"), low=torch.full((2,), -torch.inf))
+    chosen = dataclasses.replace(model("sac_small"), low=torch.full((2,), -torch.inf))  # which says nothing
     env = Noise(5, box((-9, 1), (-9, 3)))
-    action = sb3_policy(chosen, env)(env.reset())["action"]
-    assert env.action_spec.is_in(action)
+    assert env.action_spec.is_in(sb3_policy(chosen, env)(env.reset())["action"])
 
 
 def test_squashed_means_fill_the_envs_bounds() -> None:
@@ -317,31 +310,21 @@ def replayed(chosen: SB3Model, observation: Tensor, starts: Tensor) -> Tensor:
     return torch.stack(actions, 1)
 
 
-def starts_of(rollout: TensorDictBase) -> Tensor:
-    """Returns where episodes begin in ``[W, T]``, given the ends of those before."""
-    done = rollout["next", "done"][..., 0]
-    return torch.cat((torch.ones_like(done[:, :1]), done[:, :-1]), 1)
-
-
 def check_memory(chosen: SB3Model, rollout: TensorDictBase, group: str | None = None) -> None:
+    """Compares a rollout's actions with those of the bare network, and with one that is never reset."""
     place: Any = rollout if group is None else rollout[group]
-    observation, action, starts = place["observation"], place["action"], starts_of(rollout)
+    observation, action, done = place["observation"], place["action"], rollout["next", "done"][..., 0]
+    starts = torch.cat((torch.ones_like(done[:, :1]), done[:, :-1]), 1)  # [W, T], after the ends of those before
     assert starts[:, 1:].any()
     if group is not None:
-        agents = observation.shape[2]
         observation, action = (value.transpose(1, 2).flatten(0, 1) for value in (observation, action))
-        starts = starts.repeat_interleave(agents, 0)
+        starts = starts.repeat_interleave(len(action) // len(starts), 0)
     assert torch.equal(action, replayed(chosen, observation, starts))
-    never = torch.zeros_like(starts)
-    assert not torch.equal(action, replayed(chosen, observation, never))  # the resets matter
-
-
-def tracked(env: EnvBase) -> EnvBase:
-    return TransformedEnv(env, InitTracker())
+    assert not torch.equal(action, replayed(chosen, observation, torch.zeros_like(starts)))  # the resets matter
 
 
 @pytest.mark.parametrize("agents", [None, 2])
-@pytest.mark.parametrize("wrap", [lambda env: env, tracked])
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TransformedEnv(env, InitTracker())])
 def test_memory_begins_anew_with_every_episode(wrap: Any, agents: int | None) -> None:
     chosen, env = model("recurrent_ppo_small"), wrap(Noise(5, 4, num_worlds=6, agents=agents))
     policy = sb3_policy(chosen, env)

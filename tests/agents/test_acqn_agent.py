@@ -40,19 +40,8 @@ def test_every_agent_of_a_world_explores_on_its_own() -> None:
     assert taken.shape == (500, 2, 2) and taken.abs().max() <= 1
     random = taken != greedy
     assert torch.equal(random[..., 0], random[..., 1]), "an action is random as a whole"
-    share = random[..., 0].double().mean(0)
-    assert ((share - 0.3).abs() < 0.09).all()
-    both = random[..., 0].all(-1).double().mean()
-    assert abs(float(both) - 0.09) < 0.05
-
-
-def test_without_noise_exploring_is_greedy() -> None:
-    for agent in (
-        small(epsilon=0.0, noise_low=0.0, noise_high=0.0, greedy_actor="online"),
-        small(epsilon=0.0, noise_scale=0.0, greedy_actor="online"),
-    ):
-        observation = torch.randn(40, 2)
-        assert torch.equal(act(agent, observation, True), act(agent, observation, False))
+    assert ((random[..., 0].double().mean(0) - 0.3).abs() < 0.09).all()
+    assert float(random[..., 0].all(-1).double().mean()) == pytest.approx(0.09, abs=0.05)
 
 
 def test_noise_is_log_spaced_over_the_worlds() -> None:
@@ -108,38 +97,26 @@ def test_of_all_candidates_the_one_with_the_best_worst_half_is_chosen() -> None:
     best = torch.stack([value(proposal) for proposal in proposals]).amax(0)
     torch.testing.assert_close(value(action), best, atol=1e-6, rtol=0)
     assert (value(action) > value(own)).any()
-
-
-def test_candidates_spread_as_asked() -> None:
     offsets = small(candidates=512, candidate_spread=0.3)._offsets[1:, 0, 0]
-    assert float(offsets.mean()) == pytest.approx(0, abs=0.01)
-    assert float(offsets.std()) == pytest.approx(0.3, rel=0.03)
+    assert float(offsets.mean()) == pytest.approx(0, abs=0.01) and float(offsets.std()) == pytest.approx(0.3, rel=0.03)
 
 
-def test_candidates_in_several_dimensions_and_worlds_keep_their_shape() -> None:
-    env = envs.make("marinenav", num_worlds=3)
-    agent = make_agent("acqn", env)
-    together = agent.policy(explore=False)(env.reset())["agents", "action"]
-    assert together.shape == (3, 5, 2) and (together.abs() <= 1).all()
-    env.set_seed(0)
-    td = env.reset()
-    for world in range(3):
-        alone = agent.policy(explore=False)(td[world : world + 1])["agents", "action"]
-        torch.testing.assert_close(alone[0], agent.policy(explore=False)(td.clone())["agents", "action"][world])
-
-
-def test_a_single_candidate_is_the_actors_own_action() -> None:
-    agent = small(candidates=1)
-    observation = torch.randn(5, 2)
-    action = agent.policy(explore=False)(TensorDict({"observation": observation}, [5]))["action"]
-    assert torch.equal(action, agent.loss.target_actor_network(observation))
+def test_a_single_candidate_is_the_actors_own_action_and_so_is_exploring_without_noise() -> None:
+    agent, observation = small(candidates=1), torch.randn(5, 2)
+    assert torch.equal(act(agent, observation, explore=False), agent.loss.target_actor_network(observation))
+    for silent in ({"noise_low": 0.0, "noise_high": 0.0}, {"noise_scale": 0.0}):
+        agent = small(epsilon=0.0, greedy_actor="online", **silent)
+        assert torch.equal(act(agent, observation, True), act(agent, observation, False))
 
 
 # -- the AC-IQN agent: when it learns, and recorded updates ------------------------------------------------------------
 
 
-def test_nothing_is_learned_before_learning_starts() -> None:
+def test_nothing_is_learned_before_learning_starts_or_a_batch_is_there() -> None:
     agent = small(learning_starts=100, n_step=1)
+    waiting = small(n_step=1)  # for a batch
+    assert waiting.learn(sequences(15), 15) == {} and waiting.updates == 0
+    assert waiting.learn(sequences(10), 25) and waiting.updates == 1
     before, frames = copies(agent.parameters()), 0
     while frames + 20 < 100:
         frames += 20
@@ -147,12 +124,6 @@ def test_nothing_is_learned_before_learning_starts() -> None:
     assert agent.updates == 0 and equal(before, agent.parameters()) and len(agent.replay) == 80
     assert agent.learn(sequences(20), 100)
     assert agent.updates > 0 and not equal(before, agent.parameters())
-
-
-def test_nothing_is_learned_before_a_batch_is_there() -> None:
-    agent = small(n_step=1)
-    assert agent.learn(sequences(15), 15) == {} and agent.updates == 0
-    assert agent.learn(sequences(10), 25) and agent.updates == 1
 
 
 @exhaustive(
@@ -191,20 +162,22 @@ def test_targets_follow_every_so_many_frames() -> None:
         old = new
 
 
-def test_several_target_updates_may_be_due_in_one_batch() -> None:
-    agent, seen = small(target_tau=1.0, target_every=40), []
-    agent.move_targets = lambda: seen.append(agent.updates)
-    agent.learn(sequences(205), 205)
-    agent.learn(sequences(36), 241)
-    assert agent.updates == 24 and seen == [4, 8, 12, 16, 20, 24]
-
-
-def test_targets_keep_to_multiples_when_updates_fall_between() -> None:
-    agent, seen = small(target_tau=1.0, target_every=40, frames_per_update=30), []
-    agent.move_targets = lambda: seen.append(30 * agent.updates)
-    for frames in range(30, 301, 30):
-        agent.learn(sequences(30), frames)
-    assert seen == [60, 90, 120, 180, 210, 240, 300]
+@pytest.mark.parametrize(
+    ("per_update", "sizes", "moved"),
+    [
+        (10, [205, 36], [40, 80, 120, 160, 200, 240]),  # several are due in one batch
+        (30, [30] * 10, [60, 90, 120, 180, 210, 240, 300]),  # which updates fall between
+    ],
+)
+def test_targets_move_at_the_first_update_after_each_multiple(
+    per_update: int, sizes: list[int], moved: list[int]
+) -> None:
+    agent, seen, frames = small(target_tau=1.0, target_every=40, frames_per_update=per_update), [], 0
+    agent.move_targets = lambda: seen.append(per_update * agent.updates)
+    for size in sizes:
+        frames += size
+        agent.learn(sequences(size), frames)
+    assert seen == moved
 
 
 def test_targets_are_moving_averages() -> None:

@@ -12,7 +12,6 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 from torchrl.envs import EnvBase
 
 from rlstack import envs
-from rlstack.agents import make_agent
 from rlstack.agents.interface import Interface
 from rlstack.data.flatten import flatten_agents
 from rlstack.losses import dqn
@@ -287,11 +286,6 @@ def test_several_robots_of_which_some_are_inactive(name: str, discrete: bool) ->
         outcomes.append(copies(each.parameters()))
         assert each.updates > 0
     assert equal(*outcomes)
-
-
-def test_a_yaml_of_another_name_is_found_by_name() -> None:
-    env = plain(discrete=True)
-    assert make_agent("dqn_published", env).config.name == "dqn_published"  # type: ignore[arg-type]
 
 
 # -- Actions that mix numbers and choices: as a vector, in the env's own form, and learned by PPO and A2C ------------

@@ -53,13 +53,17 @@ def both_go_on(agent: Any, other: Any, parts: list[Any], frames: list[int]) -> l
     return outcomes
 
 
+PRIORITIZED = {"replay": {"sampler": "prioritized"}, "priority_exponent": 0.5, "importance_exponent": 0.7}
 ACQN_FIRST = sorted(CASES, key=lambda case: case[0] != "acqn")
 
 
-@exhaustive(("name", "discrete"), ACQN_FIRST, quick=2)
-def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
+DRAWN = [("td3", False, PRIORITIZED), ("iqn", True, PRIORITIZED)]
+
+
+@exhaustive(("name", "discrete", "more"), [*DRAWN, *((*case, {}) for case in ACQN_FIRST)], quick=4)
+def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool, more: dict[str, Any]) -> None:
     env = plain(discrete)
-    agent, other = (small(env, name=name, **options(name)) for _ in range(2))
+    agent, other = (small(env, name=name, **options(name), **more) for _ in range(2))
     parts = [env.experience(agent, 3, 10) for _ in range(5)]
     for k, part in enumerate(parts[:3]):
         agent.learn(part, 30 * (k + 1))

@@ -19,6 +19,7 @@ from rlstack.envs.world import World
 from rlstack.networks.encoders import SEEN_BY_ACTOR
 from tests.agents.small_agents import SMALL, batches, copies, equal
 from tests.agents.test_agents_going_on import both_go_on
+from tests.refusals import refused
 
 NAMES = ("ppo", "a2c", "sac", "td3", "ddpg", "tqc", "acqn")
 CRITICS = {"ppo": "critic", "a2c": "critic", "ddpg": "critic"}
@@ -213,17 +214,11 @@ def test_hidden_keys_do_not_make_another_world() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(name: str, inputs: list[str], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        small(Coins(), name, inputs, **options)
+    refused(ConfigError, message, small, Coins(), name, inputs, **options)
 
 
-def test_a_world_without_a_state_says_how_to_get_one() -> None:
-    with pytest.raises(
-        ConfigError, match=r"shows no 'state', it shows observation, self, objects, mask; env\.state=true"
-    ):
-        small(envs.make("marinenav", num_worlds=1), "ppo", ["state"])
-
-
-def test_all_keys_cannot_be_hidden() -> None:
-    with pytest.raises(ConfigError, match="the actor sees what it does not name, and it names all keys"):
-        small(Coins(keyed=True), "ppo", ["seen", "coin"])
+def test_keys_that_a_world_lacks_or_needs_are_refused() -> None:
+    marinenav, message = envs.make("marinenav", num_worlds=1), "shows observation, self, objects, mask; env.state=true"
+    refused(ConfigError, rf"shows no 'state', it {message}", small, marinenav, "ppo", ["state"])
+    message = "the actor sees what it does not name, and it names all keys"
+    refused(ConfigError, message, small, Coins(keyed=True), "ppo", ["seen", "coin"])

@@ -281,13 +281,6 @@ def test_the_entropy_aimed_at_follows_the_legal_actions() -> None:
     assert info["target_entropy"].item() == pytest.approx(0.89 * (math.log(3) + math.log(1)) / 2)
 
 
-def test_reported_losses_hold_no_graph() -> None:
-    env = plain(discrete=False)
-    agent = small(env, name="sac", n_step=1)
-    loss, info = agent.loss.critic_loss(env.experience(agent, 1, 16)[0])
-    assert loss.requires_grad and not any(value.requires_grad for value in info.values())
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [*((name, {}) for name in FRESH), ("ppo", {"rnd": {"coefficient": 0.5}}), ("ppo", MEMORY), ("a2c", MEMORY)],

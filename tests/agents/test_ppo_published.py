@@ -143,10 +143,12 @@ def test_the_published_network() -> None:
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 @pytest.mark.parametrize("discrete", [True, False])
-def test_shared_layers_are_trained_by_both_losses(name: str, discrete: bool) -> None:
-    agent = small(plain(discrete), name=name, hidden=[8, 6, 4], shared_layers=2)
+@pytest.mark.parametrize(("shared", "tensors"), [(2, 12), (3, 10)])
+def test_shared_layers_are_trained_by_both_losses(name: str, discrete: bool, shared: int, tensors: int) -> None:
+    agent = small(plain(discrete), name=name, hidden=[8, 6, 4], shared_layers=shared)
     assert agent.actor.encoder is agent.critic.encoder
-    assert len({id(parameter) for parameter in agent.parameters()}) == len(agent.parameters()) == (12 + (not discrete))
+    parameters = {id(parameter) for parameter in agent.parameters()}
+    assert len(parameters) == len(agent.parameters()) == tensors + (not discrete)
     batch = TensorDict({"observation": torch.randn(7, 3)}, [7])
     distribution, value = agent.policy_and_value(batch)
     torch.testing.assert_close(value, agent.critic(batch["observation"])[:, 0])

@@ -11,8 +11,7 @@ from torchrl.data import ReplayBuffer
 
 from rlstack.agents import make_agent
 from tests.agents.recall import Recall
-from tests.agents.small_agents import CASES, FRESH, equal, plain, small
-from tests.agents.test_agents_going_on import both_go_on
+from tests.agents.small_agents import CASES, FRESH, batches, plain, small
 
 OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in FRESH]
 PRIORITIZED: dict[str, Any] = {
@@ -65,25 +64,26 @@ def test_an_update_changes_the_priorities_of_what_it_drew(name: str, discrete: b
     check(agent, *one_update(agent, env.experience(agent, 3, 30)))
 
 
-@pytest.mark.parametrize("name", ["dqn", "iqn"])
-def test_so_does_one_of_an_agent_with_a_memory(name: str) -> None:
+def remembering(name: str) -> tuple[Any, TensorDict]:
+    """Returns an agent with a recurrent core, and what it has met in sixty steps of four worlds."""
     torch.manual_seed(0)
     memory = {"kind": "gru", "size": 8, "layers": 1, "sequence_length": 4, "burn_in": 2}
     sizes = {"hidden": [16], "batch_size": 16, "frames_per_update": 10, "learning_starts": 0, "n_step": 2}
     env = Recall(4, delay=2)
-    agent: Any = make_agent(name, env, 1000, recurrent=memory, **sizes, **PRIORITIZED)
-    sequences = _recalled(agent, env, 60)
+    agent = make_agent(name, env, 1000, recurrent=memory, **sizes, **PRIORITIZED)
+    return agent, next(batches(env, agent, 15))
+
+
+@pytest.mark.parametrize("name", ["dqn", "iqn"])
+def test_so_does_one_of_an_agent_with_a_memory(name: str) -> None:
+    agent, sequences = remembering(name)
     check(agent, *one_update(agent, sequences))
 
 
 def test_the_priority_of_a_sequence_is_mostly_its_largest_error() -> None:
     """R2D2: 0.9 of the largest and 0.1 of the mean error of the steps that are learned from."""
-    torch.manual_seed(0)
-    memory = {"kind": "gru", "size": 8, "layers": 1, "sequence_length": 4, "burn_in": 2}
-    sizes = {"hidden": [16], "batch_size": 16, "n_step": 2}
-    env = Recall(4, delay=2)
-    agent: Any = make_agent("dqn", env, 1000, recurrent=memory, **sizes, **PRIORITIZED)
-    agent.extend(_recalled(agent, env, 60))
+    agent, sequences = remembering("dqn")
+    agent.extend(sequences)
     batch = agent.prepared(agent.sample())
     errors = agent.loss.critic_loss(agent.unrolled(batch))[1]["td_error"]
     each = errors.split(batch["active"][:, 2:6].sum(1).tolist())
@@ -103,14 +103,6 @@ def test_returns_of_several_steps_end_where_episodes_begin_anew() -> None:
     assert len(agent.replay) == before + len(fresh.replay)
     rewards = (each.replay[:]["next", "reward"] for each in (agent, fresh))
     assert torch.equal(next(rewards)[before:], next(rewards))
-
-
-def _recalled(agent: Any, env: Recall, frames: int) -> TensorDict:
-    from rlstack import make_collector
-    from rlstack.data.flatten import flatten_agents
-
-    (batch,) = make_collector(env, agent.policy(explore=True), frames, total_frames=frames * 4)
-    return flatten_agents(batch, None)
 
 
 def test_the_priority_of_a_dqn_transition_is_its_error() -> None:
@@ -136,17 +128,6 @@ def test_the_importance_exponent_is_a_schedule_of_those_who_use_it() -> None:
     assert agent.replay.sampler.beta == pytest.approx(0.7)
     assert "schedule/importance_exponent" in agent.schedule_metrics()
     assert "schedule/importance_exponent" not in small(env, name="iqn").schedule_metrics()
-
-
-@pytest.mark.parametrize(("name", "discrete"), [("td3", False), ("iqn", True)])
-def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
-    env = plain(discrete)
-    agent, other = (small(env, name=name, **PRIORITIZED) for _ in range(2))
-    parts = [env.experience(agent, 3, 10) for _ in range(4)]
-    for k, part in enumerate(parts[:2]):
-        agent.learn(part, 30 * (k + 1))
-    outcomes = both_go_on(agent, other, parts[2:], [90, 120])
-    assert agent.updates > 2 and equal(*outcomes)
 
 
 def test_a_sampler_of_ones_own_is_named_by_its_path() -> None:

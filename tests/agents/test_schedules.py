@@ -19,55 +19,42 @@ from rlstack.config.schedules import ScheduleConfig, in_words, make_schedule
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from tests.agents.recall import Recall
-from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, Detour, copies, equal, plain, small
+from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, Detour, equal, plain, small
+from tests.agents.test_agents_going_on import both_go_on
 from tests.refusals import refused
 
 LINEAR = {"kind": "linear", "start": 1, "end": 0}
 
 
-def curve(config: Any, frames: list[int], total: int = 1000) -> list[float]:
-    schedule = make_schedule(config, total)
-    values = [schedule(f) for f in frames]
-    on_device = [float(schedule(torch.tensor(f))) for f in frames]
+DOWN = {"kind": "linear", "start": 1.0, "end": 0.0}
+SHORT = {**DOWN, "end": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        *((number, {0: number, 500: number, 10**9: number}) for number in (3, 0.5, -1.0, 0)),
+        (DOWN, {0: 1.0, 250: 0.75, 500: 0.5, 1000: 0.0, 2000: 0.0}),
+        # a duration is a fraction of the run, or frames
+        *(({**SHORT, "duration": d}, {0: 1.0, 100: 0.775, 400: 0.1, 401: 0.1}) for d in (0.4, 400, 400.0)),
+        ({**DOWN, "duration": 1}, {500: 0.5}),  # the whole run, even as an integer
+        # 1 + cos(pi f / 1000) / 2 + 1 / 2
+        (
+            {"kind": "cosine", "start": 2.0, "end": 1.0},
+            {0: 2.0, 333: 1.5 + 0.5 * math.cos(math.pi * 0.333), 500: 1.5, 1000: 1.0},
+        ),
+        ({**DOWN, "kind": "exponential", "end": 1e-4}, {0: 1.0, 250: 1e-1, 500: 1e-2, 750: 1e-3, 1000: 1e-4}),
+        # the decay begins after the warm-up
+        ({**DOWN, "duration": 600, "warmup": 0.2}, {0: 0, 50: 0.25, 100: 0.5, 200: 1.0, 400: 0.5, 600: 0.0, 900: 0.0}),
+        ({"kind": "constant", "start": 4.0, "warmup": 10}, {0: 0.0, 5: 2.0, 10: 4.0, 99: 4.0}),
+    ],
+)
+def test_values_by_hand(config: Any, expected: dict[int, float]) -> None:
+    schedule = make_schedule(config, 1000)
+    values = {frames: schedule(frames) for frames in expected}
+    assert values == pytest.approx(expected)
+    on_device = {frames: float(schedule(torch.tensor(frames))) for frames in expected}
     assert on_device == pytest.approx(values, rel=1e-12), "a GPU that counts frames computes the same"
-    return values
-
-
-@pytest.mark.parametrize("number", [3, 0.5, -1.0, 0])
-def test_a_number_is_constant(number: float) -> None:
-    assert curve(number, [0, 500, 10**9]) == [number] * 3
-
-
-def test_linear_over_the_whole_run() -> None:
-    values = curve({"kind": "linear", "start": 1.0, "end": 0.0}, [0, 250, 500, 1000, 2000])
-    assert values == pytest.approx([1.0, 0.75, 0.5, 0.0, 0.0])
-
-
-@pytest.mark.parametrize("duration", [0.4, 400, 400.0])
-def test_duration_is_a_fraction_or_frames(duration: float) -> None:
-    config = {"kind": "linear", "start": 1.0, "end": 0.1, "duration": duration}
-    assert curve(config, [0, 100, 400, 401]) == pytest.approx([1.0, 0.775, 0.1, 0.1])
-
-
-def test_a_duration_of_one_is_the_whole_run_even_as_an_integer() -> None:
-    assert curve({"kind": "linear", "start": 1.0, "end": 0.0, "duration": 1}, [500]) == [0.5]
-
-
-def test_cosine() -> None:
-    values = curve({"kind": "cosine", "start": 2.0, "end": 1.0}, [0, 333, 500, 1000])
-    # independently: 1 + cos(pi f / 1000) / 2 + 1 / 2
-    assert values == pytest.approx([2.0, 1.5 + 0.5 * math.cos(math.pi * 0.333), 1.5, 1.0])
-
-
-def test_exponential_multiplies_by_the_same_factor_in_the_same_time() -> None:
-    values = curve({"kind": "exponential", "start": 1.0, "end": 1e-4}, [0, 250, 500, 750, 1000])
-    assert values == pytest.approx([1.0, 1e-1, 1e-2, 1e-3, 1e-4])
-
-
-def test_warmup_climbs_from_zero_and_the_decay_begins_after_it() -> None:
-    config = {"kind": "linear", "start": 1.0, "end": 0.0, "duration": 600, "warmup": 0.2}
-    assert curve(config, [0, 50, 100, 200, 400, 600, 900]) == pytest.approx([0, 0.25, 0.5, 1.0, 0.5, 0.0, 0.0])
-    assert curve({"kind": "constant", "start": 4.0, "warmup": 10}, [0, 5, 10, 99]) == [0.0, 2.0, 4.0, 4.0]
 
 
 def test_accepts_hydra_nodes_and_built_configs_and_can_be_pickled() -> None:
@@ -98,14 +85,11 @@ def test_nonsense_is_named(config: Any, message: str) -> None:
     refused(ConfigError, message, make_schedule, config, 1000, where="agent.lr")
 
 
-def test_a_run_without_frames() -> None:
-    refused(ConfigError, "total_frames must be above 0", make_schedule, 1.0, 0)
-
-
 @pytest.mark.parametrize("config", [1.5, {"kind": "linear", "start": 0.5, "end": -0.1}])
 def test_values_outside_the_bounds_are_refused(config: Any) -> None:
-    with pytest.raises(ConfigError, match=r"agent.epsilon: (1.5|-0.1) is outside \[0, 1\]"):
-        make_schedule(config, 100, "agent.epsilon", Interval(low=0, high=1))
+    message, bounds = r"agent.epsilon: (1.5|-0.1) is outside \[0, 1\]", Interval(low=0, high=1)
+    refused(ConfigError, message, make_schedule, config, 100, "agent.epsilon", bounds)
+    refused(ConfigError, "total_frames must be above 0", make_schedule, 1.0, 0)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -146,10 +130,10 @@ def test_the_rule_by_hand() -> None:
     kls = [0.021, 0.004, 0.0, 0.012, 0.006, 0.0049, 0.5, 0.0201]
     wanted = [1e-3 / 1.5, 1e-3, 1e-3, 1e-3, 1e-3, 1.5e-3, 1e-3, 1e-3 / 1.5]
     assert rates(kls) == pytest.approx(wanted, rel=1e-6)
-
-
-def test_the_first_step_does_not_raise_it_as_the_policy_has_not_moved() -> None:
-    assert rates([1e-8, 1e-8]) == pytest.approx([1e-3, 1.5e-3])
+    assert rates(kls, Compiler(backend="eager")) == pytest.approx(wanted, rel=1e-6)
+    assert rates([1e-8, 1e-8]) == pytest.approx([1e-3, 1.5e-3]), "at the first step the policy has not moved"
+    assert rates([0.021, float("nan")]) == pytest.approx([1e-3 / 1.5] * 2)
+    assert in_words(ADAPTIVE) == "0.001 at first (adaptive, KL 0.01)"
 
 
 def test_it_stays_within_its_bounds() -> None:
@@ -159,24 +143,6 @@ def test_it_stays_within_its_bounds() -> None:
     assert rates([1.0, 1.0, 1e-4, 1e-4, 1e-4], **own) == pytest.approx([0.01, 0.01, 0.02, 0.04, 0.05])
 
 
-def test_a_divergence_that_is_not_a_number_changes_nothing() -> None:
-    assert rates([0.021, float("nan")]) == pytest.approx([1e-3 / 1.5] * 2)
-
-
-def test_compiled_steps_follow_it() -> None:
-    kls = [0.021, 0.004, 0.0, 0.5]
-    assert rates(kls, Compiler(backend="eager")) == pytest.approx(rates(kls))
-
-
-def updates(agent: Any, parts: list[TensorDict]) -> list[float]:
-    """Learns from each batch; returns the learning rates."""
-    told = []
-    for part in parts:
-        agent.learn(part, agent.frames + part.numel())
-        told.append(agent.schedule_metrics()["schedule/lr"])
-    return told
-
-
 @pytest.mark.parametrize("recurrent", [None, {"kind": "gru", "size": 8, "sequence_length": 4}])
 def test_resuming_goes_on_with_the_same_rate(recurrent: dict[str, Any] | None) -> None:
     env = Recall(8, delay=2)
@@ -184,27 +150,18 @@ def test_resuming_goes_on_with_the_same_rate(recurrent: dict[str, Any] | None) -
     agent = small(env, name="ppo", **options)
     collector = make_collector(env, agent.policy(explore=True), 8)
     parts = [flatten_agents(batch, None) for batch in islice(iter(collector), 6)]
-    updates(agent, parts[:3])
-    state = agent.state_dict()
+    frames = [part.numel() * number for number, part in enumerate(parts, 1)]
+    for part, count in zip(parts[:3], frames):
+        agent.learn(part, count)
     resumed = small(env, name="ppo", **options)
-    resumed.load_state_dict(state)
-    assert float(resumed.optimizer.lr) == float(agent.optimizer.lr) != 1e-3
-    found = []
-    for each in (agent, resumed):
-        torch.manual_seed(1)
-        found.append((updates(each, parts[3:]), copies(each.parameters())))
-    assert found[0][0] == found[1][0]
-    assert equal(found[0][1], found[1][1])
+    assert equal(*both_go_on(agent, resumed, parts[3:], frames[3:]))
+    assert agent.schedule_metrics() == resumed.schedule_metrics() and float(agent.optimizer.lr) != 1e-3
 
 
 def test_a_state_with_a_fixed_rate_goes_on_from_it() -> None:
     agent, adaptive = (small(Detour(), name="ppo", lr=lr) for lr in (2e-3, ADAPTIVE))
     adaptive.load_state_dict(agent.state_dict())
     assert float(adaptive.optimizer.lr) == pytest.approx(2e-3)
-
-
-def test_it_is_told_in_words() -> None:
-    assert in_words(ADAPTIVE) == "0.001 at first (adaptive, KL 0.01)"
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from rlstack.config import ConfigError
 from rlstack.envs.world import Mirror
 from rlstack.training.preflight import check_buildable, few_worlds
 from tests.agents.small_agents import Decisions, small
+from tests.refusals import refused
 from tests.training.test_cadence import config
 
 ROWS, FRAMES = 4, 16
@@ -118,10 +119,8 @@ def test_a_world_without_a_mirror_can_be_acted_in_but_not_learned_in() -> None:
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Bounded(-1.0, 1.0, shape=(2,)))
     agent = small(env, name="sac", symmetry="augment")
     agent.policy(explore=False)(TensorDict({"observation": torch.zeros(1, 3)}, [1]))
-    with pytest.raises(
-        ConfigError, match=r"^agent\.symmetry=augment needs a world that has a mirror: it declares no mirror$"
-    ):
-        agent.check_learning()
+    message = r"^agent\.symmetry=augment needs a world that has a mirror: it declares no mirror$"
+    refused(ConfigError, message, agent.check_learning)
 
 
 def test_training_is_refused_before_it_starts() -> None:
@@ -138,5 +137,4 @@ def test_what_has_no_image_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"agent\.symmetry=augment: of hybrid actions"):
         make_agent("ppo", Mirrored(hybrid), symmetry="augment").check_learning()
     env = envs.make("cartpole", num_worlds=2)
-    with pytest.raises(ConfigError, match="symmetry=augment is for data=replay here"):
-        make_agent("torchrl_ppo", env, symmetry="augment")
+    refused(ConfigError, "symmetry=augment is for data=replay here", make_agent, "torchrl_ppo", env, symmetry="augment")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical, Unbounded
 from torchrl.objectives import SACLoss
 
@@ -133,6 +132,8 @@ def test_n_step_returns_are_discounted_by_their_number_of_steps() -> None:
     batch = numbers().experience(made, 4, 4).reshape(-1)
     batch["gamma"] = torch.full((16, 1), 0.9**3)
     assert (made.loss_inputs(batch)["steps_to_next_obs"] == 3).all()
+    batch["gamma"] = torch.zeros(16, 1)
+    assert (agent(gamma=0).loss_inputs(batch)["next", "steps_to_next_obs"] == 1).all(), "without a discount, one step"
 
 
 @pytest.mark.parametrize("name", ["torchrl_sac", "redq", "iql", "discrete_iql", "cql"])
@@ -165,16 +166,12 @@ def test_optimisers_may_have_rates_and_rhythms_of_their_own() -> None:
         moved.append(not torch.equal(actor[0], next(made.actor.parameters())))
         actor = [parameter.detach().clone() for parameter in made.actor.parameters()]
     assert moved in ([True, False, True, False], [False, True, False, True])
-
-
-def test_an_update_at_which_no_optimiser_is_due_changes_nothing() -> None:
-    env, optimizers = numbers(), {"all": {"networks": ["actor", "qvalue", "log_alpha"], "lr": 0.01, "every": 2}}
-    made = agent(env, optimizers=optimizers, frames_per_update=32)
-    moved = []
-    for step in range(1, 5):
+    rare = {"all": {**optimizers["actor"], "networks": ["actor", "qvalue", "log_alpha"]}}
+    made, moved = agent(env, optimizers=rare, frames_per_update=32), []
+    for step in range(1, 5):  # at every other update no optimiser is due, and nothing changes
         before = [parameter.detach().clone() for parameter in made.parameters()]
         made.learn(env.experience(made, 4, 8), 32 * step)
-        moved.append(not all(torch.equal(old, new) for old, new in zip(before, made.parameters(), strict=True)))
+        moved.append(not all(map(torch.equal, before, made.parameters())))
     assert moved == [True, False, True, False]
 
 
@@ -240,19 +237,13 @@ def test_what_does_not_fit_is_told_in_one_line_before_the_run(options: dict[str,
     refused(ConfigError, message, own, given.pop("loss"), given.pop("networks"), numbers(), **given)
 
 
-def test_without_a_discount_longer_returns_are_of_one_step() -> None:
-    batch = TensorDict({"gamma": torch.zeros(3, 1), "next": TensorDict({}, [3])}, [3])
-    made = own("torchrl.objectives.SACLoss", {"actor_network": ACTOR, "qvalue_network": JUDGES}, numbers(), gamma=0)
-    batch["action"] = torch.zeros(3, made.interface.action.shape[-1])
-    assert made.loss_inputs(batch)["next", "steps_to_next_obs"].tolist() == [[1.0]] * 3
-
-
 def test_a_loss_without_the_wanted_estimator_is_refused() -> None:
     networks = {"actor_network": {"kind": "deterministic"}, "qvalue_network": JUDGES}
     with pytest.raises(ConfigError, match=r"agent.value_estimator: .*TD3Loss makes no gae; a loss of yours"):
         own("torchrl.objectives.TD3Loss", networks, numbers(), data="rollout", value_estimator="gae")
-    with pytest.raises(ConfigError, match="n_step is for data=replay, leave it out"):
-        make_agent("torchrl_ppo", choices(), 10_000, **TINY, n_step=5)
+    refused(ConfigError, "n_step is for data=replay, leave it", make_agent, "torchrl_ppo", choices(), **TINY, n_step=5)
+    message = r"agent.n_step: .*CloningLoss ignores the discount .* of 3 steps, give 1"
+    refused(ConfigError, message, make_agent, "bc", numbers(), 1000, **REPLAY, n_step=3)
     made = make_agent("torchrl_ppo", choices(), 10_000, **TINY, value_estimator="td_lambda")
     assert type(made.loss.value_estimator).__name__ == "TDLambdaEstimator"
 
@@ -263,16 +254,9 @@ def test_priorities_that_a_loss_does_not_correct_for_are_refused(name: str, uses
     if uses:
         assert make_agent(name, numbers(), 1000, **options)
         return
-    with pytest.raises(
-        ConfigError, match=r"agent.replay.sampler: .* ignores the weights that correct .*; give uniform"
-    ):
-        make_agent(name, numbers(), 1000, **options)
+    message = r"agent.replay.sampler: .* ignores the weights that correct .*; give uniform"
+    refused(ConfigError, message, make_agent, name, numbers(), 1000, **options)
     assert make_agent(name, numbers(), 1000, **options, importance_exponent=0.0)
-
-
-def test_a_discount_that_a_loss_ignores_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"agent.n_step: .*CloningLoss ignores the discount .* of 3 steps, give 1"):
-        make_agent("bc", numbers(), 1000, **REPLAY, n_step=3)
 
 
 def test_images_are_learned_from_in_rollouts() -> None:
@@ -302,22 +286,17 @@ def test_in_low_precision_a_policy_acts_as_it_learns(world: Callable[[], Decisio
     assert found.dtype == torch.float32 and (found - batch["log_prob"]).abs().max() < 1e-4
 
 
-def test_trying_it_out_leaves_no_trace_in_statistics() -> None:
-    made = make_agent("crossq", numbers(), 1000, **REPLAY)
+def test_trying_it_out_leaves_no_trace_in_statistics_and_draws_no_random_numbers() -> None:
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        made = make_agent("crossq", numbers(), 1000, **REPLAY)
+        drawn.append(torch.rand(3))
+    assert torch.equal(*drawn) and made.updates == 0
     found = {name: value for name, value in made.loss.state_dict().items() if "running" in name or "batches" in name}
     assert any(name.endswith("running_var") for name in found)
     for name, value in found.items():
         assert torch.equal(value, torch.full_like(value, float(name.endswith("running_var")))), name
-
-
-def test_trying_it_out_draws_no_random_numbers() -> None:
-    def drawn() -> torch.Tensor:
-        torch.manual_seed(1)
-        agent_again = make_agent("torchrl_sac", numbers(), 1000, **REPLAY)
-        assert agent_again.updates == 0
-        return torch.rand(3)
-
-    assert torch.equal(drawn(), drawn())
 
 
 @exhaustive("name", ["torchrl_ppo", "torchrl_sac"])

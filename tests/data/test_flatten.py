@@ -246,23 +246,14 @@ def test_returns_of_a_stream_do_not_depend_on_how_it_is_cut(
             assert entry["active"].item() == data["active"][b, t].item()
 
 
-def test_cleared_steps_are_forgotten() -> None:
+def test_what_waits_has_no_transitions_yet_and_may_be_forgotten() -> None:
     data, step = stream(0, 2, 6, 0.0), NStep(3, 0.9)
-    step(data[:, :4])
-    step.clear()
-    assert step(data[:, 4:]).shape == (2, 0) and step.state_dict()["waiting"]["observation"].shape == (2, 2, 1)
-    assert NStep(3, 0.9).state_dict() == {}
-
-
-def test_a_batch_that_is_too_short_for_a_return_has_no_transitions_yet() -> None:
-    waiting = NStep(5, 0.9)(stream(0, 2, 4, 0.0))
+    waiting = step(data[:, :2])
     assert waiting.shape == (2, 0)
     assert len(transitions(waiting, everyone=True)) == len(transitions(waiting)) == 0
-
-
-def test_a_single_step_waits_for_nothing() -> None:
-    data = stream(0, 2, 6, 0.3)
-    assert NStep(1, 0.9)(data) is data
+    step.clear()
+    assert step(data[:, 4:]).shape == (2, 0) and step.state_dict()["waiting"]["observation"].shape == (2, 2, 1)
+    assert NStep(3, 0.9).state_dict() == {} and NStep(1, 0.9)(data) is data, "a single step waits for nothing"
 
 
 @pytest.mark.parametrize("group", [None, "agents"])

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -155,7 +156,7 @@ class Odd:
 
     def rolls(self) -> Tensor:
         self._go_on()
-        return self.place * (random.random() < 2)
+        return self.place * random.random()
 
     def _go_on(self) -> None:
         self.steps += 1
@@ -177,6 +178,7 @@ def test_what_cannot_be_recorded_is_told_once_and_goes_on_as_it_was(name: str, t
     results = []
     for wrap in (lambda odd: getattr(odd, name), lambda odd: Recorded(getattr(odd, name), "a look", (odd,), CPU)):
         torch.manual_seed(0)
+        random.seed(0)
         odd = Odd()
         step: Any = wrap(odd)
         results.append([step().clone() for _ in range(3)])
@@ -191,6 +193,22 @@ def test_what_cannot_be_recorded_is_told_once_and_goes_on_as_it_was(name: str, t
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_numbers_that_the_cpu_draws_for_a_gpu_are_not_recorded(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(graphs.GRAPHS, "meta", Tape)  # a device that is not the CPU
+    results = []
+    for device in ("meta", "xpu"):  # which has no recordings
+        generator = torch.Generator().manual_seed(0) if own else torch.default_generator.manual_seed(0)
+        draw = Recorded(partial(torch.rand, 2, generator=generator), "a draw", (), torch.device(device))
+        with (
+            pytest.warns(UserWarning, match="it draws random numbers of torch on the CPU$")
+            if device == "meta"
+            else nullcontext()
+        ):
+            results.append([draw() for _ in range(6)])
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+
+
 def test_elsewhere_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(graphs.GRAPHS, "cpu")
     calls: list[int] = []
@@ -198,6 +216,23 @@ def test_elsewhere_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(6):
         recorded(torch.zeros(1))
     assert len(calls) == 6
+
+
+def test_all_warm_ups_on_a_gpu_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream:
+        device = torch.device("cuda", 0)
+
+        def wait_stream(self, other: Stream) -> None:
+            self.after = other
+
+    here, used = Stream(), []
+    monkeypatch.setattr(CudaGraph, "_streams", {})
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: here)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: used.append(stream) or nullcontext())
+    assert [CudaGraph.warm_up(lambda: 3) for _ in range(2)] == [3, 3]
+    assert used[0] is used[1] is not here
+    assert here.after is used[0] and used[0].after is here
 
 
 def test_a_recording_that_fails_on_a_gpu_leaves_stream_and_generators_behind_as_they_were(

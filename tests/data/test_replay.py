@@ -79,36 +79,32 @@ def test_nothing_is_shared_with_what_came_in_or_went_out() -> None:
     assert held(replay) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("filled", [6, 10, 14, 37])
-def test_goes_on_exactly_after_a_checkpoint(filled: int) -> None:
-    replay = make_replay(10, 5, CPU)
-    for start in range(0, filled, 3):
-        replay.extend(numbered(start, min(start + 3, filled)))
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+@pytest.mark.parametrize("filled", [0, 6, 10, 14, 37])
+def test_goes_on_exactly_after_a_checkpoint(filled: int, sampler: str) -> None:
+    def used(replay: Replay, first: int, last: int) -> Any:
+        replay.extend(numbered(first, last))
+        sample = replay.sample()
+        if sampler == "prioritized":
+            replay.update_priority(sample["index"], torch.rand(5) * 3)
+        return sample
+
+    replay, other = (make_replay(10, 5, CPU, sampler=sampler) for _ in range(2))
     torch.manual_seed(0)
-    replay.sample()
-    saved, rng = from_file(to_file(replay.state_dict())), torch.get_rng_state()
-    other = make_replay(10, 5, CPU)
-    other.extend(numbered(70, 73))  # the buffer's previous content is discarded
-    other.load_state_dict(saved)
-    runs = []
+    for start in range(0, filled, 3):
+        used(replay, start, min(start + 3, filled))
+    for start in (70, 73):  # the buffer's previous content is discarded
+        used(other, start, start + 3)
+    other.load_state_dict(from_file(to_file(replay.state_dict())))
+    assert len(other) == len(replay)
+    rng, runs = torch.get_rng_state(), []
     for each in (replay, other):
         torch.set_rng_state(rng)
-        samples = []
-        for step in range(6):
-            samples.append(each.sample())
-            each.extend(numbered(100 + 4 * step, 104 + 4 * step))
-        runs.append((torch.stack(samples), held(each), torch.get_rng_state()))
-    assert (runs[0][0] == runs[1][0]).all()
-    assert runs[0][1] == runs[1][1] and torch.equal(runs[0][2], runs[1][2])
-
-
-def test_an_empty_replay_goes_through_a_checkpoint() -> None:
-    other = make_replay(10, 5, CPU)
-    other.extend(numbered(0, 4))
-    other.load_state_dict(from_file(to_file(make_replay(10, 5, CPU).state_dict())))
-    assert len(other) == 0
-    other.extend(numbered(4, 6))
-    assert held(other) == [4, 5]
+        samples = [used(each, 100 + 4 * step, 104 + 4 * step) for step in range(8)]
+        priorities = [each.sampler.max_priority, each.sampler.tree.values] if sampler == "prioritized" else []
+        runs.append(([torch.get_rng_state(), *priorities], held(each), torch.stack(samples)))
+    assert all(map(torch.equal, runs[0][0], runs[1][0]))
+    assert runs[0][1] == runs[1][1] and (runs[0][2] == runs[1][2]).all()
 
 
 def state(count: int = 10, capacity: int = 10) -> dict[str, Any]:

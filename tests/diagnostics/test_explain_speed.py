@@ -127,8 +127,7 @@ def test_a_policy_from_elsewhere_acts_but_does_not_learn(tmp_path: Path, capsys:
     options = [*elsewhere, *ON_POLICY[1:4], "collector.steps_per_batch=4", f"output={tmp_path}"]
     diagnose(*options)
     assert list(result(tmp_path)["tests"]) == ["env", "inference"]
-    with pytest.raises(ConfigError, match="not trained here; allowed for it: all, env, inference"):
-        diagnose(*options, "test=learn")
+    refused(ConfigError, "not trained here; allowed for it: all, env, inference", diagnose, *options, "test=learn")
 
 
 def test_a_loss_of_torchrl_is_measured(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from rlstack import envs
 from rlstack.config import ConfigError
 from rlstack.diagnostics.reward_terms import draw_curves, play_episode, read_curves
 from tests.conftest import Ended
+from tests.refusals import refused
 
 OPTIONS = {"max_seconds": 2.0, "rewards": "dense", "random_states": 1.0}
 
@@ -76,11 +77,9 @@ def test_curves_are_read_from_what_was_logged(tmp_path: Path) -> None:
     assert terms["goal"][0] == 1.5 and np.isnan(terms["goal"][1])
     draw_curves(frames, terms, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 5000
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_curves(tmp_path / "none.csv")
+    refused(ConfigError, "cannot be read", read_curves, tmp_path / "none.csv")
     file.write_text("frames,train/episodes\n10,1\n")
-    with pytest.raises(ConfigError, match="no terms"):
-        read_curves(file)
+    refused(ConfigError, "no terms", read_curves, file)
 
 
 def test_the_command_leaves_both_plots(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:

@@ -77,10 +77,6 @@ def build(name: str, options: dict[str, Any], num_worlds: int = 3) -> EnvBase:
     return envs.make(name, num_worlds=num_worlds, seed=1, **options)
 
 
-def outcome(env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:
-    return env.step(tensordict).get("next")
-
-
 @pytest.mark.parametrize(("name", "options", "wrong"), WORLDS)
 def test_what_cannot_be_played_is_played_as_the_nearest_that_can(
     name: str, options: dict[str, Any], wrong: dict[Any, Pair]
@@ -95,7 +91,7 @@ def test_what_cannot_be_played_is_played_as_the_nearest_that_can(
         for root, action in zip(roots, pair(chosen.get(key))):
             root.set(key, action)
     given = {key: roots[0].get(key).clone() for key in wrong}
-    results = [outcome(env, root) for env, root in zip(twins, roots)]
+    results = [env.step(root).get("next") for env, root in zip(twins, roots)]
     for key, value in results[0].items(include_nested=True, leaves_only=True):
         assert torch.equal(value, results[1].get(key)), key
         assert torch.isfinite(value.float()).all(), key

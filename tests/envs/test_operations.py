@@ -12,6 +12,7 @@ from rlstack.config import load_group
 from rlstack.envs.arena.events import draw_everywhere
 from rlstack.envs.arena.simulation import advance_densely
 from rlstack.envs.foundation import tensors
+from tests.exhaustive import exhaustive
 from tests.host_waits import HostWaits
 
 _LEVELS = load_group("env", "marinenav")["curriculum"]
@@ -80,3 +81,18 @@ def test_arenas_dense_step_is_one_graph(style: int, monkeypatch: pytest.MonkeyPa
     (state, outcome), (wanted, expected) = compiled(*given), advance_densely(*given)
     torch.testing.assert_close(dict(state.items()), dict(wanted.items()))
     torch.testing.assert_close(outcome, expected)
+
+
+@exhaustive("name", ["arena", "marinenav"])
+def test_a_step_is_no_loop_over_worlds(name: str) -> None:
+    """64 worlds need as many operations as 4, except for those that run in few worlds at a time."""
+    counts = {}
+    for worlds in (4, 64):
+        env: Any = envs.make(name, num_worlds=worlds, max_steps=50)
+        td = env.rand_action(env.reset())
+        env.step(td.clone())
+        with Operations() as seen:
+            for _ in range(20):
+                _, td = env.step_and_maybe_reset(env.rand_action(td))
+        counts[worlds] = seen.number
+    assert counts[64] < 3 * counts[4] and counts[4] > 100

@@ -188,12 +188,8 @@ def test_agents_keep_their_slots_and_the_dead_are_silent() -> None:
     active = rollout["agents", "active"]
     assert active[0].tolist() == [[True, True, False]] * 2 + [[True, False, False]] * 2
     following = rollout["next", "agents"]
-    assert following["active"][0].tolist() == [
-        [True, True, False],
-        [True, False, False],
-        [True] + [False] * 2,
-        [False] * 3,
-    ]
+    there = [[True, True, False], [True, False, False], [True, False, False], [False] * 3]
+    assert following["active"][0].tolist() == there
     assert following["reward"][0, ..., 0].tolist() == [[1, 10, 0], [1, 10, 0], [1, 0, 0], [1, 0, 0]]
     assert following["observation"][0, 1].tolist() == [[7, 1], [7, 1], [0, 0]]  # the true last observation of "early"
     assert following["observation"][0, 2].tolist() == [[8, 1], [0, 0], [0, 0]]
@@ -241,25 +237,13 @@ def test_an_agent_that_waits_for_its_turn_has_not_terminated() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "told"),
     [
-        (
-            {"reset": {"late": 1}},
-            r"reset returns one dict; PettingZoo's reset\(seed=, options=\) returns \(observations",
-        ),
+        ({"reset": {"late": 1}}, r"reset returns one dict; PettingZoo's reset\(seed=, options=\) returns \(obser"),
         ({"reset": ({"late": [1, 1]}, {})}, "reset: agent 'early': it is listed, but has no observation"),
-        (
-            {"seen": [7.0]},
-            r"step 1 of an episode: agent 'late': the observation does not fit .* shape \[1\], but the space",
-        ),
+        ({"seen": [7.0]}, r"step 1 .*: agent 'late': the observation does not fit .* shape \[1\], but the space"),
         ({"reward": [0.5], "at": 2}, r"step 2 of an episode: agent 'late': the reward is \[0.5\], it must be a number"),
         ({"over": "no", "at": 2}, "step 2 of an episode: agent 'late': terminated is 'no', it must be True or False"),
-        (
-            {"info": {"action_mask": [1, 1]}},
-            "step 1 .*: its info has an action mask, but none had one at the first reset",
-        ),
-        (
-            {"raises": KeyError("x"), "at": 2},
-            r"step 2 of an episode raised KeyError: 'x' \(test_pettingzoo.py, line \d+\)",
-        ),
+        ({"info": {"action_mask": [1, 1]}}, "step 1 .*: its info has an action mask, but none had one at the first"),
+        ({"raises": KeyError("x"), "at": 2}, r"step 2 .* raised KeyError: 'x' \(test_pettingzoo.py, line \d+\)"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_one_line(kwargs: dict[str, Any], told: str) -> None:
@@ -321,11 +305,7 @@ def test_seeds_come_from_the_worlds_generator() -> None:
         run(env, 9)
         return [inner.seeds[-3:] for inner in env._envs]
 
-    first, again, other = (
-        seeds(make(num_envs=2, seed=1)),
-        seeds(make(num_envs=2, seed=1)),
-        seeds(make(num_envs=2, seed=2)),
-    )
+    first, again, other = (seeds(make(num_envs=2, seed=seed)) for seed in (1, 1, 2))
     assert first == again != other
     assert len({seed for world in first for seed in world}) == 6
 
@@ -360,13 +340,8 @@ def test_every_agent_becomes_a_sequence_of_its_own() -> None:
 
 
 def test_it_is_evaluated() -> None:
-    result = evaluate(
-        Scripted(lambda td: td["agents", "active"].long()),
-        "pettingzoo",
-        {"id": f"{__name__}:March", "num_envs": 2},
-        3,
-        1,
-    )
+    policy, options = Scripted(lambda td: td["agents", "active"].long()), {"id": f"{__name__}:March", "num_envs": 2}
+    result = evaluate(policy, "pettingzoo", options, 3, 1)
     assert result.episodes["return"].tolist() == [12] * 3 and result.episodes["length"].tolist() == [4] * 3
 
 

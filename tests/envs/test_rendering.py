@@ -137,22 +137,21 @@ def test_a_title_and_a_legend_stand_above_a_picture() -> None:
     assert len(captioned(picture, "t", legend)) > len(captioned(picture, "t", legend[:1]))  # a line more
 
 
-def test_a_film_goes_by_the_animation_s_time_and_holds_its_end(tmp_path: Path) -> None:
-    save_animation(Fade(), tmp_path / "fade.gif", fps=5, hold=0.4)
+@pytest.mark.parametrize(
+    ("options", "shades"),
+    [({"hold": 0.4}, [*range(0, 201, 20), 202, 204]), ({"speed": 2.0, "hold": 0}, [*range(0, 201, 40)])],
+)
+def test_a_film_goes_by_the_animation_s_time_and_holds_its_end(
+    options: dict[str, float], shades: list[int], tmp_path: Path
+) -> None:
+    save_animation(Fade(), tmp_path / "fade.gif", fps=5, **options)
     with imageio.get_reader(tmp_path / "fade.gif") as reader:
-        shades = [int(frame[0, 0, 0]) for frame in reader.iter_data()]
-    assert shades == [*range(0, 201, 20), 202, 204]
-
-
-def test_twice_the_speed_is_half_the_film(tmp_path: Path) -> None:
-    save_animation(Fade(), tmp_path / "fade.gif", fps=5, speed=2.0, hold=0)
-    with imageio.get_reader(tmp_path / "fade.gif") as reader:
-        assert [int(frame[0, 0, 0]) for frame in reader.iter_data()] == [*range(0, 201, 40)]
+        assert [int(frame[0, 0, 0]) for frame in reader.iter_data()] == shades
 
 
 def test_a_film_of_another_kind_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot write fade.avi: the suffix must be one of .gif, .mp4"):
-        save_animation(Fade(), tmp_path / "fade.avi")
+    message = r"cannot write fade.avi: the suffix must be one of .gif, .mp4"
+    refused(ValueError, message, save_animation, Fade(), tmp_path / "fade.avi")
     assert not list(tmp_path.iterdir())
 
 
@@ -289,13 +288,6 @@ def differs(picture: Picture, name: str) -> bool:
 @exhaustive("name", list(PICTURES), quick=11)
 def test_a_picture_is_the_one_that_was_looked_at(name: str) -> None:
     assert not differs(PICTURES[name](), name)
-
-
-def test_something_elsewhere_is_another_picture() -> None:
-    now = arena.shown()
-    moved = dataclasses.replace(now, position=now.position + np.array([30.0, 0.0], np.float32))
-    assert differs(ArenaRenderer(arena.rules_of(), SIZE).draw(moved), "arena")
-    assert differs(np.ascontiguousarray(PICTURES["marinenav"]()[:, ::-1]), "marinenav")
 
 
 # -- what a picture cannot show ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from rlstack.envs.wrappers import ActionRepeat, FrameStack
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from tests.envs.test_any_action import assert_equal
 from tests.evaluation.scripted import Scripted, episodes, full_ahead
+from tests.refusals import refused
 
 ENDS = ("done", "terminated", "truncated")
 
@@ -177,17 +178,13 @@ class Other(EnvBase):
         ("Clock", {"frame_stack": 1.5}, r"frame_stack: 1\.5 is not a positive whole number"),
         ("Clock", {"action_repeat": True}, "action_repeat: True is not a positive whole number"),
         ("Other", {"action_repeat": 2}, r"action_repeat: Other is not an rlstack\.envs\.world\.World"),
+        ("marinenav", {"frame_stack": 2}, "frame_stack: the observation of MarineNav has object slots"),
         ("Clock", {"frame_stacks": 2}, "unknown option 'frame_stacks', did you mean 'frame_stack'"),
     ],
 )
 def test_wrong_options_are_explained(world: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        envs.make(f"{__name__}:{world}", **options)
-
-
-def test_object_slots_cannot_be_stacked() -> None:
-    with pytest.raises(ValueError, match="frame_stack: the observation of MarineNav has object slots"):
-        envs.make("marinenav", num_worlds=2, frame_stack=2)
+    name = world if world == "marinenav" else f"{__name__}:{world}"
+    refused(ValueError, message, envs.make, name, **options)
 
 
 @pytest.mark.parametrize("world", ["Clock", "Team"])
@@ -340,18 +337,9 @@ def test_marinenav_is_evaluated_and_recorded_with_repeated_actions() -> None:
     """With constant full thrust, repeated actions change only the number of decisions."""
     names = ["arrives", "collides"]
     chosen = EpisodeSet([episodes()[name] for name in names], names)
-    results = [
-        evaluate(
-            Scripted(full_ahead),
-            "marinenav",
-            {"dtype": torch.float64, "action_repeat": repeats},
-            episodes=1,
-            seed=3,
-            record=1,
-            episode_set=chosen,
-        )
-        for repeats in (1, 2)
-    ]
+    worlds = [{"dtype": torch.float64, "action_repeat": repeats} for repeats in (1, 2)]
+    given: dict[str, Any] = {"episodes": 1, "seed": 3, "record": 1, "episode_set": chosen}
+    results = [evaluate(Scripted(full_ahead), "marinenav", options, **given) for options in worlds]
     once, twice = (result.episodes for result in results)
     assert once.keys() == twice.keys() and once["success"].tolist() == [1, 0] and once["collision"].tolist() == [0, 1]
     for name, values in once.items():

@@ -111,8 +111,8 @@ def test_the_usual_number_of_episodes_is_that_of_the_configuration() -> None:
 
 def test_what_cannot_be_written_or_is_no_choice_is_told_before_the_episodes(run_dir: Path) -> None:
     refused(ConfigError, "transitions: /proc/none", command, "checkpoint=run", "transitions=/proc/none/x.npz")
-    with pytest.raises(ConfigError, match=r"which: best is for the folder of a run, .* is one checkpoint"):
-        loading.checkpoint_file(Path(__file__), "best")
+    message = "which: best is for the folder of a run, .* is one checkpoint"
+    refused(ConfigError, message, loading.checkpoint_file, Path(__file__), "best")
 
 
 @pytest.mark.slow
@@ -179,9 +179,9 @@ def test_episodes_that_cannot_be_read_leave_no_folder(content: str, run_dir: Pat
     written = bytearray(gzip.compress(b"[" * 100_000))
     written[10] = written[10] if content == "deep" else 0xFF
     file.write_bytes(written)
-    with pytest.raises(ConfigError, match=r"episodes_file: .*bad\.json\.gz: not (a gzip file|valid JSON)") as error:
-        command("checkpoint=run", f"episodes_file={file}")
-    assert "\n" not in str(error.value) and not run_dir.exists()
+    message = r"episodes_file: .*bad\.json\.gz: not (a gzip file|valid JSON)"
+    refused(ConfigError, message, command, "checkpoint=run", f"episodes_file={file}")
+    assert not run_dir.exists()
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,7 @@ def test_episodes_that_cannot_be_read_leave_no_folder(content: str, run_dir: Pat
         (["checkpoint=x", "episodes=1e12"], r"the evaluation needs 200,000\.0 GB on cpu, .*\(episodes\)"),
         (["checkpoint=x", "policy=best"], "policy: 'best', allowed with a checkpoint or an agent: greedy, explore"),
         (["policy=apf"], "env: missing, which world to act in: env=<group>"),
-        (
-            ["policy=orka", "env=marinenav"],
-            "policy: marinenav has no 'orka', did you mean .orca.. allowed: greedy, explore, orca, apf",
-        ),
+        (["policy=orka", "env=marinenav"], "policy: .* no 'orka', did you mean .orca.. allowed: greedy, explore, orca"),
         (["checkpoint=x", "device=tpu9"], "device: 'tpu9' cannot be used"),
         (["checkpoint=x", "episodes_file=/none.json"], "episodes_file: /none.json cannot be read"),
         (["checkpoint=x", "episodes_file=BAD"], "episodes_file: .*bad.json: not valid JSON"),

@@ -48,8 +48,7 @@ def test_json_round_trip(result: Evaluation, tmp_path: Path) -> None:
     assert set(content["summary"]) <= {f"eval/{name}" for name in content["definitions"]} | {
         f"eval/success_level{level}" for level in result.levels
     }
-    with pytest.raises(ValueError, match="not an evaluation"):
-        Evaluation.from_json("[]")
+    refused(ValueError, "not an evaluation", Evaluation.from_json, "[]")
 
 
 def test_the_better_one_wins_more_then_by_more_and_nan_is_never_better() -> None:
@@ -169,13 +168,6 @@ def test_wilson_is_symmetric_exact_at_the_ends_and_widens_with_confidence() -> N
     assert wilson_interval(13, 20) == pytest.approx((1 - high, 1 - low), abs=1e-15)
     assert wilson_interval(0, 5)[0] == 0.0 and wilson_interval(5, 5)[1] == 1.0
     assert wilson_interval(7, 20, 0.99)[0] < low < 7 / 20 < high < wilson_interval(7, 20, 0.99)[1]
-
-
-def test_wilson_covers_the_true_rate_as_often_as_it_says() -> None:
-    successes = np.random.default_rng(0).binomial(50, 0.9, size=4000)
-    bounds = {k: wilson_interval(int(k), 50) for k in np.unique(successes)}
-    covered = np.mean([bounds[k][0] <= 0.9 <= bounds[k][1] for k in successes])
-    assert 0.93 < covered < 0.98
 
 
 @pytest.mark.parametrize(("successes", "n"), [(3, 2), (-1, 2), (0, 0)])

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import imageio.v2 as imageio
 import numpy as np
@@ -39,6 +40,7 @@ from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.training.interrupt import stopping_between_steps
 from rlstack.watch import find_policy, run
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 from tests.small_run import composed
 
 WORLDS = {
@@ -48,11 +50,6 @@ WORLDS = {
     "echelon": ({"maps": 2, "blue": 1, "red": 1, "max_steps": 3}, "veteran", (720, 1280, 3)),
     "gymnasium": ({"id": "CartPole-v1", "max_steps": 8}, "random", (400, 600, 3)),
 }
-
-
-def left(observation: Any) -> Any:
-    """An agent from elsewhere: always the first action."""
-    return torch.zeros(len(observation), dtype=torch.int64)
 
 
 def config(**changes: Any) -> watch.WatchConfig:
@@ -181,18 +178,15 @@ def test_a_world_without_pictures_is_shown_in_numbers(capsys: Any) -> None:
     assert first.endswith(" draws no pictures; show=auto shows its numbers")
     assert rows[0].startswith("    1  observation ") and last.startswith(f"episode 1, step {len(rows)}: ")
     for asked in ("show=terminal", "record=film.gif"):
-        with pytest.raises(ConfigError, match="Recall draws no pictures"):
-            command(*world, asked)
+        refused(ConfigError, "Recall draws no pictures", command, *world, asked)
 
 
 @pytest.mark.slow
 def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("pygame")
     film = tmp_path / "film.gif"
-    command(
-        *("checkpoint=callable:tests.evaluation.test_watch_command:left", "env=gymnasium", "env.id=CartPole-v1"),
-        *("env.max_steps=2", f"record={film}"),
-    )
+    words = ["checkpoint=callable:tests.diagnostics.still:still", "env=gymnasium", "env.id=CartPole-v1"]
+    command(*words, "env.max_steps=2", f"record={film}")
     assert imageio.imread(film).shape[:2] == (400, 600)
     assert capsys.readouterr().out.startswith("episode 1, step 2: return 2")
 
@@ -214,10 +208,7 @@ def test_a_replay(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("rlstack.evaluation.pictures.show", interrupted)
+    monkeypatch.setattr("rlstack.evaluation.pictures.show", Mock(side_effect=KeyboardInterrupt))
     command(f"checkpoint={checkpoint}", "show=terminal")
     out = capsys.readouterr().out
     assert "\x1b[?25h" in out and out.endswith("episode 1, step 0\n")  # the cursor is back
@@ -249,15 +240,10 @@ def test_what_is_impossible_is_refused(
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError) as refused:
-        command(*(entry.replace("FILE", str(checkpoint)) for entry in overrides))
-    assert message in str(refused.value)
+    refused(ConfigError, re.escape(message), command, *(entry.replace("FILE", str(checkpoint)) for entry in overrides))
 
 
 # -- playback: what is shown when, how a window stops and seeks, and what a terminal gets ------------------------------
-
-
-SMALL = (32, 48)
 
 
 class Counting:
@@ -283,7 +269,7 @@ class Counting:
     def draw(self, time: float, pause: float = 0.0, /) -> Any:
         assert time <= self.known
         self.pauses.append(pause)
-        return np.full((*SMALL, 3), round(10 * time), np.uint8)
+        return np.full((32, 48, 3), round(10 * time), np.uint8)
 
 
 class FakeWindow:
@@ -304,17 +290,9 @@ class FakeWindow:
         self.times.append(picture[0, 0, 0] / 10)
 
 
-def stopped() -> float:
-    return 0.0
-
-
-def no_sleep(_: float) -> None:
-    pass
-
-
 def shown(animation: Any, keys: list[set[str]], **options: Any) -> list[float]:
     window = FakeWindow(keys)
-    show(animation, window, clock=stopped, sleep=no_sleep, **options)
+    show(animation, window, clock=lambda: 0.0, sleep=lambda _: None, **options)
     return window.times
 
 
@@ -340,7 +318,7 @@ def test_the_end_stands_still_for_a_while() -> None:
 def test_where_drawing_is_slow_pictures_are_left_out() -> None:
     clock = iter(np.arange(0.0, 50.0, 0.05))  # two readings for each picture
     window = FakeWindow([set()] * 4)
-    show(Counting(), window, clock=lambda: float(next(clock)), sleep=no_sleep)
+    show(Counting(), window, clock=lambda: float(next(clock)), sleep=lambda _: None)
     assert window.times == pytest.approx([0, 1, 2, 3])
 
 
@@ -358,7 +336,7 @@ def test_recording(name: str, tmp_path: Path) -> None:
         pictures = [np.asarray(picture) for picture in reader]
     fps = 15 if name.endswith("gif") else 30
     assert len(pictures) == 2 * (1 + round(1.5 * fps + 0.01)) or name.endswith("gif")  # GIFs merge what is the same
-    assert pictures[0].shape[:2] == SMALL
+    assert pictures[0].shape[:2] == (32, 48)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"record: .* cannot be written"):
         record(iter([Counting()]), tmp_path / "file" / "film.mp4", 1.0)
@@ -444,7 +422,7 @@ def test_a_terminal_shows_texts_and_a_legend_and_is_left_as_it_was(monkeypatch: 
         monkeypatch.setenv(name, value)
     out, film = io.StringIO(), Writing(steps=1)
     with TerminalScreen(out, lambda: film) as screen:
-        show(film, screen, hold=0.01, clock=stopped, sleep=no_sleep)
+        show(film, screen, hold=0.01, clock=lambda: 0.0, sleep=lambda _: None)
     text = out.getvalue()
     assert text.startswith("\x1b[?1049h") and text.endswith("\x1b[?25h\x1b[?1049l") and "success" not in text
     lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text).splitlines()

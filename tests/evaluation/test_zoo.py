@@ -24,7 +24,7 @@ def test_a_card_is_whole_and_its_file_small(name: str) -> None:
     known = zoo.card(name)
     assert known["name"] == name and known["frames"] > 0 and known["commit"]
     assert known["command"].startswith("python -m rlstack.train") and "run_dir" not in known["command"]
-    file = zoo.zoo_file(f"zoo:{name}")
+    file = zoo.published_file(f"zoo:{name}")
     assert file.stat().st_size <= 1_000_000
     assert hashlib.sha256(file.read_bytes()).hexdigest() == known["sha256"]
     assert 1000 < (file.parent / known["film"]).stat().st_size <= 1_000_000

@@ -17,14 +17,8 @@ from tests.refusals import refused
 
 RESULT: dict[str, Any] = {
     **STUDIES["cartpole_ppo"]._asdict(),
-    "frames": 100_000,
-    "scores": {0: 500.0, 1: 470.0},
-    "mean": 485.0,
-    "iqm": 485.0,
-    "interval": [470.0, 500.0],
-    "lowest": 470.0,
-    "passed": False,
-    "cpu_seconds": {0: 20.0, 1: 30.0},
+    **{"frames": 100_000, "scores": {0: 500.0, 1: 470.0}, "mean": 485.0, "iqm": 485.0, "interval": [470.0, 500.0]},
+    **{"lowest": 470.0, "passed": False, "cpu_seconds": {0: 20.0, 1: 30.0}},
 }
 
 
@@ -58,33 +52,21 @@ def _metrics(folder: Path, study: str, seed: int, values: list[float]) -> None:
         writer.writerow([9000, ""])  # a log line without an evaluation
 
 
-def test_curves_of_other_studies_stay(tmp_path: Path) -> None:
-    _metrics(tmp_path, "cartpole_ppo", 0, [20.0, 500.0])
-    _metrics(tmp_path, "cartpole_ppo", 1, [30.0, 400.0])
-    _metrics(tmp_path, "cartpole_dqn", 0, [10.0])
-    scores.write_curves(tmp_path, ["cartpole_ppo"], [0, 1], tmp_path)
-    scores.write_curves(tmp_path, ["cartpole_dqn"], [0], tmp_path)
+def test_curves_of_other_studies_and_seeds_stay(tmp_path: Path) -> None:
+    for folder, study, seed, values in (
+        ("a", "cartpole_ppo", 0, [20.0, 500.0]),
+        ("a", "cartpole_dqn", 0, [10.0]),
+        ("b", "cartpole_ppo", 1, [30.0]),
+    ):
+        _metrics(tmp_path / folder, study, seed, values)
+        scores.write_curves(tmp_path / folder, [study], [seed], tmp_path)
     with open(tmp_path / "curves.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["study"], row["return"]) for row in rows] == [
-        ("cartpole_ppo", "20.0"),
-        ("cartpole_ppo", "500.0"),
-        ("cartpole_ppo", "30.0"),
-        ("cartpole_ppo", "400.0"),
-        ("cartpole_dqn", "10.0"),
-    ]
+        rows = {(row["study"], row["seed"], row["return"]) for row in csv.DictReader(file)}
+    expected = {("cartpole_ppo", "0", value) for value in ("20.0", "500.0")}
+    assert rows == expected | {("cartpole_ppo", "1", "30.0"), ("cartpole_dqn", "0", "10.0")}
     (tmp_path / "cartpole_ppo.json").write_text(json.dumps(RESULT))
     scores.draw(tmp_path, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
-
-
-def test_curves_of_other_seeds_stay(tmp_path: Path) -> None:
-    _metrics(tmp_path / "first", "cartpole_ppo", 0, [20.0])
-    _metrics(tmp_path / "second", "cartpole_ppo", 1, [30.0])
-    scores.write_curves(tmp_path / "first", ["cartpole_ppo"], [0], tmp_path)
-    scores.write_curves(tmp_path / "second", ["cartpole_ppo"], [1], tmp_path)
-    with open(tmp_path / "curves.csv", newline="") as file:
-        assert [(row["seed"], row["return"]) for row in csv.DictReader(file)] == [("0", "20.0"), ("1", "30.0")]
 
 
 def test_other_seeds_of_an_earlier_result_stay_unless_they_trained_for_other_frames(
@@ -98,9 +80,8 @@ def test_other_seeds_of_an_earlier_result_stay_unless_they_trained_for_other_fra
     result = judge("cartpole_ppo", [1], tmp_path, earlier)
     assert result["scores"] == {"0": 7.0, "1": 9.0} and result["machine"] == "new; old"
     other = {**earlier, "frames": 1024}
-    refused(
-        SystemExit, "cartpole_ppo: the result file holds seeds after 1,024", judge, "cartpole_ppo", [1], tmp_path, other
-    )
+    message = "cartpole_ppo: the result file holds seeds after 1,024"
+    refused(SystemExit, message, judge, "cartpole_ppo", [1], tmp_path, other)
     assert judge("cartpole_ppo", [0, 1], tmp_path, other)["scores"] == {"0": 9.0, "1": 9.0}
 
 

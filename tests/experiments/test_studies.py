@@ -20,10 +20,19 @@ from experiments.benchmarks import operations
 from experiments.corrections import curves
 from experiments.echelon import memory
 from experiments.echelon.contacts import Net
+from experiments.marinenav import benchmark, quality
+from experiments.marinenav.offline import Results, gain, pooled
+from experiments.marinenav.offline import table as offline_table
 from experiments.marinenav.options import AGENTS, EVALUATED, OPTIONS, judged, table
+from experiments.recorded.curves import draw, summary
 from experiments.reference_scores.deep_sea import DeepSea
-from experiments.runs import Job
+from experiments.rocket.ablation import ALWAYS, EVERYTHING, variants, won
+from experiments.rocket.ablation import table as ablation_table
+from experiments.runs import Job, logged
 from rlstack.envs.echelon.observation import CONTACT, SELF, SOUNDS, size
+from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set
+from rlstack.envs.rocket.rewards import TERMS
+from rlstack.evaluation.results import Evaluation
 from rlstack.training.preflight import check_buildable, few_worlds
 from tests.training.test_cadence import config
 
@@ -198,3 +207,178 @@ def test_new_seeds_join_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert json.loads((tmp_path / "memory.json").read_text()) == {"lstm": {"0": judged, "1": judged}}
     rows = csv.DictReader((tmp_path / "memory.csv").read_text().splitlines())
     assert [(row["seed"], row["frames"]) for row in rows] == [("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")]
+
+
+# -- The statistics of the quality experiment, on made-up runs -------------------------------------------------------
+
+
+HEADER = "frames,train/return,eval/success,eval/time,eval/collision,time/seconds,time/cpu_seconds\n"
+
+
+def fake_run(folder: Path, successes: list[float]) -> Path:
+    rows = [
+        f"{k},1.0,,,,{60 * k},{50 * k}\n{k},,{value},20,0.1,{60 * k},{50 * k}\n" for k, value in enumerate(successes)
+    ]
+    folder.mkdir()
+    (folder / "metrics.csv").write_text(HEADER + "".join(rows))
+    return folder
+
+
+def test_only_evaluations_make_the_curve(tmp_path: Path) -> None:
+    curve = logged(fake_run(tmp_path / "a", [0.1, 0.8, 0.9]), "eval/success")
+    assert [row["eval/success"] for row in curve] == [0.1, 0.8, 0.9]
+    assert curve[2]["time/seconds"] == 120
+
+
+def evaluated(success: list[float]) -> dict[str, Any]:
+    """Returns the result of ``rlstack.evaluate`` for made-up episodes on two levels."""
+    half = len(success) // 2
+    columns = {name: torch.tensor(success) for name in ("success", "return", "discounted_return", "time", "energy")}
+    columns |= {"length": torch.ones(2 * half), "collision": 1 - torch.tensor(success)}
+    levels = [str(k) for k in range(quality.LEVELS) for _ in range(2 * half // quality.LEVELS)]
+    return json.loads(Evaluation(columns, levels, "marinenav", {}, 0, "made up", {}).to_json())
+
+
+def test_the_summary_pools_seeds_and_finds_the_time_to_the_published_rate(tmp_path: Path) -> None:
+    first, other = [1.0] * 11 + [0.0], [1.0] * 6 + [0.0] * 6
+    curves = {
+        seed: logged(fake_run(tmp_path / str(seed), rate), "eval/success")
+        for seed, rate in ((0, [0.1, 0.8]), (3, [0.2]))
+    }
+    summary = quality.summarise({0: evaluated(first), 3: evaluated(other)}, curves)
+    assert summary["success_mean"] == pytest.approx((11 + 6) / 24)
+    assert summary["success_min_max"] == pytest.approx([0.5, 11 / 12])
+    assert summary["lowest_level"] == 0
+    low, high = summary["success_interval"]
+    assert 0.4 < low < (11 + 6) / 24 < high < 1
+    assert summary["seeds"][0]["minutes_to_published"] == 1
+    assert summary["seeds"][0]["cpu_minutes"] == pytest.approx(50 / 60)
+    assert summary["seeds"][3]["minutes_to_published"] is None
+
+
+def test_curve_files_are_written(tmp_path: Path) -> None:
+    quality.write_curve({0: logged(fake_run(tmp_path / "a", [0.1, 0.8]), "eval/success")}, tmp_path)
+    lines = (tmp_path / "curve.csv").read_text().splitlines()
+    assert lines[0].startswith("seed,time/seconds,time/cpu_seconds,frames,eval/success")
+    assert len(lines) == 3 and lines[2].startswith("0,60.0,50.0,1.0,0.8")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+# -- The summary and the picture of the experiment on learning from a replay buffer, for made-up evaluations ---------
+
+
+RETURNS = [
+    {"agent": agent, "seed": seed, "updates": 100 * point, "return": float(value + point + seed)}
+    for agent, value in (("bc", 0), ("iql", 10))
+    for seed in (0, 1)
+    for point in (1, 2)
+]
+
+
+def test_the_last_evaluation_of_each_seed_counts() -> None:
+    told = summary(RETURNS, {"bc": [1.0, 3.0], "iql": [2.0]}, -5.0)["agents"]
+    assert told["bc"]["returns"] == {0: 2.0, 1: 3.0} and told["bc"]["mean"] == 2.5
+    assert told["iql"]["mean"] == 12.5 and told["bc"]["cpu_minutes"] == 2.0
+
+
+def test_a_picture_comes_out(tmp_path: Path) -> None:
+    draw(RETURNS, -5.0, tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+# -- The table of the experiment on recorded episodes, for made-up results -------------------------------------------
+
+
+def test_the_interval_of_one_seed_is_that_of_its_episodes() -> None:
+    # Wilson (1927) for 12 of 20: (12 + 1.92) / (20 + 3.84) = .584, half-width .197.
+    row = {"success": 0.6, "cpu_minutes": 1.5, "solved": [1] * 12 + [0] * 8}
+    lines = offline_table({"agents": {"iql": [row]}}).splitlines()
+    assert lines[2:] == ["| IQL | 0.600 | 0.387 to 0.781 | 0.600 | 1.5 |"]
+
+
+def test_seeds_that_play_the_same_episodes_are_not_independent() -> None:
+    """Two equal seeds know as much as one: a bootstrap over 20 episodes, nearly the normal interval .6 +- .215."""
+    row = {"success": 0.6, "cpu_minutes": 1.5, "solved": [1] * 12 + [0] * 8}
+    _, low, high = pooled([row, row])
+    assert (low, high) == (pytest.approx(0.385, abs=0.04), pytest.approx(0.815, abs=0.04))
+
+
+def test_a_gain_is_that_of_the_same_episodes() -> None:
+    """One seed solves one more of four episodes, the other none: a gain of 1/8, from one of the four episodes."""
+    worse, better = {"solved": [1, 0, 0, 0]}, {"solved": [1, 1, 0, 0]}
+    results: Results = {"bc": [worse, worse], "iql": [better, worse]}
+    mean, low, high = gain(results, "iql", "bc")
+    assert mean == 0.125 and low == 0 and 0.125 < high <= 0.5
+
+
+# -- The value of Rocket's rewards: what is trained, and what counts -------------------------------------------------
+
+
+def test_every_variant_lacks_one_group_but_never_the_goals() -> None:
+    found = variants()
+    own = found.pop(EVERYTHING)
+    for name, weights in found.items():
+        group = name.removeprefix("without ")
+        off = {term for term, (of, _) in TERMS.items() if of == group and term not in ALWAYS}
+        assert off and all(weights[term] == 0 for term in off)
+        assert {term: weight for term, weight in weights.items() if term not in off} == {
+            term: weight for term, weight in own.items() if term not in off
+        }
+
+
+def test_games_of_the_last_quarter_count_however_they_are_logged(tmp_path: Path) -> None:
+    rows = ["frames,train/episodes,train/success", "100,50,0.0", "300,30,0.5", "400,10,1.0"]
+    (tmp_path / "metrics.csv").write_text("\n".join(rows) + "\n")
+    share, low, high = won(tmp_path)
+    assert share == pytest.approx(25 / 40) and low < share < high
+
+
+def test_the_table_names_what_a_group_is_worth() -> None:
+    text = ablation_table({"won": {EVERYTHING: (0.6, 0.55, 0.65), "without ball": (0.5, 0.45, 0.55)}})
+    assert "| without ball | 50.0% (45.0% to 55.0%) | -10.0% |" in text.splitlines()
+
+
+# -- The frozen benchmark of MarineNav: its episodes, and its comparison of players ----------------------------------
+
+
+def test_the_frozen_episodes_are_those_that_were_frozen() -> None:
+    episodes = benchmark.frozen()
+    robots = [config["env"]["num_robots"] for config in episodes.configs]
+    assert robots == [int(level["num_robots"]) for level in PUBLISHED_LEVELS for _ in range(300)]
+    assert episodes.levels[0] == "0" and episodes.levels[-1] == "5" and len(episodes.levels) == 1800
+
+
+def test_another_file_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(benchmark, "FROZEN", tmp_path / "episodes.json.gz")
+    monkeypatch.setattr(benchmark, "PER_LEVEL", 1)
+    benchmark.freeze(benchmark.FROZEN)
+    with pytest.raises(ValueError, match="not the file that was frozen"):
+        benchmark.frozen()
+
+
+def test_the_public_episodes_are_those_of_twelve_seeds() -> None:
+    episodes = benchmark.public()
+    assert len(episodes.configs) == 720 and episodes.levels.count("3") == 120
+    assert episodes.configs[10] == evaluation_set(10, 254)[0][0], "the second seed's first episode of level 0"
+
+
+def test_players_are_compared_where_both_arrive() -> None:
+    first = {"success": [1, 1, 0, 1], "time": [20, 40, 9, 50], "energy": [10, 10, 1, 10]}
+    other = {"success": [1, 1, 1, 0], "time": [10, 20, 9, 50], "energy": [15, 15, 1, 1]}
+    found = benchmark.both_solve(first, other)
+    assert found["episodes"] == 2
+    assert found["time"]["ratio"] == pytest.approx(0.5) and found["energy"]["ratio"] == pytest.approx(1.5)
+    assert found["time"]["interval"] == pytest.approx([0.5, 0.5]), "half in every episode"
+    assert benchmark.both_solve(first, other | {"success": [0, 0, 1, 0]}) is None
+
+
+@pytest.mark.slow
+def test_players_are_measured_and_kept(tmp_path, monkeypatch) -> None:
+    two = benchmark.public()
+    few = benchmark.EpisodeSet(two.configs[::360], two.levels[::360])
+    monkeypatch.setattr(benchmark, "public", lambda: few)
+    benchmark.run(["orca"], "public", tmp_path)
+    text = benchmark.run(["apf"], "public", tmp_path)
+    rows = text.splitlines()
+    assert rows[2].startswith("| orca |") and rows[3].startswith("| apf |")
+    assert list(json.loads((tmp_path / "benchmark_public.json").read_text())["players"]) == ["orca", "apf"]

@@ -11,13 +11,14 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.objectives.value import TDLambdaEstimator
 
+from rlstack.data.flatten import NStepWindows, n_step_windows
 from rlstack.losses.ddpg import DDPGLoss, TD3Loss
 from rlstack.losses.dqn import PQNLoss
+from rlstack.losses.ppo import estimate, vtrace
 from rlstack.losses.quantile import ACIQNLoss, QuantileLoss
-from rlstack.losses.retrace import RetraceLoss
+from rlstack.losses.retrace import RetraceLoss, greedy_returns, retrace
 from rlstack.losses.sac import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import squashed
-from tests.losses.test_retrace import Table
 
 
 class Shown(nn.Module):
@@ -228,3 +229,214 @@ def test_an_actor_pays_for_large_outputs_before_squashing(make: Any) -> None:
     data = TensorDict({"observation": torch.zeros(4, 1), "action": torch.zeros(4, 2)}, [4])
     costs = [make(Actor(), Critic(), raw_penalty=weight).actor_loss(data)[0].item() for weight in (0.0, 0.1)]
     assert costs == pytest.approx([0.0, 0.1 * 5])
+
+
+# -- Corrections of returns for older policies: Retrace and V-trace --------------------------------------------------
+
+
+def column(*values: float) -> Tensor:
+    return torch.tensor(values).view(1, -1, 1)
+
+
+@pytest.mark.parametrize(
+    ("done", "terminated", "wanted"),
+    [(None, False, 3.0), (0, False, 2.0), (0, True, 1.0), (1, False, 2.375), (1, True, 2.25)],
+)
+def test_three_steps_by_hand(done: int | None, terminated: bool, wanted: float) -> None:
+    """Backwards, discount 1/2: 4 + 8/2 = 8; 2 + (1 + 1 (8 - 3))/2 = 5; 1 + (2 + 1/2 (5 - 1))/2 = 3.
+
+    An episode that ends with step 0 leaves 1 + 2/2, or 1; with step 1: 2 + 1/2 = 2.5 (or 2) there, and so
+    1 + (2 + 1/2 (2.5 - 1))/2 (or 2 - 1).
+    """
+    ends = torch.zeros(1, 3, 1, dtype=torch.bool)
+    if done is not None:
+        ends[0, done] = True
+    value, taken, trace = column(2, 1, 8), column(1, 3, 99), column(0.5, 1, 99)
+    found = retrace(0.5, column(1, 2, 4), value, taken, trace, ends, ends & terminated)
+    assert found.item() == pytest.approx(wanted)
+
+
+class Table(nn.Module):
+    """Values of two actions in four states, observed as one-hot vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.tensor([[0.0, 1.0], [1.0, 2.0], [3.0, 0.0], [4.0, 8.0]]))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return observation @ self.values
+
+
+@pytest.mark.parametrize(("epsilon", "target"), [(0.5, 2.96875), (0.0, 2.0)])
+def test_the_loss_by_hand(epsilon: float, target: float) -> None:
+    """States 0 to 3, actions 0, 0, 0, each with probability 1/2; the best ones are 1, 1, 0, 1.
+
+    A policy that takes them with 3/4 has V = 1.75, 2.25, 7 in states 1 to 3; the traces are (1/4)/(1/2) = 1/2 and
+    min(1, (3/4)/(1/2)) = 1. Backwards: 4 + 3.5 = 7.5; 2 + (2.25 + 7.5 - 3)/2 = 5.375; 1 + (1.75 + (5.375 - 1)/2)/2.
+    The greedy policy never takes action 0 in state 1: 1 + 2/2.
+    """
+    states = torch.eye(4)
+    ends = torch.zeros(1, 3, 1, dtype=torch.bool)
+    following = {
+        "observation": states[None, 1:],
+        "reward": column(1, 2, 4),
+        "done": ends,
+        "terminated": ends,
+        "action": torch.zeros(1, 3, dtype=torch.int64),
+        "log_prob": torch.full((1, 3), 0.5).log(),
+    }
+    data = {"observation": states[:1], "action": torch.zeros(1, dtype=torch.int64), "next": following}
+    out = RetraceLoss(Table(), gamma=0.5, epsilon=epsilon)(TensorDict(data, [1]))
+    assert out["target"].item() == pytest.approx(target)
+    assert out["loss_critic"].item() == pytest.approx(target - 0.5), "Huber's, of an error beyond one"
+
+
+@pytest.mark.parametrize(
+    ("follows", "done", "reward", "state", "gamma"),
+    [
+        ((1, 1, 0), None, 1 + 1 + 1, 3, 0.125),
+        ((1, 0, 1), None, 1 + 1, 2, 0.25),
+        ((0, 1, 1), None, 1, 1, 0.5),
+        ((1, 1, 1), 1, 1 + 1, 2, 0.25),
+        ((1, 1, 1), 0, 1, 1, 0.5),
+    ],
+)
+def test_returns_end_with_the_greedy_actions(
+    follows: tuple[int, ...], done: int | None, reward: float, state: float, gamma: float
+) -> None:
+    """Rewards 1, 2 and 4 with a discount of 1/2: 1 each, up to the first action that is not greedy."""
+    ends = torch.zeros(1, 3, 1, dtype=torch.bool)
+    if done is not None:
+        ends[0, done] = True
+    steps = {"observation": column(1, 2, 3), "reward": column(1, 2, 4), "done": ends, "terminated": ends}
+    steps |= {"action": torch.zeros(1, 3, dtype=torch.int64)}
+    data = TensorDict({"observation": torch.zeros(1, 1), "next": steps}, [1])
+    found = greedy_returns(data, column(*follows).bool(), 0.5)
+    assert found["next", "reward"].tolist() == [[reward]] and found["gamma"].tolist() == [[gamma]]
+    assert found["next", "observation"].tolist() == [[state]]
+    assert found["next", "terminated"].tolist() == [[done is not None]]
+
+
+def numbered(time: int, ends: tuple[int, ...] = ()) -> TensorDict:
+    """Returns a row of steps whose entries are their numbers; the steps in ``ends`` end episodes."""
+    count = torch.arange(time, dtype=torch.float32).view(1, time, 1)
+    done = torch.zeros(1, time, 1, dtype=torch.bool)
+    done[:, list(ends)] = True
+    following = {"observation": count + 0.5, "reward": count, "done": done, "terminated": done}
+    entries = {"observation": count, "action": count[..., 0].long(), "log_prob": -count[..., 0], "next": following}
+    return TensorDict({**entries, "active": torch.ones(1, time, dtype=torch.bool)}, [1, time])
+
+
+def test_windows_hold_what_followed_and_what_was_done_there() -> None:
+    windows = n_step_windows(numbered(5, ends=(1,)), 3)
+    assert windows["action"].tolist() == [[0, 1, 2, 3, 4]] and "log_prob" not in windows.keys()  # noqa: SIM118
+    assert windows["next", "reward"][0, :, :, 0].tolist() == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 4], [4, 4, 4]]
+    assert windows["next", "observation"][0, 2, :, 0].tolist() == [2.5, 3.5, 4.5]
+    assert windows["next", "action"][0].tolist() == [[1, 2, 3], [2, 3, 4], [3, 4, 4], [4, 4, 4], [4, 4, 4]]
+    assert windows["next", "log_prob"][0, 0].tolist() == [-1, -2, -3]
+    ends = windows["next", "done"][0, :, :, 0].int().tolist()
+    assert ends == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 1], [1, 1, 1]]
+
+
+def test_a_stream_gives_the_windows_of_the_whole() -> None:
+    data, step = numbered(9, ends=(4,)), NStepWindows(3, 0.9)
+    parts = []
+    for piece in data.split([2, 1, 4, 2], 1):
+        state, step = step.state_dict(), NStepWindows(3, 0.9)
+        step.load_state_dict(state)
+        parts.append(step(piece))
+    found, whole = torch.cat(parts, 1), n_step_windows(data, 3)[:, :7]
+    assert found.shape == (1, 7)
+    for key in ("reward", "observation", "terminated", "action", "log_prob"):
+        used = slice(0, 2) if key in ("action", "log_prob") else slice(None)  # the last action is not used
+        assert torch.equal(found["next", key][:, :, used], whole["next", key][:, :, used])
+    assert torch.equal(found["next", "done"][:, :, :2], whole["next", "done"][:, :, :2])
+
+
+# -- V-trace (Espeholt et al. 2018): examples computed by hand, and its values for on-policy data --------------------
+
+
+DOUBLE = torch.float64
+REWARD, VALUE, LAST = [2.0, 1.0, -1.0, 4.0], [2.0, 1.0, 3.0, 0.0], 2.0
+"""For four steps: rewards, values of their states, and the value of the state after them; the discount is 1/2."""
+
+
+def in_sequence(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=DOUBLE).view(1, -1, 1)
+
+
+def four_steps(ratios: list[float], clips: tuple[float, float], decay: float = 1.0, **ends: int) -> list[list[float]]:
+    """Returns advantages and targets; ``done`` is the last step of an episode, ``terminated`` whether it terminates."""
+    done, following = torch.zeros(1, 4, 1, dtype=torch.bool), in_sequence([*VALUE[1:], LAST])
+    if "done" in ends:
+        done[0, ends["done"]] = True
+        following[0, ends["done"]] = 8.0
+    terminated = done & ends.get("terminated", False)
+    log_ratio = in_sequence(ratios).log()
+    found = vtrace(0.5, decay, *clips, log_ratio, in_sequence(VALUE), following, in_sequence(REWARD), done, terminated)
+    return [part.flatten().tolist() for part in found]
+
+
+def test_four_steps_by_hand() -> None:
+    """``delta = .5, .75, -4, 1.25``, each times its bounded ratio ``1, .5, 1, .25`` already.
+
+    Backwards, ``v - V = delta + .5 c (v' - V')``: 1.25; -4 + .625 = -3.375; .75 + .25 (-3.375) = -.09375;
+    .5 - .046875 = .453125. With c = rho the advantage ``rho (r + .5 v' - V)`` is the same.
+    """
+    advantage, target = four_steps([2.0, 0.5, 4.0, 0.25], (1.0, 1.0))
+    assert advantage == pytest.approx([0.453125, -0.09375, -3.375, 1.25])
+    assert target == pytest.approx([2.453125, 0.90625, -0.375, 1.25])
+
+
+def test_bounds_and_decay_by_hand() -> None:
+    """``rho = 2, .5, 1, .25``, ``c = .5, .25, .5, .125``: ``v - V`` is 1.25; -4 + .25 * 1.25; .75 - .125 * 3.6875;
+    1 + .25 * .2890625."""
+    advantage, target = four_steps([4.0, 0.5, 1.0, 0.25], (2.0, 1.0), 0.5)
+    assert target == pytest.approx([2 + 1.072265625, 1.2890625, -0.6875, 1.25])
+    assert advantage == pytest.approx([2 * 0.64453125, 0.5 * -0.34375, -3.375, 1.25])
+
+
+@pytest.mark.parametrize(("terminated", "second"), [(True, 0.0), (False, 2.0)])
+def test_an_episode_that_ends_has_nothing_of_the_next_one(terminated: bool, second: float) -> None:
+    """An episode ends with step 1, whose error is ``.5 (1 - 1)``; cut off before a state of value 8 ``.5 (1 + 4 - 1)``.
+
+    Step 0: ``2 (2 + .5 - 2) + .25`` times that.
+    """
+    advantage, target = four_steps([4.0, 0.5, 1.0, 0.25], (2.0, 1.0), 0.5, done=1, terminated=terminated)
+    assert target == pytest.approx([2 + 1 + 0.25 * second, 1 + second, -0.6875, 1.25])
+    assert advantage == pytest.approx([2 * (2 + 0.5 * (1 + second) - 2), second, -3.375, 1.25])
+
+
+def test_of_the_present_policy_it_is_the_return_of_generalised_advantages() -> None:
+    torch.manual_seed(0)
+    value, last, reward = torch.randn(3, 7, 1), torch.randn(3, 1, 1), torch.randn(3, 7, 1)
+    done, same = torch.zeros(3, 7, 1, dtype=torch.bool), torch.zeros(3, 7, 1)
+    told = value, torch.cat((value[:, 1:], last), 1), reward, done, done
+    for decay in (1.0, 0.9):
+        advantage, target = vtrace(0.9, decay, 1.0, 1.0, same, *told)
+        wanted_advantage, wanted = estimate(0.9, decay, *told)
+        torch.testing.assert_close(target, wanted)
+        if decay == 1.0:
+            torch.testing.assert_close(advantage, wanted_advantage)
+
+
+@pytest.mark.parametrize(("gamma", "decay"), [(0.9, 0.0), (0.0, 0.9), (1e-3, 1e-6), (0.9, 0.5)])
+def test_advantages_of_long_sequences_are_those_of_short_ones(gamma: float, decay: float) -> None:
+    """Also where the trace vanishes; checked against the recursion of Schulman et al. 2016."""
+    torch.manual_seed(0)
+    value, following, reward = (torch.randn(3, 130, 1, dtype=torch.float64) for _ in range(3))
+    done = torch.rand(3, 130, 1) < 0.1
+    found, _ = estimate(gamma, decay, value, following, reward, done, done)
+    running, wanted = torch.zeros(3, 1, dtype=torch.float64), torch.zeros_like(value)
+    for t in reversed(range(130)):
+        goes_on = (~done[:, t]).double()
+        running = reward[:, t] + gamma * goes_on * following[:, t] - value[:, t] + gamma * decay * goes_on * running
+        wanted[:, t] = running
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("trace", [1e-4, 0.1, 0.29, 0.31])
+def test_long_sequences_lose_no_term_with_a_small_trace(trace: float) -> None:
+    zeros, never = torch.zeros(1, 65, 1, dtype=torch.float64), torch.zeros(1, 65, 1, dtype=torch.bool)
+    advantage, _ = estimate(1.0, trace, zeros, zeros, zeros + 10.0, never, never)
+    assert advantage[0, 0].item() == pytest.approx(10 * (1 - trace**65) / (1 - trace), rel=1e-6)  # a geometric series

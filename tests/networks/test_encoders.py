@@ -293,8 +293,7 @@ def test_attention_is_torchs_own() -> None:
     ],
 )
 def test_encoders_that_do_not_fit_are_refused(configs: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        encoder(**configs)
+    refused(ConfigError, message, encoder, **configs)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,16 +17,20 @@ import rlstack
 from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError, build, to_plain
+from rlstack.config.allowed import sign_copy
 from rlstack.envs.foundation import tensors
 from rlstack.envs.registry import evaluation_options
 from rlstack.envs.rocket.players import SIDES
 from rlstack.evaluation.evaluator import evaluate
+from rlstack.files.safe_load import from_file, to_file
 from rlstack.play.pool import LEARNER, Pool, Standings, make_sampler
 from rlstack.play.versus import ScriptedPolicy, SelfPlay, Versus, own_policy
+from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.training.curriculum import Curriculum
 from rlstack.training.stages import CurriculumConfig
 from tests.play.duel import NAME, Duel
 from tests.refusals import refused
+from tests.small_run import begun, composed, logged, reopened
 
 
 def duel(num_worlds: int = 6, opponents: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -122,7 +128,7 @@ def test_a_saved_world_goes_on_as_it_would_have() -> None:
     options = {"players": ["high", "low", "random"], "side": "both", "refresh": 4}
     env, copy = duel(opponents=options), duel(opponents=options)
     act(env, 1, 4)
-    copy.load_state_dict(torch.load(_saved(env), weights_only=True))
+    copy.load_state_dict(from_file(to_file(env.state_dict())))
     one, other = env._current(), copy.reset()
     assert torch.equal(one["agents", "observation"], other["agents", "observation"])
     ends = []
@@ -134,15 +140,6 @@ def test_a_saved_world_goes_on_as_it_would_have() -> None:
         ends.append((done["next", "agents", "observation"], world.pool.state_dict()))
     assert torch.equal(ends[0][0], ends[1][0])
     assert ends[0][1] == ends[1][1]
-
-
-def _saved(env: Any) -> Any:
-    import io
-
-    stream = io.BytesIO()
-    torch.save(env.state_dict(), stream)
-    stream.seek(0)
-    return stream
 
 
 def test_a_collector_and_an_agent_know_no_difference() -> None:
@@ -183,11 +180,8 @@ def test_an_evaluation_is_held_against_whom_it_names() -> None:
 )
 def test_wrong_options_are_refused_in_one_line(opponents: dict[str, Any], message: str) -> None:
     refused(ConfigError, message, duel, opponents=opponents)
-
-
-def test_a_world_without_sides_is_refused() -> None:
-    with pytest.raises(ConfigError, match="opponents: MarineNav does not have two sides"):
-        envs.make("marinenav", num_worlds=1, opponents={"players": ["random"]})
+    message, opponents = "opponents: MarineNav does not have two sides", {"players": ["random"]}
+    refused(ConfigError, message, envs.make, "marinenav", num_worlds=1, opponents=opponents)
 
 
 # -- pool --------------------------------------------------------------------------------------------------------
@@ -374,8 +368,8 @@ def test_samplers_weigh_by_their_formula(sampler: Any, weights: list[float]) -> 
 def test_wrong_samplers_are_refused() -> None:
     refused(ConfigError, r"sampler.scal: unknown key, did you mean 'scale'", make_sampler, {"name": "elo", "scal": 3})
     refused(ConfigError, r"sampler.scale: -1.0 is outside \(0, inf\)", make_sampler, {"name": "elo", "scale": -1})
-    with pytest.raises(ConfigError, match=r"sampler.weighting: expected one of 'hard', 'variance', got 'soft'"):
-        make_sampler({"name": "pfsp", "weighting": "soft"})
+    message = r"sampler.weighting: expected one of 'hard', 'variance', got 'soft'"
+    refused(ConfigError, message, make_sampler, {"name": "pfsp", "weighting": "soft"})
 
 
 def test_rocket_trains_against_its_rules() -> None:
@@ -490,11 +484,80 @@ def test_a_saved_world_goes_on_with_it() -> None:
 
 def test_evaluations_leave_it_out() -> None:
     assert evaluation_options({"opponents": {"players": ["self", "low"]}})["opponents"]["players"] == ["low"]
-    assert evaluation_options({"opponents": {"players": ["self"], "evaluation": ["low"]}})["opponents"]["players"] == [
-        "low"
-    ]
+    named = {"opponents": {"players": ["self"], "evaluation": ["low"]}}
+    assert evaluation_options(named)["opponents"]["players"] == ["low"]
     for wrong in ({"players": ["self"], "evaluation": None}, {"players": ["low"], "evaluation": ["self"]}):
         refused(ConfigError, r"evaluation: self exists only during training; name others", against_self, **wrong)
     refused(ConfigError, "opponent 'slf' is unknown, did you mean 'self'", against_self, players=["slf"])
     with pytest.raises(ConfigError, match="opponent 'self' takes no options, got which"):
         against_self(players=[{"player": "self", "which": "best"}])
+
+
+# -- A run against its own past: snapshots join during training, and a killed run resumes exactly --------------------
+
+
+SMALL = [
+    *("agent=ppo", "env=gymnasium", "agent.hidden=[8]", "agent.steps_per_batch=16", "agent.epochs=1"),
+    *("agent.minibatch_size=64", "total_frames=2000", "log_every=200", "eval.every=1000", "eval.episodes=4"),
+    *("checkpoint.every=500", "checkpoint.keep=9", "logger=csv", "threads=1", "device=cpu"),
+]
+OPPONENTS = {
+    "players": ["low", "random"],
+    "side": "both",
+    "sampler": "pfsp",
+    "snapshot_every": 300,
+    "refresh": 5,
+    "evaluation": ["low"],
+}
+
+
+def plain_config() -> dict[str, Any]:
+    return {**composed(*SMALL), "env": {"name": NAME, "num_worlds": 8, "opponents": OPPONENTS}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "straight"
+    begun(folder, plain_config()).execute()
+    return folder
+
+
+@pytest.mark.slow
+def test_snapshots_join_and_are_met(finished: Path) -> None:
+    index = json.loads((finished / "opponents" / "pool.json").read_text())
+    frames = [entry["frames"] for entry in index["entries"]]
+    assert frames[:2] == [0, 0] and len(frames) >= 6
+    assert all(later - earlier >= 300 for earlier, later in pairwise(frames[1:]))
+    assert any(entry["games"] for entry in index["entries"][2:])
+    rows = logged(finished)
+    assert any(float(row["play/win_rate_low"] or 0) > 0.5 for row in rows)
+    assert any(float(row["play/elo"] or 0) for row in rows)
+
+
+@pytest.mark.slow
+def test_a_snapshot_is_a_checkpoint_of_the_world_with_both_sides(finished: Path) -> None:
+    loaded = rlstack.load(sorted((finished / "opponents").glob("*.pt"))[0])
+    assert loaded.make_env(num_worlds=2).observation_spec["agents"].shape == (2, 2)
+    whole = rlstack.load(finished)
+    assert whole.make_env(num_worlds=2).observation_spec["agents"].shape == (2, 1)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_end(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "killed"
+    sign_copy(finished, Path(shutil.copytree(finished, copy)))
+    checkpoints = sorted((copy / "checkpoints").glob("checkpoint_*.pt"))
+    final = read_checkpoint(checkpoints[-1])
+    for path in checkpoints[2:]:
+        path.unlink()
+    torch.manual_seed(54321)
+    training = reopened(copy, plain_config())
+    training.restore()
+    assert training.frames < 1500
+    training.execute()
+    again = read_checkpoint(sorted((copy / "checkpoints").glob("checkpoint_*.pt"))[-1])
+    assert again["env"]["pool"] == final["env"]["pool"]
+    assert torch.equal(again["env"]["assignment"], final["env"]["assignment"])
+    for name, network in final["agent"]["networks"].items():
+        for key, value in network.items():
+            assert torch.equal(torch.as_tensor(again["agent"]["networks"][name][key]), torch.as_tensor(value)), key

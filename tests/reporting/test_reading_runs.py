@@ -9,12 +9,18 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
+from rlstack.config import ConfigError, to_plain
+from rlstack.config.groups import compose_config
 from rlstack.evaluation.table import print_rows
 from rlstack.reporting.charts import MOST, aligned, thinned
+from rlstack.reporting.differences import ABSENT, GroupScore, compared_by, from_default, grouped, varied
+from rlstack.reporting.improvement import compare, in_words, resampled
 from rlstack.reporting.listing import configurations, listed, shown, state_of
 from rlstack.reporting.runs import Curve, StoredRun, find, natural, read_curves
 from rlstack.reporting.sections import seconds_of
@@ -234,3 +240,328 @@ def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> N
     assert rlstack_command("report", "empty", "page=false").out == "no runs in empty, neither itself nor below\n"
     done = rlstack_command("report", "nowhere")
     assert done.status == 2 and done.err == "error: folder: nowhere is not a folder\n"
+
+
+# -- What runs differ in, and whether one does better ----------------------------------------------------------------
+
+
+def runs_of(*configs: dict[str, Any]) -> list[StoredRun]:
+    return [StoredRun(Path(str(index)), str(index), settings) for index, settings in enumerate(configs)]
+
+
+def test_mappings_are_looked_into_and_other_values_compared_whole() -> None:
+    one = {"a": 1, "b": {"c": [1, 2], "d": 0}, "e": None}
+    other = {"a": 1.0, "b": {"c": [1, 3], "d": 0}, "e": {"kind": "lstm"}, "f": 5}
+    assert varied([one, other]) == {
+        "a": [1, 1.0],
+        "b.c": [[1, 2], [1, 3]],
+        "e": [None, {"kind": "lstm"}],
+        "f": [ABSENT, 5],
+    }
+    assert varied([one, one]) == {}
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
+    groups = grouped(
+        runs_of(*(config(seed, lr, logger={"x": seed}, until=seed or None) for lr in (0.1, 0.2) for seed in (0, 1)))
+    )
+    assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [
+        ("lr=0.1", [0, 1]),
+        ("lr=0.2", [0, 1]),
+    ]
+    (alone,) = grouped(runs_of(config(0), config(1)))
+    assert alone.label == "ppo · toy" and alone.values == {}
+
+
+def test_options_that_follow_from_the_agent_or_change_with_another_are_no_difference_of_their_own() -> None:
+    def settings(agent: str, lr: float, decay: float) -> dict[str, Any]:
+        made = config(agent=agent, lr=lr, total_frames=100 if agent == "ppo" else 200)
+        made["agent"] |= {"decay": decay, f"only_{agent}": 1}
+        return made
+
+    groups = grouped(runs_of(settings("ppo", 0.1, 1), settings("ppo", 0.2, 2), settings("sac", 0.7, 9)))
+    assert [group.values for group in groups] == [
+        {"agent.name": "ppo", "agent.lr": 0.1},
+        {"agent.name": "ppo", "agent.lr": 0.2},
+        {"agent.name": "sac", "agent.lr": 0.7},
+    ]
+    assert [group.label for group in groups] == ["ppo · lr=0.1", "ppo · lr=0.2", "sac · lr=0.7"]
+
+
+def test_a_run_without_a_configuration_is_a_group_of_its_own() -> None:
+    groups = grouped(runs_of(config(0), config(1), {}))
+    assert [len(group.runs) for group in groups] == [2, 1]
+
+
+@pytest.mark.slow
+def test_the_difference_from_the_default_is_what_was_given() -> None:
+    plain = to_plain(compose_config("train", ["agent=ppo", "env=marinenav_published", "agent.gamma=0.5", "seed=4"]))
+    (run,) = runs_of({**plain, "run_dir": "runs/x"})
+    given, found = from_default(run)
+    assert given == "agent=ppo env=marinenav_published"
+    assert found == {"agent.gamma": [0.99, 0.5], "seed": [0, 4]}
+
+
+def test_yaml_files_of_a_folder_have_defaults(tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "mellow.yaml").write_text("defaults: [dqn, _self_]\nname: mellow\nlr: 0.5\n")
+    default = to_plain(compose_config("train", ["agent=dqn", "env=cartpole"]))
+    (run,) = runs_of({**default, "agent": {**default["agent"], "name": "mellow", "lr": 0.25}})
+    assert from_default(run, [tmp_path]) == ("agent=mellow env=cartpole", {"agent.lr": [0.5, 0.25]})
+
+
+@pytest.mark.slow
+def test_what_auto_decides_is_no_difference_from_the_default() -> None:
+    plain = to_plain(compose_config("train", ["agent=ppo", "env=arena"]))
+    for precision, found in (("float32", {}), ("bfloat16", {}), ("float16", {"agent.precision": ["auto", "float16"]})):
+        (run,) = runs_of({**plain, "agent": {**plain["agent"], "precision": precision}})
+        assert from_default(run)[1] == found
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (config(agent="mine"), "agent: no option 'mine'"),
+        (config(), "env: no option 'toy'"),
+        ({}, "does not say which agent"),
+    ],
+)
+def test_a_default_that_does_not_exist_is_told(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_default(runs_of(settings)[0])
+
+
+def having(**metrics: float) -> StoredRun:
+    return StoredRun(Path("x"), "x", {}, {name.replace("__", "/"): Curve(*[[9.0], [v]]) for name, v in metrics.items()})
+
+
+def test_runs_are_compared_by_what_all_that_were_evaluated_have() -> None:
+    both, returns = having(eval__success=0.5, eval__return=1), having(eval__return=2)
+    unjudged = having(train__success=0.1, train__return=3)
+    assert compared_by([both, both, unjudged]) == "eval/success"
+    assert compared_by([both, returns]) == "eval/return"
+    assert compared_by([unjudged]) == "train/success"
+    assert compared_by([StoredRun(Path("x"), "x")]) is None
+
+
+def test_scores_are_summed_up_with_the_interval_that_there_is() -> None:
+    values = [0.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 1000.0]
+    score = GroupScore.of([having(eval__return=value) for value in values], "eval/return")
+    assert score is not None and score.interval is not None
+    assert score.iqm == 12.5 and score.mean == 134.375  # the lowest and the highest two are left out
+    assert score.interval[0] < 134.375 < score.interval[1]
+    few = GroupScore.of([having(eval__return=value) for value in values[:4]], "eval/return")
+    assert few is not None and few.interval is None and few.spread == "0 to 12 in 4 seeds"
+    single = GroupScore.of([having(eval__success=0.5, eval__success_low=0.3, eval__success_high=0.7)], "eval/success")
+    assert single is not None and single.interval == (0.3, 0.7)
+    alone = GroupScore.of([having(eval__return=1.0)], "eval/return")
+    assert alone is not None and alone.interval is None
+    assert GroupScore.of([having()], "eval/return") is None
+
+
+# -- Two groups of runs against each other ---------------------------------------------------------------------------
+
+
+def judged(folder: Path, returns: list[float], seed: int = 0, lr: float = 0.1) -> Path:
+    run = make_run(folder, config(seed, lr), score_rows(float(np.mean(returns))))
+    make_evaluation(run / "evaluations/000000000200.json", returns)
+    return run
+
+
+def test_one_run_against_another_by_the_same_episodes(tmp_path: Path) -> None:
+    one = judged(tmp_path / "a", [1.0, 2.0, 3.0, 4.0, 2.0])
+    other = judged(tmp_path / "b", [2.0, 2.0, 4.0, 5.0, 3.0], lr=0.2)
+    found = compare([one], [other], "eval/return")
+    assert (found.difference, found.probability) == pytest.approx((0.8, 0.9))  # four wins and a tie
+    assert found.paired and found.between == "episodes"
+    assert found.differences == {"agent.lr": ("0.1", "0.2")}
+    low, high = found.difference_interval or (0.0, 0.0)
+    assert 0 <= low < 0.8 < high < 1.001  # of the pairs' differences 1, 0, 1, 1, 1
+    assert "second - first: +0.8 (95 % interval: " in "\n".join(in_words(found))
+
+
+def test_groups_of_seeds_by_their_means(tmp_path: Path) -> None:
+    for seed, score in enumerate((1.0, 2.0, 3.0)):
+        judged(tmp_path / f"a/{seed}", [score, score], seed)
+        judged(tmp_path / f"b/{seed}", [score + 1.5, score + 1.5], seed, 0.2)
+    found = compare([tmp_path / "a"], [tmp_path / "b"], "eval/return")
+    assert found.difference == 1.5 and found.between == "runs" and found.first.scores == [1.0, 2.0, 3.0]
+    assert found.probability == pytest.approx(8 / 9)  # all pairs but 2.5 against 3
+    assert found.p_value == pytest.approx(4 / 20)  # of the 20 divisions, two have differences as large, counted twice
+    assert found.difference_interval is None and found.probability_interval is None  # of three seeds
+    assert "second - first: +1.5 (-0.5 to 3.5 between single runs)" in in_words(found)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "lr", "verdict"),
+    [
+        (1, 0.2, "single seeds cannot tell configurations apart, but four of each can"),
+        (1, 0.1, "two seeds of one configuration, so neither is better"),
+        (3, 0.2, "not separated (p = 0.1; 3 against 3 seeds cannot reach p < 0.05; 4 against 4 can)"),
+        (4, 0.2, "the second is better (p = 0.029)"),
+        (4, 0.1, "the second is better (p = 0.029); both sides have the same configuration"),
+    ],
+)
+def test_few_seeds_decide_nothing(seeds: int, lr: float, verdict: str, tmp_path: Path) -> None:
+    for seed in range(seeds):
+        judged(tmp_path / f"a/{seed}", [seed / 10] * 5, seed)
+        judged(tmp_path / f"b/{seed}", [1 + seed / 10] * 5, 10 + seed, lr)
+    told = in_words(compare([tmp_path / "a"], [tmp_path / "b"], "eval/return"))
+    (line,) = (line for line in told if line.startswith("verdict: "))
+    assert line.endswith(verdict)
+
+
+def test_a_single_run_against_several_is_too_few(tmp_path: Path) -> None:
+    one = judged(tmp_path / "a", [0.2] * 9, lr=0.2)
+    others = [judged(tmp_path / f"b{n}", [0.5 + n / 10] * 9, n) for n in range(5)]
+    found = compare([one], others, "eval/return")
+    assert found.probability is None and found.difference_interval is None
+    assert "verdict: not separated (1 against 5 seeds cannot reach p < 0.05; 4 against 4 can)" in in_words(found)
+
+
+def test_a_side_of_several_configurations_is_told(tmp_path: Path) -> None:
+    ppo, sac, other = (
+        make_run(tmp_path / str(index), config(index, agent=agent)) for index, agent in enumerate(("ppo", "sac", "ppo"))
+    )
+    told = "first pools runs of 2 configurations: ppo (1 seed); sac (1 seed)"
+    assert compare([ppo, sac], [other]).notes[0] == told and "pools" not in str(compare([ppo, other], [sac]).notes)
+
+
+def test_files_of_an_earlier_evaluation_do_not_stand_for_the_last_one(tmp_path: Path) -> None:
+    one, other = judged(tmp_path / "a", [1.0, 2.0]), judged(tmp_path / "b", [2.0, 3.0], 1)
+    make_evaluation(one / "evaluations/000000000100.json", [0.0, 0.0])
+    (one / "evaluations/000000000200.json").unlink()
+    found = compare([one], [other], "eval/return")
+    assert found.first.scores == [1.5] and found.first.episodes == [1]
+    assert found.notes == [f"{one}: the file of the evaluation at 200 frames is missing"]
+    (other / "evaluations/000000000200.json").write_text('{"levels": [{"level": "all"}], "episodes": [1, 2]}')
+    assert compare([one], [other], "eval/return").second.scores == [2.5]
+
+
+def test_a_probability_is_at_most_one() -> None:
+    assert resampled(np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0]), paired=False)[1].max() == 1.0
+
+
+def test_the_interval_of_a_difference_is_that_of_normal_samples() -> None:
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(0, 1, 400), rng.normal(0.5, 2, 300)
+    differences, chances = resampled(one, other, paired=False)
+    error = np.sqrt(one.var() / 400 + other.var() / 300)
+    assert differences[0] == pytest.approx(other.mean() - one.mean())
+    assert differences[1:].std() == pytest.approx(error, rel=0.06)
+    assert chances[0] == pytest.approx(mannwhitneyu(other, one).statistic / (400 * 300))
+
+
+def test_pairs_leave_out_what_is_hard_for_both() -> None:
+    rng = np.random.default_rng(0)
+    hardness = rng.normal(0, 10, 100)
+    one, other = hardness, hardness + rng.normal(1, 0.1, 100)
+    paired, _ = resampled(one, other, paired=True)
+    alone, _ = resampled(one, other, paired=False)
+    assert paired[1:].std() < 0.02 < 1 < alone[1:].std()
+
+
+def timed(folder: Path, seed: int, rows: list[tuple[float, float | None]]) -> Path:
+    """Makes a run with ``eval/success`` and ``eval/time`` of each evaluation."""
+    lines = [f"{100 * n},{success},{'' if time is None else time}" for n, (success, time) in enumerate(rows, 1)]
+    return make_run(folder, config(seed), tuple(lines), "frames,eval/success,eval/time")
+
+
+def test_what_the_last_evaluation_leaves_out_is_not_that_of_one_before(tmp_path: Path) -> None:
+    runs = [timed(tmp_path / "a", 0, [(0.5, 20.0), (0.0, None)]), timed(tmp_path / "b", 1, [(0.5, 60.0), (0.9, 40.0)])]
+    assert [StoredRun.read(run, "x").last("eval/time") for run in runs] == [None, 40.0]
+    with pytest.raises(ConfigError, match=r"score: eval/time is undefined in the last evaluation of .*a$"):
+        compare(runs[:1], runs[1:], "eval/time")
+    assert compare(runs[:1], runs[1:], "eval/success").difference == 0.9
+
+
+def test_a_mean_over_successes_is_taken_as_it_was_logged(tmp_path: Path) -> None:
+    runs = []
+    for name, logged, paths in (("a", 50.0, [50.0, 5.0]), ("b", 48.5, [48.5, 48.5])):
+        runs.append(make_run(tmp_path / name, config(len(runs)), (f"200,{logged}",), "frames,eval/path"))
+        episodes = [{"level": "all", "path": value} for value in paths]
+        (runs[-1] / "evaluations").mkdir()
+        (runs[-1] / "evaluations/000000000200.json").write_text(json.dumps({"levels": [], "episodes": episodes}))
+    assert compare(runs[:1], runs[1:], "eval/path").difference == -1.5
+
+
+def test_other_options_of_the_evaluation_are_named_and_its_episodes_are_no_pairs(tmp_path: Path) -> None:
+    runs = [judged(tmp_path / name, [1.0, 2.0, 3.0], lr=lr) for name, lr in (("a", 0.1), ("b", 0.2))]
+    assert compare(runs[:1], runs[1:], "eval/return").paired
+    for blue, run in enumerate(runs, 1):
+        file = run / "evaluations/000000000200.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "options": {"blue": blue, "orange": 1}}))
+    found = compare(runs[:1], runs[1:], "eval/return")
+    assert not found.paired and "different options of the world (blue)" in found.notes[0]
+
+
+def test_a_number_each_has_no_interval(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "a", config(), score_rows(0.2))
+    other = make_run(tmp_path / "b", config(1), score_rows(0.5))
+    found = compare([one], [other], "eval/success")
+    assert found.difference == pytest.approx(0.3) and found.difference_interval is None and found.probability is None
+
+
+def test_scores_of_different_worlds_do_not_compare(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "a", config())
+    other = make_run(tmp_path / "b", config(env={"name": "another"}))
+    told = "\n".join(in_words(compare([one], [other], "eval/success")))
+    assert "verdict: different worlds (toy, another), whose scores do not compare" in told
+    assert "probability" not in told and "second - first" not in told and "env.name: toy -> another" in told
+    assert "minimum" not in told  # of a single run each
+
+
+@pytest.mark.parametrize(
+    ("returns", "verdict"),
+    [
+        ([1.0, 2.0] * 4, "no difference in these episodes"),
+        ([2.0, 3.0] * 4, "the second run did better in these episodes"),
+        ([0.0, 1.0] * 4, "the first run did better in these episodes"),
+        ([0.0, 3.0] * 4, "not separated in these episodes"),
+        ([2.0, 3.0] * 2, "not separated, since the runs have fewer than 5 episodes each"),
+    ],
+)
+def test_a_line_says_which_run_did_better(returns: list[float], verdict: str, tmp_path: Path) -> None:
+    one, other = judged(tmp_path / "a", ([1.0, 2.0] * 4)[: len(returns)]), judged(tmp_path / "b", returns, lr=0.2)
+    found = compare([one], [other], "eval/return")
+    assert f"verdict: {verdict}; single seeds cannot tell configurations apart, but four of each can" in in_words(found)
+
+
+def test_single_runs_differ_in_their_seed_and_whole_numbers_are_shown_as_such(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "a", config())
+    other = make_run(tmp_path / "b", config(1, total_frames=5e5))
+    found = compare([one], [other], "eval/success")
+    assert found.differences == {"seed": ("0", "1"), "total_frames": ("200", "500000")}
+
+
+def test_the_command_compares(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+    judged(tmp_path / "runs/a", [1.0, 2.0] * 4), judged(tmp_path / "runs/b", [2.0, 4.0] * 4, 1, 0.2)
+    done = rlstack_command("report", "runs/a", "runs/b", "score=eval/return")
+    assert done.status == 0, done.err
+    assert "second - first: +1.5 (95 % interval: 1.125 to 1.875)" in done.out and "  agent.lr: 0.1 -> 0.2" in done.out
+    done = rlstack_command("report", "runs/a", "runs/b", "--json")
+    assert json.loads(done.out)["metric"] == "eval/success"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a", ","], "error: other: ',' names an empty path"),
+        (["a", "no"], "error: other: no is not a folder"),
+        (["a", "a"], "error: other: a run is given twice"),
+        (["a", "b", "score=eval/retrn"], "error: score: a has not logged 'eval/retrn', did you mean 'eval/return'"),
+    ],
+)
+def test_a_mistake_in_comparing_is_one_line(
+    words: list[str], message: str, tmp_path: Path, rlstack_command: Callable[..., Ended]
+) -> None:
+    for name in "ab":
+        make_run(tmp_path / name, config())
+    done = rlstack_command("report", *words)
+    assert done.status == 2 and done.err.startswith(message) and done.err.count("\n") == 1
+
+
+def test_runs_without_numbers_are_told(tmp_path: Path) -> None:
+    one, other = (make_run(tmp_path / name, config(), ("1,2",), "frames,loss/actor") for name in "ab")
+    with pytest.raises(ConfigError, match="has not logged success or return"):
+        compare([one], [other])

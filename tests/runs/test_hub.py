@@ -24,7 +24,7 @@ from rlstack.envs import make
 from rlstack.runs import hub
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import read_agent
-from rlstack.runs.run_directory import zoo_file
+from rlstack.runs.run_directory import published_file
 from rlstack.training.recorded import read_recorded
 from tests.refusals import refused
 
@@ -151,7 +151,7 @@ def test_an_agent_goes_to_the_hub_and_back(server: Hub) -> None:
     card = files["README.md"].decode()
     assert "license: apache-2.0" in card and "success_rate" in card and "film.mp4" in card and "hf:me/sailor" in card
     pushed = read_agent(hub.hub_file("hf:me/sailor"))
-    original = read_agent(zoo_file("zoo:marinenav"))
+    original = read_agent(published_file("zoo:marinenav"))
     assert equal(pushed["agent"], original["agent"]) and pushed["frames"] == original["frames"]
     loaded = rlstack.load("hf:me/sailor@main")
     env = loaded.make_env(2)
@@ -178,7 +178,7 @@ def test_transitions_go_to_the_hub_and_back(server: Hub, tmp_path: Path) -> None
 
 
 def test_what_a_strangers_agent_names_is_refused(server: Hub, tmp_path: Path) -> None:
-    state = read_agent(zoo_file("zoo:marinenav"))
+    state = read_agent(published_file("zoo:marinenav"))
     state["config"]["agent"]["network"] = "os:system"
     write_checkpoint(tmp_path / "own" / "agent.pt", state, state["frames"])
     rlstack.push(tmp_path / "own" / "agent.pt", "me/hostile", film="none", quiet=True)

@@ -21,8 +21,6 @@ from rlstack.training import acceleration
 from rlstack.training.acceleration import (
     LONG,
     Acceleration,
-    describe_determinism,
-    is_deterministic,
     keep_compiled_code,
     missing_compiler,
     set_determinism,
@@ -192,21 +190,22 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device", "network", "taken", "words"),
+    ("wanted", "device", "network", "mode", "words"),
     [
-        ("auto", "cuda", DENSE, True, "yes (auto: no network convolves)"),
-        ("auto", "cuda", IMAGES, False, "no (auto: deterministic convolutions are slow)"),
-        (True, "cuda", IMAGES, True, "yes"),
-        (False, "cuda", DENSE, False, "no"),
-        ("auto", "cpu", DENSE, None, None),
-        (True, "cpu", DENSE, None, None),
+        ("auto", "cuda", DENSE, 1, "yes (auto: no network convolves)"),
+        ("auto", "cuda", IMAGES, 0, "no (auto: deterministic convolutions are slow)"),
+        (True, "cuda", IMAGES, 2, "yes"),
+        (False, "cuda", DENSE, 0, "no"),
+        ("auto", "cpu", DENSE, 0, None),
+        (True, "cpu", DENSE, 0, None),
     ],
 )
 def test_auto_leaves_only_convolutions_out(
-    wanted: Any, device: str, network: nn.Module, taken: bool | None, words: str | None
+    wanted: Any, device: str, network: nn.Module, mode: int, words: str | None
 ) -> None:
-    assert is_deterministic(wanted, agent(device, network)) is taken
-    assert describe_determinism(wanted, agent(device, network)) == words
+    with surroundings_untouched():
+        assert set_determinism(wanted, agent(device, network)) == words
+        assert torch.get_deterministic_debug_mode() == mode
 
 
 @pytest.mark.parametrize(

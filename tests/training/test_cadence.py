@@ -219,34 +219,17 @@ def test_rollouts_that_are_too_short_are_refused(
 # -- a run -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, str]], list[str]]:
-    """Returns rows of the metrics and lines on the screen of a run of 400 frames, 40 a batch."""
+def test_rows_evaluations_and_schedules_come_by_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of 400 frames, 40 a batch; the first line on the screen is that of the first batch."""
     lines: list[str] = []
-    folder = tmp_path_factory.mktemp("cadence") / "run"
     schedules = ["agent.lr={kind: linear, start: 0.02, end: 0.0}", "agent.clip=0.3"]
-    plain = plain_config(
-        *TOY, "total_frames=400", "log_every=0.25", "eval.every=0.5", "checkpoint.every=400", *schedules
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlstack.training.progress.Progress._print", lambda self, line: lines.append(line))
-        begun(folder, plain).execute()
-    return logged(folder), lines
-
-
-def test_rows_and_evaluations_come_by_frames(finished: Any) -> None:
-    rows, _ = finished
+    often = ["total_frames=400", "log_every=0.25", "eval.every=0.5", "checkpoint.every=400"]
+    monkeypatch.setattr("rlstack.training.progress.Progress._print", lambda self, line: lines.append(line))
+    begun(tmp_path / "run", plain_config(*TOY, *often, *schedules)).execute()
+    rows = logged(tmp_path / "run")
+    assert lines[0].startswith("frames 40 / 400 (10.0%)")
     assert [row["frames"] for row in rows if row["train/updates"]] == ["120", "200", "320", "400"]
     assert [row["frames"] for row in rows if row["eval/return"]] == ["200", "400"]
-
-
-def test_the_first_line_on_the_screen_is_that_of_the_first_batch(finished: Any) -> None:
-    _, lines = finished
-    assert lines[0].startswith("frames 40 / 400 (10.0%)")
-
-
-def test_every_schedule_is_logged_with_its_present_value(finished: Any) -> None:
-    rows, _ = finished
     rates = [float(row["schedule/lr"]) for row in rows if row["schedule/lr"]]
     assert rates == pytest.approx([0.02 * (1 - share) for share in (0.3, 0.5, 0.8, 1.0)])
     assert {row["schedule/clip"] for row in rows} - {""} == {"0.3"}

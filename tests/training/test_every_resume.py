@@ -161,10 +161,10 @@ def test_killed_and_resumed_is_the_same_run(
 ) -> None:
     plain = configured(*{**AGENTS, **WORLDS}[case])
     with rehearsing(monkeypatch) if records else nullcontext():
-        _check_resumed(plain, tmp_path)
+        check_resumed(plain, tmp_path)
 
 
-def _check_resumed(plain: dict[str, Any], tmp_path: Path) -> None:
+def check_resumed(plain: dict[str, Any], tmp_path: Path) -> None:
     straight = training(tmp_path / "straight", plain)
     straight.execute()
     wanted = digests(tmp_path / "straight")

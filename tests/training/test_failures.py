@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -31,16 +32,9 @@ from tests.small_run import composed
 from tests.training.test_loggers import logger_config
 
 TINY = [
-    *(
-        "agent=ppo",
-        "env=gymnasium",
-        "env.id=CartPole-v1",
-        "env.num_envs=4",
-        "collector.steps_per_batch=8",
-        "logger=csv",
-    ),
+    *("agent=ppo", "env=gymnasium", "env.id=CartPole-v1", "env.num_envs=4", "collector.steps_per_batch=8"),
     *("agent.minibatch_size=16", "agent.epochs=1", "agent.hidden=[8]", "device=cpu", "threads=1", "eval.episodes=1"),
-    *("eval.every=100000", "checkpoint.every=64", "log_every=64", "total_frames=640"),
+    *("eval.every=100000", "checkpoint.every=64", "log_every=64", "total_frames=640", "logger=csv"),
 ]
 
 
@@ -73,14 +67,9 @@ def test_no_room_at_the_start_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_only(self: Path, *_: Any, **__: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(Path, "write_text", read_only)
-    with pytest.raises(
-        RunError, match=r"run/config.yaml cannot be written \(Read-only file system\); the run has ended$"
-    ):
-        train(plain(tmp_path / "run"))
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+    message = r"run/config.yaml cannot be written \(Read-only file system\); the run has ended$"
+    refused(RunError, message, train, plain(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -150,57 +139,38 @@ class Broken:
         return call
 
 
-def log_four_times(folder: Path, **sinks: Any) -> None:
-    with MetricLogger(folder, logger_config(**sinks)) as logger:
-        for frames in range(4):
-            logger.log(frames, {"a/x": 0.5})
+@pytest.mark.parametrize(
+    ("service", "calls"),
+    [*(("tensorboard", n) for n in (0, 2, 4)), *(pytest.param("wandb", n, marks=pytest.mark.slow) for n in (0, 3))],
+)
+def test_a_service_that_fails_is_left_out(
+    service: str, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails at the start, in the middle, or when it is closed."""
 
-
-@pytest.mark.parametrize("calls", [0, 2, 4])
-def test_tensorboard_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
-    """The service fails at the start, in the middle, or when it is closed."""
-    tensorboard = pytest.importorskip("torch.utils.tensorboard")
-
-    def writer(*_: Any, **__: Any) -> Broken:
+    def begin(*_: Any, **__: Any) -> Broken:
         if not calls:
             raise PermissionError("not here")
         return Broken(calls)
 
-    monkeypatch.setattr(tensorboard, "SummaryWriter", writer)
-    with pytest.warns(
-        RuntimeWarning, match="TensorBoard fails, the run continues without it: (not here|gone)$"
-    ) as told:
-        log_four_times(tmp_path, tensorboard=True)
-    assert len(told) == 1
-    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("calls", [0, 3])
-def test_wandb_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
-    wandb = pytest.importorskip("wandb")
-
-    def init(**_: Any) -> Broken:
-        if not calls:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return Broken(calls)
-
-    monkeypatch.setattr(wandb, "init", init)
-    with pytest.warns(RuntimeWarning, match="W&B fails, the run continues without it: "):
-        log_four_times(tmp_path, wandb="offline")
-    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 5
+    module = pytest.importorskip({"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}[service])
+    monkeypatch.setattr(module, {"tensorboard": "SummaryWriter", "wandb": "init"}[service], begin)
+    message = "(TensorBoard|W&B) fails, the run continues without it: (not here|gone)"
+    with (
+        pytest.warns(RuntimeWarning, match=message) as told,
+        MetricLogger(tmp_path, logger_config(**{service: "offline" if service == "wandb" else True})) as logger,
+    ):
+        for frames in range(4):
+            logger.log(frames, {"a/x": 0.5})
+    assert len(told) == 1 and len((tmp_path / "metrics.csv").read_text().splitlines()) == 5
 
 
 # -- Ctrl-C, workers, and the line itself --------------------------------------------------------------------------
 
 
 def test_ctrl_c_before_the_first_frame_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: Training) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Training, "begin", interrupted)
-    with pytest.raises(KeyboardInterrupt, match=r"^nothing was written$"):
-        train(plain(tmp_path / "run"))
+    monkeypatch.setattr(Training, "begin", Mock(side_effect=KeyboardInterrupt))
+    refused(KeyboardInterrupt, r"^nothing was written$", train, plain(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -212,11 +182,8 @@ def test_ctrl_c_before_the_first_frame_leaves_nothing(tmp_path: Path, monkeypatc
     ],
 )
 def test_a_run_that_ctrl_c_ends_at_once_says_how_to_continue(tmp_path: Path, frame: int, told: str) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt, match=f"^{told}"):
-        train(plain(tmp_path / "run"), [AtFrame(frame, interrupt)])
+    interrupt = AtFrame(frame, Mock(side_effect=KeyboardInterrupt))
+    refused(KeyboardInterrupt, f"^{told}", train, plain(tmp_path / "run"), [interrupt])
 
 
 def test_workers_are_counted_and_given_up_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,10 +250,7 @@ def test_the_place_of_an_exit_is_the_call_also_if_a_library_replaced_it(monkeypa
 def test_memory_that_is_full_before_the_first_batch_is_told_too(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(f"rlstack.training.{place}", full)
+    monkeypatch.setattr(f"rlstack.training.{place}", Mock(side_effect=MemoryError))
     refused(RunError, r"^the memory is full; fewer worlds", train, plain(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from rlstack.agents.on_policy import OnPolicy
 from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.training.hooks import DropBatch, Hook
@@ -19,18 +18,11 @@ from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
 from rlstack.training.run import train
 from tests.refusals import refused
-from tests.small_run import begun, composed
-
-TINY = [
-    *("agent=ppo", "env=cartpole", "env.num_worlds=4", "agent.hidden=[4]", "agent.steps_per_batch=8", "agent.epochs=1"),
-    *("agent.minibatch_size=16", "total_frames=128", "log_every=64", "eval.every=64", "eval.episodes=2", "threads=1"),
-    *("checkpoint.every=64", "logger=csv", "device=cpu", "compile=false"),
-]
-"""Batches of 32 frames; a log line, an evaluation and a checkpoint after every second one."""
+from tests.small_run import CARTPOLE_RUN, begun, composed
 
 
 def training(folder: Path, *hooks: Hook) -> Training:
-    return begun(folder, composed(*TINY), hooks=hooks)
+    return begun(folder, composed(*CARTPOLE_RUN), hooks=hooks)
 
 
 class Recorder(Hook):
@@ -89,15 +81,15 @@ class Counter(Hook):
 
 def test_its_state_is_in_checkpoints_and_its_metrics_in_the_log(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    train(composed(*TINY, f"run_dir={folder}", "until=64"), [Counter()])
+    train(composed(*CARTPOLE_RUN, f"run_dir={folder}", "until=64"), [Counter()])
     again = Counter()
-    train(composed(*TINY, f"resume={folder}"), [again])
+    train(composed(*CARTPOLE_RUN, f"resume={folder}"), [again])
     assert again.batches == 4
     assert read_checkpoint(folder / "checkpoints" / "checkpoint_000000000064.pt")["counter"]["batches"] == 2
     logged = [row["mine/batches"] for row in read_metrics(folder / "metrics.csv") if "mine/batches" in row]
     assert logged == [2, 4]
-    shutil.copytree(folder, tmp_path / "without")
-    train({**composed(*TINY, f"resume={tmp_path / 'without'}"), "total_frames": 160})  # a hook may be left out later on
+    shutil.copytree(folder, tmp_path / "without")  # a hook may be left out later on
+    train({**composed(*CARTPOLE_RUN, f"resume={tmp_path / 'without'}"), "total_frames": 160})
 
 
 class Dropping(Hook):
@@ -113,32 +105,17 @@ def test_a_dropped_batch_counts_but_nobody_learns_from_it(tmp_path: Path) -> Non
     assert (run.frames, counter.batches, run.agent.updates) == (128, 3, 3 * 2)
 
 
-class Enough(Hook):
-    def on_evaluation(self, training: Training, evaluation: Any, is_best: bool) -> None:
-        training.finish()
-
-
-def test_a_hook_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
-    run = training(tmp_path / "run", Enough())
-    run.execute()
+@pytest.mark.parametrize(("event", "frames", "judged"), [("on_evaluation", 64, [64]), ("on_iteration", 96, [64, 96])])
+def test_what_a_hook_ends_is_evaluated_and_saved(event: str, frames: int, judged: list[int], tmp_path: Path) -> None:
+    """Also after 96 frames, which no evaluation or checkpoint is due at."""
+    hook = Hook()
+    setattr(hook, event, lambda run, *_: run.finish() if run.frames == frames else None)
+    run = training(tmp_path / "run", hook)
+    assert run.execute() is not None
     latest = run.run.checkpoints.latest()
-    assert run.frames == 64 and latest is not None and latest.name == "checkpoint_000000000064.pt"
-
-
-class EnoughOfIterations(Hook):
-    """Ends the run after 96 frames, which no evaluation or checkpoint is due at."""
-
-    def on_iteration(self, training: Training) -> None:
-        if training.frames == 96:
-            training.finish()
-
-
-def test_what_a_hook_ends_between_evaluations_is_evaluated_and_saved_too(tmp_path: Path) -> None:
-    run = training(tmp_path / "run", EnoughOfIterations())
-    evaluation, latest = run.execute(), run.run.checkpoints.latest()
-    assert run.frames == 96 and latest is not None and latest.name == "checkpoint_000000000096.pt"
-    judged = [row["frames"] for row in read_metrics(tmp_path / "run/metrics.csv") if "eval/return" in row]
-    assert evaluation is not None and judged == [64, 96]
+    assert run.frames == frames and latest is not None and latest.name == f"checkpoint_{frames:012}.pt"
+    rows = read_metrics(tmp_path / "run/metrics.csv")
+    assert [row["frames"] for row in rows if "eval/return" in row] == judged
 
 
 class Judge(Hook):
@@ -159,32 +136,10 @@ def test_a_hook_evaluates_in_place_of_the_run_when_it_says(tmp_path: Path) -> No
     assert [row["eval/return"] for row in rows] == [96, 128]
 
 
-def test_between_a_run_and_its_agent_is_the_loop_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the start of a run to its update, three functions in three files are called."""
-    calls: list[tuple[str, str]] = []
-    learn = OnPolicy.learn
-
-    def recorded(self: OnPolicy, sequences: Any, frames: int) -> Any:
-        frame = sys._getframe(1)
-        while not calls or calls[0][1] != "train":
-            calls.insert(0, (Path(frame.f_code.co_filename).stem, frame.f_code.co_name))
-            assert frame.f_back is not None
-            frame = frame.f_back
-        return learn(self, sequences, frames)
-
-    monkeypatch.setattr(OnPolicy, "learn", recorded)
-    train(composed(*TINY, f"run_dir={tmp_path / 'run'}", "total_frames=32"))
-    assert calls == [("run", "train"), ("loop", "execute")]
-
-
-class Broken(Hook):
-    def on_batch(self, training: Training, batch: Any, metrics: Mapping[str, Any]) -> None:
-        raise ValueError("mine")
-
-
 def test_hooks_are_closed_where_one_fails(tmp_path: Path) -> None:
-    recorder = Recorder()
-    refused(ValueError, "mine", training(tmp_path / "run", recorder, Broken()).execute)
+    recorder, broken = Recorder(), Hook()
+    broken.on_batch = Mock(side_effect=ValueError("mine"))  # type: ignore[method-assign]
+    refused(ValueError, "mine", training(tmp_path / "run", recorder, broken).execute)
     assert recorder.seen[-1] == ("close", -1) and ("on_end", 32) not in recorder.seen
 
 

@@ -52,6 +52,8 @@ def test_a_run_leaves_everything_in_its_directory(finished: Path) -> None:
     checkpoints = sorted((finished / "checkpoints").glob("checkpoint_*.pt"))
     assert len(checkpoints) >= 2
     assert (finished / "checkpoints" / "best.pt").is_file()
+    refused(ConfigError, "complete", reopened(finished, plain_config()).restore)
+    refused(ConfigError, "already holds a run", RunDirectory.create, finished, "x", 1)
     rows = logged(finished)
     frames = [int(float(row["frames"])) for row in rows]
     assert frames == sorted(frames) and frames[-1] >= 6000
@@ -96,12 +98,6 @@ def test_a_corrupted_latest_checkpoint_falls_back_to_the_one_before(finished: Pa
     with pytest.warns(UserWarning, match=checkpoints[-1].name):
         training.restore()
     assert training.frames == int(checkpoints[-2].stem.split("_")[1])
-
-
-def test_a_complete_run_says_so(finished: Path) -> None:
-    plain = plain_config()
-    training = reopened(finished, plain)
-    refused(ConfigError, "complete", training.restore)
 
 
 def test_load_gives_the_trained_agent_back(finished: Path) -> None:
@@ -232,10 +228,7 @@ class MistakenCartPole(CartPole):
     ("mistake", "told"),
     [
         ("reward", r"step gives reward \[64\] of torch.float32, the spec says \[64, 1\] of"),
-        (
-            "observation",
-            r"reset gives observation \[64, 4\] of torch.float64, the spec says \[64, 4\] of torch.float32",
-        ),
+        ("observation", r"reset gives observation \[64, 4\] of torch.float64, the spec says .* of torch.float32"),
         ("not a number", "MistakenCartPole: reset: observation is nan in world 1, step 0"),
         ("no flag", "MistakenCartPole: step does not return 'truncated', which the specs declare$"),
         ("no statistic", r"MistakenCartPole: reset does not return \('episode', 'length'\), which the specs declare$"),
@@ -248,10 +241,6 @@ def test_the_self_check_tells_what_is_wrong_with_a_world(tmp_path: Path, mistake
     plain = composed("agent=ppo", "env=own", *world, "total_frames=64", "device=cpu")
     run = RunDirectory.create(tmp_path / "run", "test", 1)
     refused(ConfigError, f"self-check specs failed: .*{told}", checked, plain, run)
-
-
-def test_a_run_directory_is_never_overwritten(finished: Path) -> None:
-    refused(ConfigError, "already holds a run", RunDirectory.create, finished, "x", 1)
 
 
 @pytest.mark.slow
@@ -285,12 +274,8 @@ def test_small_environments_get_small_numbers(env: str) -> None:
     agent = composed("agent=acqn", f"env={env}")["agent"]
     marinenav = composed("agent=acqn", "env=marinenav")["agent"]
     reference = composed("experiment=reference/pendulum_acqn")["agent"]
-    assert [agent[key] for key in ("frames_per_update", "learning_starts", "lr_actor", "candidates")] == [
-        1,
-        1000,
-        1e-3,
-        1,
-    ]
+    names = ("frames_per_update", "learning_starts", "lr_actor", "candidates")
+    assert [agent[name] for name in names] == [1, 1000, 1e-3, 1]
     assert (marinenav["frames_per_update"], marinenav["candidates"]) == (1200, 16)
     assert (reference["gamma"], reference["hidden"]) == (0.98, [64, 64])
 
@@ -301,5 +286,5 @@ def test_debug_names_what_is_not_finite() -> None:
     action = training_env.rollout(3, break_when_any_done=False)
     check_batch(action, training_env, 0)
     action["next", "agents", "reward"][2, 1, 0] = float("nan")
-    with pytest.raises(ConfigError, match=r"next.agents.reward is not finite in world 2, step 1 after frame 70"):
-        check_batch(action, training_env, 70)
+    message = r"next.agents.reward is not finite in world 2, step 1 after frame 70"
+    refused(ConfigError, message, check_batch, action, training_env, 70)

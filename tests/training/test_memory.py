@@ -22,7 +22,7 @@ def config(*overrides: str) -> TrainConfig:
 
 def check(*overrides: str) -> None:
     with few_worlds(config(*overrides)) as env:
-        preflight.check_memory(config(*overrides), env)
+        preflight.check_fits("the run", preflight.needs(config(*overrides), env))
 
 
 def part(name: str, *overrides: str) -> float:

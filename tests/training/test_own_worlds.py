@@ -73,10 +73,8 @@ def test_mistakes_are_one_line(option: dict[str, Any], message: str) -> None:
 
 
 def test_a_world_of_another_layout_is_shown_its_door() -> None:
-    with pytest.raises(
-        ConfigError, match=r"shows no observation, but th, thdot, params; env=torchrl env.id=torchrl.envs:P"
-    ):
-        build_world({"name": "torchrl.envs:PendulumEnv"})
+    message = r"shows no observation, but th, thdot, params; env=torchrl env.id=torchrl.envs:P"
+    refused(ConfigError, message, build_world, {"name": "torchrl.envs:PendulumEnv"})
 
 
 @pytest.mark.parametrize(
@@ -106,15 +104,13 @@ def test_a_debugged_run_of_an_own_world_is_small() -> None:
         ([f"env={NAME}", "env.lenth=3"], "env.lenth: unknown key, did you mean 'length'?"),
         ([f"env={NAME}", "env.length=3", "agent.lrr=1"], "agent.lrr: unknown key"),
         ([f"env={NAME}", "total_frames=null"], "total_frames: missing"),
-        (
-            ["env=nomodule:World"],
-            "env.name: nomodule:World cannot be imported: No module named 'nomodule'; run the command "
-            "in the folder of nomodule.py, or put that folder on PYTHONPATH",
-        ),
-        (
-            ["env=no.module:World"],
-            "env.name: no.module:World cannot be imported: No module named 'no'; run the command in "
-            "the folder of no, or put that folder on PYTHONPATH",
+        *(
+            (
+                [f"env={name}"],
+                f"env.name: {name} cannot be imported: No module named {missing!r}; run the command in "
+                f"the folder of {folder}, or put that folder on PYTHONPATH",
+            )
+            for name, missing, folder in (("lost:World", "lost", "lost.py"), ("no.module:World", "no", "no"))
         ),
     ],
 )

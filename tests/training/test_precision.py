@@ -115,43 +115,23 @@ def test_a_torch_that_tells_nothing_computes_in_float32(monkeypatch: pytest.Monk
 # -- what is said ------------------------------------------------------------------------------------------------------
 
 
+SLOW = "WARNING: this CPU has no units for it and takes about 16 times as long as in float32"
+BEGAN = "as the run began; on this CPU auto is {}, which agent.precision=auto changes to"
+PAYS = "auto: bfloat16 pays with this recipe, and this CPU has"
+
+
 @pytest.mark.parametrize(
     ("asked", "pays", "has", "resumed", "said"),
     [
-        ("auto", True, True, False, "bfloat16 (auto: bfloat16 pays with this recipe, and this CPU has units for it)"),
-        (
-            "auto",
-            True,
-            False,
-            False,
-            "float32 (auto: bfloat16 pays with this recipe, and this CPU has no units for it)",
-        ),
+        ("auto", True, True, False, f"bfloat16 ({PAYS} units for it)"),
+        ("auto", True, False, False, f"float32 ({PAYS} no units for it)"),
         ("auto", False, True, False, "float32 (auto: agent.bfloat16_pays is false)"),
         ("float32", True, True, False, "float32"),
         ("bfloat16", True, True, False, "bfloat16"),
-        (
-            "bfloat16",
-            False,
-            False,
-            False,
-            "bfloat16 (WARNING: this CPU has no units for it and takes about 16 times as long as in float32)",
-        ),
+        ("bfloat16", False, False, False, f"bfloat16 ({SLOW})"),
         ("bfloat16", True, True, True, "bfloat16"),
-        (
-            "float32",
-            True,
-            True,
-            True,
-            "float32 (as the run began; on this CPU auto is bfloat16, which agent.precision=auto changes to)",
-        ),
-        (
-            "bfloat16",
-            True,
-            False,
-            True,
-            "bfloat16 (as the run began; on this CPU auto is float32, which agent.precision=auto changes to; "
-            "WARNING: this CPU has no units for it and takes about 16 times as long as in float32)",
-        ),
+        ("float32", True, True, True, f"float32 ({BEGAN.format('bfloat16')})"),
+        ("bfloat16", True, False, True, f"bfloat16 ({BEGAN.format('float32')}; {SLOW})"),
     ],
 )
 def test_the_summary_names_the_precision_and_why(

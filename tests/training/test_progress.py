@@ -1,11 +1,14 @@
 import io
 import re
 import time
+from pathlib import Path
 
 import pytest
 
 from rlstack.envs.foundation.work import Work, following, working
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.progress import Progress, WorkDisplay, sparkline
+from tests.small_run import CARTPOLE_RUN, begun, composed
 
 
 class Clock:
@@ -368,3 +371,12 @@ def test_work_within_a_run(terminal: bool) -> None:
     progress.update(10)
     progress.close()
     assert "evaluating" not in stream.getvalue()[len(inside) :]
+
+
+def test_the_panel_lasts_from_the_beginning_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    screen = Stream("utf-8", terminal=True)
+    monkeypatch.setattr("sys.stdout", screen)
+    begun(tmp_path / "run", composed(*CARTPOLE_RUN, "log_every=1")).execute()
+    assert "frames/s" in screen.getvalue() and "100.0%" in screen.getvalue()
+    assert RunDirectory(tmp_path / "run").checkpoints.latest() is not None

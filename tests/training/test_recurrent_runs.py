@@ -22,6 +22,7 @@ from rlstack.training.imitation import imitate
 from rlstack.training.preflight import check_buildable, few_worlds, self_check
 from tests.agents.recall import Recall
 from tests.exhaustive import exhaustive
+from tests.refusals import refused
 from tests.small_run import begun, composed
 
 MEMORY = {"kind": "lstm", "size": 8, "sequence_length": 4}
@@ -62,8 +63,7 @@ def test_a_run_begins_from_the_networks_of_another(tmp_path: Path) -> None:
     networks = [state_digest({"agent": agent.state_dict()["networks"]}) for agent in (training.agent, known)]
     assert networks[0] == networks[1]
     training = begun(tmp_path / "other", {**plain, "agent": {**plain["agent"], "recurrent": {**MEMORY, "size": 9}}})
-    with pytest.raises(ConfigError, match=r"holds other networks; also set 'agent\.recurrent="):
-        training.begin()
+    refused(ConfigError, r"holds other networks; also set 'agent\.recurrent=", training.begin)
 
 
 @exhaustive("name", ["ppo", "a2c", "dqn", "iqn"])
@@ -130,5 +130,4 @@ def test_recorded_sequences_can_be_imitated_but_not_files(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="9 sequences with decisions are too few, give at least 10"):
         imitate(agent, data[:, :4], epochs=1)
     for source in (data.exclude("next").reshape(-1), TensorDict({"observation": torch.zeros(99, 2)}, [99])):
-        with pytest.raises(ConfigError, match="decisions in their order"):
-            imitate(agent, source)
+        refused(ConfigError, "decisions in their order", imitate, agent, source)

@@ -26,7 +26,7 @@ from tests.refusals import refused
 from tests.small_run import composed
 from tests.training.shared_runs import plain_config
 from tests.training.test_distributed import ROOT, rows
-from tests.training.test_every_resume import AGENTS, WORLDS, configured, digests, killed, resumed, training
+from tests.training.test_every_resume import AGENTS, WORLDS, check_resumed, configured, killed, resumed, training
 
 PROCESSES = ["collector=multiprocess", "collector.timeout=100"]
 APART = ["collector=multiasync", "collector.timeout=100"]
@@ -37,39 +37,20 @@ RAY = ["collector=ray", "collector.cpus=0.5", "collector.timeout=200"]
 
 
 @pytest.mark.parametrize(
-    ("override", "needle"),
+    ("agent", "words", "needle"),
     [
-        ("env.num_envs=7", "env.num_envs: 7 is not a multiple of the 2 workers"),
-        ("collector.device=cuda:77", "collector.device: 'cuda:77' cannot be used"),
-        ("+env.opponents={players: [random]}", "env.opponents: cannot be combined with collector.backend=multiprocess"),
+        ("ppo", [*PROCESSES, "env.num_envs=7"], "env.num_envs: 7 is not a multiple of the 2 workers"),
+        ("ppo", [*PROCESSES, "collector.device=cuda:77"], "collector.device: 'cuda:77' cannot be used"),
+        ("ppo", [*PROCESSES, "+env.opponents={players: [random]}"], "env.opponents: .* with collector.backend=multi"),
+        ("ppo", APART, r"correct for that with agent\.advantage=vtrace, or set collector=multiprocess"),
+        ("torchrl_ppo", APART, "torchrl_ppo learns from its present policy's alone: set collector=multiprocess"),
+        ("ppo", ["+collector.workers=2"], "several workers need collector=multiprocess, multiasync or ray"),
     ],
 )
-def test_what_workers_cannot_do_is_refused(override: str, needle: str, tmp_path: Path) -> None:
-    config = build(TrainConfig, plain_config("ppo", tmp_path, *PROCESSES, override))
-    refused(ConfigError, needle, check_collector, config)
-
-
-@pytest.mark.parametrize(
-    ("agent", "remedy"),
-    [
-        ("ppo", r"correct for that with agent\.advantage=vtrace, or set collector=multiprocess"),
-        ("torchrl_ppo", "agent=torchrl_ppo learns from its present policy's alone: set collector=multiprocess"),
-    ],
-)
-def test_who_learns_from_the_present_policy_alone_waits_for_the_workers(
-    agent: str, remedy: str, tmp_path: Path
-) -> None:
-    config = build(TrainConfig, plain_config(agent, tmp_path, *APART))
-    refused(ConfigError, remedy, check_collector, config)
-
-
-def test_who_corrects_for_older_policies_need_not_wait(tmp_path: Path) -> None:
+def test_what_workers_cannot_do_is_refused(agent: str, words: list[str], needle: str, tmp_path: Path) -> None:
+    plain = plain_config(agent, tmp_path, *words)
+    refused(ConfigError, needle, lambda: check_collector(build(TrainConfig, plain)))
     check_collector(build(TrainConfig, plain_config("ppo", tmp_path, *APART, "agent.advantage=vtrace")))
-
-
-def test_several_workers_need_a_backend(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="collector: several workers need collector=multiprocess, multiasync or ray"):
-        build(TrainConfig, plain_config("ppo", tmp_path, "+collector.workers=2"))
 
 
 def test_without_ray_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,15 +96,7 @@ def test_workers_act_as_the_learner_was_taught(name: str, backend: list[str], tm
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["ppo recurrent", "sac", "dqn recurrent", "marinenav curriculum"])
 def test_the_same_seed_is_the_same_run_also_killed_and_resumed(case: str, tmp_path: Path) -> None:
-    plain = configured(*{**AGENTS, **WORLDS}[case], "env.num_worlds=4", *PROCESSES)
-    straight = training(tmp_path / "straight", plain)
-    straight.execute()
-    wanted = digests(tmp_path / "straight")
-    killed(training(tmp_path / "killed", plain), 300)
-    before = digests(tmp_path / "killed")
-    assert before and before == {name: wanted[name] for name in before}, "the same seed gives another run"
-    again = resumed(tmp_path / "killed", plain)
-    assert digests(tmp_path / "killed") == wanted and again.digest == straight.digest
+    check_resumed(configured(*{**AGENTS, **WORLDS}[case], "env.num_worlds=4", *PROCESSES), tmp_path)
 
 
 @pytest.mark.slow
@@ -248,8 +221,7 @@ def cluster() -> Iterator[None]:
 def test_workers_on_ray_train(tmp_path: Path) -> None:
     assert train(plain_config("dqn", tmp_path, *RAY)) is not None
     config = build(TrainConfig, plain_config("ppo", tmp_path, *RAY, "collector.address=auto", "collector.cpus=40"))
-    with pytest.raises(ConfigError, match="workers: 2 with 40 CPUs each are more than the cluster has, 2; see"):
-        check_collector(config)
+    refused(ConfigError, "workers: 2 with 40 CPUs each are more than the cluster has, 2; see", check_collector, config)
 
 
 @pytest.mark.parametrize("address", ["localhost:1", "nonsense"])

@@ -22,12 +22,9 @@ from rlstack.train import main
 from rlstack.training.loggers import read_metrics
 from rlstack.training.loop import Training
 from tests.exhaustive import exhaustive
+from tests.small_run import CARTPOLE_RUN
 
-TINY = [
-    *("agent=ppo", "env=cartpole", "env.num_worlds=4", "agent.hidden=[4]", "agent.steps_per_batch=8", "agent.epochs=1"),
-    *("agent.minibatch_size=16", "total_frames=128", "log_every=64", "eval.every=32", "eval.episodes=2", "threads=1"),
-    *("checkpoint.every=32", "logger=csv", "device=cpu", "compile=false"),
-]
+TINY = [*CARTPOLE_RUN, "eval.every=32", "checkpoint.every=32"]
 
 
 def train(*words: str) -> None:

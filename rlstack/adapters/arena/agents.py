@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,15 +33,13 @@ from rlstack.agents.optimizer import Info
 from rlstack.agents.ppo import PPO
 from rlstack.config import ConfigError, Interval, convert
 from rlstack.config.errors import prefixed
-from rlstack.data.normalizers import ObservationNormalizer, RunningMoments
+from rlstack.data.normalizers import ObservationNormalizer, RewardScaler, RunningMoments
 from rlstack.envs.foundation.files import replacing
 from rlstack.files.safe_load import load_tensors, read_json_object, reason
 from rlstack.networks.distributions import Choices
 from rlstack.networks.encoders import FlatEncoder
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.loading import LoadedRun
-
-from .statistics import load_statistics, statistics_to_json
 
 CONFIGURATION = "ppo_published"
 """The file in ``conf/agent`` with the algorithm and options by which these agents were trained."""
@@ -79,10 +78,11 @@ class PublishedPPO(PPO):
 
     reports_all = True
 
-    def reported(self, info: Info) -> Info:
+    def metrics(self, loss: Tensor, norm: Tensor, info: Info) -> dict[str, Tensor | float]:
         """Returns the means over all minibatches of this update so far."""
-        self._reports.append({name: value.clone() for name, value in info.items()})  # the next step may overwrite it
-        return {name: torch.stack([metrics[name] for metrics in self._reports]).mean() for name in info}
+        latest: Any = super().metrics(loss, norm, info)
+        self._reports.append({name: value.clone() for name, value in latest.items()})  # the next step may overwrite it
+        return {name: torch.stack([metrics[name] for metrics in self._reports]).mean() for name in latest}
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class ArenaFiles:
         optimizer: Adam's state in torch's format; empty if there is none.
         num_timesteps: number of env steps it was trained for.
         statistics: statistics of observations and returns, see
-            :func:`~rlstack.adapters.arena.statistics.statistics_to_json`; None for an agent that was trained without.
+            :func:`statistics_to_json`; None for an agent that was trained without.
         training_state: the record of the training; empty if there is none.
         where: the file, for messages.
     """
@@ -208,6 +208,62 @@ def write_files(
     except (OSError, RuntimeError) as error:  # the latter of torch's writer
         raise ConfigError(f"out: {path} cannot be written ({reason(error)})") from None
     return [path, *files]
+
+
+# -- statistics --------------------------------------------------------------------------------------------------------
+
+
+def statistics_to_json(observations: ObservationNormalizer | None, rewards: RewardScaler | None) -> dict[str, Any]:
+    """Returns running statistics as numbers and lists: ``obs_mean [F]``, ``obs_var [F]``, ``obs_count``,
+    ``ret_mean [1]``, ``ret_var [1]``, ``ret_count``; the entries of an argument that is None are left out.
+
+    F is the size of an observation; the leaves of a structured one are concatenated in the order of its keys.
+
+    Raises:
+        ConfigError: an observation with object slots, whose statistics have separate counts.
+    """
+    entries: dict[str, Any] = {}
+    for prefix, parts in _moments(observations, rewards).items():
+        for name in ("mean", "var"):
+            entries[f"{prefix}_{name}"] = torch.cat([getattr(part, name).reshape(-1) for part in parts]).tolist()
+        entries[f"{prefix}_count"] = float(parts[0].count)
+    return entries
+
+
+def load_statistics(
+    entries: Mapping[str, Any], observations: ObservationNormalizer | None, rewards: RewardScaler | None
+) -> None:
+    """The inverse of :func:`statistics_to_json`. The statistics keep their device and dtype.
+
+    Raises:
+        ConfigError: a missing entry, one of the wrong kind or length, or an impossible number.
+    """
+    for prefix, parts in _moments(observations, rewards).items():
+        sizes, numbers = [part.mean.numel() for part in parts], list[Tensor]()
+        for name, size in (("mean", sum(sizes)), ("var", sum(sizes)), ("count", None)):
+            given, kind = entries.get(f"{prefix}_{name}"), "a number" if size is None else f"a list of {size} numbers"
+            values = [given] if size is None else given
+            whole = isinstance(values, list) and len(values) == (size or 1)
+            if not whole or not all(type(value) in (int, float) and math.isfinite(value) for value in values):
+                raise ConfigError(f"statistics: {prefix}_{name} must be {kind}, all finite")
+            numbers.append(torch.tensor(values, dtype=torch.float64))
+        mean, var, count = numbers
+        if bool((var < 0).any()) or float(count) < 0:
+            raise ConfigError(f"statistics: {prefix}_var and {prefix}_count must not be negative")
+        for part, *moments in zip(parts, mean.split(sizes), var.split(sizes)):
+            part.set(*moments, count)
+
+
+def _moments(observations: ObservationNormalizer | None, rewards: RewardScaler | None) -> dict[str, list[Any]]:
+    """Returns the moments by the beginning of their entries' names."""
+    parts: dict[str, list[Any]] = {}
+    if observations is not None:
+        parts["obs"] = list(observations.moments)
+        if not parts["obs"] or observations._slots:
+            raise ConfigError(
+                "statistics: observations with nothing normalised, or with object slots have no JSON form"
+            )
+    return parts if rewards is None else {**parts, "ret": [rewards.moments]}
 
 
 # -- the curriculum in the record of a training ------------------------------------------------------------------------

@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
+from rlstack.adapters.protocols import ForeignPolicy
 from rlstack.agents import Agent, make_agent
-from rlstack.agents.compatibility import batch_of, choices, describe_action, describe_observation, encode
+from rlstack.agents.compatibility import batch_of, choices, describe_observation, encode
 from rlstack.agents.interface import Interface
-from rlstack.agents.recurrent import EpisodeStarts
 from rlstack.config import ConfigError
 from rlstack.config.errors import prefixed
-from rlstack.envs.foundation.tensors import by_name
 from rlstack.networks.encoders import FlatEncoder, KeyedEncoder
 
-from .model import Layers, Memory, SB3Model, Weights, load_sb3
+from .model import Layers, SB3Model, Weights, load_sb3
 
 # -- policies ----------------------------------------------------------------------------------------------------------
 
@@ -58,45 +56,30 @@ def sb3_policy(
     return SB3Policy(loaded, interface, deterministic).to(env.device)
 
 
-class SB3Policy(TensorDictModuleBase):
-    """Writes the actions of a model into the tensordict of an env that it fits, see :func:`sb3_policy`."""
+class SB3Policy(ForeignPolicy):
+    """Acts as a model does in an env that it fits, see :func:`sb3_policy`."""
 
     def __init__(self, model: SB3Model, interface: Interface, deterministic: bool = True) -> None:
-        super().__init__()
-        self.in_keys, self.out_keys = interface.observation_keys(), [interface.key("action")]
-        self.model, self.interface, self.deterministic = model, interface, deterministic
+        super().__init__(interface)
+        self.model, self.deterministic, self.recurrent = model, deterministic, model.recurrent
         self.network = copy.deepcopy(model.network)
-        self._starts = EpisodeStarts(interface)
-        self._memory: Memory = ()
 
-    def reset(self) -> None:
-        """Forgets the state of a recurrent model: the next call begins episodes everywhere."""
-        self._starts.reset()
-        self._memory = ()
-
-    @by_name()
-    @torch.no_grad()
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        observation = tensordict.get(self.interface.key("observation"))
+    def action(self, observation: Any, mask: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
         lead = batch_of(observation, self.interface)
         keys = self.model.observation_keys
         parts = {key: observation.get(key).reshape(lead.numel(), -1) for key in keys or ()}
         features = self.model.features(parts or observation.reshape(lead.numel(), -1))
-        starts = None
-        if self.model.recurrent:
-            starts = self._starts(tensordict, lead).reshape(-1)
-            if not self._memory or self._memory[0].shape[1] != len(features):
-                self._memory = self.network.initial_memory(len(features))
-        outputs, self._memory = self.network(features, self._memory, starts)
-        self._starts.remember(tensordict, lead)
+        if starts is not None and (self._state is None or self._state[0].shape[1] != len(features)):
+            self._state = self.network.initial_memory(len(features))
+        outputs, self._state = self.network(features, self._state or (), starts)
         action, spec = self.network.choose(outputs, self.deterministic), self.interface.action
         if self.model.action == "discrete":
-            return tensordict.set(self.out_keys[0], encode(spec, action.reshape(lead)))
+            return encode(spec, action.reshape(lead))
         action = action.reshape(*lead, *spec.shape).to(spec.dtype)
         low, high = spec.space.low.to(action), spec.space.high.to(action)
         if self.model.algorithm == "SAC":
             action = low + 0.5 * (action + 1) * (high - low)
-        return tensordict.set(self.out_keys[0], action.clamp(low, high))
+        return action.clamp(low, high)
 
 
 def check_fit(model: SB3Model, interface: Interface) -> None:
@@ -120,7 +103,7 @@ def check_fit(model: SB3Model, interface: Interface) -> None:
     count, kind = model.network.out_features, "discrete" if model.action == "discrete" else "continuous"
     offered = interface.action.shape.numel() if interface.continuous else None
     if count != (choices(interface.action) if kind == "discrete" else offered):
-        takes = describe_action(interface)
+        takes = interface.describe_action()
         raise ConfigError(f"the {model.algorithm} model has {count} {kind} actions, the env takes {takes}")
     for name, bound in (("low", model.low), ("high", model.high)):  # those of the training, where they are known
         if bound is None:

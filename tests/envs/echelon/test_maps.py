@@ -80,8 +80,7 @@ def test_a_seed_makes_the_same_maps() -> None:
     first = make_maps(8, 1, True)
     make_maps.cache_clear()
     assert same(first, make_maps(8, 1, True)) and not same(first, make_maps(8, 2, True))
-    with pytest.raises(ValueError, match="maps: 0 is not possible, a bank has 1 to 4096"):
-        make_maps(0, 0, True)
+    refused(ValueError, "maps: 0 is not possible, a bank has 1 to 4096", make_maps, 0, 0, True)
 
 
 def test_every_style_makes_ground_of_its_own() -> None:

@@ -229,8 +229,7 @@ def test_a_closed_world_takes_its_workers_along(simulated: Any) -> None:
     assert len(pids()) == 2
     env.close()
     assert not pids()
-    with pytest.raises(RuntimeError, match="closed"):
-        act(env, root)
+    refused(RuntimeError, "closed", act, env, root)
 
 
 @pytest.mark.slow

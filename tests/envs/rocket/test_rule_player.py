@@ -11,7 +11,7 @@ from rlstack import envs
 from rlstack.envs.rocket.actions import chosen_for
 from rlstack.envs.rocket.players import rule_controls
 from tests.envs.rocket.fields import lively
-from tests.envs.rocket.test_rocket_symmetry import turned
+from tests.envs.rocket.test_rocket_env import turned
 
 
 def play(worlds: int, steps: int, prepare: Any = None, **options: Any) -> dict[str, torch.Tensor]:

@@ -1,30 +1,39 @@
-"""Networks written by a user in our agents: ``agent.network``."""
+"""Networks, losses and algorithms written by a user, in our agents."""
 
 from __future__ import annotations
 
 import pickle
+import re
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
+from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.data import Bounded, Categorical, Composite, Unbounded
 
+import rlstack
 from rlstack import envs
 from rlstack.adapters.exporting import export_policy
-from rlstack.agents import build_agent, completed, make_agent
+from rlstack.agents import Agent, build_agent, completed, make_agent
 from rlstack.agents.dqn import DQN
 from rlstack.config import ConfigError
 from rlstack.losses.dqn import DQNLoss
 from rlstack.networks.own import OwnNetwork
 from rlstack.runs.loading import initialise
 from tests.agents import own_network
+from tests.agents.munchausen import MunchausenConfig, MunchausenLoss
 from tests.agents.small_agents import CASES, DISCRETE, REMEMBERING, Decisions, plain, small
+from tests.agents.spo import SPOLoss
+from tests.conftest import Ended
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
-HERE = "tests.agents.test_own_networks"
+HERE = "tests.agents.test_own_code"
 NET = "tests.agents.own_network:Net"
 MEMORY = {"kind": "gru", "size": 6, "sequence_length": 4}
 
@@ -233,13 +242,6 @@ def test_checkpoints_copies_and_exports_act_the_same(name: str, tmp_path: Path) 
     torch.testing.assert_close(program(x["observation"]), wanted)
 
 
-@pytest.mark.slow
-def test_exported_as_onnx(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    found = export_policy(mine("dqn"), tmp_path / "mine.onnx", format="onnx")
-    assert found.agreement.wrong == 0 and (tmp_path / "mine.onnx").is_file()
-
-
 # -- weights from elsewhere --------------------------------------------------------------------------------------
 
 
@@ -286,8 +288,7 @@ def test_weights_of_another_network_are_told_in_one_line(tmp_path: Path) -> None
     torch.save({"critic": own_network.Net(3, 4, 8).state_dict()}, path)
     with pytest.raises(ConfigError, match=r"init: weights of critic, agent.network names one of yours for \['network"):
         initialise(mine("dqn"), path)
-    with pytest.raises(ConfigError, match=r"init: .*weights.pt: not a checkpoint of rlstack"):
-        initialise(small(plain(True), name="dqn"), path)
+    refused(ConfigError, "init: .*weights.pt: not a checkpoint", initialise, small(plain(True), name="dqn"), path)
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------
@@ -398,7 +399,124 @@ def test_an_agent_that_asks_for_none_says_so() -> None:
         build_agent(completed(config), plain(True), 100)  # type: ignore[arg-type]
 
 
-def test_masks_hold_for_its_choices() -> None:
-    env = Decisions(Unbounded(3), Categorical(4, shape=()), masked=True)
-    agent = mine("ppo", env)
-    assert (agent.policy(explore=True)(env.draw(40))["action"] > 0).all()
+# -- The loss that rlstack/agents/README.md shows, as a user's own ---------------------------------------------------
+
+
+README = Path(rlstack.__file__).parent / "agents" / "README.md"
+YAML = next(
+    OmegaConf.to_container(OmegaConf.create(block))
+    for block in re.findall(r"```yaml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    if "spo:SPOLoss" in block
+)
+OWN = {key: value for key, value in YAML.items() if key != "defaults"}  # type: ignore[union-attr]
+
+
+def agent(**options: Any) -> Agent:
+    config = completed({**OWN, "loss": "tests.agents.spo:SPOLoss", "hidden": [8], **options})
+    return build_agent(config, envs.make("cartpole", num_worlds=2), 1000)
+
+
+def test_its_losses_are_those_of_the_formula() -> None:
+    """With ratio 1.5, advantages 2 and -2, and epsilon 0.2: |A| / 0.4 * 0.25 = 1.25, A r = 3 and -3."""
+    loss, states = agent().loss, torch.randn(2, 4)
+    action = torch.tensor([0, 1])
+    with torch.no_grad():
+        log_prob = loss.actor_network.get_dist(TensorDict(observation=states, batch_size=[2])).log_prob(action)
+        value = loss.critic_network(TensorDict(observation=states, batch_size=[2]))["state_value"]
+    data = {"observation": states, "action": action, "log_prob": log_prob - torch.tensor(1.5).log()}
+    data |= {"advantage": torch.tensor([[2.0], [-2.0]]), "value_target": value + 1.0}
+    told = loss(TensorDict(data, [2]))
+    torch.testing.assert_close(told["loss_policy"], torch.tensor((1.25 - 3 + 1.25 + 3) / 2))
+    torch.testing.assert_close(told["loss_value"], torch.tensor(0.5))
+
+
+def test_torchrl_asks_for_no_annotations() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agent()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": "replay"}, "value_estimator=gae needs sequences, data=rollout"),
+        (
+            {"data": "replay", "value_estimator": "td0"},
+            '"advantage" not found.*; fresh rollouts bring it: agent.data=rollout',
+        ),
+        (
+            {"loss": f"{__name__}:WithoutEstimator"},
+            "; a loss of yours for rollouts needs a method make_value_estimator",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        agent(**options)
+
+
+class WithoutEstimator(SPOLoss):
+    make_value_estimator = SPOLoss.__mro__[1].make_value_estimator  # type: ignore[assignment]
+    default_value_estimator = None
+
+
+@pytest.mark.slow
+def test_it_learns_cartpole_from_python(tmp_path: Path) -> None:
+    options = {f"agent.{key}": value for key, value in OWN.items() if key != "loss"}
+    run = rlstack.train(
+        agent="torchrl_options",
+        env="cartpole",
+        total_frames=60_000,
+        seed=0,
+        run_dir=tmp_path / "run",
+        quiet=True,
+        **{**options, "agent.loss": SPOLoss, "env.num_worlds": 8, "threads": 1, "logger": "csv", "device": "cpu"},
+    )
+    assert run.score > 400
+
+
+# -- An algorithm written by a user: one file and a YAML file, as the README of the agents shows ---------------------
+
+
+CLASS = "tests.agents.munchausen:MunchausenDQN"
+
+
+def munchausen(**options: object) -> Agent:
+    config = completed({"name": "munchausen", "algorithm": CLASS, **options})
+    return build_agent(config, envs.make("cartpole", num_worlds=2), 1000)
+
+
+def test_its_options_are_checked_like_ours() -> None:
+    expected = MunchausenConfig("munchausen", CLASS, alpha=0.5, precision="float32")
+    assert munchausen(alpha=0.5, precision="float32").config == expected
+    refused(ConfigError, r"agent.alpha: 5.0 is outside \[0, 1\]", munchausen, alpha=5.0)
+    refused(ConfigError, r"agent.alhpa: unknown key, did you mean 'alpha'", munchausen, alhpa=0.5)
+
+
+def test_its_target_is_that_of_the_paper() -> None:
+    network = torch.nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        network.weight.copy_(torch.eye(2))  # the values are the observation
+    loss = MunchausenLoss(network, MunchausenConfig("munchausen", CLASS, alpha=0.5, temperature=1.0, gamma=0.5))
+    following = {"observation": torch.zeros(1, 2), "reward": torch.ones(1, 1), "terminated": torch.zeros(1, 1).bool()}
+    batch = TensorDict({"observation": torch.zeros(1, 2), "action": torch.tensor([1]), "next": following}, [1])
+    # Uniform policies: 1 + 0.5 log(1/2) + 0.5 log 2.
+    torch.testing.assert_close(loss.target_value(batch), torch.ones(1, 1))
+
+
+@pytest.mark.parametrize("by_yaml", [True, False])
+def test_it_trains_from_a_yaml_and_from_its_name_alone(
+    by_yaml: bool, rlstack_command: Callable[..., Ended], tmp_path: Path
+) -> None:
+    if by_yaml:
+        (tmp_path / "conf/agent").mkdir(parents=True)
+        yaml = f"defaults: [dqn, _self_]\nname: munchausen\nalgorithm: {CLASS}\nalpha: 0.8\n"
+        (tmp_path / "conf/agent/mine.yaml").write_text(yaml)
+        given = ["--config-dir=conf", "agent=mine", "agent.epsilon.end=0.2"]
+    else:
+        given = [f"agent={CLASS}", "agent.alpha=0.8", "agent.epsilon.end=0.2"]
+    words = ["env=cartpole", "debug=300", "logger=csv", "device=cpu", "threads=1", "run_dir=run"]
+    done = rlstack_command("train", *given, *words)
+    assert done.status == 0, done.err
+    stored = OmegaConf.load(tmp_path / "run/config.yaml").agent
+    assert (stored.algorithm, stored.alpha, stored.epsilon.end, stored.temperature) == (CLASS, 0.8, 0.2, 0.03)
