@@ -242,7 +242,7 @@ def load_statistics(
         sizes, numbers = [part.mean.numel() for part in parts], list[Tensor]()
         for name, size in (("mean", sum(sizes)), ("var", sum(sizes)), ("count", None)):
             given, kind = entries.get(f"{prefix}_{name}"), "a number" if size is None else f"a list of {size} numbers"
-            values = [given] if size is None else given
+            values: Any = [given] if size is None else given
             whole = isinstance(values, list) and len(values) == (size or 1)
             if not whole or not all(type(value) in (int, float) and math.isfinite(value) for value in values):
                 raise ConfigError(f"statistics: {prefix}_{name} must be {kind}, all finite")
