@@ -122,6 +122,8 @@ class Runner:
         self.end = time.monotonic() + seconds
         self._log, self._given = log, (setting, prepare, str(log))
         self._context = multiprocessing.get_context("forkserver")
+        # Asking the driver whether there is a GPU, as an import may, would leave none to the copies.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         if prepare is not None:
             self._context.set_forkserver_preload([prepare.partition(":")[0]])
 

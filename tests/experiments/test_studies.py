@@ -15,6 +15,7 @@ import torch
 import yaml
 from gymnasium.utils.env_checker import check_env
 
+from experiments import runs
 from experiments.against import SHOWN
 from experiments.benchmarks import operations
 from experiments.corrections import curves
@@ -198,7 +199,7 @@ def test_new_seeds_join_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return [folder / f"seed{seed}" for seed, folder, _ in jobs]
 
     judged = dict.fromkeys(("success", "hp_margin", "length", "frames", "cpu_minutes"), 0.5)
-    monkeypatch.setattr(memory, "train", train)
+    monkeypatch.setattr(runs, "train", train)
     monkeypatch.setattr(memory, "judge", lambda *_: judged)
     for seed in ("0", "1"):
         words = ["--kinds", "lstm", "--seeds", seed, "--folder", str(tmp_path / "runs"), "--out", str(tmp_path)]
