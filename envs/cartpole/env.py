@@ -50,15 +50,21 @@ def simulate(state: Tensor, length: Tensor, choice: Tensor, constants: Constants
         choice: ``[W]``, 1 to push to the right, 0 to the left.
     """
     c = constants
-    _, speed, angle, turn = state.unbind(-1)
+    columns = place, speed, angle, turn = state.unbind(-1)
     cosine, sine = angle.cos(), angle.sin()
     push = torch.addcmul(c.thrusts.index_select(0, choice), turn.square(), sine, value=_ARM)  # m/s^2
     # (GRAVITY sine - push cosine) / (4/3 HALF_POLE - _ARM cosine^2)
     turning = torch.addcmul(c.weight * sine, push, cosine, value=-1 / _ARM) / (c.inertia - cosine.square())
     pushing = torch.addcmul(push, turning, cosine, value=-_ARM)
-    state = torch.add(state, torch.stack((speed, pushing, turn, turning), -1), alpha=SECONDS)
-    # Whether any of four flags is set, read as one number: any() takes four times as long.
-    fallen = (state.abs() > c.limits).view(torch.int32).bool()
+    rates = speed, pushing, turn, turning
+    if torch.compiler.is_compiling():  # into one loop over the worlds, which a stack of columns would take apart
+        place, speed, angle, turn = (torch.add(old, rate, alpha=SECONDS) for old, rate in zip(columns, rates))
+        state = torch.stack((place, speed, angle, turn)).t().contiguous()
+        fallen = ((place.abs() > MOST_X) | (angle.abs() > MOST_ANGLE)).unsqueeze(-1)
+    else:
+        state = torch.add(state, torch.stack(rates, -1), alpha=SECONDS)
+        # Whether any of four flags is set, read as one number: any() takes four times as long.
+        fallen = (state.abs() > c.limits).view(torch.int32).bool()
     length = length + c.one
     late = length >= c.most_steps
     return state, length, fallen, late, fallen | late

@@ -118,9 +118,9 @@ def stable_baselines3(algorithm: str, env: tuple[str, int], **options: Any) -> T
     return lambda steps: model.learn(steps, reset_num_timesteps=False)
 
 
-def our_steps() -> Train:
+def our_steps(compiled: bool = False) -> Train:
     """In batched CartPole, under random actions."""
-    advance = stepping("cartpole", 1)(WORLDS)
+    advance = stepping("cartpole", 1, compiled=compiled)(WORLDS)
     return lambda steps: advance(steps // WORLDS)
 
 
@@ -187,6 +187,9 @@ WORK = {
     ),
     "batched": Work("PPO, our batched CartPole (`agent=ppo env=cartpole`)", 131_072, {"rlstack": batched}),
     "step": Work("1024 small worlds under random actions (our CartPole)", 300 * WORLDS, _STEPS),
+    "step_compiled": Work(
+        "the same, ours compiled", 300 * WORLDS, _STEPS | {"rlstack": partial(our_steps, True)}, compiles=True
+    ),
 }
 
 

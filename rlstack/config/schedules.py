@@ -204,7 +204,8 @@ class Schedule:
                 return (max if c.factor < 1 else min)(self._between(progress, math.cos), c.end)
             return c.end if progress == 1.0 else self._between(progress, math.cos)  # the end exactly, without rounding
         frames = frames.double()
-        progress = ((frames - self.warmup) / length).clamp(0, 1)
+        # By tensors: instead of dividing by a number, a GPU multiplies by its reciprocal, which rounds differently.
+        progress = ((frames - self.warmup) / frames.new_full((), length)).clamp(0, 1)
         value = progress * 0 + start if c.end is None else self._between(progress, lambda angle: angle.cos())
         if c.factor is not None:
             value = value.clamp(min=c.end) if c.factor < 1 else value.clamp(max=c.end)
@@ -213,7 +214,7 @@ class Schedule:
         value = value.where(progress > 0, start)
         if not self.warmup:
             return value
-        early = c.warmup_start + (start - c.warmup_start) * frames / self.warmup
+        early = c.warmup_start + (start - c.warmup_start) * frames / frames.new_full((), self.warmup)
         return early.where(frames < self.warmup, value)
 
     def _between(self, progress: Any, cosine: Callable[[Any], Any]) -> Any:

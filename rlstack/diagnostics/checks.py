@@ -92,16 +92,23 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 _LINES = (
     ("mean return", "{return_random:.4g} at random, {return_explored:.4g} exploring, {return_greedy:.4g} greedy"),
+    ("evaluated", "{return_evaluated:.4g} in the run's last evaluation, {return_greedy:.4g} greedy in its worlds"),
     ("episodes", "{episodes_explored}, {rewarded_explored:.0%} with a reward, {cut_explored:.0%} cut by a time limit"),
     ("at random", "{episodes_random}, {rewarded_random:.0%} with a reward, {cut_random:.0%} cut by a time limit"),
     ("returns", "a standard deviation of {return_std:.3g}, discounted"),
     ("values", "explained variance {explained:.2f}, {bias:+.2f} standard deviations off"),
+    ("advantages", "a standard deviation of {advantage_std:.3g}, the sign of what followed in {agreement:.0%}"),
     ("hidden units", "at most {dormant:.0%} of a layer dormant, {saturated:.0%} saturated"),
     ("features", "an effective rank of {rank} of {features}"),
     ("KL divergence", "{policy/kl:.3g} a batch"),
     ("clipped", "{policy/clipped:.0%} of probability ratios"),
     ("entropy", "{policy/entropy:.3g}"),
-    ("replay buffer", "{replay_size:,.0f}, {replay_terminated:.2%} terminal, {replay_rewarded:.0%} rewarded"),
+    ("gradients", "a median norm of {median_norm:.3g} ({median_norm_of}), shortened above {max_grad_norm:g}"),
+    ("updates", "{updates:,}, each transition drawn {drawn:.3g} times"),
+    (
+        "replay buffer",
+        "{replay_size:,.0f} of {frames:,}, {replay_terminated:.2%} terminal, {replay_rewarded:.0%} rewarded",
+    ),
 )
 
 

@@ -18,12 +18,14 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from rlstack.agents import Agent
+from rlstack.agents import Agent, on_policy
 from rlstack.agents.interface import Interface
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.foundation.work import counted
 from rlstack.losses.ppo import estimate
+from rlstack.networks import actors
+from rlstack.networks.own import OwnGaussianActor
 from rlstack.runs.checkpoint import CheckpointError, read_checkpoint
 from rlstack.runs.loading import LoadedRun, load
 from rlstack.runs.seeding import own_randomness, rng_untouched
@@ -282,6 +284,8 @@ def _played(evidence: Evidence) -> dict[str, Any]:
             known[f"episodes_{name}"] = len(episodes)
             known[f"rewarded_{name}"] = sum(episode.rewarded for episode in episodes) / len(episodes)
             known[f"cut_{name}"] = sum(not episode.terminated for episode in episodes) / len(episodes)
+    if evaluated := evidence.logged("eval/return"):
+        known["return_evaluated"] = evaluated[-1]
     if evidence.learned:
         greedy, explored = evidence.greedy.returns, evidence.explored.returns
         error = math.sqrt(sum(float(part.var(unbiased=False)) / max(len(part), 1) for part in (greedy, explored)))
@@ -399,7 +403,14 @@ def _exploration(evidence: Evidence) -> dict[str, Any]:
         first = entropies[: max(len(entropies) // 10, 1)]
         known |= {"early_entropy": sum(first) / len(first), "most_entropy": sum(map(math.log, interface.choices))}
         known["entropy_share"] = known["early_entropy"] / known["most_entropy"]
-    log_std = getattr(getattr(agent, "actor", None), "log_std", None)
+    actor: Any = getattr(agent, "actor", None)
+    log_std = stds = getattr(actor, "log_std", None)
+    ends, seen = on_policy.LOG_STD_RANGE, evidence.explored.sequences.get("observation")
+    if isinstance(actor, actors.GaussianActor | OwnGaussianActor) and isinstance(seen, Tensor):
+        with undisturbed(agent):
+            (_, stds), ends = actor(agent.normalized(seen)), actors.LOG_STD_RANGE
+    if isinstance(stds, Tensor):
+        known["std_at_bounds"] = float(((stds <= ends[0]) | (stds >= ends[1])).float().mean())
     if isinstance(log_std, Tensor) and interface.continuous:
         known |= {"std": float(log_std.detach().exp().max()), "first_std": float(evidence.option("initial_std", 1.0))}
         known["widest_std"] = max(known["std"], known["first_std"])
@@ -465,6 +476,7 @@ def _networks(evidence: Evidence) -> dict[str, Any]:
         gamma, decay = float(evidence.option("gamma")), float(evidence.option("gae_lambda"))
         advantage, _ = estimate(gamma, decay, guesses, after, reward, done, terminated)
         sides = [side - side[counted].mean() > 0 for side in (advantage[..., 0], returns - guesses[..., 0])]
+        known["advantage_std"] = float(advantage[..., 0][counted].std())
         known["agreement"] = float((sides[0] == sides[1])[counted].double().mean())
     return known
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlstack import envs
 from rlstack.agents.optimizer import Compiler, Optimizer
@@ -55,6 +56,23 @@ def test_values_by_hand(config: Any, expected: dict[int, float]) -> None:
     assert values == pytest.approx(expected)
     on_device = {frames: float(schedule(torch.tensor(frames))) for frames in expected}
     assert on_device == pytest.approx(values, rel=1e-12), "a GPU that counts frames computes the same"
+
+
+class Reciprocals(TorchDispatchMode):
+    """Divides as a GPU does: by a number through its reciprocal."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.div.Tensor and not isinstance(args[1], torch.Tensor):
+            return args[0] * (1 / args[1])
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_gpu_computes_the_same_to_the_last_bit() -> None:
+    schedule = make_schedule({"kind": "linear", "start": 1.0, "end": 0.1, "warmup": 49}, 147)
+    with Reciprocals():
+        assert torch.tensor(49.0, dtype=torch.float64) / 49 < 1
+        on_device = [float(schedule(torch.tensor(f))) for f in range(200)]
+    assert on_device == [schedule(f) for f in range(200)]
 
 
 def test_accepts_hydra_nodes_and_built_configs_and_can_be_pickled() -> None:

@@ -16,6 +16,8 @@ import rlstack
 from experiments.explain import spoiled
 from experiments.explain.study import explained
 from rlstack import envs
+from rlstack.agents import build_agent, completed
+from rlstack.agents.off_policy import OffPolicy, OffPolicyConfig
 from rlstack.agents.ppo import PPO
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
@@ -135,7 +137,7 @@ class Watching(Hook):
         self.told: list[str] = []
 
     def on_iteration(self, training: Any) -> None:
-        self.told.append(training.progress.rows["finding"]())
+        self.told.append(training.progress.rows["warning"]())
 
 
 def test_a_run_logs_them_and_its_panel_says_what_is_plainly_wrong(tmp_path: Path) -> None:
@@ -234,11 +236,55 @@ def test_symptoms_of_an_agent_that_is_better_than_chance_are_left_out() -> None:
     assert first(evidence) is None
 
 
+def test_the_spread_of_actions_at_its_bound_and_the_size_of_advantages() -> None:
+    env = spoiled.Reach(8)
+    agent: Any = rlstack.make_agent("sac", env, 10_000, **SMALL)
+    assert evidence_of(agent, env).facts()["std_at_bounds"] == 0
+    nn.init.constant_(agent.actor.log_std.bias, -50.0)
+    evidence = evidence_of(agent, env)
+    evidence.learned = False
+    assert "std_at_bounds" in [finding.name for finding in checks.findings(evidence)]
+    facts = evidence_of(rlstack.make_agent("ppo", env, 10_000, gamma=0.5, **SMALL), env).facts()
+    assert facts["std_at_bounds"] == 0 and facts["advantage_std"] > 0 and 0 < facts["agreement"] <= 1
+
+
 def test_an_algorithm_that_tells_nothing_is_explained_as_far_as_it_goes() -> None:
     env = envs.make("cartpole", num_worlds=8)
     agent = rlstack.make_agent("torchrl_ppo", env, 10_000, lr=0.5)
     assert agent.predicted_returns(None) is None and agent.log_ratios(None) is None
     assert first(evidence_of(agent, env)) == "learning_rate"
+
+
+class Own(OffPolicy):
+    """An algorithm from scratch, which keeps its network under a name of its own and predicts no returns."""
+
+    Config = OffPolicyConfig
+    ACTIONS = ("choice",)
+
+    def build(self) -> None:
+        self.mine = self.add_network("mine", nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+
+    def exploit(self, observation: Any, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.mine(observation).argmax(-1)
+
+    def explore(self, observation: Any, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.distributions.Categorical(logits=self.mine(observation)).sample()
+
+    def update(self, batch: Any) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_an_algorithm_from_scratch_is_explained_and_measured_without_a_line_of_its_own(dead: bool) -> None:
+    env = envs.make("cartpole", num_worlds=8)
+    agent: Any = build_agent(completed({"name": "own", "algorithm": f"{__name__}:Own"}), env, 10_000)
+    agent.updates = 100
+    if dead:
+        nn.init.constant_(agent.mine[0].bias, -50.0)
+    evidence = evidence_of(agent, env)
+    faults = [finding.name for finding in checks.findings(evidence) if finding.severity == checks.FAULT]
+    assert faults == (["dormant"] if dead else [])
+    assert (float(signs(agent, evidence.explored.sequences, agent.policy(False))["network/dormant_units"]) == 1) is dead
 
 
 # -- command -------------------------------------------------------------------------------------------------------
