@@ -228,7 +228,7 @@ class RandomPolicy(TensorDictModuleBase):
 
     def __init__(self, env: EnvBase) -> None:
         super().__init__()
-        self.in_keys, self.out_keys = [], [(GROUP, "action")]
+        self.in_keys, self.out_keys = list[Any](), [(GROUP, "action")]
         self._interface = Interface.of(env)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
