@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.config.errors import missing_option
-from rlstack.config.overrides import override, quoted
+from rlstack.config.overrides import given_overrides, override, quoted
 from rlstack.config.rooms import Kind, registered, target
 
 KINDS: dict[str, Kind] = registered("KINDS")
@@ -145,7 +146,14 @@ def to_native(config: ConvertConfig) -> Path:
     # The options that differ from the yaml with the same name.
     usual = to_plain(build(type(agent).Config, load_group("agent", name), "agent"))
     changed = overrides({key: value for key, value in content["agent"].items() if value != usual[key]})
-    shown = " ".join(filter(None, (f"agent={name}", changed, _world_given(world))))
+    if world is not None:
+        given = [f"env={world[0]}", *(override(f"env.{key}", value) for key, value in world[1].items())]
+    elif HydraConfig.initialized():  # as on the command line
+        typed = (entry for entry in given_overrides() if entry.lstrip("+~").partition("=")[0].startswith("env"))
+        given = [shlex.quote(entry) for entry in typed]
+    else:
+        given = ["env=<the same>"]
+    shown = " ".join(filter(None, (f"agent={name}", changed, *given)))
     print(f"train it on:  rlstack train {shlex.quote(override('init', out))} {shown} total_frames={total}")
     return out
 
@@ -196,19 +204,6 @@ def _compare(agent: Any, original: Any, path: str) -> str:
     if agreement.wrong:
         raise ConfigError(f"{path}: converted, it acts otherwise on {agreement.wrong} of {_INPUTS} random observations")
     return f"{agreement} on {_INPUTS} random observations"
-
-
-def _world_given(own: tuple[str, dict[str, Any]] | None) -> str:
-    """Returns the world as given on the command line, or the agent's own."""
-    from hydra.core.hydra_config import HydraConfig
-
-    if own is not None:
-        name, options = own
-        return " ".join([f"env={name}", *(override(f"env.{key}", value) for key, value in options.items())])
-    if not HydraConfig.initialized():
-        return "env=<the same>"
-    given = [entry for entry in HydraConfig.get().overrides.task if entry.lstrip("+~").partition("=")[0][:3] == "env"]
-    return " ".join(map(shlex.quote, given))
 
 
 command = HydraCommand("convert", positional)
