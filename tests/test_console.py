@@ -286,3 +286,7 @@ def test_the_options_read_from_a_file_are_those_of_its_class() -> None:
     for name in sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml")):
         config = agent_class(load_group("agent", name)["algorithm"]).Config
         assert declared(config.__name__) == defaults_of(config)
+
+
+def test_the_script_is_declared() -> None:
+    assert '[project.scripts]\nrlstack = "rlstack.__main__:main"\n' in (REPOSITORY / "pyproject.toml").read_text()

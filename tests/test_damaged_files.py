@@ -376,3 +376,8 @@ def test_yaml_that_expands_or_nests_too_far_is_refused_unbuilt(text: str, tmp_pa
     (tmp_path / "config.yaml").write_text(text)
     refused(ConfigError, r"alias|bytes|deeply", RunDirectory.open(tmp_path).read_config)
     assert StoredRun.read(tmp_path, "a").config == {}
+
+
+def test_the_bait_works(tmp_path: Path) -> None:
+    pickle.loads(raw(tmp_path, Bait(tmp_path / "flag")))
+    assert (tmp_path / "flag").is_dir()

@@ -117,8 +117,9 @@ def build_agent(
         typed.precision = decided(config, torch.device(device))
     if getattr(typed, "critic_inputs", None):
         interface = interface.with_critic_inputs(typed.critic_inputs)
-    cls.check(interface)
-    agent = cls.of(typed)(typed, interface, total_frames, torch.device(device))
+    concrete = cls.of(typed)
+    concrete.check(interface, str(config.get("name") or config.get("algorithm")))
+    agent = concrete(typed, interface, total_frames, torch.device(device))
     agent.own.check()
     return agent
 

@@ -531,7 +531,7 @@ class Agent(ABC):
 
     def check_learning(self) -> None:
         """Raises a one-line :class:`ConfigError` if the agent can act in its world, but not learn as configured."""
-        if self.config.symmetry == "augment":
+        if getattr(self.config, "symmetry", "none") == "augment":  # options of a user's own may have none
             _ = self.mirroring
 
     def acting(self) -> dict[str, nn.Module]:
@@ -558,13 +558,17 @@ class Agent(ABC):
     """The kinds of action that the algorithm takes, see :attr:`Interface.kind`."""
 
     @classmethod
-    def check(cls, interface: Interface) -> None:
-        """Raises a one-line :class:`ConfigError` if the algorithm cannot act in such an env."""
+    def check(cls, interface: Interface, name: str) -> None:
+        """Raises a one-line :class:`ConfigError` if the algorithm cannot act in such an env.
+
+        Args:
+            name: of the agent, for the message.
+        """
         if interface.kind in cls.ACTIONS:
             return
         from . import fitting
 
-        takes, name = [_KINDS[kind] for kind in cls.ACTIONS], cls.__name__.lower().removeprefix("recurrent")
+        takes = [_KINDS[kind] for kind in cls.ACTIONS]
         agents = ", ".join(fitting(interface.kind))
         remedies = [f"choose an agent for such actions ({agents})"] if agents else []
         if interface.either_action:

@@ -107,7 +107,7 @@ def telling(interface: Interface, who: str) -> Iterator[None]:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # foreign code may raise anything
-        what = f"{type(error).__name__}: {first_line(error)}"
+        what = ": ".join(dict.fromkeys((type(error).__name__, first_line(error))))
         raise ConfigError(f"{who}: fails on {describe_observation(interface)}: {what}") from error
 
 

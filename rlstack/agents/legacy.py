@@ -45,7 +45,6 @@ class LegacyConfig:
     which: Literal["latest", "best"] | None = None  # rlstack: latest | best of a run; null: latest
     steps_per_batch: Count = 1  # env steps per world between two calls
 
-    symmetry: ClassVar[str] = "none"
     normalize_observations: ClassVar[bool] = False
     normalize_rewards: ClassVar[bool] = False
 
@@ -72,7 +71,7 @@ class Legacy(Agent):
             raise ConfigError(f"agent.{error}" if str(error).startswith("kind: ") else f"agent: {error}") from None
 
     @classmethod
-    def check(cls, interface: Interface) -> None:
+    def check(cls, interface: Interface, name: str) -> None:
         """Accepts every env: only the loaded agent knows which ones it can act in."""
 
     def policy(self, explore: bool | None = None) -> TensorDictModuleBase:

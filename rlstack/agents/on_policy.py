@@ -51,7 +51,9 @@ class OnPolicyConfig(AgentConfig):
     # networks
     hidden: list[Count] = layers(64, 64)  # hidden widths of policy and value function
     activation: Activation = "tanh"
-    shared_layers: Whole = 0  # number of first hidden layers that both share, at most all; 0: separate networks
+    shared_layers: Whole = (
+        0  # number of first hidden layers that both share, at most all (critic=own); 0: separate networks
+    )
     critic_hidden: list[Count] | None = None  # hidden widths of the value function, if they differ from the policy's
     critic: Literal["own", "central"] = "own"
     #   own: sees its agent's observation; central: also sees, in training, those of the others in its world
@@ -90,6 +92,8 @@ class OnPolicyConfig(AgentConfig):
         super().__post_init__()
         if self.shared_layers > len(self.hidden):
             raise ValueError(f"shared_layers: there are {len(self.hidden)} hidden layers, not {self.shared_layers}")
+        if self.critic == "central" and self.shared_layers == len(self.hidden):
+            raise ValueError("critic=central needs a hidden layer of its own, give fewer shared_layers")
         if self.symmetry == "augment" and self.critic == "central":
             raise ValueError("symmetry=augment needs critic=own: a central one looks up what others saw")
         if self.shared_layers and self.network:
@@ -256,7 +260,8 @@ class FromRollouts(Agent):
 
     def expected_updates(self) -> float:
         c = self.config
-        return self.total_frames * c.epochs / c.minibatch_size if hasattr(c, "epochs") else 0.0
+        known = hasattr(c, "epochs") and hasattr(c, "minibatch_size")
+        return self.total_frames * c.epochs / c.minibatch_size if known else 0.0
 
     def compile(self, compiler: Compiler) -> None:
         super().compile(dataclasses.replace(compiler, varying=not compiler.graphs))

@@ -406,9 +406,10 @@ def _exploration(evidence: Evidence) -> dict[str, Any]:
     actor: Any = getattr(agent, "actor", None)
     log_std = stds = getattr(actor, "log_std", None)
     ends, seen = on_policy.LOG_STD_RANGE, evidence.explored.sequences.get("observation")
-    if isinstance(actor, actors.GaussianActor | OwnGaussianActor) and isinstance(seen, Tensor):
+    if isinstance(actor, actors.GaussianActor | OwnGaussianActor) and evidence.option("recurrent") is None:
+        part = seen[: max(_LOOKED_AT // seen.shape[1], 1)]
         with undisturbed(agent):
-            (_, stds), ends = actor(agent.normalized(seen)), actors.LOG_STD_RANGE
+            (_, stds), ends = actor(agent.normalized(part)), actors.LOG_STD_RANGE
     if isinstance(stds, Tensor):
         known["std_at_bounds"] = float(((stds <= ends[0]) | (stds >= ends[1])).float().mean())
     if isinstance(log_std, Tensor) and interface.continuous:

@@ -239,12 +239,12 @@ def discounted(
     """
     # One recursion for both: the returns, and the share of what follows that they leave out.
     added = torch.stack((reward, gamma * (done & ~terminated).to(reward.dtype)))
-    weight, nothing = gamma * (~done).to(reward.dtype), torch.zeros_like(reward[:, 0])
+    nothing = torch.zeros_like(reward[:, 0])
     unseen = torch.stack((nothing, torch.ones_like(nothing)))
     state = unseen if last is None else torch.stack((last.to(nothing), nothing))
     found = [] if last is None else [unseen]  # the last step's return is not known
     for step in reversed(range(reward.shape[1] - len(found))):
-        state = torch.addcmul(added[..., step], weight[:, step], state)
+        state = torch.add(added[..., step], state.masked_fill(done[:, step], 0), alpha=gamma)
         found.append(state)
     returns, unknown = torch.stack(found[::-1], -1)
     return returns, unknown < 0.01

@@ -16,7 +16,7 @@ from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
 from rlstack.agents.base import Agent
-from rlstack.agents.interface import Interface
+from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.errors import prefixed
 from rlstack.config.options import Count
@@ -415,8 +415,10 @@ class Versus(Wrapper):
         return self._shown(self.inner._current())
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Draws random actions of the learning side."""
-        whole = self.inner.rand_action().get((GROUP, "action"))
+        """Draws random actions of the learning side, legal ones if ``tensordict`` has masks."""
+        mask = None if tensordict is None else tensordict.get((GROUP, MASK), None)
+        seen = None if mask is None else TensorDict({(GROUP, MASK): torch.cat((mask, mask), 1)}, self.batch_size)
+        whole = self.inner.rand_action(seen).get((GROUP, "action"))
         root = TensorDict({}, self.batch_size, self.device) if tensordict is None else tensordict
         return root.set((GROUP, "action"), whole[:, : self._agents])
 

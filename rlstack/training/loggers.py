@@ -370,7 +370,9 @@ class MetricLogger:
             (MlflowSink, config.mlflow),
             (TrackioSink, config.trackio),
         ]
-        for kind in (kind for kind, is_wanted in kinds if is_wanted):
+        for kind, is_wanted in kinds:
+            if not is_wanted:
+                continue
             try:
                 self._sinks.append(kind(directory, config, values))
             except ImportError:

@@ -38,7 +38,7 @@ def options_of(name: str, **values: Any) -> dict[str, Any]:
 def takes(name: str, action: TensorSpec) -> bool:
     """Returns whether the algorithm can act with this action spec."""
     try:
-        agent_class(name).check(Interface.of(cast("EnvBase", Decisions(Unbounded(3), action))))
+        agent_class(name).check(Interface.of(cast("EnvBase", Decisions(Unbounded(3), action))), name)
     except ConfigError:
         return False
     return True

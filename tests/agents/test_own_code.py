@@ -517,3 +517,15 @@ def test_it_trains_from_a_yaml_and_from_its_name_alone(by_yaml: bool, rlstack_co
     assert done.status == 0, done.err
     stored = OmegaConf.load(tmp_path / "run/config.yaml").agent
     assert (stored.algorithm, stored.alpha, stored.epsilon.end, stored.temperature) == (CLASS, 0.8, 0.2, 0.03)
+
+
+@pytest.mark.slow
+def test_an_own_network_is_exported_as_onnx(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    exported = export_policy(mine("dqn"), tmp_path / "mine.onnx", format="onnx")
+    assert exported.agreement.wrong == 0 and (tmp_path / "mine.onnx").is_file()
+
+
+def test_masks_hold_for_the_choices_of_an_own_network() -> None:
+    env = Decisions(Unbounded(3), Categorical(4, shape=()), masked=True)
+    assert (mine("ppo", env).policy(explore=True)(env.draw(40))["action"] > 0).all()

@@ -81,11 +81,8 @@ def test_what_depends_on_the_world_is_refused_with_a_way_out() -> None:
     refused(ConfigError, r"or set env.continuous_actions=true$", make_agent, "acqn", marinenav)
     message = r"^agent\.algorithm: rainbow_published keeps no action masks"
     refused(ConfigError, message, make_agent, "rainbow_published", masked)
-    published, message = (
-        small(plain(True), name="rainbow_published"),
-        "^data: rainbow_published learns from steps of",
-    )
-    refused(ConfigError, message, published.load_data, TensorDict())
+    published = small(plain(True), name="rainbow_published")
+    refused(ConfigError, "^data: rainbow_published learns from steps of", published.load_data, TensorDict())
 
 
 LINEAR = {"kind": "linear", "start": 1.0, "end": 0.0}
@@ -166,6 +163,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("acqn", {"lr_actor": {"kind": "constant"}}, r"agent\.lr_actor: kind 'constant' takes only start and warmup"),
     ("ppo", {"c_clip": 2.0}, r"c_clip 2\.0 is above rho_clip 1\.0"),
     ("ppo", {"shared_layers": 3}, "shared_layers: there are 2 hidden layers, not 3"),
+    ("ppo", {"shared_layers": 2, "critic": "central"}, "critic=central needs a hidden layer of its own"),
     ("ppo", {"shared_layers": 1, "critic_hidden": [8]}, "critic_hidden must be null where layers are shared"),
     ("ppo", {"shared_layers": 1, "value_first": 50}, "shared_layers=0"),
     ("ppo", {"symmetry": "augment", "recurrent": LSTM}, "symmetry=augment is for agents without a recurrent core"),

@@ -244,6 +244,8 @@ def test_the_spread_of_actions_at_its_bound_and_the_size_of_advantages() -> None
     evidence = evidence_of(agent, env)
     evidence.learned = False
     assert "std_at_bounds" in [finding.name for finding in checks.findings(evidence)]
+    remembers = rlstack.make_agent("sac", env, 10_000, recurrent={"kind": "gru", "size": 8}, **SMALL)
+    assert "std_at_bounds" not in evidence_of(remembers, env).facts()
     facts = evidence_of(rlstack.make_agent("ppo", env, 10_000, gamma=0.5, **SMALL), env).facts()
     assert facts["std_at_bounds"] == 0 and facts["advantage_std"] > 0 and 0 < facts["agreement"] <= 1
 

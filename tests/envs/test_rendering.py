@@ -447,3 +447,10 @@ if __name__ == "__main__":
     GOLDEN.mkdir(exist_ok=True)
     for picture_name, draw in PICTURES.items():
         save_picture(GOLDEN / f"{picture_name}.png", smaller(draw()))
+
+
+def test_something_elsewhere_is_another_picture() -> None:
+    now = arena.shown()
+    moved = dataclasses.replace(now, position=now.position + np.array([30.0, 0.0], np.float32))
+    assert differs(ArenaRenderer(arena.rules_of(), SIZE).draw(moved), "arena")
+    assert differs(np.ascontiguousarray(PICTURES["marinenav"]()[:, ::-1]), "marinenav")

@@ -112,3 +112,18 @@ def test_bots_play_as_the_world_plays_them() -> None:
     assert torch.equal(given[others], written[others])
     env._advance(action)  # and of that decision alone
     assert torch.equal(env.orders.permute(3, 0, 1, 2).flatten(0, 1), written)
+
+
+def test_random_actions_of_the_learning_side_are_legal() -> None:
+    options = {"num_worlds": 8, "blue": 2, "red": 2, "actions": "multi", "maps": 4}
+    env: Any = envs.make("echelon", **options, opponents={"players": ["random"]})
+    policy, illegal = env.rand_action, 0
+    tensordict = env.reset()
+    for _ in range(60):
+        mask = tensordict["agents", "action_mask"]
+        parts = policy(tensordict)["agents", "action"].split(1, -1)
+        chosen = [own.gather(-1, part) for own, part in zip(mask.split(list(env.inner.choices), -1), parts)]
+        assert all(bool(own.all()) for own in chosen)
+        illegal += int((~mask).sum())
+        _, tensordict = env.step_and_maybe_reset(tensordict)
+    assert illegal > 0, "some choices were illegal"

@@ -261,7 +261,7 @@ def _moments(observations: ObservationNormalizer | None, rewards: RewardScaler |
         parts["obs"] = list(observations.moments)
         if not parts["obs"] or observations._slots:
             raise ConfigError(
-                "statistics: observations with nothing normalised, or with object slots have no JSON form"
+                "statistics: observations with object slots, or with nothing normalised, have no JSON form"
             )
     return parts if rewards is None else {**parts, "ret": [rewards.moments]}
 
