@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +25,8 @@ from .foundation.tensors import STATE as STATE
 from .foundation.tensors import keep_freed_memory, looks_are_free, unchecked
 
 if TYPE_CHECKING:
-    from .pool import StartPool
     from .recording import EpisodeRecorder, EpisodeRecording
+    from .states import StartPool
 
 MOST_STEPS = 1_000_000_000
 """Greatest number of steps in an episode; step counters are integers in floating-point statistics."""
@@ -740,6 +740,17 @@ def _cloned(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: _cloned(value) for key, value in state.items()}
     return state.clone() if isinstance(state, Tensor) else state
+
+
+def check_known(name: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Checks the words of an option.
+
+    Raises:
+        ValueError: one of them is not among the known ones, which the message lists.
+    """
+    for word in given:
+        if word not in known:
+            raise ValueError(f"{name}: {word!r} is unknown, allowed: {', '.join(known)}")
 
 
 def check_within(name: str, value: float, low: float, high: float, unit: str = "") -> None:

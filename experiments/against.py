@@ -1,19 +1,32 @@
-"""An experiment of games: trains seeds, plays each against the same opponents, and writes curve, table and film."""
+"""Trains seeds against the players of a world, plays games with each, and writes curve, table and film.
+
+    python -m experiments.against rocket/rules --seeds 0
+    python -m experiments.against echelon/bots --parallel 2
+
+Every seed is one ``rlstack train experiment=<name>`` with one thread (further overrides can be appended). Its last
+checkpoint plays games against each opponent, half of them on either side, with actions sampled from the policy, since
+two deterministic players would repeat the same few games.
+
+``rocket/rules`` imitates two million decisions of the rule-based player, then PPO learns against it, 1v1;
+``rocket/two`` does the same 2v2; ``rocket/self_play`` continues from the agent of ``rules`` (``zoo:rocket``).
+``echelon/bots`` trains a team of five against both bots; its games are on unseen maps, at full fire. Results in the
+world's folder: ``<name>.json``, ``<name>.csv`` and ``<name>.png`` (the training), ``<name>.yaml`` (the configuration),
+and the best game of the first seed as film and replay.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.results import interval, markdown, picture, read_csv, saved, write_csv
-from experiments.runs import check, cost, options, other_seeds, settings_file, train, trained_on
-from rlstack.envs.foundation.files import write_json
+from experiments.results import interval, join, join_csv, markdown, picture, read_csv, saved
+from experiments.runs import cost, options, settings_file, train, trained_on
 
 SHOWN = (
     *("frames", "time/seconds", "time/cpu_seconds"),
@@ -27,8 +40,6 @@ class Experiment:
     """A training and its opponents.
 
     Attributes:
-        name: name of the result files.
-        config: value of ``experiment=`` for ``rlstack.train``.
         opponents: opponents of the last checkpoint; films show games against the first.
         games: number of games against each, half of them on either side.
         seeds: default seeds.
@@ -36,8 +47,6 @@ class Experiment:
         ylabel: title of the curve's y axis.
     """
 
-    name: str
-    config: str
     opponents: tuple[str, ...]
     games: int
     seeds: tuple[int, ...]
@@ -45,39 +54,16 @@ class Experiment:
     ylabel: str
 
 
-def run(experiments: Sequence[Experiment], here: Path, description: str | None) -> None:
-    """Runs the command line of some experiments with results in the folder ``here``."""
-    named = {experiment.name: experiment for experiment in experiments}
-    parser = options(description, here, "runs", None)
-    parser.add_argument("experiment", choices=list(named))
-    parser.add_argument("--games", type=int, help="against each opponent")
-    arguments = parser.parse_intermixed_args()
-    experiment = named[arguments.experiment]
-    seeds, games = arguments.seeds or list(experiment.seeds), arguments.games or experiment.games
-    out, name, folder = arguments.out, experiment.name, arguments.folder / experiment.config
-    jobs = [(seed, folder, [f"experiment={experiment.config}", *arguments.overrides]) for seed in seeds]
-    kept = other_seeds(out / f"{name}.json", seeds, check(jobs)[0]["total_frames"], games=games)
-    runs = dict(zip(map(str, seeds), train(jobs, arguments.parallel), strict=True))
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        judged = pool.map(lambda path: judge(path, experiment, games, arguments.evaluation_seed), runs.values())
-    measured = {seed: {"machine": trained_on(runs[seed]), **one} for seed, one in zip(runs, judged, strict=True)}
-    results = {"games": games, "seeds": dict(sorted({**kept, **measured}.items()))}
-    write_json(out / f"{name}.json", results)
-    draw(write_rows(out / f"{name}.csv", kept, SHOWN, read_log(runs)), out / f"{name}.png", experiment.ylabel)
-    if (first := next(iter(results["seeds"]))) in runs:
-        shutil.copyfile(settings_file(runs[first]), out / f"{name}.yaml")
-        for ending in experiment.films:
-            best = _folder(runs[first], experiment.opponents[0]) / f"best_1.{ending}"
-            shutil.copyfile(best, out / f"{name}.{ending}")
-    print(table(results))
-
-
-def write_rows(file: Path, kept: Container[str], columns: Sequence[str], rows: Log) -> list[Mapping[str, str]]:
-    """Writes rows to a CSV file, after those of the seeds in ``kept`` that it has; returns all of them."""
-    earlier = [row for row in read_csv(file) if row["seed"] in kept]
-    every = sorted([*earlier, *rows], key=lambda row: row["seed"])
-    write_csv(file, ["seed", *columns], every)
-    return every
+_FILMS, _WON = ("mp4", "npz"), "share of all games won against"
+EXPERIMENTS = {
+    "rocket/rules": Experiment(("rule",), 1000, (0, 1, 2), _FILMS, f"{_WON} the rules"),
+    "rocket/self_play": Experiment(("zoo:rocket", "rule"), 1000, (0,), _FILMS, "share of games won against the pool"),
+    "rocket/two": Experiment(("rule",), 1000, (0,), _FILMS, f"{_WON} two rules"),
+    "echelon/bots": Experiment(
+        ("heuristic", "veteran"), 512, (0, 1, 2), ("mp4", "html"), "share of games won against heuristic and veteran"
+    ),
+}
+"""Experiments by the value of ``experiment=`` for ``rlstack train``."""
 
 
 def judge(path: Path, experiment: Experiment, games: int, seed: int) -> dict[str, Any]:
@@ -138,8 +124,36 @@ def table(results: Mapping[str, Any]) -> str:
             *(seed, f"{entry['frames']:,.0f}", f"{entry['cpu_minutes']:.1f}", name),
             *(row["wins"], row["draws"], row["losses"], won(row), f"{row['rating']:.0f}"),
         ]
-        for seed, entry in results["seeds"].items()
+        for seed, entry in sorted(results["seeds"].items())
         for name, row in entry["opponents"].items()
     ]
     heads = "seed | frames | CPU-min | against | won | drawn | lost"
     return markdown(f"{heads} | won of all (95 %) | Elo by these", rows)
+
+
+def main() -> None:
+    """Command line."""
+    parser = options(__doc__, Path(__file__).parent, "runs", None)
+    parser.add_argument("experiment", choices=list(EXPERIMENTS))
+    parser.add_argument("--games", type=int, help="against each opponent")
+    arguments = parser.parse_intermixed_args()
+    name, experiment, out = arguments.experiment, EXPERIMENTS[arguments.experiment], arguments.out
+    seeds, games = arguments.seeds or experiment.seeds, arguments.games or experiment.games
+    jobs = [(seed, arguments.folder / name, [f"experiment={name}", *arguments.overrides]) for seed in seeds]
+    runs = dict(zip(map(str, seeds), train(jobs, arguments.parallel), strict=True))
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        judged = pool.map(lambda path: judge(path, experiment, games, arguments.evaluation_seed), runs.values())
+    measured = {seed: {"machine": trained_on(runs[seed]), **one} for seed, one in zip(runs, judged, strict=True)}
+    results = join(out / f"{name}.json", {"games": games, "seeds": measured})
+    rows = join_csv(out / f"{name}.csv", ["seed"], SHOWN, read_log(runs))
+    draw(rows, out / f"{name}.png", experiment.ylabel)
+    if (first := min(results["seeds"])) in runs:
+        shutil.copyfile(settings_file(runs[first]), out / f"{name}.yaml")
+        for ending in experiment.films:
+            best = _folder(runs[first], experiment.opponents[0]) / f"best_1.{ending}"
+            shutil.copyfile(best, out / f"{name}.{ending}")
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

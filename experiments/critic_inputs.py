@@ -3,18 +3,17 @@
     python -m experiments.critic_inputs
     python -m experiments.critic_inputs --studies marinenav_ppo --seeds 3 4      # adds seeds; results keep the others
 
-Each run has one thread. Scores are means over the episodes of the last quarter of the training. The runs of a seed
-follow each other, so that both kinds meet the same load. Results: ``critic_inputs.json`` beside this file.
+Each run has one thread. Scores are means over the episodes of the last quarter of the training. Results:
+``critic_inputs.json`` beside this file.
 """
 
 from __future__ import annotations
 
 import statistics
-from itertools import product
 from pathlib import Path
 
 from experiments.results import interval, join, markdown
-from experiments.runs import cost, logged, options, train
+from experiments.runs import cost, logged, options, train_arms
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 STUDIES = {
@@ -68,13 +67,10 @@ def main() -> None:
     parser = options(__doc__, Path(__file__).parent, "runs/critic_inputs")
     parser.add_argument("--studies", nargs="+", choices=list(STUDIES), default=list(STUDIES))
     arguments = parser.parse_intermixed_args()
-    for seed, study in product(arguments.seeds, arguments.studies):
-        jobs = [
-            (seed, arguments.folder / study / kind, [*STUDIES[study], *COMMON, *overrides, *arguments.overrides])
-            for kind, (overrides, _) in KINDS.items()
-        ]
-        judgements = map(judged, train(jobs, arguments.parallel))
-        scored = {study: {kind: {seed: scores} for kind, scores in zip(KINDS, judgements, strict=True)}}
+    for study in arguments.studies:
+        arms = {f"{study}/{kind}": [*STUDIES[study], *COMMON, *overrides] for kind, (overrides, _) in KINDS.items()}
+        runs = zip(KINDS, train_arms(arms, arguments).values(), strict=True)
+        scored = {study: {kind: {seed: judged(run) for seed, run in own.items()} for kind, own in runs}}
         results = join(arguments.out / "critic_inputs.json", scored)
     print(table(results))
 

@@ -77,6 +77,18 @@ def write_csv(file: Path, columns: Sequence[str], rows: Iterable[Mapping[str, An
         writer.writerows(rows)
 
 
+def join_csv(file: Path, keys: Sequence[str], columns: Sequence[str], rows: Rows) -> list[Mapping[str, Any]]:
+    """Writes rows to a CSV file beside those that it has with other values of ``keys``; returns all, in their order."""
+
+    def place(row: Mapping[str, Any]) -> list[Any]:
+        return [row[key] for key in keys]
+
+    new = [place(row) for row in rows]
+    every = sorted([*(row for row in read_csv(file) if place(row) not in new), *rows], key=place)
+    write_csv(file, [*keys, *columns], every)
+    return every
+
+
 @contextmanager
 def picture(
     file: Path, size: tuple[float, float], shape: tuple[int, int] | None = None, **options: Any

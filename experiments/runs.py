@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.results import saved
 from rlstack.config import ConfigError, to_plain
 from rlstack.config.allowed import names_in
 from rlstack.reporting.differences import varied, written
@@ -62,6 +62,20 @@ def train(jobs: Sequence[Job], parallel: int = 1) -> list[Path]:
     settings = check(jobs)
     with ThreadPoolExecutor(parallel) as pool:
         return list(pool.map(_train, jobs, settings))
+
+
+def train_arms(arms: Mapping[str, Sequence[str]], given: Namespace) -> dict[str, dict[str, Path]]:
+    """Trains every arm, overrides by name, with the seeds and overrides of :func:`options`; returns its runs by seed.
+
+    The seeds of an arm follow each other, and all arms are checked first; see :func:`train`.
+    """
+    jobs = [
+        (seed, given.folder / re.sub("[ :]+", "_", name), [*words, *given.overrides])
+        for name, words in arms.items()
+        for seed in given.seeds
+    ]
+    runs = iter(train(jobs, given.parallel))
+    return {name: {str(seed): next(runs) for seed in given.seeds} for name in arms}
 
 
 def check(jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -141,28 +155,6 @@ def trained_on(run: Path) -> str:
     machines = dict.fromkeys(f"{one['cores']} cores, {one['processor']}, {one['instruction_set']}" for one in starts)
     threads = OmegaConf.load(run / "config.yaml")["threads"]
     return f"{' and then '.join(machines)}, {'one thread' if threads == 1 else f'{threads} threads'}"
-
-
-def other_seeds(file: Path, seeds: Sequence[int], frames: float, **setting: int) -> dict[str, Any]:
-    """Returns the results of other seeds in a result file, which new ones join.
-
-    Args:
-        seeds: to be measured.
-        frames: for which they train.
-        setting: entries that the file must share, such as the number of games.
-
-    Raises:
-        SystemExit: they trained for other frames (by more than 1 %), or with another setting.
-    """
-    earlier = saved(file) or {"seeds": {}, **setting}
-    others = {seed: result for seed, result in earlier["seeds"].items() if int(seed) not in seeds}
-    old = {name: earlier.get(name) for name in setting}
-    apart = [f"{old[name]} {name}, not {value}" for name, value in setting.items() if old[name] != value]
-    lengths = {result["frames"] for result in others.values()}
-    apart += [f"{length:,.0f} frames, not {frames:,.0f}" for length in lengths if abs(length / frames - 1) > 0.01]
-    if others and apart:
-        raise SystemExit(f"{file} holds other seeds with {' and '.join(apart)}; move it away, or name another --out")
-    return others
 
 
 def final_evaluation(

@@ -262,7 +262,7 @@ def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) 
         name = name_of(source)
         free = name if read_source(source)[0] == name else free_name(name, runner.reserved)
         others.append(runner.add(source, free))
-    player = runner.add(PolicyPlayer(runner.sample, judged.policy, free_name(judged.player, runner.reserved)))
+    player = runner.add(PolicyPlayer(judged.policy, free_name(judged.player, runner.reserved)))
     best = BestGames(world, 1, player) if config.video and BestGames.can_record(world) else None
     folder = output_folder(config, judged)
     if folder is None:

@@ -12,7 +12,6 @@ import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -141,15 +140,10 @@ def _options_of_world(world: str, files: dict[str, Path]) -> str:
     lines = [f"env={world}", _wrapped(re.sub(r":\w+:`~?([^`]+)`|``([^`]+)``", r"\1\2", described.partition("\n\n")[0]))]
     for key, entry in options.items():
         if key not in ("device", "seed", "**"):  # set by the run
-            default = "<value>, required" if entry.default is entry.empty else _as_yaml(entry.default)
-            lines.append(f"  env.{key}={default}")
+            default = str(entry.default).removeprefix("torch.")
+            default = {"None": "null", "True": "true", "False": "false"}.get(default, default)
+            lines.append(f"  env.{key}={'<value>, required' if entry.default is entry.empty else default}")
     return "\n".join(lines)
-
-
-def _as_yaml(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return str(value).removeprefix("torch.")
 
 
 def _wrapped(text: str) -> str:

@@ -58,22 +58,22 @@ def run(cfg: DictConfig) -> Any:
     if not config.serve and given_keys() & {"port"}:
         raise ConfigError("port: is for serve=true")
     folder = Path(config.folder or "runs")
+    from rlstack.reporting.runs import check_folder
+
     if config.serve:
         from rlstack.reporting import document
-        from rlstack.reporting.runs import check_folder
-        from rlstack.reporting.serving import FILES, LivePage, serve
 
         asked = {"other": config.other, "output": config.output, "json": config.json, "page=false": not config.page}
         for key in (key for key, value in asked.items() if value):
             raise ConfigError(f"{key}: has no effect with serve=true")
         check_folder("folder", folder)
         document.plotly()  # reports that it is missing
-        make = partial(document.report, folder, config.score, config.films_mb, own_folders(sys.argv[1:]), FILES)
-        return serve(LivePage(folder, make), config.port)
+        own = own_folders(sys.argv[1:])
+        make = partial(document.report, folder, config.score, config.films_mb, own, document.FILES)
+        return document.serve(document.LivePage(folder, make), config.port)
     if config.other is not None:
         return _compare(config)
-    if not folder.is_dir():
-        raise ConfigError(f"folder: {folder} is not a folder")
+    check_folder("folder", folder)
     if config.folder is None or config.json or not config.page:
         return _list(folder, config.json)
     output = folder / "report.html" if config.output is None else Path(config.output)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from rlstack.command import HydraCommand, as_module
@@ -123,9 +125,8 @@ def prepared(cfg: DictConfig) -> dict[str, Any]:
         return _resumed(plain)
     groups = isinstance(plain["agent"], dict) and isinstance(plain["env"], dict)  # otherwise reported later
     if plain["run_dir"] is None and groups and in_sweep():
-        from rlstack.sweeps.folder import run_of_job
-
-        plain["run_dir"] = run_of_job(run_name(plain["agent"], plain["env"], plain["seed"]))
+        job, name = HydraConfig.get(), run_name(plain["agent"], plain["env"], plain["seed"])
+        plain["run_dir"] = str(Path(job.sweep.dir) / f"{job.job.num}_{name}")
     return plain
 
 

@@ -70,10 +70,12 @@ class Ended(NamedTuple):
     err: str
 
 
+Command = Callable[..., Ended]
+"""``rlstack <words>``, given the words."""
+
+
 @pytest.fixture
-def rlstack_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
+def rlstack_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs ``rlstack <words>`` in this process (a new one takes seconds to import torch), in an empty folder."""
     from rlstack.__main__ import main
 

@@ -1,9 +1,13 @@
-"""Runs small enough for a test: their overrides, configurations, trainings and metrics."""
+"""Runs small enough for a test: their overrides, configurations, trainings, processes and metrics."""
 
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 from rlstack.config import build, to_plain
@@ -11,6 +15,7 @@ from rlstack.config.groups import compose_config
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
+from tests.conftest import REPO
 
 SMALL_RUN = [
     "env.num_worlds=8",
@@ -60,3 +65,10 @@ def logged(folder: Path) -> list[dict[str, str]]:
             {key: value for key, value in row.items() if not key.startswith(("time/", "system/"))}
             for row in csv.DictReader(file)
         ]
+
+
+def python(*words: str, cwd: Path | None = None, timeout: float = 300, **variables: str) -> CompletedProcess[str]:
+    """Runs Python in a process of its own, which finds the repository wherever it works."""
+    environment = {**os.environ, "PYTHONPATH": str(REPO), **variables}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)

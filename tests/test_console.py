@@ -21,6 +21,7 @@ from rlstack.config import conf_dir, groups, load_group
 from rlstack.envs.registry import ENTRY_POINTS
 from tests.agents.recall import Recall
 from tests.exhaustive import exhaustive
+from tests.small_run import python
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -120,8 +121,7 @@ def test_former_functions_name_the_new_ones(name: str) -> None:
     with pytest.raises(AttributeError, match=f"'{name}', is now: {rlstack.FORMER[name]}"):
         getattr(rlstack, name)
     if name == "compare":
-        line = [sys.executable, "-m", f"rlstack.{name}"]
-        ended = subprocess.run(line, cwd=REPOSITORY, capture_output=True, text=True)
+        ended = python("-m", f"rlstack.{name}")
         assert (ended.returncode, ended.stderr) == (2, f"error: rlstack.{name} is now: {rlstack.FORMER[name]}\n")
 
 
@@ -249,14 +249,7 @@ def told(mistakes: Iterable[str], tmp_path_factory: pytest.TempPathFactory) -> d
     with zipfile.ZipFile(folder / "complete" / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
         archive.writestr("data.pkl", b"")
     commands = [["train", *([mistake] if "{" in mistake else mistake.split(" "))] for mistake in mistakes]
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(commands)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    result = python("-c", SCRIPT, json.dumps(commands), cwd=folder)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -35,6 +34,7 @@ from rlstack.training.loggers import read_metrics
 from rlstack.training.run import TrainedRun
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
+from tests.small_run import python
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL: dict[str, Any] = {
@@ -407,8 +407,7 @@ for first in ("import rlstack; rlstack.train", "import rlstack.train", "from rls
     assert callable(rlstack.train) and callable(rlstack.evaluate) and rlstack.train.main is main, first
     assert "on_batch" in inspect.signature(rlstack.train).parameters and "torch" not in sys.modules, first
 """
-    there = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code], env=there, check=True, timeout=120)
+    python("-c", code).check_returncode()
 
 
 @pytest.mark.slow
@@ -420,9 +419,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
         assert code.count(long) == 1
         code = code.replace(long, short)
     (tmp_path / "cells.py").write_text(code)
-    there = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
-    kernel = [sys.executable, "cells.py", "-f", "kernel.json"]
-    done = subprocess.run(kernel, cwd=tmp_path, env=there, capture_output=True, text=True, timeout=280)
+    done = python("cells.py", "-f", "kernel.json", cwd=tmp_path, MPLBACKEND="Agg", OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].split()[:2] == ["level", "episodes"]
     assert re.match(r"\d+ episodes; the first ten returned \d+", done.stdout.splitlines()[-1])

@@ -7,7 +7,7 @@ import importlib.util
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ from rlstack.training.hooks import Hook
 from rlstack.training.run import debugged
 from rlstack.training.stages import CurriculumConfig
 from tests.agents import munchausen
-from tests.conftest import Ended
+from tests.conftest import Command
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -291,7 +291,7 @@ def test_worlds_for_other_libraries() -> None:
     assert space["worlds"].num_envs == 2 and len(space["game"].possible_agents) > 1
 
 
-def test_the_code_runs(rlstack_command: Callable[..., Ended]) -> None:
+def test_the_code_runs(rlstack_command: Command) -> None:
     """Runs the program on the page of plain TorchRL, slightly shortened, with a new run."""
     page = ROOT / "experiments" / "plain_torchrl" / "README.md"
     small = ["env.num_worlds=4", "env.max_steps=20", "logger=csv", "threads=1", "device=cpu"]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,16 @@ from rlstack.train import main
 from rlstack.training.config import TrainConfig
 from rlstack.training.run import debugged, run_name
 from rlstack.training.summary import one_line_errors, where_things_are
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.exhaustive import exhaustive
-from tests.small_run import SMALL_RUN, composed, logged
+from tests.small_run import SMALL_RUN, composed, logged, python
 
 ROOT = Path(__file__).parent.parent
 TINY = [*SMALL_RUN, "total_frames=1500", "eval.every=1500", "checkpoint.every=500", "agent.buffer_size=2000"]
 
 
 def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rlstack.train", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return python("-m", "rlstack.train", *arguments, cwd=cwd)
 
 
 @pytest.mark.parametrize(
@@ -55,19 +47,17 @@ def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_a_mistake_is_one_clear_line_and_leaves_nothing(
-    argument: str, needles: list[str], rlstack_command: Callable[..., Ended], tmp_path: Path
+    argument: str, needles: list[str], rlstack_command: Command, tmp_path: Path
 ) -> None:
     result = rlstack_command("train", argument)
     assert result.status == 2
-    lines = result.err.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: "), result.err
-    for needle in needles:
-        assert needle in lines[0]
+    assert result.err.startswith("error: ") and result.err.count("\n") == 1, result.err
+    assert all(needle in result.err for needle in needles), result.err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_networks_of_another_agent_are_refused_before_anything_is_shown(
-    rlstack_command: Callable[..., Ended], tmp_path: Path
+    rlstack_command: Command, tmp_path: Path
 ) -> None:
     words = ["debug=100", "device=cpu", "threads=1"]
     assert rlstack_command("train", "agent=ppo", "env=cartpole", "run_dir=first", *words).status == 0
@@ -83,7 +73,7 @@ def test_networks_of_another_agent_are_refused_before_anything_is_shown(
     assert {path.name for path in tmp_path.iterdir()} == {"first"}
 
 
-def test_a_multirun_over_seeds_with_a_users_own_group(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+def test_a_multirun_over_seeds_with_a_users_own_group(rlstack_command: Command, tmp_path: Path) -> None:
     (tmp_path / "mine" / "agent").mkdir(parents=True)
     (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [acqn, _self_]\nname: small\nhidden: [16, 16]\n")
     result = rlstack_command(

@@ -12,9 +12,9 @@ from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
 from ..foundation.tensors import chosen, looks_are_free, unchecked
-from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder
-from ..world import Mirror, World
+from ..states import Opening, StartPool
+from ..world import Mirror, World, check_known
 from .events import SampledDraws, begin, draw_everywhere
 from .observation import GROUPS, SIZE, TargetFeatures, mirror, observe
 from .rules import STAGES, make_rules, make_tables
@@ -97,8 +97,7 @@ class Arena(World):
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
         self._state: ArenaState
-        if observation not in ("flat", "dict"):
-            raise ValueError(f"observation: {observation!r} is unknown, allowed: flat, dict")
+        check_known("observation", [observation], ("flat", "dict"))
         # Looked up here, where ``rlstack explain speed`` replaces it.
         self._kernels = compiled_kernels() if compiled else PLAIN._replace(observe=observe)
         self._is_sparse = looks_are_free(self.device)

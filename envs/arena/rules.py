@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..world import check_known
+
 FAR = 1.0e6
 """Coordinate of absent objects: too far away to be hit, observed or nearest."""
 NEVER = 1.0e9
@@ -200,9 +202,7 @@ def make_rules(
         raise ValueError(f"style: {style} is unknown, allowed: 1 (turn and thrust), 2 (four directions)")
     if stage is not None and stage not in range(len(STAGES)):
         raise ValueError(f"stage: {stage} is unknown, allowed: null and 0 to {len(STAGES) - 1}")
-    unknown = [name for name in rewards or {} if name not in REWARDS]
-    if unknown:
-        raise ValueError(f"reward_weights: {unknown[0]!r} is unknown, allowed: {', '.join(REWARDS)}")
+    check_known("reward_weights", rewards or (), REWARDS)
     changed: dict[str, Any] = dict(rewards or {})
     rules = ArenaRules(style=style, stage=NO_STAGE if stage is None else STAGES[stage], **changed)
     if max_steps is None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..foundation.tensors import constant, counting, looks_are_free, put_where
-from ..record import Record
+from ..states import Record
 from .rules import FAR, NEVER, ArenaRules
 
 

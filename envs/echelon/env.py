@@ -16,9 +16,9 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 from rlstack.envs.foundation.tensors import of_agents, with_ends
 
 from ..foundation.tensors import STATE, chosen, looks_are_free, put_where
-from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder, EpisodeRecording
-from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
+from ..states import Opening, StartPool
+from ..world import MOST_STEPS, Sides, World, check_known, check_within, flag_spec
 from .actions import AXES, BUTTON_CHOICES, BUTTONS, KINDS, counts, mask_size, orders_of
 from .maps import make_maps
 from .match import PLAIN, STATISTICS, EchelonMatch, EchelonOptions, open_match, play, statistics
@@ -121,8 +121,7 @@ class Echelon(World):
         super().__init__(num_worlds, device, dtype, seed)
         check_within("max_steps", max_steps, 1, MOST_STEPS, "decisions")
         check_within("reward_scale", reward_scale, 1e-6, 1e6, "(0 would leave nothing to learn)")
-        if visibility not in ("full", "partial"):
-            raise ValueError(f"visibility: {visibility!r} is unknown, allowed: full, partial")
+        check_known("visibility", [visibility], ("full", "partial"))
         if state and visibility == "full":
             raise ValueError("state: with visibility=full agents see all of it already, give visibility=partial")
         self._match: EchelonMatch

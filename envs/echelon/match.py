@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..foundation.compilation import Compiled
 from ..foundation.tensors import STATE
-from ..pool import Opening
-from ..record import Record
+from ..states import Opening, Record
 from . import rules
 from .actions import possible
 from .observation import observe, visible_enemies

@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn import functional
 
-from ..world import Sides, Told
+from ..world import Sides, Told, check_known
 from . import rules
 from .actions import chosen_for
 from .maps import cell, look_up
@@ -207,15 +207,13 @@ def bot_weights(opponent: str, mix: Mapping[str, float] | None) -> tuple[float, 
     Raises:
         ValueError: a bot is unknown, or a weight is impossible.
     """
-    if opponent not in (*BOTS, "policy"):
-        raise ValueError(f"opponent: {opponent!r} is unknown, allowed: {', '.join((*BOTS, 'policy'))}")
+    check_known("opponent", [opponent], (*BOTS, "policy"))
     if mix and opponent == "policy":
         raise ValueError("opponent_mix: bots play red only where opponent is one of them, not 'policy'")
     # If agents play both sides, the kind of bot has no effect.
     weights = dict(mix) if mix else {BOTS[0] if opponent == "policy" else opponent: 1.0}
+    check_known("opponent_mix", weights, BOTS if mix else weights)
     for name, weight in weights.items():
-        if name not in BOTS:
-            raise ValueError(f"opponent_mix: {name!r} is unknown, allowed: {', '.join(BOTS)}")
         if weight < 0:
             raise ValueError(f"opponent_mix: the weight of {name}, {weight}, is negative")
     if sum(weights.values()) <= 0:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..world import check_known
 from . import rules
 from .rules import MAP
 from .simulation import EVENTS, Tally
@@ -68,9 +69,7 @@ def make_weights(weights: Mapping[str, float] | None) -> dict[str, float]:
     Raises:
         ValueError: a term is unknown.
     """
-    unknown = [name for name in weights or {} if name not in TERMS]
-    if unknown:
-        raise ValueError(f"reward_weights: {unknown[0]!r} is unknown, allowed: {', '.join(TERMS)}")
+    check_known("reward_weights", weights or (), TERMS)
     return TERMS | dict(weights or {})
 
 

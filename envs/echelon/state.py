@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..foundation.tensors import made_once
-from ..record import Record
+from ..states import Record
 from . import rules
 from .rules import SHOTS, SLOTS, SPAWN_SQUARE
 from .tables import Tables

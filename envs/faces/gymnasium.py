@@ -20,7 +20,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 
 from .. import registry
 from ..foundation.tensors import ACTION_MASK, GROUP
-from ..world import Told, hooks_of
+from ..world import Told, check_known, hooks_of
 
 Others = str | Callable[[TensorDictBase], TensorDictBase]
 """The controller of the other agents: the name of one of the world's players, or a function of a tensordict of all
@@ -293,8 +293,7 @@ class VectorWorld(VectorEnv[Any, Any, Any]):
         mode = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
         if mode not in modes:
             raise ValueError(f"autoreset_mode: {mode!r} is unknown, allowed: NEXT_STEP and SAME_STEP")
-        if output not in ("numpy", "torch"):
-            raise ValueError(f"output: {output!r} is unknown, allowed: numpy and torch")
+        check_known("output", [output], ("numpy", "torch"))
         if render_mode is not None:
             raise ValueError("render_mode: a vector draws nothing, leave it out; gymnasium.make draws one world")
         self.num_envs, self.render_mode, self.autoreset_mode = num_envs, None, modes[mode]

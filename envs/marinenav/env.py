@@ -13,8 +13,8 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
 from ..foundation.tensors import GROUP, STATE, chosen_together, counting, put_where
-from ..pool import StartPool
 from ..recording import EpisodeRecorder
+from ..states import StartPool
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
 from .episodes import episode_options, evaluation_set, load_episodes, load_worlds, validate_episode
 from .noise import SampledNoise

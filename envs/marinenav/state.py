@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..record import Record
+from ..states import Record
 
 
 @dataclass

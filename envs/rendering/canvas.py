@@ -26,6 +26,11 @@ Legend = Sequence[tuple[str, str, Colour]]
 """The legend of a picture: a sign of one letter, its meaning, and its colour."""
 
 WHITE: Colour = (255, 255, 255)
+BLACK: Colour = (0, 0, 0)
+PAPER: Colour = (235, 240, 248)
+FAINT: Colour = (138, 151, 172)
+NIGHT: Colour = (13, 16, 23)
+PLATE: Colour = (24, 29, 41)
 _FONTS = {False: "DejaVuSans.ttf", True: "DejaVuSans-Bold.ttf"}
 _SMALLEST = (640, 360)
 
@@ -226,6 +231,11 @@ class Canvas:
         cover = np.clip(0.5 - distance * self.scale, 0, 1) * opacity
         patch += cover[..., None] * (light - patch)
         self.picture[where] = np.clip(patch, 0, 255)
+
+
+def lay(light: Array, cover: Array, colour: Sequence[int], opacity: float | Array = 1.0) -> None:
+    """Mixes a colour into a picture of floating-point numbers ``[H, W, 3]``, by the share of each pixel it covers."""
+    light += (cover * opacity)[..., None] * (np.array(colour, np.float32) - light)
 
 
 def mixed(first: Colour, second: Colour, share: float) -> Colour:

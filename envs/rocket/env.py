@@ -14,9 +14,9 @@ from torchrl.data import Unbounded
 
 from ..foundation.processes import TIMEOUT
 from ..foundation.tensors import chosen, looks_are_free, of_agents, put_where, with_ends
-from ..pool import Opening, StartPool
 from ..recording import EpisodeRecorder, EpisodeRecording
-from ..world import Mirror, Sides, World, check_within
+from ..states import Opening, StartPool
+from ..world import Mirror, Sides, World, check_known, check_within
 from . import rules
 from .actions import action_spec, controls
 from .field import Field
@@ -27,8 +27,6 @@ from .rewards import make_weights
 from .rocketsim.backend import Simulators
 from .simulation import PLAIN, compiled_kernels
 from .starts import RocketStarts
-
-BACKENDS = ("torch", "rocketsim")
 
 
 class Rocket(World):
@@ -150,8 +148,7 @@ class Rocket(World):
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
         self._simulators: Simulators | None = None
-        if backend not in BACKENDS:
-            raise ValueError(f"backend: {backend!r} is unknown, allowed: {', '.join(BACKENDS)}")
+        check_known("backend", [backend], ("torch", "rocketsim"))
         if workers < 0:
             raise ValueError(f"workers: {workers} is not a number of processes")
         if backend == "rocketsim":

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..pool import Opening
-from ..record import Record
+from ..states import Opening, Record
 from . import rules
 from .field import Field
 from .observation import observe

@@ -20,6 +20,11 @@ from torch import Tensor
 from ..foundation.files import check_archive, replacing
 from ..recording import Columns, EpisodeRecorder, EpisodeRecording, Frames, Row, find_time
 from ..rendering.canvas import (
+    BLACK,
+    FAINT,
+    NIGHT,
+    PAPER,
+    PLATE,
     WHITE,
     Canvas,
     Colour,
@@ -28,6 +33,7 @@ from ..rendering.canvas import (
     PictureLayout,
     banner,
     box,
+    lay,
     meter,
     mixed,
     shortened,
@@ -45,9 +51,6 @@ Array = NDArray[Any]
 BLUE: Colour = (64, 150, 255)
 ORANGE: Colour = (255, 138, 38)
 TEAM_COLOURS = (BLUE, ORANGE)
-PAPER: Colour = (235, 240, 248)
-FAINT: Colour = (136, 150, 172)
-NIGHT: Colour = (13, 16, 24)
 _TURF, _LINE = (25, 38, 46), (190, 205, 220)
 _LENGTH, _WIDTH = 2 * rules.GOAL_BACK, 2 * rules.HALF_WIDTH
 _HEIGHTS = (500, 1000, 1500)
@@ -55,7 +58,6 @@ _CIRCLE = 915.0
 _BOX = (1700.0, 3600.0)  # the areas before the goals: half width, and |y| at which they begin
 _BALL: Colour = (238, 240, 244)
 _BIG, _SMALL = (255, 205, 60), (235, 200, 110)
-_BLACK: Colour = (0, 0, 0)
 _LARGER = 2.9  # factor by which cars are enlarged for visibility
 _BALL_LARGER = 1.8
 _NEARER = 0.55  # relative enlargement of objects under the ceiling
@@ -65,7 +67,6 @@ ABSENT = -1
 BOOST: Colour = (255, 190, 70)
 _FAST: Colour = (120, 255, 190)
 _OUT: Colour = (255, 90, 90)
-_PLATE: Colour = (24, 29, 41)
 _ROW = 118  # of a car, in lines of 720
 _CABIN = np.array(
     [
@@ -268,25 +269,25 @@ def background(layout: RocketPictureLayout) -> Picture:
     outside = np.maximum(np.maximum(wide - rules.HALF_WIDTH, long - rules.HALF_LENGTH), corner)
     beyond = np.maximum(wide - rules.GOAL_HALF_WIDTH, np.maximum(long - rules.GOAL_BACK, rules.HALF_LENGTH - long))
     field = _edge(outside, scale)
-    _lay(light, np.clip(1 - outside / 420, 0, 1) ** 2 * (outside > 0), (70, 120, 170), 0.16)
-    _lay(light, field, _TURF)
-    _lay(light, field * ((np.floor(y / 1024) % 2) == 0), (255, 255, 255), 0.018)
+    lay(light, np.clip(1 - outside / 420, 0, 1) ** 2 * (outside > 0), (70, 120, 170), 0.16)
+    lay(light, field, _TURF)
+    lay(light, field * ((np.floor(y / 1024) % 2) == 0), (255, 255, 255), 0.018)
     for side, colour in zip((-1, 1), TEAM_COLOURS):
-        _lay(light, field * np.clip(side * y / rules.HALF_LENGTH, 0, 1) ** 1.5, colour, 0.17)
+        lay(light, field * np.clip(side * y / rules.HALF_LENGTH, 0, 1) ** 1.5, colour, 0.17)
         goal = _edge(np.where(side * y > 0, beyond, 1e6), scale)
-        _lay(light, goal, colour, 0.22)
+        lay(light, goal, colour, 0.22)
         net = np.maximum(_stroke(_grid(y, 176), 0, scale), _stroke(_grid(x, 178), 0, scale))
-        _lay(light, goal * net, colour, 0.25)
-        _lay(light, _stroke(np.where(side * y > 0, beyond, 1e6), 34, scale), colour, 0.9)
-    _lay(light, field * np.clip(1 + outside / rules.LOW_RAMP, 0, 1), (0, 0, 0), 0.28)  # the rise to the walls
+        lay(light, goal * net, colour, 0.25)
+        lay(light, _stroke(np.where(side * y > 0, beyond, 1e6), 34, scale), colour, 0.9)
+    lay(light, field * np.clip(1 + outside / rules.LOW_RAMP, 0, 1), (0, 0, 0), 0.28)  # the rise to the walls
     area = np.maximum(wide - _BOX[0], _BOX[1] - long)
     area = np.where(long < rules.HALF_LENGTH, area, 1e6)
     circle = np.hypot(x, y) - _CIRCLE
     for distance in (y + 0 * x, circle, area):
-        _lay(light, field * _stroke(distance, 26, scale), _LINE, 0.32)
-    _lay(light, _edge(np.hypot(x, y) - 70, scale), _LINE, 0.5)
+        lay(light, field * _stroke(distance, 26, scale), _LINE, 0.32)
+    lay(light, _edge(np.hypot(x, y) - 70, scale), _LINE, 0.5)
     wall = np.where((wide < rules.GOAL_HALF_WIDTH) & (long > rules.HALF_LENGTH - 200), 1e6, outside)
-    _lay(light, _stroke(wall, 40, scale), _LINE, 0.85)
+    lay(light, _stroke(wall, 40, scale), _LINE, 0.85)
 
     # From the side.
     z = ((layout.beside[1] - rows) / scale)[:, None]
@@ -294,18 +295,18 @@ def background(layout: RocketPictureLayout) -> Picture:
     lower = np.abs(z - rules.GOAL_HEIGHT / 2) - rules.GOAL_HEIGHT / 2
     goals = np.maximum(lower, np.maximum(long - rules.GOAL_BACK, rules.HALF_LENGTH - long))
     field = _edge(hall, scale)
-    _lay(light, field, (20, 28, 36))
+    lay(light, field, (20, 28, 36))
     for side, colour in zip((-1, 1), TEAM_COLOURS):
-        _lay(light, field * np.clip(side * y / rules.HALF_LENGTH, 0, 1) ** 1.5, colour, 0.14)
+        lay(light, field * np.clip(side * y / rules.HALF_LENGTH, 0, 1) ** 1.5, colour, 0.14)
         goal = np.where(side * y > 0, goals, 1e6)
-        _lay(light, _edge(goal, scale), colour, 0.25)
-        _lay(light, _stroke(goal, 34, scale), colour, 0.9)
+        lay(light, _edge(goal, scale), colour, 0.25)
+        lay(light, _stroke(goal, 34, scale), colour, 0.9)
     for level in _HEIGHTS:
-        _lay(light, field * _stroke(z - level + 0 * y, 0, scale), _LINE, 0.14)
-    _lay(light, field * _stroke(y + 0 * z, 0, scale), _LINE, 0.2)
+        lay(light, field * _stroke(z - level + 0 * y, 0, scale), _LINE, 0.14)
+    lay(light, field * _stroke(y + 0 * z, 0, scale), _LINE, 0.2)
     mouth = (z < rules.GOAL_HEIGHT) & (long > rules.HALF_LENGTH - 100)
-    _lay(light, _stroke(np.where(mouth & (z > 60), 1e6, hall), 34, scale), _LINE, 0.8)
-    _lay(light, _stroke(np.maximum(np.abs(z), long - rules.GOAL_BACK), 34, scale), _LINE, 0.8)
+    lay(light, _stroke(np.where(mouth & (z > 60), 1e6, hall), 34, scale), _LINE, 0.8)
+    lay(light, _stroke(np.maximum(np.abs(z), long - rules.GOAL_BACK), 34, scale), _LINE, 0.8)
 
     picture: Picture = np.clip(light, 0, 255).astype(np.uint8)
     size, faint = layout.points(10), FAINT
@@ -315,10 +316,6 @@ def background(layout: RocketPictureLayout) -> Picture:
     left, under = layout.beside[0] - rules.HALF_LENGTH * layout.scale, layout.beside[1] + 11 * layout.unit
     write(picture, "from the side, height in uu", left, under, size, faint)
     return picture
-
-
-def _lay(light: Array, cover: Array, colour: Colour, opacity: float | Array = 1.0) -> None:
-    light += (cover * opacity)[..., None] * (np.array(colour, np.float32) - light)
 
 
 def _edge(distance: Array, scale: float) -> Array:
@@ -381,13 +378,13 @@ def draw_shadows(canvas: Canvas, now: Frames) -> None:
     for car in on_field(now):
         height = max(float(now.position[car, 2]) - rules.CAR_REST, 0.0)
         corners = _hull(above(_box(now, car, _LARGER)))
-        canvas.polygon(corners + height * _SHADOW, _BLACK, 0.5 - 0.2 * min(height / 1500, 1.0))
+        canvas.polygon(corners + height * _SHADOW, BLACK, 0.5 - 0.2 * min(height / 1500, 1.0))
         if height > 60:
             at = above(now.position[car])
             _stem(canvas, at, at + height * _SHADOW, team_colour(car, len(now.boost)))
     height = max(float(now.ball_position[2]) - rules.BALL_REST, 0.0)
     at = above(now.ball_position)
-    canvas.disc(at + height * _SHADOW, rules.BALL_RADIUS * _BALL_LARGER, _BLACK, 0.5 - 0.2 * min(height / 1500, 1.0))
+    canvas.disc(at + height * _SHADOW, rules.BALL_RADIUS * _BALL_LARGER, BLACK, 0.5 - 0.2 * min(height / 1500, 1.0))
     if height > 60:
         _stem(canvas, at, at + height * _SHADOW, _BALL)
 
@@ -410,7 +407,7 @@ def draw_cars(canvas: Canvas, now: Frames, from_side: bool = False) -> None:
             canvas.streak(head, tail, 34.0 * size, BOOST, 0.9, glow=0.5, spread=60.0)
             canvas.streak(head, (head + tail) / 2, 18.0 * size, WHITE, 0.9)
         corners = _hull(project(_box(now, car, size)))
-        canvas.polygon(corners, mixed(_BLACK, colour, 0.8), glow=0.18, spread=70.0)
+        canvas.polygon(corners, mixed(BLACK, colour, 0.8), glow=0.18, spread=70.0)
         canvas.polygon(corners, mixed(colour, WHITE, 0.25), line=18.0)
         cabin = now.position[car] + (_CABIN * size) @ now.rotation[car]
         canvas.polygon(_hull(project(cabin)), mixed(colour, WHITE, 0.72), 0.95)
@@ -433,8 +430,8 @@ def draw_ball(canvas: Canvas, now: Frames, trail: Array, from_side: bool = False
             canvas.streak(end, 2 * start - end, 1.1 * size * share, _BALL, 0.32 * share)
     if ring is not None:
         canvas.ring(at, 1.45 * size, 34.0, ring, 0.95)
-    canvas.disc(at, size, mixed(_BLACK, _BALL, 0.55), glow=0.10)
-    canvas.disc(at - 0.10 * size, 0.86 * size, mixed(_BLACK, _BALL, 0.82))
+    canvas.disc(at, size, mixed(BLACK, _BALL, 0.55), glow=0.10)
+    canvas.disc(at - 0.10 * size, 0.86 * size, mixed(BLACK, _BALL, 0.82))
     canvas.disc(at - 0.22 * size, 0.58 * size, _BALL)
 
 
@@ -531,7 +528,7 @@ def draw_panels(
     for team, colour in enumerate(TEAM_COLOURS):
         width = layout.panel - 24 * unit
         left = 12 * unit if team == 0 else layout.size[0] - 12 * unit - width
-        box(picture, left, 12 * unit, width, 128 * unit, _PLATE)
+        box(picture, left, 12 * unit, width, 128 * unit, PLATE)
         box(picture, left, 12 * unit, width, 4 * unit, colour)
         name, size = players[team], layout.points(18)
         while width_of(name, size, True) > width - 16 * unit and size > layout.points(10):
@@ -545,7 +542,7 @@ def draw_panels(
         for row, car in enumerate(there):
             top, size = (152 + row * _ROW) * unit, layout.points(13)
             x, right = left + 12 * unit, left + width - 12 * unit
-            box(picture, left, top, width, (_ROW - 10) * unit, _PLATE)
+            box(picture, left, top, width, (_ROW - 10) * unit, PLATE)
             head = f"car {car % half + 1}" if len(there) > 1 else "car"
             write(picture, head, x, top + 15 * unit, size, colour, bold=True)
             gone = int(now.gone[car])

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..world import check_known
 from . import rules
 from .prediction import Forecast
 from .simulation import Events
@@ -79,11 +80,8 @@ def make_weights(mode: str, weights: Mapping[str, float] | None) -> dict[str, fl
     Raises:
         ValueError: the mode or a term is unknown.
     """
-    if mode not in MODES:
-        raise ValueError(f"rewards: {mode!r} is unknown, allowed: {', '.join(MODES)}")
-    unknown = [name for name in weights or {} if name not in TERMS]
-    if unknown:
-        raise ValueError(f"reward_weights: {unknown[0]!r} is unknown, allowed: {', '.join(TERMS)}")
+    check_known("rewards", [mode], MODES)
+    check_known("reward_weights", weights or (), TERMS)
     own = {name: weight for name, (_, weight) in TERMS.items()} | dict(weights or {})
     return {name: own[name] * MODES[mode].get(group, 0.0) for name, (group, _) in TERMS.items()}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from ..record import Fields, Record
+from ..states import Fields, Record
 from . import rules
 from .vectors import constant
 

@@ -16,11 +16,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from experiments.against import read_log, write_rows
-from experiments.results import markdown, picture, read_csv, saved
-from experiments.runs import check, cost, final_evaluation, options, other_seeds, settings_file, train, trained_on
+from experiments.against import read_log
+from experiments.results import join, join_csv, markdown, picture, read_csv, saved
+from experiments.runs import cost, final_evaluation, options, settings_file, train_arms, trained_on
 from rlstack.envs.arena.recording import ArenaAnimation
-from rlstack.envs.foundation.files import write_json
 from rlstack.envs.rendering.films import save_animation
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.loading import load
@@ -66,7 +65,7 @@ def table(out: Path) -> str:
     rows = []
     for path in sorted(out.glob("style*.json")):
         style = path.stem.removeprefix("style").replace("_", ", ")
-        for seed, row in saved(path)["seeds"].items():
+        for seed, row in sorted(saved(path)["seeds"].items()):
             won, sampled = [f"{row[how]['eval/success']:.1%}" for how in POLICIES], row["sampled"]
             played = [f"{sampled['eval/return']:,.0f}", f"{sampled['eval/length']:,.0f}"]
             rows.append([style, seed, f"{row['frames']:,.0f}", f"{row['cpu_minutes']:.1f}", *won, *played])
@@ -81,20 +80,17 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=500, help="in each final evaluation")
     arguments = parser.parse_intermixed_args()
     name, episodes, out = f"style{arguments.style}", arguments.episodes, arguments.out
-    overrides = [f"experiment=arena/{name}", *arguments.overrides]
-    jobs = [(seed, arguments.folder / name, overrides) for seed in arguments.seeds]
-    kept = other_seeds(out / f"{name}.json", arguments.seeds, check(jobs)[0]["total_frames"], episodes=episodes)
-    runs = dict(zip(map(str, arguments.seeds), train(jobs, arguments.parallel), strict=True))
+    runs = train_arms({name: [f"experiment=arena/{name}"]}, arguments)[name]
     measured: dict[str, Any] = {}
     for seed, run in runs.items():
         scores = {how: final_evaluation(run, episodes, arguments.evaluation_seed, POLICIES[how]) for how in POLICIES}
         summaries = {how: evaluation["summary"] for how, evaluation in scores.items()}
         measured[seed] = {"machine": trained_on(run), **cost(run), **summaries}
-    seeds = dict(sorted((kept | measured).items()))
-    write_json(out / f"{name}.json", {"episodes": episodes, "seeds": seeds})
-    write_rows(out / f"{name}.csv", kept, SHOWN, read_log(runs, SHOWN, ("train/success", "eval/success")))
+    results = join(out / f"{name}.json", {"episodes": episodes, "seeds": measured})
+    rows = read_log(runs, SHOWN, ("train/success", "eval/success"))
+    join_csv(out / f"{name}.csv", ["seed"], SHOWN, rows)
     draw(out)
-    if (first := next(iter(seeds))) in runs:
+    if (first := min(results["seeds"])) in runs:
         shutil.copyfile(settings_file(runs[first]), out / f"{name}.yaml")
         film(runs[first], arguments.evaluation_seed, out / f"{name}.mp4")
     print(table(out))

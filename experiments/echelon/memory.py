@@ -12,15 +12,15 @@ training) and ``memory.png``.
 from __future__ import annotations
 
 import statistics
-from itertools import product
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.against import read_log
-from experiments.results import draw_range, interval, join, markdown, picture, read_csv, write_csv
-from experiments.runs import cost, final_evaluation, options, train
+from experiments.against import SHOWN, read_log
+from experiments.results import draw_range, interval, join, join_csv, markdown, picture
+from experiments.runs import cost, final_evaluation, options, train_arms
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 HERE = Path(__file__).parent
@@ -56,7 +56,7 @@ def judge(run: Path, episodes: int, seed: int) -> dict[str, float]:
     return {**scores, "frames": spent["frames"], "cpu_minutes": spent["cpu_minutes"]}
 
 
-def draw(curves: dict[str, list[dict[str, str]]], path: Path) -> None:
+def draw(curves: Mapping[str, list[Mapping[str, Any]]], path: Path) -> None:
     """Draws mean and range over the seeds by frames and by CPU time."""
     with picture(path, (11, 4), (1, 2), sharey=True) as axes:
         for axis, (column, scale) in zip(axes.flat, (("frames", 1e6), ("time/cpu_seconds", 60))):
@@ -99,20 +99,15 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--episodes", type=int, default=256, help="in each final evaluation")
     arguments = parser.parse_intermixed_args()
-    cases = list(product(arguments.kinds, map(str, arguments.seeds)))
-    jobs = []
-    for kind, seed in cases:
-        overrides = ["experiment=echelon/partial", *KINDS[kind].overrides, *arguments.overrides]
-        jobs.append((int(seed), arguments.folder / kind, overrides))
-    runs = dict(zip(cases, train(jobs, arguments.parallel), strict=True))
-    curves = arguments.out / "memory.csv"
-    rows: list[dict[str, str]] = [row for row in read_csv(curves) if (row["kind"], row["seed"]) not in runs]
-    judged: dict[str, Any] = {}
-    for (kind, seed), run in runs.items():
-        judged.setdefault(kind, {})[seed] = judge(run, arguments.episodes, arguments.evaluation_seed)
-        rows += [{"kind": kind, **row} for row in read_log({seed: run})]
+    overrides = {kind: ["experiment=echelon/partial", *KINDS[kind].overrides] for kind in arguments.kinds}
+    trained = train_arms(overrides, arguments)
+    judged = {
+        kind: {seed: judge(run, arguments.episodes, arguments.evaluation_seed) for seed, run in runs.items()}
+        for kind, runs in trained.items()
+    }
     results = join(arguments.out / "memory.json", judged)
-    write_csv(curves, list(rows[0]), rows)
+    logs = [{"kind": kind, **row} for kind, runs in trained.items() for row in read_log(runs)]
+    rows = join_csv(arguments.out / "memory.csv", ["kind", "seed"], SHOWN, logs)
     draw({kind: [row for row in rows if row["kind"] == kind] for kind in results}, arguments.out / "memory.png")
     print(table(results))
 

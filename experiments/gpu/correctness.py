@@ -200,15 +200,17 @@ def world(setting: Setting, name: str, options: Mapping[str, Any]) -> Found:
 def played(device: str, name: str, options: Mapping[str, Any], steps: int) -> list[dict[str, Tensor]]:
     """Returns the worlds' entries after each step, by name, on the CPU."""
     with as_on_a_gpu(), DrawnOnCpu():
-        torch.manual_seed(0)
-        env = envs.make(name, device=device, seed=0, **options)
-        root = env.reset()
-        shown = []
-        for _ in range(steps):
-            chosen = env.rand_action(root.clone())
-            step, root = env.step_and_maybe_reset(chosen)
-            shown.append({**_leaves(step.get("next"), "next"), **_leaves(root, "root")})
-        env.close(raise_if_closed=False)
+        return _steps(device, name, options, steps)
+
+
+def _steps(device: str, name: str, options: Mapping[str, Any], steps: int) -> list[dict[str, Tensor]]:
+    torch.manual_seed(0)
+    env = envs.make(name, device=device, seed=0, **options)
+    root, shown = env.reset(), []
+    for _ in range(steps):
+        step, root = env.step_and_maybe_reset(env.rand_action(root.clone()))
+        shown.append({**_leaves(step.get("next"), "next"), **_leaves(root, "root")})
+    env.close(raise_if_closed=False)
     return shown
 
 
@@ -481,18 +483,10 @@ def compiled_world(setting: Setting, name: str, options: Mapping[str, Any]) -> F
         raise LeftOut(absent)
     if setting.quick:
         raise LeftOut("quick=true: compiling a world takes a minute")
-    sides = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for compiled in (False, True):
-            torch.manual_seed(0)
-            made = {**options, "num_worlds": 64, "compiled": compiled}
-            env = envs.make(name, device=setting.device, seed=0, **made)
-            root, shown = env.reset(), []
-            for _ in range(16):
-                step, root = env.step_and_maybe_reset(env.rand_action(root.clone()))
-                shown.append({**_leaves(step.get("next"), "next"), **_leaves(root, "root")})
-            sides.append(shown)
+        made = {**options, "num_worlds": 64}
+        sides = [_steps(setting.device, name, {**made, "compiled": compiled}, 16) for compiled in (False, True)]
     _refuse(caught)
     agree, largest = compare_worlds(*sides, _WORLD_TOLERANCE["float32"])
     line = f"{agree:.1%} of 64 worlds agree, largest difference {largest:.1e} (16 steps)"

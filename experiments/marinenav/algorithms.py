@@ -10,14 +10,13 @@ plays 100 unseen episodes a level. Results beside this file: ``algorithms.json``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments.results import interval, markdown, picture, saved
-from experiments.runs import Job, complete, cost, final_evaluation, logged, options, train
+from experiments.runs import complete, cost, final_evaluation, logged, options, train_arms
 from rlstack.config import load_group
 from rlstack.envs.foundation.files import write_json
 
@@ -47,10 +46,10 @@ the size of the rewards, which reach 30: beyond it all errors have the same grad
 rewards are scaled; its other options, chosen on seed 0, matter for so short a run."""
 
 
-def job(agent: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> Job:
-    """The run of one agent, with these further overrides.
+def recipe(agent: str) -> list[str]:
+    """Returns the overrides of an agent's runs.
 
-    Its checkpoints leave out the replay buffer, hundreds of MB: a run that is interrupted goes on with an empty one.
+    Checkpoints leave out the replay buffer, hundreds of MB: a run that is interrupted goes on with an empty one.
     """
     overrides = [
         *(f"agent={agent}", "env=marinenav", "collector.count=env_steps", f"total_frames={ENV_STEPS}"),
@@ -60,10 +59,10 @@ def job(agent: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> Job
     if "frames_per_update" in load_group("agent", agent):
         per_update = round(PER_UPDATE.get(agent, 1200) / DECISIONS_PER_STEP)
         overrides += [f"agent.frames_per_update={per_update}", "agent.learning_starts=5000", *CHANGES.get(agent, ())]
-    return seed, folder, [*overrides, *changes]
+    return overrides
 
 
-def summarise(agent: str, runs: dict[int, Path], episodes: int, evaluation_seed: int) -> dict[str, Any]:
+def summarise(agent: str, runs: dict[str, Path], episodes: int, evaluation_seed: int) -> dict[str, Any]:
     """Success over the seeds, by level, time on success and cost."""
     seeds = {}
     for seed, path in runs.items():
@@ -118,12 +117,9 @@ def main() -> None:
     parser.add_argument("--agents", nargs="+", choices=AGENTS, default=AGENTS)
     parser.add_argument("--episodes", type=int, default=100, help="per level, in the final evaluation")
     arguments = parser.parse_intermixed_args()
-    cases = [(agent, seed) for agent in arguments.agents for seed in arguments.seeds]
-    jobs = [job(agent, seed, arguments.folder / agent, arguments.overrides) for agent, seed in cases]
-    runs = dict(zip(cases, train(jobs, arguments.parallel), strict=True))
+    runs = train_arms({agent: recipe(agent) for agent in arguments.agents}, arguments)
     results = saved(arguments.out / "algorithms.json")
-    for agent in arguments.agents:
-        own = {seed: runs[agent, seed] for seed in arguments.seeds}
+    for agent, own in runs.items():
         results[agent] = summarise(agent, own, arguments.episodes, arguments.evaluation_seed)
     write_json(arguments.out / "algorithms.json", results)
     draw(arguments.folder, results, arguments.out / "algorithms.png")

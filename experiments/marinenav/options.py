@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.results import join, markdown
-from experiments.runs import check, logged, options, train
+from experiments.runs import logged, options, train_arms
 
-from .algorithms import ENV_STEPS, job
+from .algorithms import ENV_STEPS, recipe
 
 HERE = Path(__file__).parent
 GOAL = 0.95
@@ -73,16 +73,14 @@ def main() -> None:
     parser.add_argument("--agents", nargs="+", help="default: those of the option")
     arguments = parser.parse_intermixed_args()
     option = arguments.option
-    jobs = []
-    for seed, agent in product(arguments.seeds, arguments.agents or AGENTS[option]):
-        for arm, changes in OPTIONS[option].items():
-            folder = arguments.folder / f"{agent}_{option}_{arm.replace(' ', '_')}"
-            overrides = [*EVALUATED, *changes, *arguments.overrides]
-            jobs.append((f"{agent} {option}: {arm}", job(agent, seed, folder, overrides)))
-    check([each for _, each in jobs])
-    for name, each in jobs:
-        (run,) = train([each])
-        results = join(arguments.out / "options.json", {name: {each[0]: judged(run)}})
+    arms = {
+        f"{agent} {option}: {arm}": [*recipe(agent), *EVALUATED, *changes]
+        for agent, (arm, changes) in product(arguments.agents or AGENTS[option], OPTIONS[option].items())
+    }
+    judgements = {
+        name: {seed: judged(run) for seed, run in runs.items()} for name, runs in train_arms(arms, arguments).items()
+    }
+    results = join(arguments.out / "options.json", judgements)
     print(table(results))
 
 

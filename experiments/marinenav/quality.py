@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from experiments.results import markdown, picture, write_csv
-from experiments.runs import final_evaluation, logged, options, settings_file, train, trained_on
+from experiments.runs import final_evaluation, logged, options, settings_file, train_arms, trained_on
 from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval
 
@@ -92,14 +92,13 @@ def main() -> None:
     parser = options(__doc__, HERE, "runs/quality")
     parser.add_argument("--episodes", type=int, default=300, help="per level, in the final evaluation")
     arguments = parser.parse_intermixed_args()
-    runs = train([(seed, arguments.folder, arguments.overrides) for seed in arguments.seeds], arguments.parallel)
-    evaluations = [final_evaluation(run, arguments.episodes, arguments.evaluation_seed) for run in runs]
-    finals = dict(zip(arguments.seeds, evaluations, strict=True))
-    curves = {seed: logged(run, "eval/success") for seed, run in zip(arguments.seeds, runs, strict=True)}
+    runs = dict(zip(arguments.seeds, train_arms({".": []}, arguments)["."].values(), strict=True))
+    finals = {seed: final_evaluation(run, arguments.episodes, arguments.evaluation_seed) for seed, run in runs.items()}
+    curves = {seed: logged(run, "eval/success") for seed, run in runs.items()}
     write_curve(curves, arguments.out)
-    shutil.copyfile(settings_file(runs[0]), arguments.out / "config.yaml")
+    shutil.copyfile(settings_file(runs[arguments.seeds[0]]), arguments.out / "config.yaml")
     summary = summarise(finals, curves)
-    summary["machine"] = "; ".join(dict.fromkeys(map(trained_on, runs)))
+    summary["machine"] = "; ".join(dict.fromkeys(map(trained_on, runs.values())))
     write_json(arguments.out / "final.json", summary)
     print(table(json.loads(json.dumps(summary))))
 

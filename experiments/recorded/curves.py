@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-import rlstack
 from experiments.results import by_place, draw_range, markdown, picture, write_csv
-from experiments.runs import complete, cost, logged, options
+from experiments.runs import cost, logged, options, train, train_arms
 from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.training.environment import machine
@@ -35,27 +33,14 @@ COMMON = [
     *(f"agent.batch_size={BATCH}", "agent.hidden=[64,64]", f"eval.episodes={EPISODES}", "checkpoint.every=1.0e9"),
 ]
 
+TEACHER = [
+    *("agent=sac", f"total_frames={TEACHER_FRAMES}", *COMMON),
+    *(f"agent.{name}=1e-3" for name in ("lr_actor", "lr_critic", "lr_alpha")),
+]
+"""Overrides of the run of SAC, with its replay buffer."""
+
 Rows = list[dict[str, Any]]
 """``agent``, ``seed``, ``updates`` and ``return``, a row for each evaluation."""
-
-
-def teacher(folder: Path) -> Path:
-    """The run of SAC, with its replay buffer."""
-    rates = [f"agent.{name}=1e-3" for name in ("lr_actor", "lr_critic", "lr_alpha")]
-    return _trained(folder / "teacher", "agent=sac", f"total_frames={TEACHER_FRAMES}", *rates, *COMMON)
-
-
-def learner(agent: str, seed: int, data: Path, folder: Path, overrides: list[str]) -> Path:
-    """The run of an agent that learns from the teacher's replay buffer."""
-    given = [f"agent={agent}", f"seed={seed}", f"data={data}", f"total_frames={BATCH * UPDATES}"]
-    given += [*COMMON, f"eval.every={BATCH * UPDATES // POINTS}", "checkpoint.replay=false", *RATES[agent], *overrides]
-    return _trained(folder / agent / f"seed{seed}", *given)
-
-
-def _trained(run: Path, *words: str) -> Path:
-    if not complete(run):
-        rlstack.train(*words, f"run_dir={run}", quiet=True)
-    return run
 
 
 def summary(rows: Rows, minutes: dict[str, list[float]], taught: float) -> dict[str, Any]:
@@ -93,20 +78,19 @@ def draw(rows: Rows, taught: float, file: Path) -> None:
 def main() -> None:
     """Command line."""
     arguments = options(__doc__, HERE, "runs/recorded").parse_intermixed_args()
-    torch.set_num_threads(1)
-    folder: Path = arguments.folder.resolve()
-    data = teacher(folder)
+    arguments.folder = arguments.folder.resolve()
+    (data,) = train([(0, arguments.folder / "teacher", TEACHER)])
     taught = logged(data, "eval/return")[-1]["eval/return"]
-    rows: Rows = []
-    minutes: dict[str, list[float]] = {}
-    for seed in arguments.seeds:
-        for agent in AGENTS:
-            run = learner(agent, seed, data, folder, arguments.overrides)
-            for row in logged(run, "eval/return"):
-                updates = int(row["frames"]) // BATCH
-                rows.append({"agent": agent, "seed": seed, "updates": updates, "return": row["eval/return"]})
-            minutes.setdefault(agent, []).append(cost(run)["cpu_minutes"])
-            print(f"seed {seed}: {agent}: {rows[-1]['return']:.0f}", flush=True)
+    given = [f"data={data}", f"total_frames={BATCH * UPDATES}", f"eval.every={BATCH * UPDATES // POINTS}"]
+    given += [*COMMON, "checkpoint.replay=false"]
+    trained = train_arms({agent: [f"agent={agent}", *given, *RATES[agent]] for agent in AGENTS}, arguments)
+    minutes = {agent: [cost(run)["cpu_minutes"] for run in runs.values()] for agent, runs in trained.items()}
+    rows = [
+        {"agent": agent, "seed": seed, "updates": int(row["frames"]) // BATCH, "return": row["eval/return"]}
+        for agent, runs in trained.items()
+        for seed, run in runs.items()
+        for row in logged(run, "eval/return")
+    ]
     write_csv(arguments.out / "curves.csv", ("agent", "seed", "updates", "return"), rows)
     write_json(arguments.out / "curves.json", summary(rows, minutes, taught))
     draw(rows, taught, arguments.out / "curves.png")

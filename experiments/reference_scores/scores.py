@@ -13,7 +13,7 @@ the table of the README.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, NamedTuple
@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from experiments.results import interval, markdown, picture, read_csv, saved, write_csv
-from experiments.runs import Job, cost, final_evaluation, options, train, trained_on
+from experiments.results import interval, join_csv, markdown, picture, read_csv, saved
+from experiments.runs import cost, final_evaluation, logged, options, train_arms, trained_on
 from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
@@ -63,21 +63,19 @@ for row in read_csv(HERE / "studies.csv"):
     STUDIES[row["study"]] = study
 
 
-def jobs(study: str, seeds: Sequence[int], folder: Path, overrides: Sequence[str] = ()) -> list[Job]:
-    """The runs of a study."""
-    recipe = STUDIES[study].recipe
-    own = [f"experiment=reference/{recipe or study}"]
-    own += [] if recipe is None else [f"env.id={STUDIES[study].environment}"]
-    return [(seed, folder / study, [*own, *overrides]) for seed in seeds]
+def recipe(study: str) -> list[str]:
+    """Returns the overrides of a study's runs."""
+    shared = STUDIES[study].recipe
+    own = [f"experiment=reference/{shared or study}"]
+    return own if shared is None else [*own, f"env.id={STUDIES[study].environment}"]
 
 
-def judge(study: str, seeds: Sequence[int], folder: Path, earlier: dict[str, Any]) -> dict[str, Any]:
+def judge(study: str, runs: Mapping[str, Path], earlier: dict[str, Any]) -> dict[str, Any]:
     """Evaluates the seeds of a study, and says whether they reach the bar.
 
     Args:
         study: a key of :data:`STUDIES`.
-        seeds: to evaluate.
-        folder: of the runs.
+        runs: its runs by seed.
         earlier: an earlier result of this function, whose other seeds stay; or nothing.
 
     Raises:
@@ -85,13 +83,12 @@ def judge(study: str, seeds: Sequence[int], folder: Path, earlier: dict[str, Any
     """
     scores, seconds = dict(earlier.get("scores", {})), dict(earlier.get("cpu_seconds", {}))
     machines, frames = set(filter(None, earlier.get("machine", "").split("; "))), 0
-    for seed in map(str, seeds):
-        run = folder / study / f"seed{seed}"
+    for seed, run in runs.items():
         spent = cost(run)
         frames, seconds[seed] = int(spent["frames"]), 60 * spent["cpu_minutes"]
         scores[seed] = final_evaluation(run, EPISODES, EVALUATION_SEED, allow=[OURS])["summary"]["eval/return"]
         machines.add(trained_on(run))
-    if scores.keys() - set(map(str, seeds)) and abs(earlier["frames"] / frames - 1) > 0.01:
+    if scores.keys() - runs.keys() and abs(earlier["frames"] / frames - 1) > 0.01:
         raise SystemExit(f"{study}: the result file holds seeds after {earlier['frames']:,} frames; move it away")
     scores, seconds = dict(sorted(scores.items())), dict(sorted(seconds.items()))
     values, wanted = list(scores.values()), STUDIES[study]
@@ -125,18 +122,15 @@ def table(out: Path) -> str:
     return markdown(heads, rows)
 
 
-def write_curves(folder: Path, studies: list[str], seeds: list[int], out: Path) -> None:
-    """Writes evaluations during training of these seeds of these studies to ``curves.csv``; rows of others stay."""
+def write_curves(trained: Mapping[str, Mapping[str, Path]], out: Path) -> None:
+    """Writes evaluations during training of runs by study and seed to ``curves.csv``; rows of others stay."""
     rows = [
-        {"study": study, "seed": str(seed), "frames": row["frames"], "return": row["eval/return"]}
-        for study in studies
-        for seed in seeds
-        for row in read_csv(folder / study / f"seed{seed}" / "metrics.csv")
-        if row.get("eval/return")
+        {"study": study, "seed": seed, "frames": row["frames"], "return": row["eval/return"]}
+        for study, runs in trained.items()
+        for seed, run in runs.items()
+        for row in logged(run, "eval/return")
     ]
-    new = {(row["study"], row["seed"]) for row in rows}
-    kept = [row for row in read_csv(out / "curves.csv") if (row["study"], row["seed"]) not in new]
-    write_csv(out / "curves.csv", ("study", "seed", "frames", "return"), kept + rows)
+    join_csv(out / "curves.csv", ["study", "seed"], ["frames", "return"], rows)
 
 
 def draw(out: Path, file: Path) -> None:
@@ -170,11 +164,11 @@ def main() -> None:
     parser = options(__doc__, HERE, "runs/reference", (0, 1, 2, 3, 4))
     parser.add_argument("--studies", nargs="+", choices=list(STUDIES), default=list(STUDIES), metavar="STUDY")
     arguments = parser.parse_intermixed_args()
-    studies, seeds, folder, out = arguments.studies, arguments.seeds, arguments.folder, arguments.out / "results"
-    train([job for study in studies for job in jobs(study, seeds, folder, arguments.overrides)], arguments.parallel)
-    for study in studies:
-        write_json(out / f"{study}.json", judge(study, seeds, folder, saved(out / f"{study}.json")))
-    write_curves(folder, studies, seeds, out)
+    out = arguments.out / "results"
+    trained = train_arms({study: recipe(study) for study in arguments.studies}, arguments)
+    for study, runs in trained.items():
+        write_json(out / f"{study}.json", judge(study, runs, saved(out / f"{study}.json")))
+    write_curves(trained, out)
     draw(out, arguments.out / "curves.png")
     print(table(out))
 

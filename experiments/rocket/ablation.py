@@ -20,7 +20,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from experiments.results import interval, markdown, picture
-from experiments.runs import logged, options, train
+from experiments.runs import logged, options, train_arms
 from rlstack.config import conf_dir
 from rlstack.envs.foundation.files import write_json
 from rlstack.envs.rocket.rewards import MODES, TERMS
@@ -96,14 +96,13 @@ def main() -> None:
     (seed,) = arguments.seeds
     start = imitate(arguments.folder, arguments.overrides)
     shared = ["experiment=rocket/rules", "imitation.expert=null", f"init={start}"]
-    shared += [f"total_frames={arguments.frames}", *UNEVALUATED, *arguments.overrides]
-    jobs = []
-    for name, weights in variants().items():
-        text = ", ".join(f"{term}: {weight}" for term, weight in weights.items())
-        folder = arguments.folder / name.replace(" ", "_")
-        jobs.append((seed, folder, [*shared, f"++env.reward_weights={{{text}}}"]))
-    runs = dict(zip(variants(), train(jobs, arguments.parallel), strict=True))
-    games = {name: won(run) for name, run in runs.items()}
+    shared += [f"total_frames={arguments.frames}", *UNEVALUATED]
+
+    def weighted(weights: Mapping[str, float]) -> str:
+        return f"++env.reward_weights={{{', '.join(f'{term}: {weight}' for term, weight in weights.items())}}}"
+
+    arms = {name: [*shared, weighted(weights)] for name, weights in variants().items()}
+    games = {name: won(run) for name, runs in train_arms(arms, arguments).items() for run in runs.values()}
     result = {"frames": arguments.frames, "seed": seed, "won": games}
     write_json(arguments.out / "ablation.json", result)
     draw(games, arguments.out / "ablation.png")

@@ -32,7 +32,10 @@ def random_inputs(interface: Interface, count: int, seed: int = 0) -> tuple[Any,
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed: the generators of GPUs are not restored
         mask = None
         if interface.masked:
-            parts = [_mask(count, choices) for choices in interface.choices or ()]
+            parts = []
+            for size in interface.choices or ():
+                legal = torch.rand(count, size) < 0.5
+                parts.append(legal | torch.nn.functional.one_hot(torch.randint(size, (count,)), size).bool())
             mask = torch.cat(parts, -1)
         return _sample(interface.observation, count), mask
 
@@ -50,11 +53,6 @@ def _sample(spec: TensorSpec, count: int) -> Any:
     bounded = (low.abs() < _WIDE) & (high.abs() < _WIDE)
     uniform = low + (high - low) * torch.rand(count, *spec.shape, dtype=spec.dtype)
     return torch.where(bounded, uniform, free.clamp(low, high))
-
-
-def _mask(count: int, choices: int) -> Tensor:
-    mask = torch.rand(count, choices) < 0.5
-    return mask | torch.nn.functional.one_hot(torch.randint(choices, (count,)), choices).bool()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torchrl.data import Binary, Categorical, Composite, MultiCategorical, TensorSpec
 
 from rlstack.agents.interface import MASK, Interface
@@ -115,10 +115,10 @@ def write_dataset(name: str, data: TensorDictBase, interface: Interface, policy:
     episodes = []
     for number, part in enumerate(data.split(episode_lengths(ended))):
         after = part.get("next")
-        rows = [_seen(part), _seen(after[-1:])]
+        seen = torch.cat([rows.select("observation", MASK, strict=False) for rows in (part, after[-1:])])
         buffer = EpisodeBuffer(
             id=number,
-            observations=_joined(*rows),
+            observations=_seen(seen),
             actions=part.get("action").numpy(),
             rewards=after.get("reward")[:, 0].tolist(),
             terminations=after.get("terminated")[:, 0].tolist(),
@@ -142,21 +142,10 @@ def write_dataset(name: str, data: TensorDictBase, interface: Interface, policy:
 
 def _seen(part: TensorDictBase) -> Any:
     """Returns observations in Minari's form: an array, or a dict of arrays."""
-    observation, mask = part.get("observation"), part.get(MASK, None)
-    seen = _nested(observation) if isinstance(observation, TensorDictBase) else observation.numpy()
+    seen, mask = part.get("observation").numpy(), part.get(MASK, None)
     if mask is None:
         return seen
     return {**(seen if isinstance(seen, dict) else {"observation": seen}), MASK: mask.numpy()}
-
-
-def _nested(data: TensorDictBase) -> dict[str, Any]:
-    return {key: _nested(value) if isinstance(value, TensorDict) else value.numpy() for key, value in data.items()}
-
-
-def _joined(first: Any, last: Any) -> Any:
-    if isinstance(first, dict):
-        return {key: _joined(first[key], last[key]) for key in first}
-    return np.concatenate([first, last])
 
 
 def _space(spec: TensorSpec) -> Any:

@@ -92,6 +92,7 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 _LINES = (
     ("mean return", "{return_random:.4g} at random, {return_explored:.4g} exploring, {return_greedy:.4g} greedy"),
+    ("evaluated", "{return_evaluated:.4g} in the run's last evaluation, {return_greedy:.4g} greedy in its worlds"),
     ("episodes", "{episodes_explored}, {rewarded_explored:.0%} with a reward, {cut_explored:.0%} cut by a time limit"),
     ("at random", "{episodes_random}, {rewarded_random:.0%} with a reward, {cut_random:.0%} cut by a time limit"),
     ("returns", "a standard deviation of {return_std:.3g}, discounted"),

@@ -284,6 +284,8 @@ def _played(evidence: Evidence) -> dict[str, Any]:
             known[f"episodes_{name}"] = len(episodes)
             known[f"rewarded_{name}"] = sum(episode.rewarded for episode in episodes) / len(episodes)
             known[f"cut_{name}"] = sum(not episode.terminated for episode in episodes) / len(episodes)
+    if evaluated := evidence.logged("eval/return"):
+        known["return_evaluated"] = evaluated[-1]
     if evidence.learned:
         greedy, explored = evidence.greedy.returns, evidence.explored.returns
         error = math.sqrt(sum(float(part.var(unbiased=False)) / max(len(part), 1) for part in (greedy, explored)))

@@ -14,6 +14,7 @@ from rlstack.config import ConfigError
 from rlstack.envs.foundation.files import check_regular
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.table import aligned
+from rlstack.training.loggers import flat
 
 from .training import PARTS
 
@@ -242,14 +243,8 @@ def lines(now: Mapping[str, Any], before: Mapping[str, Any], path: str | Path) -
 def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
     """Yields the conditions that differ: machine, device, options."""
     for part in ("machine", "subject", "config"):
-        ours, theirs = (_flat(side.get(part, {})) for side in (now, before))
+        ours, theirs = (dict(flat(side.get(part, {}))) for side in (now, before))
         for key in {**theirs, **ours}:
-            if key not in ("cpu_share", "seconds") and theirs.get(key) != ours.get(key):
-                yield f"{key} {theirs.get(key)} -> {ours.get(key)}"
-
-
-def _flat(entries: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in entries.items():
-        flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return flat
+            old, new = theirs.get(key, "None"), ours.get(key, "None")
+            if key not in ("cpu_share", "seconds") and old != new:
+                yield f"{key} {old} -> {new}"

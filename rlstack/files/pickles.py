@@ -180,7 +180,20 @@ def read_object_arrays(path: str | Path, names: Sequence[str]) -> dict[str, list
                 raise ConfigError(f"{path}: lacks {', '.join(missing)}")
             for name in names:
                 with archive.open(f"{name}.npy") as file:
-                    arrays[name] = _read_array(file)
+                    read = np.lib.format
+                    version = read.read_magic(file)
+                    header = read.read_array_header_1_0 if version == (1, 0) else read.read_array_header_2_0
+                    shape, fortran, dtype = header(file)
+                    if dtype == np.dtype(object):
+                        content = read_pickle(file)
+                        if not isinstance(content, _Array):
+                            raise ValueError(f"a {type(content).__name__} where an array is expected")
+                        arrays[name] = list(content)
+                    elif dtype.kind not in "fiub":
+                        raise ValueError(f"an array of {dtype}")
+                    else:
+                        numbers = np.frombuffer(file.read(), dtype).reshape(shape, order="F" if fortran else "C")
+                        arrays[name] = numbers.tolist()
     except ConfigError as error:
         raise error if str(error).startswith(str(path)) else ConfigError(f"{path}: {error}") from None
     except OSError as error:
@@ -188,20 +201,6 @@ def read_object_arrays(path: str | Path, names: Sequence[str]) -> dict[str, list
     except Exception as error:  # any error that a broken or hostile file causes in the stand-ins
         raise ConfigError(f"{path}: not a file of such arrays ({type(error).__name__}: {error})") from None
     return arrays
-
-
-def _read_array(file: IO[bytes]) -> list[Any]:
-    version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read_header(file)
-    if dtype == np.dtype(object):
-        content = read_pickle(file)
-        if not isinstance(content, _Array):
-            raise ValueError(f"a {type(content).__name__} where an array is expected")
-        return list(content)
-    if dtype.kind not in "fiub":
-        raise ValueError(f"an array of {dtype}")
-    return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if fortran else "C").tolist()
 
 
 def _nested(flat: list[Any], shape: Sequence[int]) -> list[Any]:

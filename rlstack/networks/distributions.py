@@ -109,7 +109,7 @@ class Hybrid:
     """
 
     def __init__(self, numbers: Gaussian, choices: Choices) -> None:
-        self.numbers, self.choices = numbers, choices
+        self.numbers, self.choices, self._count = numbers, choices, len(choices.log_probs)
 
     def sample(self) -> Tensor:
         """Draws actions ``[..., D + K]``."""
@@ -128,10 +128,6 @@ class Hybrid:
     def entropy(self) -> Tensor:
         """Returns the entropy ``[...]``."""
         return self.numbers.entropy() + self.choices.entropy()
-
-    @property
-    def _count(self) -> int:
-        return len(self.choices.log_probs)
 
     def _joined(self, numbers: Tensor, chosen: Tensor) -> Tensor:
         chosen = chosen if self._count > 1 else chosen.unsqueeze(-1)

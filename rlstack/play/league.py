@@ -32,6 +32,7 @@ from rlstack.runs.manifest import check, sealed
 from rlstack.runs.run_directory import CONFIG, HUB, PREFIX, RunDirectory
 from rlstack.runs.worlds import world_options
 from rlstack.training.config import RESUMABLE
+from rlstack.training.environment import utc_now
 
 from .games import GameResult, Schedule, WinLossRecord
 from .matches import BestGames, GameRunner
@@ -348,11 +349,6 @@ def identity(file: Path) -> str:
     except OSError as error:
         raise ConfigError(f"players: {file} cannot be read ({error.strerror})") from None
     return f"{file.stem}:{facts.st_size}:{facts.st_mtime_ns}"
-
-
-def utc_now() -> str:
-    """Returns the time in UTC as ISO 8601."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 # -- reading and locking -------------------------------------------------------------------------------------------

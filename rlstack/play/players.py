@@ -90,16 +90,13 @@ class Seats:
         self.assignment = torch.full((env.batch_size[0], 2), EMPTY, dtype=torch.int64, device=env.device)
         self._rows: list[tuple[int, Tensor]] | None = None
 
-    def renumber(self, players: Sequence[Player], number: Tensor) -> None:
-        """Replaces the players; index i becomes ``number[i]``, whose last entry is that of :data:`EMPTY`."""
-        self.players = list(players)
-        self.assignment = number[self.assignment]  # EMPTY is -1, the last entry
-        self._rows = None
+    def assign(self, players: Tensor) -> None:
+        """Assigns players ``[W, 2]``, whose recurrent states stay."""
+        self.assignment, self._rows = players, None
 
     def seat(self, begins: Tensor, players: Tensor) -> None:
         """Assigns players ``[W, 2]`` to the worlds of a mask ``[W]``, in which episodes begin."""
-        self.assignment = torch.where(begins[:, None], players, self.assignment)
-        self._rows = None
+        self.assign(torch.where(begins[:, None], players, self.assignment))
         self.begin(begins)
 
     def begin(self, begins: Tensor | None = None) -> None:
@@ -145,7 +142,7 @@ class Seats:
 
 RANDOM = "random"
 SELF = "self"
-"""Name of the learner as an opponent in training; see :class:`LearnerPlayer`."""
+"""Name of the learner as an opponent in training; it acts at random until it follows the learner's policy."""
 _ENDINGS = (".pt", ".pth", ".zip", ".onnx")
 Source = str | Mapping[str, Any]
 """Where a player comes from: a name or ``kind:path``, or a mapping of ``player`` and options (``which: best``)."""
@@ -196,19 +193,6 @@ class Player(ABC):
         return
 
 
-class RandomPlayer(Player):
-    """Draws uniform actions, only legal ones if the world has masks."""
-
-    def __init__(self, env: EnvBase, name: str = RANDOM) -> None:
-        super().__init__(name)
-        self._interface = Interface.of(env)
-
-    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor, counts: Tensor | None = None) -> Tensor:
-        mask = halves.get(MASK)[rows] if self._interface.masked else None
-        lead = (len(rows), halves.batch_size[1])
-        return self._interface.to_env(self._interface.random_action(lead, rows.device, mask))
-
-
 class ScriptedPlayer(Player):
     """A player that comes with the world and may read its whole state; see :class:`rlstack.envs.world.Sides`.
 
@@ -237,6 +221,23 @@ class ScriptedPlayer(Player):
         return actions.reshape(len(worlds) * 2, actions.shape[1] // 2, *actions.shape[2:])[own]
 
 
+class RandomPolicy(TensorDictModuleBase):
+    """Draws uniform actions, only legal ones if the world has masks."""
+
+    phase = None
+
+    def __init__(self, env: EnvBase) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = [], [(GROUP, "action")]
+        self._interface = Interface.of(env)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        agents, interface = tensordict.get(GROUP), self._interface
+        mask = agents.get(MASK) if interface.masked else None
+        action = interface.random_action(agents.batch_size, agents.device, mask)
+        return tensordict.set((GROUP, "action"), interface.to_env(action))
+
+
 class PolicyPlayer(Player):
     """A policy for the world that decides for every agent separately.
 
@@ -244,15 +245,19 @@ class PolicyPlayer(Player):
     A policy that stores the state itself (and resets it with ``reset``) is always called with all rows.
     """
 
-    def __init__(self, env: EnvBase, policy: TensorDictModuleBase, name: str) -> None:
+    def __init__(self, policy: TensorDictModuleBase, name: str) -> None:
         super().__init__(name)
+        self.recordable = hasattr(policy, "phase")
+        self.follow(policy)
+
+    def follow(self, policy: TensorDictModuleBase) -> None:
+        """Acts as this policy from now on, from the beginning of an episode."""
         self._policy = policy
-        self._carries = Interface.of(env).key(MEMORY) in list(policy.out_keys)
+        self._carries = (GROUP, MEMORY) in list(policy.out_keys)
         keeps = callable(getattr(policy, "reset", None)) and getattr(policy, "recurrent", True)
         self._keeps_itself = keeps and not self._carries
         self._memory: Tensor | None = None  # [2 W, A / 2, M], recurrent state in the tensordict
         self._begun: Tensor | None = None  # [2 W], rows to reset in a policy that stores the state itself; None: all
-        self.recordable = hasattr(policy, "phase")
         self._ours = next((part for part in policy.modules() if isinstance(part, AgentPolicy)), None)
 
     @property
@@ -261,6 +266,8 @@ class PolicyPlayer(Player):
 
     def become(self, other: Player) -> bool:
         ours, theirs = self._ours, other._ours if isinstance(other, PolicyPlayer) else None
+        if SELF in (self.name, other.name):  # whose weights are the learner's own
+            return False
         if ours is None or theirs is None or ours.recipe != theirs.recipe:
             return False
         self._policy.load_state_dict(other._policy.state_dict())  # type: ignore[attr-defined]
@@ -306,39 +313,6 @@ class PolicyPlayer(Player):
         self._memory = state["memory"].clone() if "memory" in state else None
 
 
-class LearnerPlayer(Player):
-    """The learner with its current weights: acts as its policy does, and at random before :meth:`follow`.
-
-    Args:
-        env: the world with both sides.
-    """
-
-    def __init__(self, env: EnvBase) -> None:
-        super().__init__(SELF)
-        self._env = env
-        self._acts: Player = RandomPlayer(env, SELF)
-
-    def follow(self, policy: TensorDictModuleBase) -> None:
-        """Acts as this policy from now on, which shares the learner's parameters."""
-        self._acts = PolicyPlayer(self._env, policy, SELF)
-
-    @property
-    def phase(self) -> Any:
-        return self._acts.phase
-
-    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor, counts: Tensor | None = None) -> Tensor:
-        return self._acts.act(env, halves, rows, counts)
-
-    def begin(self, rows: Tensor | None = None) -> None:
-        self._acts.begin(rows)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._acts.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._acts.load_state_dict(state)
-
-
 # -- players by their source ---------------------------------------------------------------------------------------
 
 
@@ -359,10 +333,10 @@ def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player
     check_source(source, env)
     called = name or name_of(source)
     if text == RANDOM:
-        return RandomPlayer(env, called)
+        return PolicyPlayer(RandomPolicy(env), called)
     if text in sides_of(env).scripted:
         return ScriptedPlayer(env, text, called)
-    return PolicyPlayer(env, load_policy(with_kind(text), env, **options), called)
+    return PolicyPlayer(load_policy(with_kind(text), env, **options), called)
 
 
 def check_source(source: Source, env: EnvBase, more: Sequence[str] = ()) -> None:

@@ -18,7 +18,18 @@ from rlstack.config.errors import missing_option
 from rlstack.envs.foundation.files import write_json
 from rlstack.runs.checkpoint import write_checkpoint
 
-from .players import SELF, LearnerPlayer, Player, Source, check_source, free_name, make_player, name_of, read_source
+from .players import (
+    SELF,
+    Player,
+    PolicyPlayer,
+    RandomPolicy,
+    Source,
+    check_source,
+    free_name,
+    make_player,
+    name_of,
+    read_source,
+)
 from .ratings import ELO_SCALE, Elo, Positive, Scored, ratings_from
 
 LEARNER = "learner"
@@ -189,13 +200,13 @@ class Pool:
         self.ratings.add(LEARNER)
         self.entries: list[Opponent] = []
         self._loaded: OrderedDict[str, Player] = OrderedDict()
-        self._learner: LearnerPlayer | None = None
+        self._learner: PolicyPlayer | None = None
         self.waiting: list[tuple[str, float]] | None = None
         self.last_snapshot, self.recent_wins, self.recent_games = 0, 0.0, 0
         for source in players:
             plain = SELF if read_source(source) == (SELF, {}) else source
             taken = [LEARNER, *(entry.name for entry in self.entries)]
-            self._join(Opponent(free_name(name_of(source), taken), plain))
+            self.join(Opponent(free_name(name_of(source), taken), plain))
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -271,10 +282,10 @@ class Pool:
         """Forgets a loaded opponent, which belongs to the caller from now on."""
         self._loaded.pop(name, None)
 
-    def learner(self, env: EnvBase) -> LearnerPlayer:
+    def learner(self, env: EnvBase) -> PolicyPlayer:
         """Returns the player ``self``, always the same object."""
         if self._learner is None:
-            self._learner = LearnerPlayer(env)
+            self._learner = PolicyPlayer(RandomPolicy(env), SELF)
         return self._learner
 
     # -- snapshots -----------------------------------------------------------------------------------------------
@@ -298,7 +309,7 @@ class Pool:
         self.entries = [entry for entry in self.entries if entry.name != name]
         self.last_snapshot, self.recent_wins, self.recent_games = frames, 0.0, 0
         entry = Opponent(name, f"{name}.pt", frames)
-        self._join(entry)
+        self.join(entry)
         self.ratings.set(name, self.ratings.rating(LEARNER))
         snapshots = [entry for entry in self.entries if entry.name.startswith(_PREFIX)]
         if self.keep is not None and len(snapshots) > self.keep:
@@ -309,11 +320,8 @@ class Pool:
         write_json(self.directory / INDEX, {"format": "rlstack-pool", "version": 1, **self.state_dict()}, nan=False)
         return entry
 
-    def add_fixed(self, name: str) -> None:
-        """Adds a player without a file: ``random``, ``self``, or one of the world's players."""
-        self._join(Opponent(name, name))
-
-    def _join(self, entry: Opponent) -> None:
+    def join(self, entry: Opponent) -> None:
+        """Adds an opponent."""
         self.entries.append(entry)
         self.ratings.add(entry.name)
 

@@ -98,10 +98,6 @@ class Ratings(ABC):
         self._players.setdefault(name, self.whole(name))
         self._games.setdefault(name, 0)
 
-    def names(self) -> list[str]:
-        """Returns the players in the order in which they were added."""
-        return list(self._players)
-
     def whole(self, name: str) -> Rating:
         """Returns rating, deviation and volatility of a player."""
         if name in self.anchors:
@@ -122,7 +118,7 @@ class Ratings(ABC):
 
     def ranking(self) -> list[str]:
         """Returns the players, best first by :meth:`conservative`; ties in the order in which they were added."""
-        return sorted(self.names(), key=lambda name: -self.conservative(name))
+        return sorted(self._players, key=lambda name: -self.conservative(name))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns options and players in the form of JSON; ``system`` is the kind."""

@@ -16,9 +16,10 @@ from rlstack.envs.foundation.files import write_json, write_text
 from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.table import print_rows
 from rlstack.runs.manifest import seal, unseal
+from rlstack.training.environment import utc_now
 
 from .games import GameResult, WinLossRecord, in_turns, pairing, pairs
-from .league import League, utc_now
+from .league import League
 from .matches import BestGames, GameRunner
 from .ratings import Elo, Ratings, fit_elo
 
@@ -150,7 +151,7 @@ def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, t
         **whole,
         "opponents": opponents,
         "elo_history": [{"game": row["game"], "opponent": row["opponent"], "elo": row["elo_after"]} for row in rows],
-        "elo_ratings": {each: ratings.rating(each) for each in ratings.names()},
+        "elo_ratings": {each: ratings.rating(each) for each in ratings.ranking()},
         "initial_elo": start,
         "final_elo": end,
         "game_by_game": rows,

@@ -27,7 +27,7 @@ from rlstack.envs.wrappers import Wrapper
 from rlstack.training.hooks import Hook
 
 from .players import EMPTY, RANDOM, SELF, ScriptedPlayer, Seats, half_worlds, of_first, sides_of
-from .pool import LEARNER, Pool, make_sampler
+from .pool import LEARNER, Opponent, Pool, make_sampler
 from .register import without_opponents
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Versus(Wrapper):
         wanted = [SELF if name == CHECKPOINT else name for name in names or ()]
         for name in dict.fromkeys(wanted):
             if name not in {entry.name for entry in self.pool.entries}:
-                self.pool.add_fixed(name)
+                self.pool.join(Opponent(name, name))
                 self._guests.append(name)
         self._met = None if names is None else list(names)
         self._episodes = self.config.refresh  # others are drawn before the next game
@@ -314,7 +314,8 @@ class Versus(Wrapper):
         known = dict(zip(self._names, self._seats.players))
         players = [known.get(name) or self.pool.player(name, self.inner, names) for name in names]
         number = [*(names.index(name) if name in names else EMPTY for name in self._names), EMPTY]
-        self._seats.renumber(players, torch.tensor(number, device=self.device))
+        self._seats.players = players
+        self._seats.assign(torch.tensor(number, device=self.device)[self._seats.assignment])  # EMPTY is -1, the last
         self._names = names
         if not looks_are_free(self.device):  # each seat's tensors are its own
             for name in names:
@@ -445,7 +446,7 @@ class Versus(Wrapper):
         self._shares = state["shares"].to(self.generator.device)
         self._seats.assignment.fill_(EMPTY)
         self._load(list(state["names"]))
-        self._seats.assignment = state["assignment"].to(self.device, copy=True)
+        self._seats.assign(state["assignment"].to(self.device, copy=True))
         if self._drawn:
             self._offer()
         self._log.fill_(-1)

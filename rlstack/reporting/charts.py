@@ -166,7 +166,9 @@ def lines_of(comparison: GroupComparison, metric: str) -> Iterator[Line]:
 
     The line of a run has the bounds ``_low`` and ``_high`` if they were logged.
     """
-    most, places = most_points(len(comparison.runs)), count()
+    places = count()
+    # A run's line has fewer points in a page of many runs.
+    most = max(min(5 * MOST, 20 * MOST // max(len(comparison.runs), 1)), MOST // 4)
     for number, group in enumerate(comparison.groups):
         having = [(run, place) for run, place in zip(group.runs, places) if metric in run.curves]
         colour, alone = comparison.colours[group.label], len(group.runs) == 1 < len(comparison.groups)
@@ -213,11 +215,6 @@ def thinned(curve: Curve, most: int = MOST) -> Curve:
     cuts = np.linspace(0, length, most + 1).astype(int)[:-1]
     sizes = np.diff([*cuts, length])
     return Curve(*(np.add.reduceat(part, cuts) / sizes for part in curve))
-
-
-def most_points(runs: int) -> int:
-    """Returns the greatest number of points of a run's line, fewer in a page of many runs."""
-    return max(min(5 * MOST, 20 * MOST // max(runs, 1)), MOST // 4)
 
 
 def plain(values: Iterable[Any]) -> list[Any]:

@@ -140,16 +140,13 @@ class StoredRun:
 
         Evaluations leave out undefined numbers, such as the time to the goal without a success.
         """
-        curve = self.curves.get(metric)
-        if curve is None or (metric.startswith(EVALUATED) and curve.frames[-1] < self._evaluated):
+        if (curve := self.curves.get(metric)) is None:
             return None
+        if metric.startswith(EVALUATED):
+            evaluated = (other.frames[-1] for name, other in self.curves.items() if name.startswith(EVALUATED))
+            if curve.frames[-1] < max(evaluated):
+                return None
         return float(curve.values[-1])
-
-    @cached_property
-    def _evaluated(self) -> float:
-        """Frames of the last evaluation that was logged."""
-        ends = (curve.frames[-1] for name, curve in self.curves.items() if name.startswith(EVALUATED))
-        return float(max(ends, default=-1.0))
 
     @property
     def last_evaluation(self) -> StoredEvaluation | None:
@@ -216,21 +213,30 @@ def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, C
     except OSError as error:
         notes.append(f"{path.name} cannot be read ({error.strerror})")
         return {}
-    text = text if whole else _last_rows(text)
+    if not whole:  # the header and the last rows, at least those since the last evaluation
+        header, *rows = text.splitlines(keepends=True) or [""]
+        columns = [column for column, name in enumerate(header.split(",")) if name.startswith(EVALUATED)]
+        start = max(len(rows) - _LAST_ROWS, 0)
+        while columns and start:
+            cut = [row.split(",") for row in rows[start:]]
+            if any(row[column].strip() for row in cut for column in columns if column < len(row)):
+                break
+            start = max(len(rows) - 8 * (len(rows) - start), 0)
+        text = "".join([header, *rows[start:]])
     end = text.rfind("\n") + 1
     if end < len(text):
         notes.append(f"{path.name}: the last row is cut off and was left out")
     numbers, damaged = array("d"), 0
     try:
-        rows = csv.reader(text[:end].splitlines())
-        header = next(rows)
-        if FRAMES not in header:
+        lines = csv.reader(text[:end].splitlines())
+        names = next(lines)
+        if FRAMES not in names:
             notes.append(f"{path.name} has no column {FRAMES!r}")
             return {}
-        at = header.index(FRAMES)
-        for cells in rows:
+        at = names.index(FRAMES)
+        for cells in lines:
             row = _numbers(cells)
-            if len(row) == len(header) and math.isfinite(row[at]):
+            if len(row) == len(names) and math.isfinite(row[at]):
                 numbers.extend(row)
             else:
                 damaged += 1
@@ -241,31 +247,18 @@ def read_curves(path: Path, notes: list[str], whole: bool = True) -> dict[str, C
     if not numbers:
         notes.append(f"{path.name} has no rows")
         return {}
-    table = np.array(numbers).reshape(-1, len(header))
+    table = np.array(numbers).reshape(-1, len(names))
     table = table[np.argsort(table[:, at], kind="stable")]
     finite = np.isfinite(table)
     curves = {
         name: Curve(table[finite[:, index], at], table[finite[:, index], index])
-        for index, name in enumerate(header)
+        for index, name in enumerate(names)
         if name != FRAMES and finite[:, index].any()
     }
-    infinite = [name for name, column in zip(header, np.isinf(table).any(0)) if column]
+    infinite = [name for name, column in zip(names, np.isinf(table).any(0)) if column]
     if infinite:
         notes.append(f"{path.name}: NaN or infinite values in {', '.join(infinite)}")
     return curves
-
-
-def _last_rows(text: str) -> str:
-    """Returns the header of a table and its last rows, at least those since the last evaluation."""
-    header, *rows = text.splitlines(keepends=True) or [""]
-    columns = [column for column, name in enumerate(header.split(",")) if name.startswith(EVALUATED)]
-    start = max(len(rows) - _LAST_ROWS, 0)
-    while columns and start:
-        cells = [row.split(",") for row in rows[start:]]
-        if any(row[column].strip() for row in cells for column in columns if column < len(row)):
-            break
-        start = max(len(rows) - 8 * (len(rows) - start), 0)
-    return "".join([header, *rows[start:]])
 
 
 def _numbers(cells: list[str]) -> list[float]:

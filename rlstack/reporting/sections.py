@@ -170,7 +170,22 @@ def _compared(comparison: GroupComparison) -> Iterator[Block]:
     spread = ["mean", "IQM", "minimum", "maximum"] if several else [metric]
     spread += ["95 % interval"] if bounded else []
     head = [*(keys or ["runs"]), "seeds", *spread, "frames", "CPU time a run" if several else "CPU time"]
-    rows = [_row(comparison, group, keys, spread) for group in groups]
+    rows = []
+    for group in groups:
+        cells, colour = [written(group.values[key]) for key in keys], comparison.colours[group.label]
+        swatch = Markup('<i class="swatch {}"></i>').format("grey" if colour is None else f"c{colour}")
+        cells = [swatch + escape((cells or [group.label])[0]), *cells[1:]]
+        seconds = [value for run in group.runs if (value := run.last(CPU_SECONDS)) is not None]
+        frames = [run.frames for run in group.runs]
+        reached = number(frames[0]) if len(set(map(number, frames))) == 1 else interval((min(frames), max(frames)))
+        figures: dict[str, str] = {}
+        if (score := scores[group.label]) is not None:
+            figures = {"IQM": number(score.iqm), "95 % interval": interval(score.interval)}
+            figures |= {"minimum": number(min(score.values)), "maximum": number(max(score.values))}
+            figures |= {"mean": number(score.mean), metric: number(score.mean)}
+        shown = [figures.get(name, "–") for name in spread]
+        took = duration(sum(seconds) / len(seconds)) if seconds else "–"
+        rows.append([*cells, len(group.runs), *shown, reached, took])
     caption = [f"{metric} at the end of each run."]
     if len(comparison.worlds) > 1:
         caption.append("Scores of different worlds do not compare.")
@@ -187,24 +202,6 @@ def _compared(comparison: GroupComparison) -> Iterator[Block]:
         values = [[group.values[key] for key in keys] for group, _ in scored]
         about = f"One line for each group of runs, coloured by its mean {metric}; drag along an axis to select some."
         yield Panels([Parallel(keys, values, metric, [score for _, score in scored])], caption=about, big=True)
-
-
-def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], spread: Sequence[str]) -> list[Any]:
-    score = comparison.scores[group.label]
-    cells = [written(group.values[key]) for key in keys] or [group.label]
-    colour = comparison.colours[group.label]
-    swatch = Markup('<i class="swatch {}"></i>').format("grey" if colour is None else f"c{colour}")
-    cells[0] = swatch + escape(cells[0])
-    seconds = [value for run in group.runs if (value := run.last(CPU_SECONDS)) is not None]
-    frames = [run.frames for run in group.runs]
-    reached = number(frames[0]) if len(set(map(number, frames))) == 1 else interval((min(frames), max(frames)))
-    figures: dict[str, str] = {}
-    if score is not None:
-        figures = {"IQM": number(score.iqm), "95 % interval": interval(score.interval)}
-        figures |= {"minimum": number(min(score.values)), "maximum": number(max(score.values))}
-        figures |= {"mean": number(score.mean), str(comparison.metric): number(score.mean)}
-    shown = [figures.get(name, "–") for name in spread]
-    return [*cells, len(group.runs), *shown, reached, duration(sum(seconds) / len(seconds)) if seconds else "–"]
 
 
 # -- evaluations -------------------------------------------------------------------------------------------------
@@ -245,8 +242,14 @@ def _judged(comparison: GroupComparison) -> Iterator[Block]:
             head = ["", *(str(level.get("level", "")) for level in last.content["levels"])]
             fold = f"{len(rest)} more statistics of the last evaluation"
             yield DataTable(head, [list(row) for row in zip(rest, *columns)], fold=fold)
-    if games := [(run, entry) for run, entry in later if "opponents" in entry.content]:
-        yield _games(games, several)
+    games = []
+    for run, entry in later:
+        for row in entry.content.get("opponents", ()):
+            rating = number(row.get("elo_after"))
+            games.append([run.name, entry.name, str(row.get("opponent", "")), *_cells(row, _RECORD), rating])
+    if games:
+        head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided (95 %)", "rating"]
+        yield DataTable.of_runs(head, games, several, 3, caption="Games against opponents.")
 
 
 def _spread(evaluation: StoredEvaluation) -> DataTable | None:
@@ -265,16 +268,6 @@ def _spread(evaluation: StoredEvaluation) -> DataTable | None:
     head += ["minimum", "lower quartile", "median", "upper quartile", "maximum"]
     caption = "Returns of these episodes; the interval is a bootstrap of their interquartile mean (IQM)."
     return DataTable(head, rows, caption=caption) if rows else None
-
-
-def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool) -> DataTable:
-    rows = []
-    for run, entry in entries:
-        for row in entry.content["opponents"]:
-            rating = number(row.get("elo_after"))
-            rows.append([run.name, entry.name, str(row.get("opponent", "")), *_cells(row, _RECORD), rating])
-    head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided (95 %)", "rating"]
-    return DataTable.of_runs(head, rows, several, 3, caption="Games against opponents.")
 
 
 def _statistics(levels: Sequence[Mapping[str, Any]]) -> list[str]:

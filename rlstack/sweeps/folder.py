@@ -39,6 +39,7 @@ JOBS = ".jobs"
 _ONLY_TELLS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")
 _WITH_FOLDERS = {"hydra/sweeper=pbt", "hydra/sweeper=search"}
 _LONGEST = 60
+_DRAWN = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")  # a number as searches draw it, which is shown with three digits
 _OF_SWEEPERS = {"multirun.yaml", "optimization_results.yaml"}
 
 
@@ -135,14 +136,6 @@ def announced(overrides: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def _short(value: str) -> str:
-    """Returns a long number, as searches draw them, with three digits."""
-    try:
-        return f"{float(value):.3g}" if len(value) > 8 else value
-    except ValueError:
-        return value
-
-
 class SweepPlace(Hook):
     """Tells which run of a sweep this is and, if one follows another, when all will have ended."""
 
@@ -156,8 +149,12 @@ class SweepPlace(Hook):
         number, keys = int(job.job.num), sweep["keys"]
         lasts = [key.rpartition(".")[2] for key in keys]
         names = [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts)]
-        values = ", ".join(f"{name}={_short(given[key])}" for key, name in zip(keys, names) if key in given)
-        place = f"run {number + 1} of {sweep['runs']}{f', {values}' * bool(values)}"
+        place = f"run {number + 1} of {sweep['runs']}"
+        for key, name in zip(keys, names):
+            value = given.get(key)
+            if value is not None and len(value) > 8 and _DRAWN.fullmatch(value):
+                value = f"{float(value):.3g}"
+            place += "" if value is None else f", {name}={value}"
         training.progress.latest("sweep", place)
         begun, frames = number - sweep["first"], training.frames
 
@@ -180,12 +177,6 @@ def note_result(**entries: Any) -> None:
     job = HydraConfig.get()
     path = Path(job.sweep.dir) / f"job_{int(job.job.num):06d}.json"
     write_json(path, {"overrides": [entry.lstrip("+~") for entry in concealed(job.overrides.task)], **entries})
-
-
-def run_of_job(name: str) -> str:
-    """Returns the folder of this job's run within that of the sweep."""
-    job = HydraConfig.get()
-    return str(Path(job.sweep.dir) / f"{job.job.num}_{name}")
 
 
 def take_results(folder: Path) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, Interval, build, to_plain
@@ -26,7 +27,7 @@ from rlstack.runs.manifest import check, sealed
 
 from .folder import JOBS, telling
 from .jobs import Compose, Launch, check_settings, checked, job, reached, show_scores, tell_failures, wait_for
-from .space import Space, assignment, check_values, split, value_of
+from .space import Space, assignment, check_values, split
 
 KIND = "population"
 FILE = "population.json"
@@ -180,8 +181,9 @@ class Population:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*OF_ONE_RUN, MANIFEST))
         stored = OmegaConf.create(RunDirectory(source).read_config())
-        for key, value in hyperparameters.items():
-            OmegaConf.update(stored, key, value_of(key, value), merge=False)
+        words = [*starmap(assignment, hyperparameters.items())]
+        for entry in OverridesParser.create().parse_overrides(words):  # as a command line sets them
+            OmegaConf.update(stored, entry.key_or_group, entry.value(), merge=False)
         stored["run_dir"] = str(target)
         RunDirectory(temporary).write_config(OmegaConf.to_container(stored))  # type: ignore[arg-type]
         shutil.rmtree(target, ignore_errors=True)

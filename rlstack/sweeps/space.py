@@ -113,11 +113,6 @@ def assignment(key: str, value: Any) -> str:
     return f"{'++' if '.' in key else ''}{key}={'null' if value is None else value}"
 
 
-def value_of(key: str, value: Any) -> Any:
-    """Returns the value to which :func:`assignment` sets an option: choices are kept as they are written there."""
-    return OverridesParser.create().parse_override(assignment(key, value)).value()
-
-
 def check_values(path: Path, kind: str, space: Space, values: Mapping[str, Any]) -> None:
     """Raises a :class:`ConfigError` if values of a file, which become a command line, lie outside the space."""
     if values.keys() != space.keys() or not all(space[key].holds(values[key]) for key in values):

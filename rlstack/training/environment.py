@@ -43,7 +43,7 @@ def end_recorded(run: Path) -> Iterator[None]:
     finally:
         with suppress(OSError):  # the error that ends the run reports a full disk
             *before, last = _entries(run) or [{}]
-            write_json(run / ENVIRONMENT, [*before, {**last, "ended": {"time": _now(), "how": how, "why": why}}])
+            write_json(run / ENVIRONMENT, [*before, {**last, "ended": {"time": utc_now(), "how": how, "why": why}}])
 
 
 def _entries(run: Path) -> list[Any]:
@@ -54,7 +54,8 @@ def _entries(run: Path) -> list[Any]:
     return entries if isinstance(entries, list) else []
 
 
-def _now() -> str:
+def utc_now() -> str:
+    """Returns the time in UTC as ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -63,7 +64,7 @@ def environment() -> dict[str, Any]:
     torch = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
     return {
-        "started": _now(),
+        "started": utc_now(),
         "command": sys.orig_argv[1:],
         "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from tests.agents import own_network
 from tests.agents.munchausen import MunchausenConfig, MunchausenLoss
 from tests.agents.small_agents import CASES, DISCRETE, REMEMBERING, Decisions, plain, small
 from tests.agents.spo import SPOLoss
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
@@ -505,9 +504,7 @@ def test_its_target_is_that_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("by_yaml", [True, False])
-def test_it_trains_from_a_yaml_and_from_its_name_alone(
-    by_yaml: bool, rlstack_command: Callable[..., Ended], tmp_path: Path
-) -> None:
+def test_it_trains_from_a_yaml_and_from_its_name_alone(by_yaml: bool, rlstack_command: Command, tmp_path: Path) -> None:
     if by_yaml:
         (tmp_path / "conf/agent").mkdir(parents=True)
         yaml = f"defaults: [dqn, _self_]\nname: munchausen\nalgorithm: {CLASS}\nalpha: 0.8\n"

@@ -17,7 +17,7 @@ import rlstack
 from rlstack.agents import build_agent, completed, make_agent
 from rlstack.config import ConfigError
 from tests.agents.small_agents import Decisions
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
@@ -301,7 +301,7 @@ def test_trying_it_out_leaves_no_trace_in_statistics_and_draws_no_random_numbers
 
 @exhaustive("name", ["torchrl_ppo", "torchrl_sac"])
 def test_a_run_is_evaluated_exported_and_loaded_like_any_other(
-    name: str, rlstack_command: Callable[..., Ended], tmp_path: Path
+    name: str, rlstack_command: Command, tmp_path: Path
 ) -> None:
     run, exported = tmp_path / "run", tmp_path / "policy.pt"
     world = ["env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=2", "env.workers=0"]
@@ -327,7 +327,7 @@ QUICK = ["agent.lr=1e-3", "agent.batch_size=128", "eval.every=8000"]
         (["agent=torchrl_sac", "env=gymnasium", "env.id=Pendulum-v1", "total_frames=8000", *QUICK], -250),
     ],
 )
-def test_it_learns(overrides: list[str], least: float, rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+def test_it_learns(overrides: list[str], least: float, rlstack_command: Command, tmp_path: Path) -> None:
     run = tmp_path / "run"
     short = ["threads=1", "eval.episodes=10", "agent.hidden=[64,64]", "seed=0", f"run_dir={run}"]
     assert rlstack_command("train", *overrides, *short).status == 0

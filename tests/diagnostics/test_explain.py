@@ -16,6 +16,8 @@ import rlstack
 from experiments.explain import spoiled
 from experiments.explain.study import explained
 from rlstack import envs
+from rlstack.agents import build_agent, completed
+from rlstack.agents.off_policy import OffPolicy, OffPolicyConfig
 from rlstack.agents.ppo import PPO
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
@@ -251,6 +253,38 @@ def test_an_algorithm_that_tells_nothing_is_explained_as_far_as_it_goes() -> Non
     agent = rlstack.make_agent("torchrl_ppo", env, 10_000, lr=0.5)
     assert agent.predicted_returns(None) is None and agent.log_ratios(None) is None
     assert first(evidence_of(agent, env)) == "learning_rate"
+
+
+class Own(OffPolicy):
+    """An algorithm from scratch, which keeps its network under a name of its own and predicts no returns."""
+
+    Config = OffPolicyConfig
+    ACTIONS = ("choice",)
+
+    def build(self) -> None:
+        self.mine = self.add_network("mine", nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+
+    def exploit(self, observation: Any, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.mine(observation).argmax(-1)
+
+    def explore(self, observation: Any, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.distributions.Categorical(logits=self.mine(observation)).sample()
+
+    def update(self, batch: Any) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_an_algorithm_from_scratch_is_explained_and_measured_without_a_line_of_its_own(dead: bool) -> None:
+    env = envs.make("cartpole", num_worlds=8)
+    agent: Any = build_agent(completed({"name": "own", "algorithm": f"{__name__}:Own"}), env, 10_000)
+    agent.updates = 100
+    if dead:
+        nn.init.constant_(agent.mine[0].bias, -50.0)
+    evidence = evidence_of(agent, env)
+    faults = [finding.name for finding in checks.findings(evidence) if finding.severity == checks.FAULT]
+    assert faults == (["dormant"] if dead else [])
+    assert (float(signs(agent, evidence.explored.sequences, agent.policy(False))["network/dormant_units"]) == 1) is dead
 
 
 # -- command -------------------------------------------------------------------------------------------------------

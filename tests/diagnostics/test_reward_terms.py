@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import rlstack
 from rlstack import envs
 from rlstack.config import ConfigError
 from rlstack.diagnostics.reward_terms import draw_curves, play_episode, read_curves
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.refusals import refused
 
 OPTIONS = {"max_seconds": 2.0, "rewards": "dense", "random_states": 1.0}
@@ -82,7 +81,7 @@ def test_curves_are_read_from_what_was_logged(tmp_path: Path) -> None:
     refused(ConfigError, "no terms", read_curves, file)
 
 
-def test_the_command_leaves_both_plots(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+def test_the_command_leaves_both_plots(rlstack_command: Command, tmp_path: Path) -> None:
     tiny = ["total_frames=128", "log_every=64", "eval.episodes=1", "eval.max_steps=5", "agent.hidden=[8]", "threads=1"]
     tiny += ["env.num_worlds=4", "env.max_seconds=0.5", "agent.steps_per_batch=8", "agent.epochs=1", "logger=csv"]
     trained = rlstack_command("train", "agent=ppo", "env=rocket", "run_dir=run", "device=cpu", *tiny)

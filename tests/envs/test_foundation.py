@@ -13,7 +13,7 @@ from rlstack import envs
 from rlstack.envs.foundation import tensors
 from rlstack.envs.foundation.compilation import Compiled, CompiledColumns
 from rlstack.envs.foundation.tensors import chosen, put_where, unchecked
-from rlstack.envs.pool import StartPool
+from rlstack.envs.states import StartPool
 from tests.agents.recall import Recall
 from tests.exhaustive import exhaustive
 

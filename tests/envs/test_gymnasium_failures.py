@@ -8,8 +8,6 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -24,6 +22,7 @@ from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRais
 from rlstack.envs.gymnasium import Gymnasium
 from tests.envs.gymnasium_toys import TOYS, rolled
 from tests.refusals import refused
+from tests.small_run import python
 
 FRAGILE, ANSWERING = f"{TOYS}:Fragile", f"{TOYS}:Answering"
 REASONS = {
@@ -290,9 +289,7 @@ def test_a_program_may_end_without_closing(tmp_path: Path) -> None:
         "    env.reset()\n"
         "    print(multiprocessing.active_children()[0].pid)\n"
     )
-    ended = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": "."}
-    )
+    ended = python(str(script))
     assert ended.returncode == 0 and ended.stderr == ""
     with pytest.raises(ProcessLookupError):
         os.kill(int(ended.stdout), 0)

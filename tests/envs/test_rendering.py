@@ -16,8 +16,8 @@ from PIL import Image
 
 from rlstack import envs
 from rlstack.envs.arena.recording import SIZE, ArenaAnimation, ArenaRecording, ArenaRenderer
-from rlstack.envs.echelon.drawing import EchelonAnimation, EchelonLayout, background
 from rlstack.envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
+from rlstack.envs.echelon.recording import EchelonAnimation, EchelonLayout, background
 from rlstack.envs.echelon.replay import RecordedMap
 from rlstack.envs.marinenav.recording import MarineNavRecording, on_map, to_world
 from rlstack.envs.recording import EpisodeRecording, Frames

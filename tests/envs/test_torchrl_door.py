@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ import rlstack
 from rlstack import envs
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.worlds import build_world
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.envs import torchrl_toys
 from tests.refusals import refused
 
@@ -248,7 +247,7 @@ def test_wrappers_and_configuration() -> None:
     assert columns(batch, "next", "reward") == [[2.0, 2.0]] * 3 and batch["next", "done"][:, -1].all()
 
 
-def test_every_command_takes_it(rlstack_command: Callable[..., Ended]) -> None:
+def test_every_command_takes_it(rlstack_command: Command) -> None:
     env = ["env=torchrl", f"env.id={TOYS}:limited", "env.kwargs.steps=4", "agent=ppo", "agent.hidden=[4]", "device=cpu"]
     allow = f"allow=[{TOYS}:limited]"
     run = ["agent.steps_per_batch=8", "agent.minibatch_size=32", "total_frames=64", "eval.episodes=1", "eval.every=64"]

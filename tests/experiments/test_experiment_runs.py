@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from experiments import against, runs
+from experiments import against, results, runs
 from rlstack.runs.run_directory import taken
 from tests.refusals import refused
 
@@ -122,23 +123,20 @@ def test_where_a_run_was_trained(tmp_path: Path) -> None:
     assert runs.trained_on(tmp_path) == "2 cores, X, AVX2 and then 2 cores, Y, AVX2, one thread"
 
 
-def test_other_seeds_of_a_result_stay_if_they_are_comparable(tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
-    assert runs.other_seeds(file, [1], 1_000, games=10) == {}
-    file.write_text(json.dumps({"games": 10, "seeds": {"0": {"frames": 1_004.0}, "1": {"frames": 7.0}}}))
-    assert runs.other_seeds(file, [1], 1_000, games=10) == {"0": {"frames": 1_004.0}}
-    with pytest.raises(SystemExit, match="holds other seeds with 7 frames, not 1,000; move it away"):
-        runs.other_seeds(file, [2], 1_000, games=10)
-    refused(SystemExit, "holds other seeds with 10 games, not 20;", runs.other_seeds, file, [1], 1_000, games=20)
-    assert runs.other_seeds(file, [0, 1], 1_000, games=20) == {}
-
-
-def test_rows_of_kept_seeds_stay_with_the_present_columns(tmp_path: Path) -> None:
+def test_rows_of_other_seeds_stay_in_the_columns_of_now(tmp_path: Path) -> None:
     file = tmp_path / "curve.csv"
-    rows = [{"seed": "0", "x": "a", "old": "b"}, {"seed": "2", "x": "b", "old": "c"}]
-    against.write_rows(file, [], ["x", "old"], rows)
-    against.write_rows(file, ["2"], ["x"], [{"seed": "1", "x": "c"}])
-    assert file.read_text().split() == ["seed,x", "1,c", "2,b"]
+    old = [{"seed": "0", "x": "a", "old": "b"}, {"seed": "2", "x": "b", "old": "c"}]
+    results.join_csv(file, ["seed"], ["x", "old"], old)
+    results.join_csv(file, ["seed"], ["x"], [{"seed": "1", "x": "c"}, {"seed": "0", "x": "d"}])
+    assert file.read_text().split() == ["seed,x", "0,d", "1,c", "2,b"]
+
+
+def test_arms_are_trained_with_every_seed(commands: list[list[str]], tmp_path: Path) -> None:
+    given = Namespace(folder=tmp_path, seeds=[3, 4], parallel=1, overrides=["agent.lr=0.1"])
+    found = runs.train_arms({"sac: no target": PPO, "ppo": [*PPO, "agent.gamma=0.9"]}, given)
+    assert found["sac: no target"] == {seed: tmp_path / "sac_no_target" / f"seed{seed}" for seed in ("3", "4")}
+    assert list(found["ppo"]) == ["3", "4"] and len(commands) == 4
+    assert commands[3][2:] == [*PPO, "agent.gamma=0.9", "agent.lr=0.1"]
 
 
 def test_games_are_played_anew_unless_as_many_with_the_same_seed_are_there(
@@ -160,7 +158,7 @@ def test_games_are_played_anew_unless_as_many_with_the_same_seed_are_there(
 
     monkeypatch.setattr(against.subprocess, "run", play)
     monkeypatch.setattr(against, "cost", lambda run: {})
-    experiment = against.Experiment("name", "config", ("rule",), 10, (0,), (), "won")
+    experiment = against.Experiment(("rule",), 10, (0,), (), "won")
     for games, seed in [(10, 1), (10, 1), (20, 1), (20, 2)]:
         against.judge(tmp_path, experiment, games, seed)
     assert played == [(10, 1), (20, 1), (20, 2)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from experiments.plain_torchrl import gymnasium_ppo, iqn, marinenav, pendulum, policy
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.exhaustive import exhaustive
 
 
@@ -56,7 +55,7 @@ def test_our_loss_of_ac_iqn_learns_in_a_script_of_torchrl(frames: int) -> None:
     assert len(returns) == frames // 200 and (frames == 600 or sum(returns[-10:]) / 10 > -250)
 
 
-def test_a_policy_of_a_run_acts_in_a_rollout_of_torchrl(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+def test_a_policy_of_a_run_acts_in_a_rollout_of_torchrl(rlstack_command: Command, tmp_path: Path) -> None:
     run = tmp_path / "run"
     rlstack_command("train", "agent=ppo", "env=cartpole", "total_frames=4096", f"run_dir={run}", "eval.episodes=2")
     batch = policy.play(str(run), worlds=4, steps=60)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.reference_scores import scores
-from experiments.reference_scores.scores import STUDIES, jobs, judge, table
+from experiments.reference_scores.scores import STUDIES, judge, recipe, table
 from experiments.runs import train
 from rlstack.config import conf_dir
 from tests.refusals import refused
@@ -42,7 +42,7 @@ def test_a_bar_is_for_every_seed_for_the_mean_or_from_above() -> None:
     assert not study._replace(of="none above").passed([500.0, 30.0])
 
 
-def _metrics(folder: Path, study: str, seed: int, values: list[float]) -> None:
+def _metrics(folder: Path, study: str, seed: str, values: list[float]) -> Path:
     run = folder / study / f"seed{seed}"
     run.mkdir(parents=True)
     with open(run / "metrics.csv", "w", newline="") as file:
@@ -50,20 +50,22 @@ def _metrics(folder: Path, study: str, seed: int, values: list[float]) -> None:
         writer.writerow(["frames", "eval/return"])
         writer.writerows([[1000 * (k + 1), value] for k, value in enumerate(values)])
         writer.writerow([9000, ""])  # a log line without an evaluation
+    return run
 
 
 def test_curves_of_other_studies_and_seeds_stay(tmp_path: Path) -> None:
-    for folder, study, seed, values in (
-        ("a", "cartpole_ppo", 0, [20.0, 500.0]),
-        ("a", "cartpole_dqn", 0, [10.0]),
-        ("b", "cartpole_ppo", 1, [30.0]),
-    ):
-        _metrics(tmp_path / folder, study, seed, values)
-        scores.write_curves(tmp_path / folder, [study], [seed], tmp_path)
+    for study, seed, values in (("cartpole_ppo", "0", [20.0, 500.0]), ("cartpole_ppo", "1", [30.0, 400.0])):
+        scores.write_curves({study: {seed: _metrics(tmp_path, study, seed, values)}}, tmp_path)
+    scores.write_curves({"cartpole_dqn": {"0": _metrics(tmp_path, "cartpole_dqn", "0", [10.0])}}, tmp_path)
     with open(tmp_path / "curves.csv", newline="") as file:
-        rows = {(row["study"], row["seed"], row["return"]) for row in csv.DictReader(file)}
-    expected = {("cartpole_ppo", "0", value) for value in ("20.0", "500.0")}
-    assert rows == expected | {("cartpole_ppo", "1", "30.0"), ("cartpole_dqn", "0", "10.0")}
+        rows = list(csv.DictReader(file))
+    assert [(row["study"], row["seed"], row["return"]) for row in rows] == [
+        ("cartpole_dqn", "0", "10.0"),
+        ("cartpole_ppo", "0", "20.0"),
+        ("cartpole_ppo", "0", "500.0"),
+        ("cartpole_ppo", "1", "30.0"),
+        ("cartpole_ppo", "1", "400.0"),
+    ]
     (tmp_path / "cartpole_ppo.json").write_text(json.dumps(RESULT))
     scores.draw(tmp_path, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
@@ -77,17 +79,17 @@ def test_other_seeds_of_an_earlier_result_stay_unless_they_trained_for_other_fra
     monkeypatch.setattr(scores, "trained_on", lambda run: "new")
     earlier = {"frames": 512, "machine": "old"}
     earlier |= {"scores": {"0": 7.0, "1": 8.0}, "cpu_seconds": {"0": 1.0, "1": 2.0}}
-    result = judge("cartpole_ppo", [1], tmp_path, earlier)
+    result = judge("cartpole_ppo", {"1": tmp_path}, earlier)
     assert result["scores"] == {"0": 7.0, "1": 9.0} and result["machine"] == "new; old"
     other = {**earlier, "frames": 1024}
-    message = "cartpole_ppo: the result file holds seeds after 1,024"
-    refused(SystemExit, message, judge, "cartpole_ppo", [1], tmp_path, other)
-    assert judge("cartpole_ppo", [0, 1], tmp_path, other)["scores"] == {"0": 9.0, "1": 9.0}
+    late = {"1": tmp_path}
+    refused(SystemExit, "cartpole_ppo: the result file holds seeds after 1,024", judge, "cartpole_ppo", late, other)
+    assert judge("cartpole_ppo", {"0": tmp_path, **late}, other)["scores"] == {"0": 9.0, "1": 9.0}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("study", ["cartpole_ppo", "cartpole_dqn", "pendulum_td3"])
 def test_a_fast_subset_reaches_its_bar(study: str, tmp_path: Path) -> None:
-    train(jobs(study, [0], tmp_path))
-    result = judge(study, [0], tmp_path, {})
+    (run,) = train([(0, tmp_path, recipe(study))])
+    result = judge(study, {"0": run}, {})
     assert result["passed"], result["scores"]

@@ -52,7 +52,7 @@ def test_an_empty_seat_keeps_the_action_that_is_given() -> None:
 @pytest.mark.parametrize("policy", [Counting, CountingItself])
 def test_a_memory_is_kept_for_each_side_and_forgotten_where_an_episode_begins(policy: Any) -> None:
     env = Duel(num_worlds=2)
-    seats = seats_of(env, [[0, 1], [1, 0]], PolicyPlayer(env, policy(), "counting"), Watching("b", 0))
+    seats = seats_of(env, [[0, 1], [1, 0]], PolicyPlayer(policy(), "counting"), Watching("b", 0))
     agents = env.reset()["agents"]
     assert seats.act(agents).tolist() == [[0, 0], [0, 0]]
     assert seats.act(agents).tolist() == [[1, 0], [0, 1]]
@@ -64,7 +64,7 @@ def test_a_memory_is_kept_for_each_side_and_forgotten_where_an_episode_begins(po
 
 def test_a_memory_can_be_saved() -> None:
     env = Duel(num_worlds=1)
-    players = [PolicyPlayer(env, Counting(), "counting") for _ in range(2)]
+    players = [PolicyPlayer(Counting(), "counting") for _ in range(2)]
     agents = env.reset()["agents"]
     first = seats_of(env, [[0, 0]], players[0])
     first.act(agents)

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from rlstack.reporting.runs import Curve, StoredRun, find, natural, read_curves
 from rlstack.reporting.sections import seconds_of
 from rlstack.runs.run_directory import taken
 from rlstack.training.environment import end_recorded, record_environment
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.reporting.made_runs import HEADER, ROWS, config, make_evaluation, make_run, score_rows
 
 
@@ -222,7 +221,7 @@ def test_a_long_table_is_read_from_its_end(after: int, tmp_path: Path) -> None:
     assert len(end.curves["time/seconds"].values) < len(whole.curves["time/seconds"].values)
 
 
-def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+def test_the_command(rlstack_command: Command, tmp_path: Path) -> None:
     ended(make_run(tmp_path / "runs/a b", config(total_frames=400)), MemoryError, "the memory is full")
     make_run(tmp_path / "runs/deep/c", config())
     done = rlstack_command("report")
@@ -534,7 +533,7 @@ def test_single_runs_differ_in_their_seed_and_whole_numbers_are_shown_as_such(tm
     assert found.differences == {"seed": ("0", "1"), "total_frames": ("200", "500000")}
 
 
-def test_the_command_compares(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+def test_the_command_compares(rlstack_command: Command, tmp_path: Path) -> None:
     judged(tmp_path / "runs/a", [1.0, 2.0] * 4), judged(tmp_path / "runs/b", [2.0, 4.0] * 4, 1, 0.2)
     done = rlstack_command("report", "runs/a", "runs/b", "score=eval/return")
     assert done.status == 0, done.err
@@ -553,7 +552,7 @@ def test_the_command_compares(rlstack_command: Callable[..., Ended], tmp_path: P
     ],
 )
 def test_a_mistake_in_comparing_is_one_line(
-    words: list[str], message: str, tmp_path: Path, rlstack_command: Callable[..., Ended]
+    words: list[str], message: str, tmp_path: Path, rlstack_command: Command
 ) -> None:
     for name in "ab":
         make_run(tmp_path / name, config())

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from html.parser import HTMLParser
 from http.server import ThreadingHTTPServer
@@ -22,11 +22,10 @@ from rlstack.command import words_as
 from rlstack.config import ConfigError
 from rlstack.reporting.blocks import Panels
 from rlstack.reporting.charts import Chart, axis_of, quantity
-from rlstack.reporting.document import ReportPage, render, report
-from rlstack.reporting.serving import FILES, LivePage, server_of
+from rlstack.reporting.document import FILES, LivePage, ReportPage, render, report, server_of
 from rlstack.training.environment import commit, record_environment
 from rlstack.training.run import train
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.refusals import refused
 from tests.reporting.made_runs import HEADER, config, make_evaluation, make_run, score_rows
 from tests.small_run import SMALL_RUN, composed
@@ -311,9 +310,7 @@ def test_the_folder_may_be_the_first_word() -> None:
     ]
 
 
-def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(
-    rlstack_command: Callable[..., Ended], tmp_path: Path
-) -> None:
+def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(rlstack_command: Command, tmp_path: Path) -> None:
     make_run(tmp_path / "my runs/lr=1,a", config(total_frames=300))
     done = rlstack_command("report", "my runs/lr=1,a")
     assert done.status == 0, done.err
@@ -333,9 +330,7 @@ def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(
         (["folder=.", "films_mb=-1"], "error: films_mb: -1.0 is outside"),
     ],
 )
-def test_a_mistake_is_one_line(
-    overrides: list[str], message: str, tmp_path: Path, rlstack_command: Callable[..., Ended]
-) -> None:
+def test_a_mistake_is_one_line(overrides: list[str], message: str, tmp_path: Path, rlstack_command: Command) -> None:
     done = rlstack_command("report", *overrides)
     assert done.status == 2 and done.err.startswith(message) and done.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

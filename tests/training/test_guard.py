@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -30,7 +30,7 @@ from rlstack.training.guard import BAD_BATCH
 from rlstack.training.loggers import score
 from rlstack.training.loop import Training
 from rlstack.training.run import train
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.refusals import refused
 from tests.small_run import begun, composed, logged, reopened
 from tests.training.test_failures import plain
@@ -342,7 +342,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("reaction", ["error", "skip"])
 def test_a_run_goes_on_and_can_be_resumed(
-    reaction: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], rlstack_command: Callable[..., Ended]
+    reaction: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], rlstack_command: Command
 ) -> None:
     folder = tmp_path / "run"
     options = plain(folder, f"guard.non_finite={reaction}", "total_frames=64", "eval.every=32", "eval.episodes=2")

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from rlstack.training.interrupt import Interrupted
 from rlstack.training.loop import Training
 from rlstack.training.notices import Notices, check_address, concealed
 from rlstack.training.run import train
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.training.test_failures import AtFrame, plain
 
 SECRET = "T0PS3CRET"
@@ -157,7 +157,7 @@ def test_what_is_no_address_is_refused_and_not_shown(url: str) -> None:
         check_address(url)
 
 
-def test_commands_do_not_show_it(rlstack_command: Callable[..., Ended]) -> None:
+def test_commands_do_not_show_it(rlstack_command: Command) -> None:
     ended = rlstack_command("train", f"notify={SECRET}")
     assert ended.status == 2 and ended.err.startswith("error: notify: not an address") and SECRET not in ended.err
     ended = rlstack_command("train", f"notify=https://host/{SECRET}?a=[b")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,7 @@ from rlstack.envs.foundation.packages import imported
 from rlstack.runs.worlds import build_world, with_defaults
 from rlstack.train import _completed
 from rlstack.training.run import debugged
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.refusals import refused
 from tests.small_run import composed
 
@@ -114,7 +113,7 @@ def test_a_debugged_run_of_an_own_world_is_small() -> None:
         ),
     ],
 )
-def test_the_command_takes_a_name_alone(given: list[str], message: str, rlstack_command: Callable[..., Ended]) -> None:
+def test_the_command_takes_a_name_alone(given: list[str], message: str, rlstack_command: Command) -> None:
     ended = rlstack_command("train", "agent=ppo", "total_frames=100", *given)
     assert ended.status == 2 and ended.err.startswith(f"error: {message}") and ended.err.count("\n") == 1
 
@@ -136,7 +135,7 @@ SCRIPTS = {
     ],
 )
 def test_a_users_module_with_a_mistake_is_one_line_with_its_place(
-    given: str, told: str, why: str, rlstack_command: Callable[..., Ended], tmp_path: Path
+    given: str, told: str, why: str, rlstack_command: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.py").write_text(SCRIPTS[why])
     ended = rlstack_command("train", "total_frames=100_000", *given.split())

@@ -29,7 +29,7 @@ from rlstack.data import graphs
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.foundation import tensors
-from rlstack.envs.pool import StartPool
+from rlstack.envs.states import StartPool
 from rlstack.play.pool import LEARNER
 from rlstack.play.versus import SelfPlay
 from rlstack.training.monitor import Monitor, count_frames

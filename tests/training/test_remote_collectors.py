@@ -23,7 +23,7 @@ from rlstack.training.config import TrainConfig
 from rlstack.training.run import train
 from rlstack.training.workers import build_worlds, check_collector, start_collector
 from tests.refusals import refused
-from tests.small_run import composed
+from tests.small_run import composed, python
 from tests.training.shared_runs import plain_config
 from tests.training.test_distributed import ROOT, rows
 from tests.training.test_every_resume import AGENTS, WORLDS, check_resumed, configured, killed, resumed, training
@@ -189,9 +189,7 @@ def test_a_run_goes_on_without_a_worker_and_ends_with_all(how: signal.Signals, b
 @pytest.mark.parametrize("seconds", [0.1, 3])
 def test_a_run_whose_workers_do_not_begin_ends(seconds: float, tmp_path: Path) -> None:
     entry = f"dqn+collector=multiprocess+collector.timeout={seconds}"
-    command = [sys.executable, "-m", "tests.training.shared_runs", str(tmp_path), entry]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    ended = python("-m", "tests.training.shared_runs", str(tmp_path), entry, OMP_NUM_THREADS="1")
     assert ended.returncode == 1 and f"workers do not begin: no answer within {seconds} s" in ended.stderr
 
 

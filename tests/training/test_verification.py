@@ -15,6 +15,7 @@ import rlstack
 from rlstack.runs.checkpoint import content_digest, read_checkpoint, write_checkpoint
 from rlstack.runs.manifest import seal, unseal
 from rlstack.training.hooks import Hook
+from tests.conftest import Command
 from tests.refusals import refused
 
 RUN = [
@@ -104,7 +105,7 @@ def part(state: dict[str, Any], path: str) -> Any:
     ("which", "path"),
     [(-1, "agent/networks/actor/trunk.0.weight"), (-2, "agent/networks/critic/output.bias"), (-2, "rng/torch")],
 )
-def test_one_bit_is_found(which: int, path: str, run: Path, rlstack_command: Callable[..., Any]) -> None:
+def test_one_bit_is_found(which: int, path: str, run: Path, rlstack_command: Command) -> None:
     """A bit of the later checkpoint is reported with its tensor's name, one of the earlier by what follows from it."""
     changed(checkpoints(run)[which], lambda state: flip(part(state, path)))
     end = rlstack_command("verify", str(run))
@@ -115,7 +116,7 @@ def test_one_bit_is_found(which: int, path: str, run: Path, rlstack_command: Cal
         assert path.replace("/", ".") in first and "1 of " in first and "further" not in first
 
 
-def test_a_damaged_checkpoint_is_named(run: Path, rlstack_command: Callable[..., Any]) -> None:
+def test_a_damaged_checkpoint_is_named(run: Path, rlstack_command: Command) -> None:
     file = checkpoints(run)[-1]
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -188,7 +189,7 @@ def test_hooks_of_the_run_take_part_again(tmp_path: Path) -> None:
     assert rlstack.verify(run, hooks=[Counting()], quiet=True).equal
 
 
-def test_without_the_replay_buffer_only_the_seed_repeats(tmp_path: Path, rlstack_command: Callable[..., Any]) -> None:
+def test_without_the_replay_buffer_only_the_seed_repeats(tmp_path: Path, rlstack_command: Command) -> None:
     run = trained("dqn", tmp_path, "checkpoint.replay=false")
     end = rlstack_command("verify", str(run))
     assert end.status == 2 and "without the replay buffer only from=0 repeats exactly" in end.err

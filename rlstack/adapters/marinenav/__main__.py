@@ -298,8 +298,7 @@ def check(trials: Sequence[Trial], device: str, expert: str | None = None) -> No
         try:
             Imitation(config).find(agent)
         except ConfigError as error:
-            reason = str(error).removeprefix("imitation.expert: ").removeprefix("imitation.episodes: ")
-            reason = reason.removeprefix(f"{who}: ").partition("; set env.")[0]  # the agent type sets it here
+            reason = str(error).partition("; set env.")[0]  # the agent type sets it here
             raise ConfigError(f"{IMITATE}: {trial.agent_type} cannot imitate {who}: {reason}") from None
 
 

@@ -197,7 +197,8 @@ class InterleavedReplay:
         if len(self) > self.n_step:
             index = self._tree.sample(count, numbers())
             for attempt in range(_REDRAWS):
-                valid = self._within(index)
+                # Records that have n successors; the oldest of a full buffer, at the write position, is left out.
+                valid = (self._records.writer.cursor - index) % self.capacity > self.n_step
                 if bool(valid.all()):
                     return index
                 if attempt < _WHOLE_REDRAWS:
@@ -205,10 +206,6 @@ class InterleavedReplay:
                 else:  # the newest records fill a whole segment
                     index = torch.where(valid, index, self._tree.find(numbers() * self._tree.total))
         raise ConfigError(f"{len(self)} records are too few for a return over {self.n_step} that may be drawn")
-
-    def _within(self, index: Tensor) -> Tensor:
-        """Marks records that have n successors; the oldest of a full buffer, at the write position, is left out."""
-        return (self._records.writer.cursor - index) % self.capacity > self.n_step
 
 
 class PublishedSAC(SAC):
@@ -414,14 +411,10 @@ def _check_fit(interface: Interface, kind: str) -> None:
     sees = {str(key): tuple(leaf.shape) for key, leaf in spec.items()} if isinstance(spec, Composite) else {}
     if sees != shapes:
         raise ConfigError(f"the published MarineNav agents need the observation {shapes}, the env has {sees or spec}")
+    needed, option, fits = f"{CHOICES} discrete", "false", interface.choices == (CHOICES,)
     if kind in CONTINUOUS:
-        if not interface.continuous or tuple(interface.action.shape) != (ACTION_SIZE,):
-            raise ConfigError(
-                f"the published {kind} needs {ACTION_SIZE} continuous actions, the env has "
-                f"{interface.describe_action()}; set env.continuous_actions=true"
-            )
-    elif interface.choices != (CHOICES,):
-        raise ConfigError(
-            f"the published {kind} needs {CHOICES} discrete actions, the env has {interface.describe_action()}; "
-            "set env.continuous_actions=false"
-        )
+        needed, option = f"{ACTION_SIZE} continuous", "true"
+        fits = interface.continuous and tuple(interface.action.shape) == (ACTION_SIZE,)
+    if not fits:
+        offered = f"the env has {interface.describe_action()}; set env.continuous_actions={option}"
+        raise ConfigError(f"the published {kind} needs {needed} actions, {offered}")

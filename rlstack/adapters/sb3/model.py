@@ -151,14 +151,11 @@ class SB3Network(nn.Module):
 
     def layers(self) -> dict[str, Layers]:
         """Returns copies of the linear layers in order, by part; each but a part's last precedes an activation."""
-        linears = {
-            name: [part for part in module.modules() if isinstance(part, nn.Linear)]
-            for name, module in self.parts.items()
-        }
-        return {
-            name: [(part.weight.data.clone(), part.bias.data.clone()) for part in parts]
-            for name, parts in linears.items()
-        }
+        known: dict[str, Layers] = {}
+        for name, module in self.parts.items():
+            linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
+            known[name] = [(part.weight.data.clone(), part.bias.data.clone()) for part in linears]
+        return known
 
     def initial_memory(self, count: int) -> Memory:
         """Returns zeros for ``count`` entries."""

@@ -128,34 +128,18 @@ _SEPARATE = ("PPO", "A2C", "RecurrentPPO")
 """Those whose actor and critic are separate networks."""
 
 _ACTOR_CRITIC = {
-    "gamma": "gamma",
-    "learning_rate": "lr",
-    "n_steps": "steps_per_batch",
-    "gae_lambda": "gae_lambda",
-    "ent_coef": "entropy_coefficient",
-    "vf_coef": "value_coefficient",
-    "max_grad_norm": "max_grad_norm",
-    "normalize_advantage": "normalize_advantage",
+    **{name: name for name in ("gamma", "gae_lambda", "max_grad_norm", "normalize_advantage")},
+    **{"learning_rate": "lr", "n_steps": "steps_per_batch"},
+    **{"ent_coef": "entropy_coefficient", "vf_coef": "value_coefficient"},
 }
 _PPO = _ACTOR_CRITIC | {
-    "n_epochs": "epochs",
-    "batch_size": "minibatch_size",
-    "clip_range": "clip",
-    "target_kl": "target_kl",
-    "clip_range_vf": "clip_value",
+    **{"n_epochs": "epochs", "batch_size": "minibatch_size", "target_kl": "target_kl"},
+    **{"clip_range": "clip", "clip_range_vf": "clip_value"},
 }
-_SAC = {
-    "gamma": "gamma",
-    "batch_size": "batch_size",
-    "buffer_size": "buffer_size",
-    "tau": "target_tau",
-    "n_steps": "n_step",
-}
+_SAC = {name: name for name in ("gamma", "batch_size", "buffer_size")} | {"tau": "target_tau", "n_steps": "n_step"}
 _DQN = _SAC | {
-    "learning_rate": "lr",
-    "max_grad_norm": "max_grad_norm",
-    "exploration_final_eps": "epsilon",
-    "target_update_interval": "target_every",
+    **{"learning_rate": "lr", "max_grad_norm": "max_grad_norm"},
+    **{"exploration_final_eps": "epsilon", "target_update_interval": "target_every"},
 }
 SETTINGS = {
     "PPO": _PPO,

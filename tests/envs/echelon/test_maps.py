@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from rlstack import envs
-from rlstack.envs.echelon.drawing import EchelonAnimation
 from rlstack.envs.echelon.maps import DIRECTIONS, STYLES, Maps, cell, flow_field, look_up, make_maps, styles
-from rlstack.envs.echelon.recording import EchelonRecorder, load_replay
+from rlstack.envs.echelon.recording import EchelonAnimation, EchelonRecorder, load_replay
 from rlstack.envs.echelon.rules import SPAWN_SQUARE
 from rlstack.envs.echelon.sensors import clear_between
 from tests.refusals import refused
