@@ -168,7 +168,7 @@ _PPO = partial(beside_sb3, name="ppo", env=CARTPOLE, steps=16_384)
 _DQN = partial(beside_sb3, name="dqn", env=("CartPole-v1", 1), steps=8_000, exploration_initial_eps=0.05)
 _SAC = partial(beside_sb3, name="sac", env=("Pendulum-v1", 1))
 _COMPILED, _BFLOAT16 = {"compiled": True}, {"precision": "bfloat16"}
-_STEPS = {
+_STEPS: dict[str, Callable[[], Train]] = {
     "rlstack": our_steps,
     "gymnasium": gymnasium_steps,
     "gymnasium, with statistics": partial(gymnasium_steps, statistics=True),
@@ -188,7 +188,7 @@ WORK = {
     "batched": Work("PPO, our batched CartPole (`agent=ppo env=cartpole`)", 131_072, {"rlstack": batched}),
     "step": Work("1024 small worlds under random actions (our CartPole)", 300 * WORLDS, _STEPS),
     "step_compiled": Work(
-        "the same, ours compiled", 300 * WORLDS, _STEPS | {"rlstack": partial(our_steps, True)}, compiles=True
+        "the same, ours compiled", 300 * WORLDS, {**_STEPS, "rlstack": partial(our_steps, True)}, compiles=True
     ),
 }
 

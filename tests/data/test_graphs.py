@@ -225,11 +225,16 @@ def test_all_warm_ups_on_a_gpu_share_a_stream(monkeypatch: pytest.MonkeyPatch) -
         def wait_stream(self, other: Stream) -> None:
             self.after = other
 
-    here, used = Stream(), []
+    here, used = Stream(), list[Stream]()
+
+    def on(stream: Stream) -> Any:
+        used.append(stream)
+        return nullcontext()
+
     monkeypatch.setattr(CudaGraph, "_streams", {})
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: here)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: used.append(stream) or nullcontext())
+    monkeypatch.setattr(torch.cuda, "stream", on)
     assert [CudaGraph.warm_up(lambda: 3) for _ in range(2)] == [3, 3]
     assert used[0] is used[1] is not here
     assert here.after is used[0] and used[0].after is here
