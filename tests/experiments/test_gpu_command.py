@@ -43,7 +43,7 @@ def test_rows_go_on_after_every_kind_of_failure(tmp_path: Path) -> None:
         row("poisons"),
         row("passes", "after a poisoned process"),
         row("dies"),
-        row("hangs", limit=0.2),
+        row("hangs", limit=0.05),
         row("passes", "last", group="speed"),
     ]
     outcomes = list(runner_of(tmp_path).run(rows))
@@ -283,7 +283,7 @@ def test_rates_are_work_over_time() -> None:
 
 @pytest.mark.slow
 def test_the_command_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given, path = ["device=cpu", "quick=true", "minutes=15"], tmp_path / "cpu.json"
+    given, path = ["device=cpu", "quick=true", "minutes=60"], tmp_path / "cpu.json"
     assert command_line.main([*given, f"output={path}"]) == 0, capsys.readouterr().out
     content = json.loads(path.read_text())
     status = {entry["name"]: entry["status"] for entry in content["rows"]}

@@ -13,7 +13,7 @@ from ...foundation.packages import needs
 from ...foundation.processes import TIMEOUT, Shared, Workers, divided
 from .. import rules
 from ..simulation import Events
-from ..state import Ball, RocketState, new_cars
+from ..state import Ball, Cars, RocketState, new_cars
 from .meshes import mesh_folder
 from .worker import BALL, CAR, EVENTS, SharedArrays, parts, sizes, work
 
@@ -126,6 +126,7 @@ class Simulators:
         single = {name: value[0] for name, value in values.items() if CAR[name] == 1}
         several = {name: value for name, value in values.items() if CAR[name] > 1}
         several["rotation"] = several["rotation"].view(3, 3, *several["rotation"].shape[1:])
-        moved = new_cars(several["position"], several["rotation"], single["boost"]).replace(**several, **single)
+        others = new_cars(several["position"], several["rotation"], single["boost"])  # whose entries share memory
+        moved = Cars.from_items({name: value.clone() for name, value in others.items()}).replace(**several, **single)
         state = RocketState(moved, Ball(*ball.view(len(BALL), 3, worlds)), pads, *clock)
         return state, Events(*events.view(self._cars, len(EVENTS), worlds).unbind(1))

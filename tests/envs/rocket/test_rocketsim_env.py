@@ -121,6 +121,9 @@ def test_goals_end_matches_which_restart_alone(simulated: Any) -> None:
         opened = act(env, following)
         assert env.worlds.world.clock.tolist() == [24, 8, 24] and not opened["done"].any()
         assert opened["agents", "observation"][1, 0, 22:25].tolist() == pytest.approx([0, 0, 93.15 / 4096])
+        entries = [entry for _, entry in env.worlds.items()]  # which restarts overwrite
+        assert len({entry.data_ptr() for entry in entries}) == len(entries)
+        assert not any(0 in entry.stride() for entry in entries)
 
 
 @pytest.mark.slow
