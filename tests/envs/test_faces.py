@@ -195,7 +195,7 @@ def test_a_vector_of_tensors_holds_what_one_of_arrays_does() -> None:
     ("options", "message"),
     [
         ({"autoreset_mode": "DISABLED"}, "autoreset_mode: 'DISABLED' is unknown, allowed: NEXT_STEP and SAME_STEP"),
-        ({"output": "jax"}, "output: 'jax' is unknown, allowed: numpy and torch"),
+        ({"output": "jax"}, "output: 'jax' is unknown, allowed: numpy, torch"),
         ({"render_mode": "rgb_array"}, "render_mode: a vector draws nothing"),
     ],
 )

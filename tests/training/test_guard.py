@@ -27,6 +27,7 @@ from rlstack.runs.worlds import world_options
 from rlstack.training import guard
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.guard import BAD_BATCH
+from rlstack.training.hooks import Hook
 from rlstack.training.loggers import score
 from rlstack.training.loop import Training
 from rlstack.training.run import train
@@ -51,15 +52,22 @@ def training(folder: Path, *overrides: str, base: Sequence[str] = PPO) -> Traini
 
 def spoil_data(run: Training, batches: set[int], key: Any = ("next", "observation"), value: float = torch.nan) -> None:
     """Puts a number into world 2, step 5 of some batches (counted from 0) as they arrive."""
-    plain, seen = run._batches, iter(range(10**6))
+    seen = iter(range(10**6))
 
-    def spoiled(collector: Any) -> Any:
-        for batch in plain(collector):
-            if next(seen) in batches:
-                batch[key][2, 5, 0] = value
-            yield batch
+    class Spoils(Hook):
+        def on_start(self, training: Training) -> None:
+            collector: Any = training.collector
+            plain = collector.rollout
 
-    vars(run)["_batches"] = spoiled
+            def spoiled() -> Any:
+                batch = plain()
+                if next(seen) in batches:
+                    batch[key][2, 5, 0] = value
+                return batch
+
+            collector.rollout = spoiled
+
+    run.hooks.append(Spoils())
 
 
 def spoil_loss(run: Training, updates: set[int]) -> None:
