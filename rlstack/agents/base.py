@@ -402,9 +402,20 @@ class Agent(ABC):
         self.networks[name] = network.to(device=self.device, dtype=self.interface.dtype)
         return self.networks[name]
 
-    def add_target(self, name: str, target: nn.Module, tau: float) -> None:
-        """Makes a target, which a loss holds, follow ``networks[name]``."""
-        self.targets[name] = Target(self.networks[name], target, tau)
+    def add_target(self, name: str, target: nn.Module, tau: float, network: str | None = None) -> None:
+        """Makes a target, which a loss holds, follow a network; checkpoints hold it as ``targets[name]``.
+
+        Args:
+            network: name of the network; None: the target's.
+
+        Raises:
+            ValueError: there is a target of this name, or no such network.
+        """
+        if name in self.targets:
+            raise ValueError(f"add_target: there is a target {name!r} already; give a second one a name of its own")
+        if (source := network or name) not in self.networks:
+            raise ValueError(f"add_target: there is no network {source!r}, allowed: {', '.join(self.networks)}")
+        self.targets[name] = Target(self.networks[source], target, tau)
 
     def add_optimizer(
         self, name: str, *networks: nn.Module | list[Tensor], max_grad_norm: float | None, **options: Any

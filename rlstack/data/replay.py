@@ -333,7 +333,7 @@ class Replay(TensorDictReplayBuffer):
             "transitions": _mapped(self.storage.leaves, lambda leaf: leaf[:held]) if held else {},
             "cursor": self.writer.state_dict()["_cursor"],
             "capacity": self.storage.max_size,
-            **self.sampler.state_dict(),
+            "sampler": dict(self.sampler.state_dict()),
         }
         transforms = dict(self.transform.state_dict())
         return state | ({"transforms": transforms} if transforms else {})
@@ -354,7 +354,7 @@ class Replay(TensorDictReplayBuffer):
             self.writer.extend(data)
         written = {"_cursor": state_dict["cursor"], "_write_count": len(self.storage)}
         self.writer.load_state_dict(written)
-        self.sampler.load_state_dict(state_dict)
+        self.sampler.load_state_dict(state_dict.get("sampler", state_dict))  # earlier versions mixed it with the rest
         if "transforms" in state_dict:
             self.transform.load_state_dict(state_dict["transforms"])
 
@@ -362,7 +362,7 @@ class Replay(TensorDictReplayBuffer):
         """Returns the entries of a state after checking that it fits; None if it has none."""
         if missing := {"transitions", "cursor", "capacity"} - state.keys():
             raise ConfigError(f"not the state of a replay: {', '.join(sorted(missing))} missing")
-        if isinstance(self.sampler, SumTreeSampler) and "tree" not in state:
+        if isinstance(self.sampler, SumTreeSampler) and "tree" not in state.get("sampler", state):
             raise ConfigError("a prioritised replay cannot continue from a uniform replay's state")
         capacity, cursor, held = state["capacity"], state["cursor"], self.storage.leaves
         if capacity != self.storage.max_size:

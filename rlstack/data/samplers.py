@@ -310,7 +310,7 @@ def make_sampler(name: str, **options: Any) -> Sampler:
         name: ``uniform``: TorchRL's ``RandomSampler``; ``prioritized``: a :class:`SumTreeSampler`; or
             ``package.module:Class``, a subclass of TorchRL's ``Sampler``.
         options: ``capacity``, ``alpha``, ``eps`` and ``device`` as for a :class:`SumTreeSampler`; a constructor gets
-            those that it names.
+            those that it names, of TorchRL's names also ``max_capacity`` (the same) and ``beta`` (0.4).
 
     Raises:
         ConfigError: there is no such sampler.
@@ -322,6 +322,11 @@ def make_sampler(name: str, **options: Any) -> Sampler:
         raise ConfigError(f"agent.replay.sampler: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, Sampler)):
         raise ConfigError(f"agent.replay.sampler: {name} is not a torchrl.data.replay_buffers.Sampler")
+    if missing := sorted(getattr(kind, "__abstractmethods__", ())):
+        raise ConfigError(
+            f"agent.replay.sampler: {name} lacks {', '.join(missing)}, which TorchRL's Sampler leaves to subclasses; "
+            "RandomSampler has them"
+        )
     known = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
     options |= {"max_capacity": options["capacity"], "beta": 0.4}
     return kind(**{key: value for key, value in options.items() if key in known})

@@ -39,7 +39,7 @@ _EVERY = 0.5  # s; NVML itself averages over a sixth of a second to a second
 
 
 class Monitor(Hook):
-    """Accumulates episode statistics and the learner's metrics; :meth:`flush` returns their means and resets them."""
+    """Accumulates episode statistics, and keeps the learner's latest metrics; :meth:`flush` returns both."""
 
     name = "monitor"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, TensorSpec, Unbounded
 from torchrl.envs import ParallelEnv, SerialEnv, TransformedEnv
 
@@ -137,6 +139,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("dqn", {"replay": {"sampler": "prioritised"}}, r"agent\.replay: .*'prioritised' .* 'prioritized'\? allowed: unif"),
     ("dqn", {"replay": {"storage": "ListStorage"}}, r"agent\.replay\.storage: .*'LazyTensorStorage', 'LazyMemmapSto"),
     ("dqn", {"replay": {"sampler": "tests.agents.own_sampler:torch"}}, r"agent\.replay\.sampler: .* not a torchrl"),
+    (
+        "dqn",
+        {"replay": {"sampler": "torchrl.data.replay_buffers:Sampler"}},
+        r"\.sampler: .* lacks .*, sample, state_dict, which",
+    ),
     ("dqn", {"replay": {"sampler": "tests.agents.own_sampler:Old"}}, r"agent\.replay\.sampler: .*Old"),
     # algorithms
     ("acqn", {"algorithm": "acqm"}, "did you mean 'acqn'"),
@@ -359,3 +366,11 @@ def test_batches_of_worlds_by_torchrl_are_not_asked_for_more_than_specs(started:
 def test_worlds_in_other_processes_need_not_run_to_be_known() -> None:
     env = ParallelEnv(2, partial(envs.make, "cartpole", num_worlds=3))
     assert Interface.of(env).choices == (2,) and env.is_closed
+
+
+def test_a_target_has_a_name_of_its_own_and_a_network_that_there_is() -> None:
+    agent = small(plain(True), name="dqn")
+    for name, network, message in (("network", None, "already"), ("second", None, "no network 'second', allowed: net")):
+        refused(ValueError, f"^add_target: there is .*{message}", agent.add_target, name, nn.Linear(2, 2), 0.1, network)
+    agent.add_target("second", copy.deepcopy(agent.network), 0.5, network="network")
+    assert agent.targets.keys() == {"network", "second"}

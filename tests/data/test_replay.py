@@ -370,3 +370,26 @@ def test_from_pinned_memory_to_a_gpu() -> None:
         n = sample["action"][:, 0].long().cpu()
         assert sample.device == torch.device("cuda", 0) and n.unique().numel() > 32
         assert (sample.exclude("index").cpu() == numbered(0, 1000)[n]).all()
+
+
+class Newest(RandomSampler):
+    """Keeps the position that was written last, under a name that the replay buffer has, too."""
+
+    cursor = -1
+
+    def extend(self, index: Any) -> None:
+        self.cursor = int(index[-1])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"cursor": self.cursor}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.cursor = state_dict["cursor"]
+
+
+def test_the_state_of_a_sampler_is_its_own() -> None:
+    replay, other = (Replay(storage=TensorRows(10), sampler=Newest(), batch_size=5) for _ in range(2))
+    replay.extend(numbered(0, 4))
+    other.load_state_dict(from_file(to_file(replay.state_dict())))
+    assert held(other) == [0, 1, 2, 3] and other.sampler.cursor == 3
+    assert other.extend(numbered(4, 5)).tolist() == [4]
