@@ -7,7 +7,7 @@ for values of choices; see the README of this folder.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -198,10 +198,8 @@ class OffPolicy(Agent):
         c = self.config
         device = c.replay_device
         where = None if device is None else usable_device(device, "agent.replay_device", "null, cpu, cuda, cuda:<k>")
-        options = {"storage": c.replay.storage, "directory": c.replay.directory, "sampler": c.replay.sampler}
-        return make_replay(
-            c.buffer_size, c.batch_size, self.device, where, alpha=c.priority_exponent, steps=steps, **options
-        )
+        options = {"alpha": c.priority_exponent, "steps": steps, **asdict(c.replay)}
+        return make_replay(c.buffer_size, c.batch_size, self.device, where, **options)
 
     def make_n_step(self, carry: bool = True) -> NStep:
         """Returns the object that makes n-step transitions of new data, see :class:`NStep`."""

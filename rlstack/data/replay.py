@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -387,7 +387,7 @@ def make_replay(
     *,
     storage: Literal["LazyTensorStorage", "LazyMemmapStorage"] = "LazyTensorStorage",
     directory: Path | str | None = None,
-    sampler: str = "uniform",
+    sampler: str | Mapping[str, Any] = "uniform",
     alpha: float = 0.6,
     eps: float = 1e-6,
     steps: int = 1,

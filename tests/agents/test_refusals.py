@@ -89,6 +89,7 @@ def test_what_depends_on_the_world_is_refused_with_a_way_out() -> None:
 
 LINEAR = {"kind": "linear", "start": 1.0, "end": 0.0}
 KL: dict[str, Any] = {"kind": "adaptive", "kl": 0.01}
+LATEST = "tests.agents.own_sampler:Latest"
 LSTM = {"kind": "lstm", "size": 4}
 BATCH = {"critic_norm": "batch"}
 TARGETS = {"critic_norm": "batch_targets"}
@@ -145,6 +146,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         r"\.sampler: .* lacks .*, sample, state_dict, which",
     ),
     ("dqn", {"replay": {"sampler": "tests.agents.own_sampler:Old"}}, r"agent\.replay\.sampler: .*Old"),
+    ("dqn", {"replay": {"sampler": {"name": "prioritized", "eps": 1.0}}}, "prioritized takes no options here"),
+    ("dqn", {"replay": {"sampler": {"window": 3}}}, "'None' is unknown, allowed: uniform"),
+    ("dqn", {"replay": {"sampler": {"name": LATEST, "windw": 3}}}, r"sampler\.windw: .*'window'\? allowed: alpha, window"),
+    ("dqn", {"replay": {"sampler": {"name": LATEST, "capacity": 3}}}, r"\.sampler\.capacity: .*allowed: alpha, window"),
+    ("dqn", {"replay": {"sampler": {"name": LATEST}}}, r"\.sampler: .*Latest refuses .* 'window'"),
     # algorithms
     ("acqn", {"algorithm": "acqm"}, "did you mean 'acqn'"),
     ("acqn", {"algorithm": "no.such.module:Agent"}, r"agent\.algorithm: no.such.module:Agent cannot be imported"),
