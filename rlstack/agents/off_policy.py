@@ -32,10 +32,9 @@ from rlstack.config.options import (
     linear,
 )
 from rlstack.config.typed import Interval
-from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, NStepWindows, transitions
 from rlstack.data.recordings import in_rows
-from rlstack.data.replay import make_replay
+from rlstack.data.replay import make_replay, usable_device
 from rlstack.losses.retrace import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
@@ -391,12 +390,6 @@ class OffPolicy(Agent):
     def begin_episodes(self) -> None:
         super().begin_episodes()
         self.n_step.clear()
-
-    def replay_state(self) -> dict[str, Any]:
-        return self.replay.state_dict()
-
-    def load_replay_state(self, state: dict[str, Any]) -> None:
-        self.replay.load_state_dict(state)
 
 
 class ActorCritic(OffPolicy):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -33,8 +33,7 @@ from rlstack.config.typed import Interval
 from rlstack.data.flatten import COUNTS, whole
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.foundation.tensors import looks_are_free, shuffled, unchecked
-from rlstack.losses.ppo import PolicyGradientLoss, estimate, normalized, vtrace
-from rlstack.losses.rnd import RNDLoss
+from rlstack.losses.ppo import PolicyGradientLoss, RNDLoss, estimate, normalized, vtrace
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk, build_encoder, seen_by_actor
 from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthogonal_
@@ -115,7 +114,7 @@ LOG_STD_RANGE = (-20.0, 5.0)
 class FromRollouts(Agent):
     """An agent that learns from the data that its present policy has gathered, and then discards them.
 
-    A subclass implements :meth:`rollout`, :meth:`objective` and :meth:`update`, and makes the ``optimizer``.
+    A subclass implements :meth:`rollout` and :meth:`update`, and makes the ``optimizer``.
     """
 
     config: Any
@@ -139,11 +138,6 @@ class FromRollouts(Agent):
     @abstractmethod
     def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns the active decisions of ``[B, T]`` as a flat batch ``[N]``, with all that learning needs."""
-
-    @property
-    def objective(self) -> Any:
-        """The loss: maps a batch ``[N]`` to a scalar that is a mean over it, and metrics."""
-        return self.loss.critic_loss
 
     @abstractmethod
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
@@ -266,6 +260,19 @@ class FromRollouts(Agent):
     def compile(self, compiler: Compiler) -> None:
         super().compile(dataclasses.replace(compiler, varying=not compiler.graphs))
         self.follows_tensors = compiler.graphs
+
+
+def minibatches(
+    epochs: Iterable[tuple[TensorDictBase, list[int]]], dim: int = 0
+) -> Iterator[tuple[TensorDictBase, bool]]:
+    """Yields every minibatch of :meth:`FromRollouts.epochs`, and whether it is the last of its epoch.
+
+    Args:
+        dim: the dimension that is split.
+    """
+    for shuffled_batch, sizes in epochs:
+        for left, part in zip(reversed(range(len(sizes))), shuffled_batch.split(sizes, dim)):
+            yield part, left == 0
 
 
 class OnPolicy(FromRollouts):
@@ -485,6 +492,7 @@ class OnPolicy(FromRollouts):
 
     @property
     def objective(self) -> Any:
+        """The loss: maps a batch ``[N]`` to a scalar that is a mean over it, and metrics."""
         return self.loss.total_loss
 
     def plain_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
@@ -498,7 +506,7 @@ class OnPolicy(FromRollouts):
 
     def refresh(self) -> None:
         super().refresh()
-        for name in ("clip", "entropy_coefficient"):
+        for name in self.loss.SCHEDULED:
             if name in self.schedules and getattr(self.loss, name) is not (value := self.scheduled_value(name)):
                 setattr(self.loss, name, value)
 

@@ -78,8 +78,8 @@ class ReplayConfig:
     #   LazyTensorStorage: in memory | LazyMemmapStorage: in files, which may exceed memory
     directory: str | None = None  # folder of these files, null: the system's temporary one
     sampler: str | dict[str, Any] = "uniform"  # uniform | prioritized (by errors, Schaul et al. 2016) |
-    #   <package>:<Class>, a subclass of torchrl.data.replay_buffers.Sampler, or {name: <package>:<Class>, <option>: ...};
-    #   arguments of its constructor may be capacity, alpha, beta, eps and device
+    #   <package>:<Class>, a subclass of torchrl.data.replay_buffers.Sampler, or {name: <package>:<Class>, ...} with
+    #   options of its own; arguments of its constructor may also be capacity, alpha, beta, eps and device
 
     def __post_init__(self) -> None:
         name = self.sampler if isinstance(self.sampler, str) else str(self.sampler.get("name"))
