@@ -114,7 +114,7 @@ LOG_STD_RANGE = (-20.0, 5.0)
 class FromRollouts(Agent):
     """An agent that learns from the data that its present policy has gathered, and then discards them.
 
-    A subclass implements :meth:`rollout` and :meth:`update`, and makes the ``optimizer``.
+    A subclass implements :meth:`rollout`, :meth:`objective` and :meth:`update`, and makes the ``optimizer``.
     """
 
     config: Any
@@ -138,6 +138,11 @@ class FromRollouts(Agent):
     @abstractmethod
     def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns the active decisions of ``[B, T]`` as a flat batch ``[N]``, with all that learning needs."""
+
+    @property
+    def objective(self) -> Any:
+        """The loss: maps a batch ``[N]`` to a scalar that is a mean over it, and metrics."""
+        return self.loss.critic_loss
 
     @abstractmethod
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
@@ -492,7 +497,6 @@ class OnPolicy(FromRollouts):
 
     @property
     def objective(self) -> Any:
-        """The loss: maps a batch ``[N]`` to a scalar that is a mean over it, and metrics."""
         return self.loss.total_loss
 
     def plain_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:

@@ -95,6 +95,6 @@ class PQN(Choosing, FromRollouts):
         """Makes epochs of updates on minibatches in random order; the returns are computed once, before the first."""
         metrics: dict[str, Tensor | float] = {}
         for minibatch, _ in minibatches(self.epochs(batch)):
-            metrics = critic_metrics(*self.optimizer.minimize(self.loss.critic_loss, self.for_step(minibatch)))
+            metrics = critic_metrics(*self.optimizer.minimize(self.objective, self.for_step(minibatch)))
             self.updates += 1
         return metrics
