@@ -156,12 +156,12 @@ class ImageEncoder(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         lead = observation.shape[: observation.dim() - len(self._shape)]
         images = observation.reshape(-1, *(1, *self._shape)[-3:])
-        if not images.is_floating_point():
-            first: Any = self.head[0]  # a target's parameters are buffers, which parameters() does not list
-            images = images.to(first.weight.dtype) / 255
         if self._channels_last:
             images = images.permute(0, 3, 1, 2)
         images = images.contiguous(memory_format=torch.channels_last)  # convolutions of a CPU are faster so
+        if not images.is_floating_point():
+            first: Any = self.head[0]  # a target's parameters are buffers, which parameters() does not list
+            images = images.to(first.weight.dtype).div_(255)
         return self.head(self.convolutions(images)).view(*lead, -1)
 
 
