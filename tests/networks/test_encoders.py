@@ -380,6 +380,15 @@ def test_agents_learn_through_them(name: str, kind: str) -> None:
     assert all(not torch.equal(old, new) for old, new in zip(before, agent.parameters()))
 
 
+@pytest.mark.parametrize("kind", ["image", "impala"])
+def test_pqn_learns_through_normalised_convolutions(kind: str) -> None:
+    env = Decisions(SPEC["image"], Categorical(4, shape=()))
+    agent = small(env, name="pqn", encoders={"observation": {"kind": kind, "features": 4, "layer_norm": True}})
+    before = [parameter.detach().clone() for parameter in agent.parameters()]
+    agent.learn(env.experience(agent, 3, 10), 30)
+    assert all(not torch.equal(old, new) for old, new in zip(before, agent.parameters()))
+
+
 def test_a_single_tensor_is_called_observation() -> None:
     env = Decisions(Unbounded(6), Categorical(4, shape=()))
     agent = small(env, name="ppo", encoders={"observation": {"kind": "mlp", "hidden": [5]}})
