@@ -95,8 +95,8 @@ _ENCODERS = {
     "mlp": ("hidden",),
     "set": ("hidden", "mask", "pool"),
     "attention": ("hidden", "mask", "pool", "heads"),
-    "image": ("features",),
-    "impala": ("features",),
+    "image": ("features", "layer_norm"),
+    "impala": ("features", "layer_norm"),
     "skip": (),
 }
 
@@ -117,6 +117,7 @@ class EncoderConfig:
             there are none. null: ``flatten`` for a set, ``mean`` for attention.
         features: ``image``, ``impala``: width of the layer after the convolutions.
         heads: ``attention``: number of heads, which share the last width; null: 4.
+        layer_norm: ``image``, ``impala``: whether layers are normalised, convolutions over their channels; null: no.
     """
 
     kind: Literal["flat", "mlp", "set", "attention", "image", "impala", "skip"]
@@ -125,6 +126,7 @@ class EncoderConfig:
     pool: Literal["flatten", "mean", "max", "sum"] | None = None
     features: Count | None = None
     heads: Count | None = None
+    layer_norm: bool | None = None
 
     def __post_init__(self) -> None:
         allowed = _ENCODERS[self.kind]
