@@ -142,11 +142,12 @@ def _begun(run: Path) -> bool:
 
 
 def complete(run: Path) -> bool:
-    """Returns whether the run has a checkpoint of its last frame, rather than only earlier ones."""
+    """Returns whether the run has a checkpoint of its last frame, or of ``until``, rather than only earlier ones."""
     if not _begun(run):
         return False
-    total = OmegaConf.load(run / "config.yaml")["total_frames"]
-    return any(int(path.stem.partition("_")[2]) >= total for path in (run / "checkpoints").glob("checkpoint_*.pt"))
+    config = OmegaConf.load(run / "config.yaml")
+    last = min(config["total_frames"], config.get("until") or config["total_frames"])
+    return any(int(path.stem.partition("_")[2]) >= last for path in (run / "checkpoints").glob("checkpoint_*.pt"))
 
 
 def trained_on(run: Path) -> str:

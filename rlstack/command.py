@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -105,6 +106,7 @@ _PLUGINS = {
 """Options that other packages bring, and the extras with these packages."""
 
 
+@dataclass(eq=False)
 class HydraCommand:
     """A command line that composes ``<conf_dir>/<config_name>.yaml``, and the same as a Python function.
 
@@ -117,13 +119,9 @@ class HydraCommand:
         makes_runs: True puts the runs of ``-m`` into one folder, see :mod:`rlstack.sweeps.folder`.
     """
 
-    def __init__(
-        self,
-        config_name: str,
-        arguments: Callable[[list[str]], list[str]] = list,
-        makes_runs: bool = False,
-    ) -> None:
-        self._config_name, self._rewritten, self._makes_runs = config_name, arguments, makes_runs
+    config_name: str
+    arguments: Callable[[list[str]], list[str]] = list
+    makes_runs: bool = False
 
     def line(self, task: Callable[[DictConfig], Any]) -> Callable[[], None]:
         """Returns the command line that runs a task.
@@ -145,10 +143,10 @@ class HydraCommand:
             os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us, and are not printed by Hydra
             with user_errors():
                 if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
-                    print(command_help(self._config_name, own_folders(sys.argv[1:])))
+                    print(command_help(self.config_name, own_folders(sys.argv[1:])))
                     raise SystemExit(0)
                 sys.argv[1:] = self._for_hydra(sys.argv[1:])
-                start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self._config_name)(job)
+                start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.config_name)(job)
                 if _MULTIRUN.isdisjoint(sys.argv):
                     start()
                 else:
@@ -160,7 +158,7 @@ class HydraCommand:
         """Runs the jobs of ``-m`` and shows their results."""
         from rlstack.sweeps.folder import announced, show_results, sweep_folder, take_results
 
-        groups = default_choices(self._config_name) if self._makes_runs else None
+        groups = default_choices(self.config_name) if self.makes_runs else None
         with sweep_folder(sys.argv[1:], groups) as (sys.argv[1:], sweep):
             try:
                 with announced(_parted(sys.argv[1:])[1]):
@@ -199,7 +197,7 @@ class HydraCommand:
             if quiet:
                 stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
             try:
-                cfg = stack.enter_context(_composed(self._config_name, self._for_hydra(typed)))
+                cfg = stack.enter_context(_composed(self.config_name, self._for_hydra(typed)))
                 from rlstack.runs.seeding import surroundings_untouched  # torch takes seconds to import
 
                 stack.enter_context(surroundings_untouched())
@@ -216,14 +214,14 @@ class HydraCommand:
     def _for_hydra(self, typed: list[str]) -> list[str]:
         """Returns the arguments for Hydra, flags first, as its parser requires."""
         flags, overrides = _parted(typed)
-        named = [part for entry in self._rewritten(overrides) for part in _of_class(entry)]
+        named = [part for entry in self.arguments(overrides) for part in _of_class(entry)]
         return [*flags, *(part for entry in named for part in readable(entry))]
 
     @contextmanager
     def _checked(self, cfg: DictConfig) -> Iterator[None]:
         """Lets files name what the user named, and reports errors of a world in one line."""
         try:
-            with granting(resolve(cfg, self._config_name)):  # composed of our files and the user's arguments
+            with granting(resolve(cfg, self.config_name)):  # composed of our files and the user's arguments
                 yield
         except (*USER_ERRORS, RunError):
             raise

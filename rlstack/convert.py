@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
+import sys
 import warnings
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from omegaconf import DictConfig
 from rlstack.command import HydraCommand, as_module
 from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.config.errors import missing_option
+from rlstack.config.groups import folder_flags
 from rlstack.config.overrides import given_overrides, override, quoted
 from rlstack.config.rooms import Kind, registered, target
 
@@ -153,8 +155,8 @@ def to_native(config: ConvertConfig) -> Path:
         given = [shlex.quote(entry) for entry in typed]
     else:
         given = ["env=<the same>"]
-    shown = " ".join(filter(None, (f"agent={name}", changed, *given)))
-    print(f"train it on:  rlstack train {shlex.quote(override('init', out))} {shown} total_frames={total}")
+    shown = " ".join(filter(None, (f"agent={name}", changed, *given, f"total_frames={total}")))
+    print(f"train it on:  rlstack train {shlex.quote(override('init', out))} {shown}{folder_flags(sys.argv[1:])}")
     return out
 
 

@@ -68,7 +68,7 @@ def run(cfg: DictConfig) -> list[Any]:
 
 
 def _list(as_json: bool) -> list[dict[str, Any]]:
-    from rlstack.evaluation.table import print_rows
+    from rlstack.evaluation.figures import print_rows
     from rlstack.runs.run_directory import card, zoo_names
 
     cards = [card(name) for name in zoo_names()]

@@ -92,7 +92,7 @@ def run(cfg: DictConfig) -> Any:
 
 def _list(folder: Path, as_json: bool) -> list[dict[str, Any]]:
     from rlstack.envs.foundation.files import leftovers
-    from rlstack.evaluation.table import print_rows
+    from rlstack.evaluation.figures import print_rows
     from rlstack.reporting.listing import configurations, listed, shown
 
     rows = listed(folder)

@@ -6,6 +6,7 @@ An event is a pure function of the ``n`` worlds in which it happens, and returns
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -46,27 +47,30 @@ class ArenaDraws(Protocol):
         """Draws ``[2, S, n]``: displacement of a new phase's spawners."""
 
 
+@dataclass(eq=False)
 class SampledDraws:
     """Draws numbers for ``num_worlds`` worlds from a ``torch.Generator``."""
 
-    def __init__(self, rules: ArenaRules, num_worlds: int, generator: torch.Generator, dtype: torch.dtype) -> None:
-        self._rules, self._worlds, self._generator, self._dtype = rules, num_worlds, generator, dtype
+    rules: ArenaRules
+    num_worlds: int
+    generator: torch.Generator
+    dtype: torch.dtype
 
     def _uniform(self, worlds: Tensor | int | None, *shape: int) -> Tensor:
-        count = self._worlds if worlds is None else worlds if isinstance(worlds, int) else len(worlds)
-        generator = self._generator
-        return torch.rand(*shape, count, generator=generator, dtype=self._dtype, device=generator.device)
+        count = self.num_worlds if worlds is None else worlds if isinstance(worlds, int) else len(worlds)
+        generator = self.generator
+        return torch.rand(*shape, count, generator=generator, dtype=self.dtype, device=generator.device)
 
     def fire(self, worlds: Tensor | None) -> Tensor:
-        return self._uniform(worlds, self._rules.max_enemies)
+        return self._uniform(worlds, self.rules.max_enemies)
 
     def spawn(self, spawner: Tensor, worlds: Tensor | None) -> tuple[Tensor, Tensor]:
-        tries = self._rules.spawn_attempts
+        tries = self.rules.spawn_attempts
         units = self._uniform(worlds, 2 * tries + 1)
         return units[: tries + 1], units[tries + 1 :]
 
     def jitter(self, worlds: Tensor | int | None) -> Tensor:
-        return self._uniform(worlds, 2, self._rules.num_spawners)
+        return self._uniform(worlds, 2, self.rules.num_spawners)
 
 
 class Drawn(NamedTuple):

@@ -40,11 +40,11 @@ from ..rendering.canvas import (
     write,
 )
 from ..rendering.films import Animation
-from . import player, rules
+from . import rules
 from .events import Event, EventFinder, Flight, unfold
 from .maps import FOLIAGE, LAVA, LOW_WALL, WATER
 from .match import EchelonOptions, ends
-from .replay import COLUMNS, MatchRecord, Mech, RecordedMap, Replay, as_json, moment, read_replay
+from .replay import COLUMNS, MatchRecord, Mech, RecordedMap, Replay, as_json, moment, read_replay, save_page
 from .rewards import hold
 from .rules import MAP, SUB_STEPS, TEAMS
 from .state import State
@@ -649,8 +649,8 @@ class EchelonRecording(EpisodeRecording):
         write_text(path, as_json(self.replay))
 
     def save_page(self, path: str | Path) -> None:
-        """See :mod:`rlstack.envs.echelon.player`."""
-        player.save_page(self.replay, path)
+        """See :func:`rlstack.envs.echelon.replay.save_page`."""
+        save_page(self.replay, path)
 
 
 def load_replay(path: str | Path) -> EchelonRecording:

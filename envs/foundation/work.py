@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Work:
     """A piece of work and its progress.
 
@@ -23,9 +25,13 @@ class Work:
         over: whether the work has ended, in any way.
     """
 
-    def __init__(self, what: str, unit: str, total: int | None) -> None:
-        self.what, self.unit, self.total = what, unit, total
-        self.done, self.note, self.part, self.over = 0, "", 0.0, False
+    what: str
+    unit: str
+    total: int | None
+    done: int = 0
+    note: str = ""
+    part: float = 0.0
+    over: bool = False
 
     def reach(self, done: int, note: str = "", part: float = 0.0) -> None:
         """Reports that ``done`` units are done.

@@ -62,6 +62,7 @@ class PictureLayout:
         return max(7, round(size * self.unit))
 
 
+@dataclass(eq=False)
 class Canvas:
     """A picture for shapes, which are placed in units of the world.
 
@@ -71,8 +72,9 @@ class Canvas:
         corner: pixel (x, y) of the world's (0, 0).
     """
 
-    def __init__(self, picture: Picture, scale: float, corner: tuple[float, float]) -> None:
-        self.picture, self.scale, self.corner = picture, scale, corner
+    picture: Picture
+    scale: float
+    corner: tuple[float, float]
 
     def disc(self, at: Array, radius: float, colour: Colour, opacity: float = 1.0, glow: float = 0.0) -> None:
         """Draws a disc whose glow reaches as far as its diameter."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,19 +85,20 @@ class RenderedAnimation(Animation):
         return self._stills[int(time)].unpacked()
 
 
+@dataclass(eq=False)
 class RenderedEpisode(EpisodeRecording):
     """An episode as the pictures that its world drew; arguments as of :class:`RenderedAnimation`."""
 
-    def __init__(self, stills: list[Still], per_second: float) -> None:
-        self._stills, self._per_second = stills, per_second
+    stills: list[Still]
+    per_second: float
 
     def animation(self) -> RenderedAnimation:
-        return RenderedAnimation(self._stills, self._per_second)
+        return RenderedAnimation(self.stills, self.per_second)
 
     def overview(self) -> Picture:
         """Returns up to six pictures, evenly spaced from the first to the last, in rows of three."""
-        chosen = np.unique(np.linspace(0, len(self._stills) - 1, 6).round().astype(int))
-        return in_grid((self._stills[index].unpacked() for index in chosen), 3)
+        chosen = np.unique(np.linspace(0, len(self.stills) - 1, 6).round().astype(int))
+        return in_grid((self.stills[index].unpacked() for index in chosen), 3)
 
 
 class RenderedRecorder:

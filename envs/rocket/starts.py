@@ -86,11 +86,14 @@ class RocketStarts:
         return state.replace(cars=cars.replace(gone=gone, position=position))
 
 
+@dataclass(eq=False)
 class _Draws:
     """Uniform random numbers for ``worlds`` worlds of ``cars`` cars."""
 
-    def __init__(self, cars: int, worlds: int, generator: torch.Generator, dtype: torch.dtype) -> None:
-        self.cars, self.worlds, self.generator, self.dtype = cars, worlds, generator, dtype
+    cars: int
+    worlds: int
+    generator: torch.Generator
+    dtype: torch.dtype
 
     def uniform(self, rows: int, low: float = 0.0, high: float = 1.0, cars: int = 1) -> Tensor:
         """Draws ``[rows, cars, W]``."""

@@ -6,7 +6,7 @@ import torch
 from torch.utils.collect_env import get_nvidia_driver_version, run
 
 from rlstack.config import ConfigError
-from rlstack.data.devices import usable_device
+from rlstack.data.replay import usable_device
 from rlstack.training.acceleration import keep_compiled_code, missing_compiler
 from rlstack.training.environment import environment
 

@@ -193,6 +193,7 @@ class AgentPolicy(Policy):
     Attributes:
         copied: whether it is such a copy.
         copies_on: device of copies.
+        recipe: see :meth:`Agent.recipe`.
     """
 
     copied = False
@@ -205,7 +206,7 @@ class AgentPolicy(Policy):
         explore: bool | None = None,
     ) -> None:
         super().__init__(agent.interface, act, extras)
-        self._agent, self._explore, self.copies_on = agent, explore, agent.device
+        self._agent, self._explore, self.copies_on, self.recipe = agent, explore, agent.device, agent.recipe()
         self.networks = nn.ModuleDict(agent.acting())
         self.register_buffer("frames", agent.clock)
 
@@ -217,11 +218,6 @@ class AgentPolicy(Policy):
     @property
     def phase(self) -> Any:
         return self._agent.phase()
-
-    @property
-    def recipe(self) -> tuple[Any, ...]:
-        """See :meth:`Agent.recipe`."""
-        return self._agent.recipe()
 
     def catch_up(self) -> None:
         """Moves the agent of a copy to the frame and device of the weights that the copy was given."""
@@ -323,10 +319,12 @@ class Agent(ABC):
         targets: target networks by name.
         own: the user's networks among ``networks``.
         loss: the TorchRL ``LossModule`` that the algorithm minimises.
+        replay: the replay buffer, whose ``state_dict`` goes into checkpoints; None for agents without one.
     """
 
     Config: ClassVar[type]
     loss: Any
+    replay: Any = None
     compiler: Compiler | None = None
     follows_tensors = False
     """Whether :meth:`learn` takes the number of frames as a tensor on a GPU without waiting for it."""
@@ -798,14 +796,6 @@ class Agent(ABC):
         """Forgets unfinished episodes: the next sequences do not continue the last ones."""
         if self.reward_scaler is not None:
             self.reward_scaler.returns.zero_()
-
-    def replay_state(self) -> dict[str, Any] | None:
-        """Returns the replay buffer for a checkpoint; None for agents without one."""
-        return None
-
-    def load_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores :meth:`replay_state`."""
-        raise ConfigError(f"{type(self).__name__} has no replay buffer to restore")
 
 
 class OwnNetworks:

@@ -7,7 +7,7 @@ for values of choices; see the README of this folder.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -32,10 +32,9 @@ from rlstack.config.options import (
     linear,
 )
 from rlstack.config.typed import Interval
-from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, NStepWindows, transitions
 from rlstack.data.recordings import in_rows
-from rlstack.data.replay import make_replay
+from rlstack.data.replay import make_replay, usable_device
 from rlstack.losses.retrace import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
@@ -198,10 +197,8 @@ class OffPolicy(Agent):
         c = self.config
         device = c.replay_device
         where = None if device is None else usable_device(device, "agent.replay_device", "null, cpu, cuda, cuda:<k>")
-        options = {"storage": c.replay.storage, "directory": c.replay.directory, "sampler": c.replay.sampler}
-        return make_replay(
-            c.buffer_size, c.batch_size, self.device, where, alpha=c.priority_exponent, steps=steps, **options
-        )
+        options = {"alpha": c.priority_exponent, "steps": steps, **asdict(c.replay)}
+        return make_replay(c.buffer_size, c.batch_size, self.device, where, **options)
 
     def make_n_step(self, carry: bool = True) -> NStep:
         """Returns the object that makes n-step transitions of new data, see :class:`NStep`."""
@@ -393,12 +390,6 @@ class OffPolicy(Agent):
     def begin_episodes(self) -> None:
         super().begin_episodes()
         self.n_step.clear()
-
-    def replay_state(self) -> dict[str, Any]:
-        return self.replay.state_dict()
-
-    def load_replay_state(self, state: dict[str, Any]) -> None:
-        self.replay.load_state_dict(state)
 
 
 class ActorCritic(OffPolicy):

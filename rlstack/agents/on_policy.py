@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -33,8 +33,7 @@ from rlstack.config.typed import Interval
 from rlstack.data.flatten import COUNTS, whole
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.foundation.tensors import looks_are_free, shuffled, unchecked
-from rlstack.losses.ppo import PolicyGradientLoss, estimate, normalized, vtrace
-from rlstack.losses.rnd import RNDLoss
+from rlstack.losses.ppo import PolicyGradientLoss, RNDLoss, estimate, normalized, vtrace
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk, build_encoder, seen_by_actor
 from rlstack.networks.values import CentralNetwork, Others, StateNetwork, orthogonal_
@@ -268,6 +267,19 @@ class FromRollouts(Agent):
         self.follows_tensors = compiler.graphs
 
 
+def minibatches(
+    epochs: Iterable[tuple[TensorDictBase, list[int]]], dim: int = 0
+) -> Iterator[tuple[TensorDictBase, bool]]:
+    """Yields every minibatch of :meth:`FromRollouts.epochs`, and whether it is the last of its epoch.
+
+    Args:
+        dim: the dimension that is split.
+    """
+    for shuffled_batch, sizes in epochs:
+        for left, part in zip(reversed(range(len(sizes))), shuffled_batch.split(sizes, dim)):
+            yield part, left == 0
+
+
 class OnPolicy(FromRollouts):
     """An agent with a policy and a value function, which learns from the advantages of fresh data."""
 
@@ -498,7 +510,7 @@ class OnPolicy(FromRollouts):
 
     def refresh(self) -> None:
         super().refresh()
-        for name in ("clip", "entropy_coefficient"):
+        for name in self.loss.SCHEDULED:
             if name in self.schedules and getattr(self.loss, name) is not (value := self.scheduled_value(name)):
                 setattr(self.loss, name, value)
 

@@ -19,8 +19,8 @@ from rlstack.config.typed import Interval
 from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.losses.ppo import PPOLoss
 
-from .on_policy import OnPolicy, OnPolicyConfig
-from .optimizer import CannotCompile, Compiler, Info
+from .on_policy import OnPolicy, OnPolicyConfig, minibatches
+from .optimizer import CannotCompile, Compiler
 
 
 @dataclass
@@ -80,18 +80,17 @@ class PPO(OnPolicy):
         c = self.config
         self.loss.policy_learns = self.frames >= c.value_first
         metrics: dict[str, Any] = {}
+        before = metrics  # at the end of the last epoch
         self.optimizer.begin_update()
         waits = looks_are_free(self.device) or c.precision == "float16"  # whose steps wait themselves
-        for shuffled, sizes in self.epochs(batch):
-            before = metrics
-            for left, minibatch in zip(reversed(range(len(sizes))), shuffled.split(sizes)):
-                reports = left == 0 or self.reports_all
-                objective = self.objective if reports or self.optimizer.adapts else self.plain_objective
-                loss, norm, info = self.optimizer.minimize(objective, self.for_step(minibatch))
-                self.updates += 1
-                if reports:
-                    metrics = self.metrics(loss, norm, info)
-            if c.target_kl is None:
+        for minibatch, is_last in minibatches(self.epochs(batch)):
+            reports = is_last or self.reports_all
+            objective = self.objective if reports or self.optimizer.adapts else self.plain_objective
+            loss, norm, info = self.optimizer.minimize(objective, self.for_step(minibatch))
+            self.updates += 1
+            if reports:
+                metrics = self.metrics(loss, norm, info)
+            if not is_last or c.target_kl is None:
                 continue
             if (paused := self.optimizer.paused) is not None:
                 metrics = {name: torch.where(paused, before[name], value) for name, value in metrics.items()}
@@ -100,6 +99,7 @@ class PPO(OnPolicy):
                 self.optimizer.pause(moved)
             elif moved:
                 break
+            before = metrics
         self.optimizer.pause(None)
         return metrics
 
@@ -113,14 +113,6 @@ class PPO(OnPolicy):
     together: Callable[[TensorDictBase], dict[str, Any] | None] | None = None
     """Where several agents learn as one batch (:mod:`rlstack.agents.together`), makes this agent's update; returns None
     if it is to be made alone."""
-
-    def full_step(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Returns the objective of a minibatch, prepared by :meth:`for_step`, and its report."""
-        return self.objective(self.for_step(batch))
-
-    def plain_step(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Returns the same without the report."""
-        return self.plain_objective(self.for_step(batch))
 
     reports_all = False
     """Whether :meth:`metrics` is asked for those of all minibatches, not only of the last one of an epoch."""

@@ -21,7 +21,7 @@ from rlstack.networks.values import StateNetwork
 
 from .base import AgentConfig, AgentPolicy, Choosing, critic_metrics, exploring
 from .interface import Interface
-from .on_policy import FromRollouts, RNDConfig
+from .on_policy import FromRollouts, RNDConfig, minibatches
 
 
 @dataclass
@@ -94,8 +94,7 @@ class PQN(Choosing, FromRollouts):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of updates on minibatches in random order; the returns are computed once, before the first."""
         metrics: dict[str, Tensor | float] = {}
-        for shuffled, sizes in self.epochs(batch):
-            for minibatch in shuffled.split(sizes):
-                metrics = critic_metrics(*self.optimizer.minimize(self.objective, self.for_step(minibatch)))
-                self.updates += 1
+        for minibatch, _ in minibatches(self.epochs(batch)):
+            metrics = critic_metrics(*self.optimizer.minimize(self.objective, self.for_step(minibatch)))
+            self.updates += 1
         return metrics

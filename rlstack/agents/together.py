@@ -28,6 +28,7 @@ from rlstack.envs.world import World
 from rlstack.losses.base import Loss as LossModule
 
 from .base import Agent
+from .on_policy import minibatches
 from .optimizer import Info, Loss, Optimizer, clip
 
 Request = tuple[Loss, TensorDictBase]
@@ -36,9 +37,6 @@ Stepped = tuple[Tensor, Tensor, Info]
 """What :meth:`Optimizer.minimize` returns."""
 _Slot = tuple[nn.Module, str]
 """A module, and the name of one of its own parameters or buffers."""
-
-SCHEDULED = ("clip", "entropy_coefficient")
-"""Attributes of losses that follow schedules."""
 
 
 class Together:
@@ -70,7 +68,7 @@ class Together:
         batches = [batch for _, batch in requests]
         if len({loss.__func__ for loss in losses}) > 1 or len({batch.batch_size for batch in batches}) > 1:
             return None
-        return self._step(name, losses[0], stack_steps(batches, 0))
+        return self._step(name, losses[0].__func__, losses[0], stack_steps(batches, 0))
 
     def learn(self, batches: Sequence[TensorDictBase]) -> list[dict[str, Any]] | None:
         """Makes the epochs of :meth:`PPO.update` of all agents, each on its rollout; returns the metrics of each.
@@ -81,12 +79,16 @@ class Together:
         if agents[0].config.target_kl is not None or len({batch.batch_size for batch in batches}) > 1:
             return None
         stepped: list[Stepped] = []
-        for epoch in zip(*(agent.epochs(*own) for agent, *own in zip(agents, batches, self.generators))):
-            (_, sizes), mixed = epoch[0], stack_steps([batch for batch, _ in epoch], 0)
-            for left, part in zip(reversed(range(len(sizes))), mixed.split(sizes, 1)):
-                stepped = self._step("lr", agents[0].plain_step if left else agents[0].full_step, part)
-                for agent in agents:
-                    agent.updates += 1
+
+        def loss(batch: TensorDictBase, report: bool) -> tuple[Tensor, Info]:
+            return agents[0].objective(agents[0].for_step(batch), report=report)
+
+        epochs = zip(*(agent.epochs(*own) for agent, *own in zip(agents, batches, self.generators)))
+        joint = ((stack_steps([batch for batch, _ in epoch], 0), epoch[0][1]) for epoch in epochs)
+        for part, is_last in minibatches(joint, 1):
+            stepped = self._step("lr", is_last, partial(loss, report=is_last), part)
+            for agent in agents:
+                agent.updates += 1
         return [agent.metrics(*own) for agent, own in zip(agents, stepped)] or None
 
     @torch.no_grad()
@@ -137,16 +139,17 @@ class Together:
             carrier.set(name, entry.flatten(0, 1))
 
     @torch.no_grad()
-    def _step(self, name: str, loss: Any, batch: TensorDictBase) -> list[Stepped]:
+    def _step(self, name: str, kind: Any, loss: Any, batch: TensorDictBase) -> list[Stepped]:
         """Makes a step on batches ``[S, N]``; returns what each agent's optimiser would have returned.
 
         Args:
             name: name of the optimiser.
+            kind: what tells this loss from the others of the optimiser.
             loss: the loss of the first agent, which is traced with its networks.
         """
         rows, scheduled = self._rows[name], self.scheduled()
         parts: list[Any] = []
-        key = name, loss.__func__, flattened(batch, parts)
+        key = name, kind, flattened(batch, parts)
         function = partial(self._gradients, rows, loss, batch, list(scheduled))
         values, gradients, infos = self._run(key, function, self.stacked(), *parts, *scheduled.values())
         columns = [{name: info[number] for name, info in infos.items()} for number in range(len(self.agents))]
@@ -242,7 +245,8 @@ class Together:
     def scheduled(self) -> dict[str, Tensor]:
         """Returns the present values ``[S]`` of what losses read from schedules."""
         known, dtype = self.agents[0].schedules, self.agents[0].interface.dtype
-        names = [name for name in SCHEDULED if name in known and not getattr(known[name], "constant", False)]
+        follows = getattr(self.agents[0].loss, "SCHEDULED", ())
+        names = [name for name in follows if name in known and not known[name].constant]
         return {name: torch.tensor([agent.scheduled[name] for agent in self.agents], dtype=dtype) for name in names}
 
 

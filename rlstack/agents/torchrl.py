@@ -39,7 +39,7 @@ from rlstack.networks.values import ActionValue, StateNetwork, renormalized
 from .base import Agent, AgentPolicy, exploring, greedy
 from .interface import MASK, Interface
 from .off_policy import OffPolicy, OffPolicyConfig
-from .on_policy import FromRollouts
+from .on_policy import FromRollouts, minibatches
 from .optimizer import CannotCompile, Compiler, Info
 
 
@@ -548,11 +548,10 @@ class OnPolicyTorchRL(TorchRL, FromRollouts):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Makes epochs of steps on minibatches in random order."""
         metrics: dict[str, Tensor | float] = {}
-        for shuffled, sizes in self.epochs(batch):
-            for minibatch in shuffled.split(sizes):
-                metrics, _ = self.step(minibatch)
-                self.updates += 1
-                self.move_targets()
+        for minibatch, _ in minibatches(self.epochs(batch)):
+            metrics, _ = self.step(minibatch)
+            self.updates += 1
+            self.move_targets()
         return metrics
 
 

@@ -77,15 +77,17 @@ class ReplayConfig:
     storage: Literal["LazyTensorStorage", "LazyMemmapStorage"] = "LazyTensorStorage"
     #   LazyTensorStorage: in memory | LazyMemmapStorage: in files, which may exceed memory
     directory: str | None = None  # folder of these files, null: the system's temporary one
-    sampler: str = "uniform"  # uniform | prioritized (by errors, Schaul et al. 2016) | <package>:<Class>: a subclass of
-    #   torchrl.data.replay_buffers.Sampler; arguments of its constructor may be capacity, alpha, beta, eps and device
+    sampler: str | dict[str, Any] = "uniform"  # uniform | prioritized (by errors, Schaul et al. 2016) |
+    #   <package>:<Class>, a subclass of torchrl.data.replay_buffers.Sampler, or {name: <package>:<Class>, ...} with
+    #   options of its own; arguments of its constructor may also be capacity, alpha, beta, eps and device
 
     def __post_init__(self) -> None:
-        if self.sampler not in ("uniform", "prioritized") and ":" not in self.sampler:
-            guess = did_you_mean(self.sampler, ("uniform", "prioritized"))
-            raise ValueError(
-                f"sampler {self.sampler!r} is unknown, {guess}allowed: uniform, prioritized, package:Class"
-            )
+        name = self.sampler if isinstance(self.sampler, str) else str(self.sampler.get("name"))
+        if name not in ("uniform", "prioritized") and ":" not in name:
+            guess = did_you_mean(name, ("uniform", "prioritized"))
+            raise ValueError(f"sampler {name!r} is unknown, {guess}allowed: uniform, prioritized, package:Class")
+        if name != self.sampler and ":" not in name:
+            raise ValueError(f"sampler: {name} takes no options here, give sampler={name}")
 
 
 _ENCODERS = {
@@ -93,8 +95,8 @@ _ENCODERS = {
     "mlp": ("hidden",),
     "set": ("hidden", "mask", "pool"),
     "attention": ("hidden", "mask", "pool", "heads"),
-    "image": ("features",),
-    "impala": ("features",),
+    "image": ("features", "layer_norm"),
+    "impala": ("features", "layer_norm"),
     "skip": (),
 }
 
@@ -115,6 +117,7 @@ class EncoderConfig:
             there are none. null: ``flatten`` for a set, ``mean`` for attention.
         features: ``image``, ``impala``: width of the layer after the convolutions.
         heads: ``attention``: number of heads, which share the last width; null: 4.
+        layer_norm: ``image``, ``impala``: whether layers are normalised, convolutions over their channels; null: no.
     """
 
     kind: Literal["flat", "mlp", "set", "attention", "image", "impala", "skip"]
@@ -123,6 +126,7 @@ class EncoderConfig:
     pool: Literal["flatten", "mean", "max", "sum"] | None = None
     features: Count | None = None
     heads: Count | None = None
+    layer_norm: bool | None = None
 
     def __post_init__(self) -> None:
         allowed = _ENCODERS[self.kind]

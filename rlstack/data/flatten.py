@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -133,6 +134,7 @@ class WaitingSteps:
         self._waiting = None if waiting is None else TensorDict(waiting, device=device).auto_batch_size_(2)
 
 
+@dataclass(eq=False)
 class NStep(WaitingSteps):
     """Makes n-step transitions of a stream of sequences ``[B, T]`` whose rows continue from one call to the next.
 
@@ -144,8 +146,9 @@ class NStep(WaitingSteps):
         carry: False treats every call separately; returns at the end of a sequence are then shorter.
     """
 
-    def __init__(self, n: int, gamma: float, carry: bool = True) -> None:
-        self.n, self.gamma, self.carry = n, gamma, carry
+    n: int
+    gamma: float
+    carry: bool = True
 
     def __call__(self, sequences: TensorDictBase) -> TensorDictBase:
         """Returns ``[B, T']`` as in :func:`n_step_returns`; with n = 1 the sequences themselves, without ``gamma``."""

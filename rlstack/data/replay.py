@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,6 @@ from torchrl.data import LazyMemmapStorage, LazyTensorStorage, RoundRobinWriter,
 from torchrl.data.replay_buffers import RandomSampler, SamplerWithoutReplacement
 
 from rlstack.config import ConfigError
-from rlstack.data.devices import indexed
 from rlstack.envs.foundation.tensors import unchecked
 
 from .samplers import SumTreeSampler, UniformSampler, make_sampler
@@ -387,7 +386,7 @@ def make_replay(
     *,
     storage: Literal["LazyTensorStorage", "LazyMemmapStorage"] = "LazyTensorStorage",
     directory: Path | str | None = None,
-    sampler: str = "uniform",
+    sampler: str | Mapping[str, Any] = "uniform",
     alpha: float = 0.6,
     eps: float = 1e-6,
     steps: int = 1,
@@ -454,3 +453,36 @@ def _write(leaves: Leaves, data: TensorDictBase, where: slice) -> None:
             stored, given = [*leaf.shape[1:]], [*value.shape[1:]]
             raise ConfigError(f"transitions of a replay keep their shapes: {key} {stored}, got {given}")
         leaf[where] = value
+
+
+# -- devices by name -----------------------------------------------------------------------------------------------
+
+
+def usable_device(name: str, key: str, allowed: str) -> torch.device:
+    """Returns a device by its name, with its index, as tensors report it.
+
+    Args:
+        name: name of the device in torch.
+        key: option in which the name was given, for messages.
+        allowed: allowed values of that option, for messages.
+
+    Raises:
+        ConfigError: not a device, or one that is not available.
+    """
+    try:
+        device = torch.device(name)
+        if device.type == "meta":
+            raise ConfigError(f"{key}: {name!r} holds no data; allowed: {allowed}")
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{key}: {name!r} cannot be used ({reason}); allowed: {allowed}") from None
+    return indexed(device)
+
+
+def indexed(device: torch.device | str) -> torch.device:
+    """Returns the device with its index, as tensors report it."""
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torchrl.data import Storage
 from torchrl.data.replay_buffers import RandomSampler, Sampler
 
 from rlstack.config import ConfigError
+from rlstack.config.errors import unknown_key
 from rlstack.envs.foundation.files import replacing
 from rlstack.envs.foundation.packages import found
 from rlstack.envs.foundation.tensors import looks_are_free
@@ -177,6 +179,9 @@ def _rising_only_at_values(values: Tensor, sums: Tensor) -> Tensor:
 
 
 _FILE = "sum_tree.pt"
+_OF_THE_BUFFER = ("capacity", "max_capacity", "beta", "device")
+"""Arguments of samplers that no option sets: ``beta`` follows ``agent.importance_exponent``."""
+_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class UniformSampler(RandomSampler):
@@ -303,18 +308,21 @@ class SumTreeSampler(Sampler):
         return (priority + self.eps) ** self.alpha
 
 
-def make_sampler(name: str, **options: Any) -> Sampler:
+def make_sampler(config: str | Mapping[str, Any], **options: Any) -> Sampler:
     """Makes a sampler.
 
     Args:
-        name: ``uniform``: TorchRL's ``RandomSampler``; ``prioritized``: a :class:`SumTreeSampler`; or
-            ``package.module:Class``, a subclass of TorchRL's ``Sampler``.
+        config: ``uniform``: TorchRL's ``RandomSampler``; ``prioritized``: a :class:`SumTreeSampler`; or
+            ``package.module:Class``, a subclass of TorchRL's ``Sampler``; or a mapping of such a ``name`` and further
+            arguments of its constructor, which may replace ``alpha`` and ``eps``.
         options: ``capacity``, ``alpha``, ``eps`` and ``device`` as for a :class:`SumTreeSampler`; a constructor gets
             those that it names, of TorchRL's names also ``max_capacity`` (the same) and ``beta`` (0.4).
 
     Raises:
-        ConfigError: there is no such sampler.
+        ConfigError: there is no such sampler, or it has no such option.
     """
+    own = {"name": config} if isinstance(config, str) else dict(config)
+    name = own.pop("name")
     kinds: dict[str, Any] = {"uniform": UniformSampler, "prioritized": SumTreeSampler}
     try:
         kind = kinds[name] if name in kinds else found(name)
@@ -329,7 +337,13 @@ def make_sampler(name: str, **options: Any) -> Sampler:
         )
     known = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
     options |= {"max_capacity": options["capacity"], "beta": 0.4}
-    return kind(**{key: value for key, value in options.items() if key in known})
+    takes = {key for key, entry in known.items() if entry.kind not in _SEVERAL} - {"self", *_OF_THE_BUFFER}
+    if wrong := sorted(own.keys() - takes):
+        raise ConfigError(unknown_key(f"agent.replay.sampler.{wrong[0]}", takes))
+    try:
+        return kind(**{key: value for key, value in options.items() if key in known} | own)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"agent.replay.sampler: {name} refuses its options: {error}") from error
 
 
 def importance_weights(priority: Tensor, beta: float) -> Tensor:

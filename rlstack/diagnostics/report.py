@@ -12,8 +12,7 @@ from matplotlib.ticker import EngFormatter, NullFormatter
 
 from rlstack.config import ConfigError
 from rlstack.envs.foundation.files import check_regular
-from rlstack.evaluation.figures import saved_figure
-from rlstack.evaluation.table import aligned
+from rlstack.evaluation.figures import aligned, saved_figure
 from rlstack.training.loggers import flat
 
 from .training import PARTS

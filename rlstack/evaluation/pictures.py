@@ -323,6 +323,7 @@ class TerminalScreen:
     """
 
     is_open = True
+    held: Collection[str] = ()  # a terminal does not report which keys are held
 
     def __init__(self, stream: TextIO, present: Callable[[], EpisodeAnimation]) -> None:
         self._present = present
@@ -331,11 +332,6 @@ class TerminalScreen:
             console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
         self._stack, self._texts = ExitStack(), list[WrittenText]()
-
-    @property
-    def held(self) -> Collection[str]:
-        """Returns nothing, because a terminal does not report which keys are held."""
-        return ()
 
     def __enter__(self) -> TerminalScreen:
         self._texts = self._stack.enter_context(texts_apart())

@@ -17,8 +17,8 @@ from rlstack.envs.foundation.files import write_text
 from rlstack.files.safe_load import first_line, load_json
 from rlstack.runs import versions
 
+from .figures import OF_SUCCESSES, print_rows
 from .statistics import wilson_interval
-from .table import OF_SUCCESSES, print_rows
 
 FORMAT, VERSION = "rlstack-evaluation", 1
 

@@ -1,4 +1,4 @@
-"""Advantages, and the losses that learn from them: A2C (Mnih et al. 2016) and PPO (Schulman et al. 2017).
+"""Advantages, the losses that learn from them, A2C (Mnih et al. 2016) and PPO (Schulman et al. 2017), and RND's.
 
 Advantages and returns come with the data: from :func:`rlstack.losses.estimate`, or from TorchRL's ``GAE``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
@@ -113,6 +113,8 @@ class PolicyGradientLoss(Loss):
         value: NestedKey = "state_value"
 
     RESULTS = ["loss_objective", "loss_critic", "loss_entropy", "policy", "value", "entropy"]
+    SCHEDULED: ClassVar[tuple[str, ...]] = ("entropy_coefficient",)
+    """Attributes that may follow a schedule: numbers, or tensors (0-d)."""
     default_keys = _AcceptedKeys
 
     def __init__(
@@ -241,6 +243,7 @@ class PPOLoss(PolicyGradientLoss):
     """
 
     RESULTS = [*PolicyGradientLoss.RESULTS, "kl", "clipped"]
+    SCHEDULED = ("clip", *PolicyGradientLoss.SCHEDULED)
 
     def __init__(
         self,
@@ -316,3 +319,42 @@ class A2CLoss(PolicyGradientLoss):
 
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
         return -self.mean(self.advantage(tensordict) * self.log_prob(tensordict, distribution), tensordict), {}
+
+
+class RNDLoss(Loss):
+    """Random network distillation (Burda et al. 2018, arXiv 1810.12894), for an exploration bonus.
+
+    It is the mean squared distance between predicted features of an observation and those of a fixed random network.
+    The distance is small where the predictor has often been trained, so it measures how new an observation is.
+
+    Args:
+        predictor: observation -> features ``[..., F]``, or a ``TensorDictModule`` that writes them under ``features``.
+        target: a network of the same kind with random weights, which stay fixed.
+
+    ``forward`` returns ``loss_predictor``.
+    """
+
+    RESULTS = ["loss_predictor"]
+
+    def __init__(self, predictor: nn.Module, target: nn.Module) -> None:
+        super().__init__()
+        self.add_network("predictor", predictor)
+        self.add_network("target_features", target.requires_grad_(False))
+        self._has_update_associated["features"] = True  # for TorchRL, a target that nothing moves
+
+    def _required_keys(self) -> list[NestedKey]:
+        """The required entries."""
+        return [self.tensor_keys.observation]
+
+    def distance(self, tensordict: TensorDictBase) -> Tensor:
+        """Returns the distance ``[...]`` of each entry, its novelty."""
+        with torch.no_grad():
+            wanted = self.output(self.target_features, tensordict, "features")
+        return (self.output(self.predictor, tensordict, "features") - wanted).square().mean(-1)
+
+    def predictor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """Returns the loss, a scalar, and no metrics."""
+        return self.mean(self.distance(tensordict), tensordict), {}
+
+    def terms(self, tensordict: TensorDictBase) -> tuple[Metrics, Metrics]:
+        return {"loss_predictor": self.predictor_loss(tensordict)[0]}, {}

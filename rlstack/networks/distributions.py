@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -71,6 +72,7 @@ class Choices:
         return -torch.stack([(part.exp() * part).sum(-1) for part in self.log_probs]).sum(0)
 
 
+@dataclass(eq=False)
 class Gaussian:
     """Independent normal numbers.
 
@@ -79,8 +81,8 @@ class Gaussian:
         log_std: ``[D]`` or as the mean.
     """
 
-    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
-        self.mean, self.log_std = mean, log_std
+    mean: Tensor
+    log_std: Tensor
 
     def sample(self) -> Tensor:
         """Draws actions ``[..., D]``."""

@@ -95,12 +95,24 @@ def is_image(observation: TensorSpec) -> bool:
     return len(observation.shape) == 3 or (len(observation.shape) == 2 and observation.dtype == torch.uint8)
 
 
+class _ChannelNorm(nn.LayerNorm):
+    """Normalises the channels of images ``[N, C, H, W]`` at each point, as Gallici et al. 2024 do."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def _convolution(layer_norm: bool, inputs: int, outputs: int, kernel: int, stride: int, padding: int) -> nn.Module:
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding)
+    return nn.Sequential(convolution, _ChannelNorm(outputs)) if layer_norm else convolution
+
+
 class _Residual(nn.Module):
     """Adds to an image what two convolutions of 3 x 3 make of it."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, layer_norm: bool) -> None:
         super().__init__()
-        self.first, self.second = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.first, self.second = (_convolution(layer_norm, channels, channels, 3, 1, 1) for _ in range(2))
 
     def forward(self, image: Tensor) -> Tensor:
         return image + self.second(functional.relu(self.first(functional.relu(image))))
@@ -117,9 +129,10 @@ class ImageEncoder(nn.Module):
         features: width of the layer after the convolutions.
         residual: whether the convolutions are the 15 with residual blocks of Espeholt et al. 2018 (IMPALA), which learn
             most games from fewer frames and take about ten times as long.
+        layer_norm: normalise the result of each convolution over its channels, and that of the layer after them.
     """
 
-    def __init__(self, shape: Sequence[int], features: int, residual: bool = False) -> None:
+    def __init__(self, shape: Sequence[int], features: int, residual: bool = False, layer_norm: bool = False) -> None:
         super().__init__()
         self._shape = tuple(shape)
         self._channels_last = len(shape) == 3 and shape[-1] < shape[0]
@@ -127,28 +140,28 @@ class ImageEncoder(nn.Module):
         layers: list[nn.Module] = []
         if residual:
             for inputs, outputs in pairwise((channels, 16, 32, 32)):
-                layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
-                layers += [_Residual(outputs), _Residual(outputs)]
+                layers += [_convolution(layer_norm, inputs, outputs, 3, 1, 1), nn.MaxPool2d(3, 2, padding=1)]
+                layers += [_Residual(outputs, layer_norm), _Residual(outputs, layer_norm)]
             layers.append(nn.ReLU())
         else:
             kernels = ((8, 4, 0), (4, 2, 0), (3, 1, 0)) if min(size) >= 36 else ((3, 2, 1), (3, 2, 1), (3, 1, 1))
             for (inputs, outputs), kernel in zip(pairwise((channels, 32, 64, 64)), kernels):
-                layers += [nn.Conv2d(inputs, outputs, *kernel), nn.ReLU()]
+                layers += [_convolution(layer_norm, inputs, outputs, *kernel), nn.ReLU()]
         self.convolutions = nn.Sequential(*layers, nn.Flatten())
         with torch.no_grad():
             convolved = self.convolutions(torch.zeros(1, channels, *size)).shape[-1]
-        self.head = mlp((convolved, features))
+        self.head = mlp((convolved, features), layer_norm)
         self.out_features = features
 
     def forward(self, observation: Tensor) -> Tensor:
         lead = observation.shape[: observation.dim() - len(self._shape)]
         images = observation.reshape(-1, *(1, *self._shape)[-3:])
-        if not images.is_floating_point():
-            first: Any = self.head[0]  # a target's parameters are buffers, which parameters() does not list
-            images = images.to(first.weight.dtype) / 255
         if self._channels_last:
             images = images.permute(0, 3, 1, 2)
         images = images.contiguous(memory_format=torch.channels_last)  # convolutions of a CPU are faster so
+        if not images.is_floating_point():
+            first: Any = self.head[0]  # a target's parameters are buffers, which parameters() does not list
+            images = images.to(first.weight.dtype).div_(255)
         return self.head(self.convolutions(images)).view(*lead, -1)
 
 
@@ -423,7 +436,7 @@ def _part(name: str, config: EncoderConfig, shapes: Mapping[str, torch.Size]) ->
         if len(shape) not in (2, 3):
             raise ConfigError(f"{where}: kind {config.kind!r} takes two or three dimensions, it has {list(shape)}")
         assert config.features is not None
-        return ImageEncoder(shape, config.features, residual=config.kind == "impala")
+        return ImageEncoder(shape, config.features, config.kind == "impala", bool(config.layer_norm))
     if len(shape) != 2:
         raise ConfigError(f"{where}: kind {config.kind!r} takes things [K, F], it has {list(shape)}")
     if config.mask is not None and shapes[config.mask] != shape[:1]:

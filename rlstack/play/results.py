@@ -13,8 +13,7 @@ from typing import Any
 
 from rlstack.config import ConfigError
 from rlstack.envs.foundation.files import write_json, write_text
-from rlstack.evaluation.figures import saved_figure
-from rlstack.evaluation.table import print_rows
+from rlstack.evaluation.figures import print_rows, saved_figure
 from rlstack.runs.manifest import seal, unseal
 from rlstack.training.environment import utc_now
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
+from rlstack.evaluation.figures import OF_SUCCESSES, aligned
 from rlstack.evaluation.statistics import LEAST, LEVEL, separation
-from rlstack.evaluation.table import OF_SUCCESSES, aligned
 
 from .blocks import interval, number, shorter
 from .differences import NAMES, compared_by, grouped, varied, worlds_of, written

@@ -17,7 +17,7 @@ from rlstack.config import ConfigError, convert, to_plain
 from rlstack.config.errors import unknown_key
 from rlstack.config.groups import is_own
 from rlstack.config.rooms import registered
-from rlstack.data.devices import usable_device
+from rlstack.data.replay import usable_device
 from rlstack.envs.registry import register_option
 from rlstack.envs.world import GROUP
 

@@ -196,8 +196,8 @@ def show_results(results: list[dict[str, Any]], folder: Path) -> None:
     """
     if len(results) < 2 and not any("score" in result for result in results):
         return
+    from rlstack.evaluation.figures import print_rows
     from rlstack.evaluation.statistics import by_mean, leader
-    from rlstack.evaluation.table import print_rows
 
     options = [dict(entry.partition("=")[::2] for entry in result["overrides"]) for result in results]
     keys = dict.fromkeys(key for given in options for key in given)

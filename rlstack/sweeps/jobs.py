@@ -107,7 +107,7 @@ def show_scores(
         first: folder of the run with the best score.
         direction: ``maximize`` or ``minimize``.
     """
-    from rlstack.evaluation.table import print_rows
+    from rlstack.evaluation.figures import print_rows
 
     formatted = [
         {key: f"{x:.3g}" if isinstance(x, float) else str(x) for key, x in values.items()} for _, values, _ in rows

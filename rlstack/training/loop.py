@@ -334,7 +334,9 @@ class Training:
 
     def _judge(self) -> None:
         """Evaluates and saves, as far as they are due and not done at these frames."""
-        is_best = self.evaluation_due() and self._evaluated != self.frames and self.evaluate_and_log()
+        decisions = (hook.evaluation_due(self) for hook in self.hooks)
+        due = next(decision for decision in decisions if decision is not None)  # at the end of the run it always is
+        is_best = due and self._evaluated != self.frames and self.evaluate_and_log()
         if is_best or self.due(self.config.checkpoint.every):
             name = self.save(is_best).name
             self._best_at = self.frames if is_best else self._best_at
@@ -426,11 +428,6 @@ class Training:
 
     # -- evaluation ----------------------------------------------------------------------------------------------
 
-    def evaluation_due(self) -> bool:
-        """Returns whether an evaluation is due after this batch; it always is at the end of the run."""
-        decisions = (hook.evaluation_due(self) for hook in self.hooks)
-        return next(due for due in decisions if due is not None)
-
     def evaluate(self) -> Evaluation:
         """Evaluates the agent as the first hook does that evaluates; the last one always does."""
         evaluations = (hook.evaluate(self) for hook in self.hooks)
@@ -502,7 +499,7 @@ class Training:
         if len(worlds) > 1:
             state["other_ranks_env"] = worlds[1:]
         if self.config.checkpoint.replay and self.config.data is None:
-            state["replay"] = self.agent.replay_state()
+            state["replay"] = None if self.agent.replay is None else self.agent.replay.state_dict()
         return state if self.ranks.join_states(state) else None
 
     def restore(self) -> None:
@@ -536,7 +533,7 @@ class Training:
             if not hooks_of(self.env).saves_episodes:
                 self.agent.begin_episodes()
             if state.get("replay") is not None:
-                self.agent.load_replay_state(state["replay"])
+                self.agent.replay.load_state_dict(state["replay"])
             restore_rng(state["rng"])  # raises an error now if it cannot be restored
         except MISFITS as error:
             what = "the checkpoint does not fit this version of the program"

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,9 +22,9 @@ from rlstack.agents import Agent, build_agent
 from rlstack.agents.interface import Interface
 from rlstack.agents.on_policy import OnPolicy
 from rlstack.config import ConfigError
-from rlstack.data.devices import usable_device
 from rlstack.data.finite import find
 from rlstack.data.flatten import flatten_agents
+from rlstack.data.replay import usable_device
 from rlstack.envs.foreign import LIMIT
 from rlstack.envs.foundation.files import temporary
 from rlstack.envs.foundation.packages import place_in_users_code
@@ -241,11 +242,14 @@ def self_check(config: TrainConfig, run: RunDirectory, env: EnvBase, agent: Agen
     return lines
 
 
+@dataclass(eq=False)
 class _Checks:
     """A few worlds of a run and an agent like its own; every check describes its result in words."""
 
-    def __init__(self, config: TrainConfig, run: RunDirectory, env: EnvBase, agent: Agent) -> None:
-        self.config, self.run, self.env, self.agent = config, run, env, agent
+    config: TrainConfig
+    run: RunDirectory
+    env: EnvBase
+    agent: Agent
 
     def specs(self) -> str:
         env, world = self.env, type(self.env).__name__

@@ -287,8 +287,8 @@ class TrainedRuns(TrainedRun):
 
     def show(self) -> None:
         """Prints the score of each run, their mean with its interval, and the command that compares them."""
+        from rlstack.evaluation.figures import print_rows
         from rlstack.evaluation.statistics import by_mean
-        from rlstack.evaluation.table import print_rows
 
         print_rows([{"run": run.path.name, "score": run.score} for run in self.runs], sys.stdout)
         if scores := [run.score for run in self.runs if not math.isnan(run.score)]:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,22 +133,23 @@ def train(plains: Sequence[dict[str, Any]], hooks: Sequence[Hook] = ()) -> list[
         return group.run(one)
 
 
+@dataclass(eq=False)
 class _Joins(Hook):
     """Lets the optimisers of a run's agent step together with those of the others."""
 
-    def __init__(self, group: _Group, number: int) -> None:
-        self._group, self._number = group, number
+    group: _Group
+    number: int
 
     def on_start(self, training: Training) -> None:
-        group = self._group
-        group.trainings[self._number] = training
+        group = self.group
+        group.trainings[self.number] = training
         agent: Any = training.agent
         if hasattr(agent, "together"):  # PPO
-            agent.together = partial(group.meet, self._number, LEARN)
-            training.collector.together = partial(group.meet, self._number, COLLECT)
+            agent.together = partial(group.meet, self.number, LEARN)
+            training.collector.together = partial(group.meet, self.number, COLLECT)
         for name, optimizer in agent.optimizers.items():
-            optimizer.together = partial(group.meet, self._number, name)
-        place = f"run {self._number + 1} of {group.count}, seed {training.config.seed}"
+            optimizer.together = partial(group.meet, self.number, name)
+        place = f"run {self.number + 1} of {group.count}, seed {training.config.seed}"
         training.progress.latest("seeds", f"{place}, in one process")
 
 

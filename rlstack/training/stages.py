@@ -61,11 +61,8 @@ def parse_rule(entries: Any, where: str, window: int) -> Rule:
             raise ConfigError(f"{where}.{name}: expected a list of rules, got {parts!r}")
         rules = [parse_rule(part, f"{where}.{name}[{index}]", window) for index, part in enumerate(parts)]
         metrics = list(dict.fromkeys(metric for rule in rules for metric in rule.metrics))
-
-        def combined(episodes: int, mean: Mean) -> bool:
-            return combine(rule.holds(episodes, mean) for rule in rules)
-
-        return Rule(metrics, max(rule.episodes for rule in rules), combined)
+        waits = max(rule.episodes for rule in rules)
+        return Rule(metrics, waits, lambda episodes, mean: combine(rule.holds(episodes, mean) for rule in rules))
     bounds = {key: _bounds(value, f"{where}.{key}") for key, value in entries.items() if key != "episodes"}
     waits = entries.get("episodes", window if set(bounds) - set(CLOCKS) else 0)
     if isinstance(waits, bool) or not isinstance(waits, int) or waits < 0:

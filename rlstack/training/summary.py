@@ -52,7 +52,7 @@ def describe(
     unit = unit if config.data is None else "frames (transitions drawn)"
     length, more = f"{config.total_frames:,} {unit}", -config.total_frames % (batch or 1)
     if more:
-        length += f", rounded up to {config.total_frames + more:,}: whole batches of {batch:,}"
+        length += f", rounded up to {config.total_frames + more:,}: whole batches of {batch:,} (agent.steps_per_batch)"
     size = size_key(config.env)
     rows = {
         "agent": config.agent.get("name"),

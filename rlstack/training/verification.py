@@ -237,28 +237,28 @@ class _Reached(Exception):
     """Ends the training at the end of the stretch."""
 
 
+@dataclass(eq=False)
 class _Again(Hook):
     """Keeps the state of a run at a number of frames, and ends it.
 
-    Args:
+    Attributes:
         start: frames at which the stretch begins.
         end: frames at which it ends.
         work: shows the progress.
-
-    Attributes:
         state: the state at the end; None on all ranks but the first.
     """
 
-    def __init__(self, start: int, end: int, work: Work) -> None:
-        self._start, self._end, self._work = start, end, work
-        self.state: dict[str, Any] | None = None
+    start: int
+    end: int
+    work: Work
+    state: dict[str, Any] | None = None
 
     def on_prepare(self, training: Training) -> None:
         """Raises a :class:`ConfigError` if the checkpoint lacks what the run continues from."""
         c = training.config
         if not training.frames:
             return
-        if not c.checkpoint.replay and c.data is None and training.agent.replay_state() is not None:
+        if not c.checkpoint.replay and c.data is None and training.agent.replay is not None:
             raise ConfigError("verify: checkpoint.replay=false, without the replay buffer only from=0 repeats exactly")
         if not hooks_of(training.env).saves_episodes and c.data is None:
             raise ConfigError(f"verify: the state of env={c.env['name']} cannot be saved, only from=0 repeats exactly")
@@ -267,11 +267,11 @@ class _Again(Hook):
         return False
 
     def on_start(self, training: Training) -> None:
-        if training.frames >= self._end:
+        if training.frames >= self.end:
             self.on_end(training)
 
     def on_iteration(self, training: Training) -> None:
-        self._work.reach(training.frames - self._start)
+        self.work.reach(training.frames - self.start)
         self.on_start(training)
 
     def on_end(self, training: Training) -> None:

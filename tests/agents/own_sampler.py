@@ -33,6 +33,14 @@ class Newest(Sampler):
         pass
 
 
+class Latest(Newest):
+    """Draws from among the newest entries, at most ``window`` of them."""
+
+    def __init__(self, capacity: int, window: int, alpha: float = 1.0) -> None:
+        super().__init__(capacity)
+        self.window, self.alpha = window, alpha
+
+
 class Noting(Newest):
     """Notes the errors of what it drew."""
 

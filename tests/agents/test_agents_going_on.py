@@ -34,7 +34,7 @@ def options(name: str) -> dict[str, Any]:
 
 
 def everything(agent: Any) -> dict[str, Any]:
-    return {"agent": agent.state_dict(), "replay": agent.replay_state()}
+    return {"agent": agent.state_dict(), "replay": None if agent.replay is None else agent.replay.state_dict()}
 
 
 def both_go_on(agent: Any, other: Any, parts: list[Any], frames: list[int]) -> list[list[Tensor]]:
@@ -42,7 +42,7 @@ def both_go_on(agent: Any, other: Any, parts: list[Any], frames: list[int]) -> l
     saved, random = from_file(to_file(everything(agent))), torch.get_rng_state()
     other.load_state_dict(saved["agent"])
     if saved["replay"] is not None:
-        other.load_replay_state(saved["replay"])
+        other.replay.load_state_dict(saved["replay"])
     assert agent.updates == other.updates
     outcomes = []
     for each in (agent, other):
@@ -84,8 +84,8 @@ def test_an_agent_restored_from_memory_shares_nothing(name: str, discrete: bool)
     for k, part in enumerate(parts[:2]):
         agent.learn(part, 30 * (k + 1))
     twin.load_state_dict(agent.state_dict())
-    if agent.replay_state() is not None:
-        twin.load_replay_state(agent.replay_state())
+    if agent.replay is not None:
+        twin.replay.load_state_dict(agent.replay.state_dict())
     before = leaves(from_file(to_file(everything(agent))))
     twin.learn(parts[2], 90)
     assert equal(before, leaves(everything(agent)))

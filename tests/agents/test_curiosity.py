@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torchrl.objectives import rnd
 
-from rlstack.losses.rnd import RNDLoss
+from rlstack.losses.ppo import RNDLoss
 from tests.agents.small_agents import FRESH, copies, equal, plain, small
 
 

@@ -185,7 +185,7 @@ def test_it_learns_from_a_stream_and_goes_on() -> None:
     assert not any(map(torch.equal, before, agent.parameters()))
     other = dqn(env, epsilon=0.5)
     other.load_state_dict(agent.state_dict())
-    other.load_replay_state(agent.replay_state())
+    other.replay.load_state_dict(agent.replay.state_dict())
     data = env.experience(agent, 4, 5)
     for one in (agent, other):
         torch.manual_seed(1)

@@ -145,6 +145,15 @@ def test_a_sampler_of_ones_own_is_named_by_its_path() -> None:
             assert torch.equal(index, drawn) and (error > 0).all()
 
 
+def test_a_sampler_of_ones_own_gets_options() -> None:
+    given = {"name": "tests.agents.own_sampler:Latest", "window": 12, "alpha": 0.25}
+    sampler = small(plain(discrete=True), name="dqn", replay={"sampler": given}).replay.sampler
+    assert (sampler.window, sampler.alpha) == (12, 0.25)
+    del given["alpha"]
+    agent = small(plain(discrete=True), name="dqn", replay={"sampler": given}, priority_exponent=0.7)
+    assert agent.replay.sampler.alpha == 0.7
+
+
 def test_an_agent_learns_from_files(tmp_path: Any) -> None:
     env, outcomes = plain(discrete=False), []
     on_disk = {"storage": "LazyMemmapStorage", "directory": str(tmp_path)}

@@ -14,7 +14,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 from torchrl.envs import ParallelEnv, SerialEnv, TransformedEnv
 
 from rlstack import envs
-from rlstack.agents import Agent, agent_class, build_agent, make_agent, register
+from rlstack.agents import agent_class, build_agent, make_agent, register
 from rlstack.agents.acqn import ACQN
 from rlstack.agents.base import Policy
 from rlstack.agents.interface import Interface
@@ -89,6 +89,7 @@ def test_what_depends_on_the_world_is_refused_with_a_way_out() -> None:
 
 LINEAR = {"kind": "linear", "start": 1.0, "end": 0.0}
 KL: dict[str, Any] = {"kind": "adaptive", "kl": 0.01}
+LATEST = "tests.agents.own_sampler:Latest"
 LSTM = {"kind": "lstm", "size": 4}
 BATCH = {"critic_norm": "batch"}
 TARGETS = {"critic_norm": "batch_targets"}
@@ -145,6 +146,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         r"\.sampler: .* lacks .*, sample, state_dict, which",
     ),
     ("dqn", {"replay": {"sampler": "tests.agents.own_sampler:Old"}}, r"agent\.replay\.sampler: .*Old"),
+    ("dqn", {"replay": {"sampler": {"name": "prioritized", "eps": 1.0}}}, "prioritized takes no options here"),
+    ("dqn", {"replay": {"sampler": {"window": 3}}}, "'None' is unknown, allowed: uniform"),
+    ("dqn", {"replay": {"sampler": {"name": LATEST, "windw": 3}}}, r"sampler\.windw: .*'window'\? allowed: alpha, win"),
+    ("dqn", {"replay": {"sampler": {"name": LATEST, "capacity": 3}}}, r"\.sampler\.capacity: .*allowed: alpha, win"),
+    ("dqn", {"replay": {"sampler": {"name": LATEST}}}, r"\.sampler: .*Latest refuses .* 'window'"),
     # algorithms
     ("acqn", {"algorithm": "acqm"}, "did you mean 'acqn'"),
     ("acqn", {"algorithm": "no.such.module:Agent"}, r"agent\.algorithm: no.such.module:Agent cannot be imported"),
@@ -337,16 +343,6 @@ def test_own_agents_by_name_and_by_path() -> None:
 def test_an_observation_no_encoder_fits_is_a_config_error() -> None:
     env = Shape(Unbounded((2, 3, 8)), Bounded(-1.0, 1.0, shape=(2, 1)), (2,))
     refused(ConfigError, r"shape \(3, 8\) have no encoder", make_agent, "acqn", env)  # type: ignore[arg-type]
-
-
-def test_agents_without_replay_say_so() -> None:
-    class Forgetful(ACQN):
-        replay_state = Agent.replay_state
-        load_replay_state = Agent.load_replay_state
-
-    agent = object.__new__(Forgetful)
-    assert agent.replay_state() is None
-    refused(ConfigError, "Forgetful has no replay buffer", agent.load_replay_state, {})
 
 
 @pytest.mark.parametrize("started", [False, True])

@@ -14,10 +14,9 @@ import pytest
 import torch
 from scipy.stats import mannwhitneyu
 
-from rlstack.evaluation.figures import saved_figure
+from rlstack.evaluation.figures import print_rows, saved_figure
 from rlstack.evaluation.results import Evaluation
 from rlstack.evaluation.statistics import bootstrap_interval, iqm, leader, permutation_p_value, wilson_interval
-from rlstack.evaluation.table import print_rows
 from tests.evaluation.scripted import play
 from tests.refusals import refused
 

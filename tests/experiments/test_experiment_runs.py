@@ -50,6 +50,15 @@ def test_an_interrupted_run_goes_on_and_a_complete_one_is_kept(commands: list[li
     assert commands == [["seed=1", f"run_dir={run}", *PPO], [f"resume={run}", "allow=[]"]]
 
 
+@pytest.mark.parametrize(("until", "complete"), [("null", False), (50, True), (51, False), (500, False)])
+def test_a_run_that_should_stop_early_is_complete_there(
+    until: int | str, complete: bool, commands: list[list[str]], tmp_path: Path
+) -> None:
+    run = begun(tmp_path)  # to 50 of 100 frames
+    (run / "config.yaml").write_text(f"total_frames: 100\nuntil: {until}\n")
+    assert runs.complete(run) is complete
+
+
 def test_code_that_the_overrides_name_may_run_when_the_run_goes_on(commands: list[list[str]], tmp_path: Path) -> None:
     network = "agent.network=experiments.echelon.contacts:Net"
     for _ in range(2):

@@ -21,10 +21,9 @@ from rlstack import losses
 from rlstack.losses.base import Loss
 from rlstack.losses.ddpg import DDPGLoss, TD3Loss
 from rlstack.losses.dqn import C51Loss, DQNLoss, PQNLoss
-from rlstack.losses.ppo import A2CLoss, PolicyGradientLoss, PPOLoss
+from rlstack.losses.ppo import A2CLoss, PolicyGradientLoss, PPOLoss, RNDLoss
 from rlstack.losses.quantile import ACIQNLoss, IQNLoss, QRDQNLoss, QuantileLoss, TQCLoss
 from rlstack.losses.retrace import RetraceLoss
-from rlstack.losses.rnd import RNDLoss
 from rlstack.losses.sac import CategoricalSACLoss, DiscreteSACLoss, SACLoss
 from tests.refusals import refused
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torch import nn
+from torch.nn import functional
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
 from rlstack import envs
@@ -186,6 +187,62 @@ def test_the_residual_encoder_has_the_published_layers() -> None:
     assert torch.equal(block(image), image + 2.0)
 
 
+CONVOLVED = {
+    "image": ([8 * 8 * 4 * 32 + 32, 4 * 4 * 32 * 64 + 64, 9 * 64 * 64 + 64], [32, 64, 64], 64 * 7 * 7),
+    "impala": (
+        [9 * a * b + b for a, b in ((4, 16), (16, 32), (32, 32), *[(16, 16)] * 4, *[(32, 32)] * 8)],
+        [16] * 5 + [32] * 10,
+        32 * 11 * 11,
+    ),
+}
+"""Sizes by kind of encoder of ``[4, 84, 84]``: parameters and channels of each convolution, and what they end with."""
+
+
+@pytest.mark.parametrize("kind", CONVOLVED)
+def test_layer_norm_adds_two_numbers_for_each_channel_and_feature(kind: Any) -> None:
+    pictures, config = Bounded(0, 255, shape=(4, 84, 84), dtype=torch.uint8), {"kind": kind, "features": 10}
+    weights, channels, convolved = CONVOLVED[kind]
+    plain = sum(weights) + (convolved + 1) * 10
+    for layer_norm, size in ((False, plain), (True, plain + 2 * sum(channels) + 2 * 10)):
+        encoders = {"observation": EncoderConfig(**config, layer_norm=layer_norm)}
+        assert sum(map(torch.numel, build_encoder(pictures, None, 10, [3], encoders).parameters())) == size
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_normalised_convolutions_equal_those_of_torch_pixel_by_pixel(residual: bool) -> None:
+    torch.manual_seed(0)
+    encoder = ImageEncoder((3, 40, 40), 5, residual, layer_norm=True)
+    for parameter in encoder.parameters():
+        parameter.data.normal_(0, 0.3)
+    convolutions = [module for module in encoder.modules() if isinstance(module, nn.Conv2d)]
+    norms = [module for module in encoder.modules() if isinstance(module, nn.LayerNorm)]
+    assert len(norms) == len(convolutions) + 1
+    parts = iter(zip(convolutions, norms))
+
+    def normed(x: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
+        """Every row of ``[N, C]`` by a group norm of one group."""
+        return functional.group_norm(x, 1, norm.weight, norm.bias, norm.eps)
+
+    def convolve(image: torch.Tensor) -> torch.Tensor:
+        convolution, norm = next(parts)
+        image = convolution(image)
+        pixels = normed(image.permute(0, 2, 3, 1).reshape(-1, image.shape[1]), norm)
+        return pixels.view(len(image), *image.shape[2:], -1).permute(0, 3, 1, 2)
+
+    pixels = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
+    x = pixels / 255
+    for _ in range(3):
+        if residual:
+            x = functional.max_pool2d(convolve(x), 3, 2, padding=1)
+            for _ in range(2):
+                x = x + convolve(convolve(x.relu()).relu())
+        else:
+            x = convolve(x).relu()
+    head: Any = encoder.head[0]
+    x = normed(head(x.relu().flatten(1)), norms[-1]).relu()
+    torch.testing.assert_close(encoder(pixels), x, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -303,6 +360,7 @@ def test_encoders_that_do_not_fit_are_refused(configs: dict[str, Any], message: 
         ({"kind": "mlp"}, "agent.encoders.state.speed: kind 'mlp' needs hidden"),
         ({"kind": "mlp", "hidden": [8], "pool": "max"}, "kind 'mlp' has no pool, it takes hidden"),
         ({"kind": "attention", "hidden": [6]}, "4 heads cannot share the last width of hidden, 6, equally"),
+        ({"kind": "mlp", "hidden": [8], "layer_norm": True}, "kind 'mlp' has no layer_norm, it takes hidden"),
         ({"kind": "mlp", "width": 8}, "agent.encoders.state.speed.width: unknown key"),
     ],
 )
@@ -317,6 +375,15 @@ def test_agents_learn_through_them(name: str, kind: str) -> None:
     env = Decisions(SPEC, Categorical(4, shape=()))
     own = {"objects": {**SET, "kind": kind, "pool": "mean"}, "image": {"kind": "image", "features": 4}}
     agent = small(env, name=name, encoders=own)
+    before = [parameter.detach().clone() for parameter in agent.parameters()]
+    agent.learn(env.experience(agent, 3, 10), 30)
+    assert all(not torch.equal(old, new) for old, new in zip(before, agent.parameters()))
+
+
+@pytest.mark.parametrize("kind", ["image", "impala"])
+def test_pqn_learns_through_normalised_convolutions(kind: str) -> None:
+    env = Decisions(SPEC["image"], Categorical(4, shape=()))
+    agent = small(env, name="pqn", encoders={"observation": {"kind": kind, "features": 4, "layer_norm": True}})
     before = [parameter.detach().clone() for parameter in agent.parameters()]
     agent.learn(env.experience(agent, 3, 10), 30)
     assert all(not torch.equal(old, new) for old, new in zip(before, agent.parameters()))

@@ -16,7 +16,7 @@ from scipy.stats import mannwhitneyu
 
 from rlstack.config import ConfigError, to_plain
 from rlstack.config.groups import compose_config
-from rlstack.evaluation.table import print_rows
+from rlstack.evaluation.figures import print_rows
 from rlstack.reporting.charts import MOST, aligned, thinned
 from rlstack.reporting.differences import ABSENT, GroupScore, compared_by, from_default, grouped, varied
 from rlstack.reporting.improvement import compare, in_words, resampled

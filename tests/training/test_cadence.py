@@ -163,7 +163,8 @@ def test_the_summary_names_what_decides_the_learning(tmp_path: Path) -> None:
     )
     lines = describe(c, RunDirectory(tmp_path), "updates", batch=96).splitlines()
     told = {line[:13].strip(): line[15:] for line in lines}
-    assert told["length"] == "1,000 frames (agent decisions), rounded up to 1,056: whole batches of 96"
+    rounded = "rounded up to 1,056: whole batches of 96 (agent.steps_per_batch)"
+    assert told["length"] == f"1,000 frames (agent decisions), {rounded}"
     assert told["batch size"] == "2,048" and told["compiled"] == "updates"
     assert "actor 0.0002" in told["learning rate"]
     assert "critic 0.001 to 1e-05 (linear, warm-up 0.1)" in told["learning rate"]

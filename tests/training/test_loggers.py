@@ -17,7 +17,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlstack.config import ConfigError, build
-from rlstack.data.devices import indexed
+from rlstack.data.replay import indexed
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.loggers import CsvSink, LoggerConfig, MetricLogger, read_metrics, score
 from rlstack.training.monitor import COLLECTING, LEARNING, Clock, GpuWatch, Hardware, Monitor, resident_bytes

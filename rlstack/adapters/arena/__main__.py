@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from rlstack.adapters.command import Parser, command
+from rlstack.adapters import Parser, command
 from rlstack.config import ConfigError, to_plain
 from rlstack.config.errors import prefixed
 from rlstack.config.groups import compose_config
@@ -50,11 +51,12 @@ def _parser() -> Parser:
     return parser
 
 
+@dataclass(eq=False)
 class StackFiles(Hook):
     """Continues a checkpoint of the stack, if one is given, and writes the stack's files into the run's folder."""
 
-    def __init__(self, loaded: ArenaFiles | None = None, reset_timesteps: bool = False) -> None:
-        self.loaded, self._reset = loaded, reset_timesteps
+    loaded: ArenaFiles | None = None
+    reset_timesteps: bool = False
 
     def on_prepare(self, training: Training) -> None:
         if self.loaded is None or training.frames:
@@ -63,7 +65,7 @@ class StackFiles(Hook):
         options = {key: config.agent[key] for key in ("lr", "minibatch_size", "normalize_rewards")}
         given = arena_agent(self.loaded, training.env, config.total_frames, device=agent.device, **options)
         agent.load_state_dict(given.state_dict())
-        training.frames = 0 if self._reset else self.loaded.num_timesteps
+        training.frames = 0 if self.reset_timesteps else self.loaded.num_timesteps
         agent.set_frames(training.frames)
         curriculum, record = training.hook(Curriculum), self.loaded.training_state
         if curriculum is None or record.get("curriculum_metrics") is None:

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.command import Parser, command
+from rlstack.adapters import Parser, command
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.allowed import allowing, granting

@@ -25,7 +25,7 @@ from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.episodes import Config, episode_options
 from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation.evaluator import MAX_WORLDS, EpisodeStatistics, evaluation_world
-from rlstack.evaluation.table import print_rows
+from rlstack.evaluation.figures import print_rows
 from rlstack.files.pickles import read_object_arrays, write_object_arrays
 from rlstack.files.safe_load import first_line
 

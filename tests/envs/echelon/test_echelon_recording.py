@@ -15,9 +15,8 @@ import pytest
 
 from rlstack import envs
 from rlstack.envs.echelon import rules
-from rlstack.envs.echelon.player import main, page, save_page
 from rlstack.envs.echelon.recording import EchelonRecorder, EchelonRecording, load_replay
-from rlstack.envs.echelon.replay import COLUMNS, as_json, moment
+from rlstack.envs.echelon.replay import COLUMNS, as_json, main, moment, page, save_page
 from rlstack.envs.echelon.simulation import EVENTS
 from tests.conftest import REPO
 from tests.envs.echelon.episodes import DECISIONS, fight, fought
