@@ -73,9 +73,11 @@ def run(cfg: DictConfig) -> list[Any]:
         raise ConfigError("run: missing; rlstack explain <run>, or rlstack explain speed agent=<agent> env=<env>")
 
     from rlstack.diagnostics import checks, evidence
+    from rlstack.runs.loading import checkpoint_file
     from rlstack.runs.run_directory import named
 
     path = Path(named(config.run, "run"))
+    checkpoint_file(path, "latest", "run")  # a missing one is reported under the option that the user gave
     known = evidence.gather(path, config.allow)
     facts, findings = known.facts(), checks.findings(known)
     print("\n".join(checks.heading(known, facts)))

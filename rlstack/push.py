@@ -111,7 +111,7 @@ def agent_card(folder: Path, config: PushConfig) -> Card:
     from rlstack.runs.loading import checkpoint_file, read_agent
     from rlstack.runs.run_directory import named
 
-    file = checkpoint_file(Path(named(str(config.what), "what")), config.which)
+    file = checkpoint_file(Path(named(str(config.what), "what")), config.which, "what")
     state = hub.acting_parts(read_agent(file))
     hub.write_agent(folder, state)
     run_folder = file.parent.parent if file.parent.name == "checkpoints" else file.parent

@@ -103,16 +103,17 @@ WORLDS = sorted(set(lines_with_worlds()))
 def brought_by(requirements: Sequence[str], extra: str = "") -> set[str]:
     """Returns the names of installed distributions that requirements install, directly or indirectly."""
     found: set[str] = set()
+    given = {canonicalize_name(entry.metadata["Name"]) for entry in metadata.distributions()}
     waiting = [(Requirement(line), extra) for line in requirements]
     while waiting:
         requirement, extra = waiting.pop()
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue
         name = canonicalize_name(requirement.name)
-        try:
-            more = [Requirement(line) for line in metadata.requires(name) or []]
-        except metadata.PackageNotFoundError:
+        name = name if name in given else canonicalize_name(f"{name}-nightly")
+        if name not in given:
             continue
+        more = [Requirement(line) for line in metadata.requires(name) or []]
         for part in ("", *requirement.extras):
             if f"{name}[{part}]" not in found:
                 found.add(f"{name}[{part}]")

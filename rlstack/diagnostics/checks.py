@@ -161,17 +161,17 @@ def compare(evidence: Evidence, finding: Finding, minutes: float, seeds: int) ->
     """
     base = to_plain(evidence.config)
     began = time.perf_counter()
-    tried = min(int(base["total_frames"]), 2000)
     with working("trying the change", "runs", 2 * seeds) as work:
-        _trained(base, {}, 0, tried)
+        _, tried = _trained(base, {}, 0, min(int(base["total_frames"]), 2000))
         rate = tried / (time.perf_counter() - began)
         frames = int(min(max(rate * 60 * minutes / (2 * seeds + 1), tried), base["total_frames"]))
         sides: dict[bool, list[float]] = {False: [], True: []}
         for number in range(2 * seeds):
             seed, changed = divmod(number, 2)
-            sides[bool(changed)].append(_trained(base, finding.options if changed else {}, seed, frames))
+            result, trained = _trained(base, finding.options if changed else {}, seed, frames)
+            sides[bool(changed)].append(result)
             work.reach(number + 1)
-    return paired(finding.options, sides[False], sides[True], frames)
+    return paired(finding.options, sides[False], sides[True], trained)
 
 
 def paired(options: Mapping[str, Any], before: list[float], after: list[float], frames: int) -> Trial:
@@ -182,8 +182,8 @@ def paired(options: Mapping[str, Any], before: list[float], after: list[float], 
     return Trial(dict(options), before, after, frames, mean, mean - half, mean + half, helps)
 
 
-def _trained(base: Mapping[str, Any], options: Mapping[str, Any], seed: int, frames: int) -> float:
-    """Trains a short run in a temporary folder; returns the mean return over its last quarter."""
+def _trained(base: Mapping[str, Any], options: Mapping[str, Any], seed: int, frames: int) -> tuple[float, int]:
+    """Trains a short run in a temporary folder; returns the mean return over its last quarter, and its frames."""
     nested = OmegaConf.create(dict(base))
     for key, value in options.items():
         OmegaConf.update(nested, key, value, force_add=True)
@@ -198,9 +198,10 @@ def _trained(base: Mapping[str, Any], options: Mapping[str, Any], seed: int, fra
         plain = to_plain(OmegaConf.merge(nested, own))
         with surroundings_untouched(), granting([plain]), redirect_stdout(StringIO()), begun(plain) as training:
             training.execute()
+            trained = training.frames
         rows = read_metrics(Path(folder) / "run" / METRICS_FILE)
     logged = ([row[name] for row in rows if name in row] for name in ("train/return", "eval/return"))
     if (values := next(filter(None, logged), None)) is None:
         raise ConfigError("try: no episode ended in the runs; give more minutes=")
     last = values[-max(len(values) // 4, 1) :]
-    return sum(last) / len(last)
+    return sum(last) / len(last), trained

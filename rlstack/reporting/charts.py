@@ -253,12 +253,12 @@ _QUANTITIES = {
     **{"level": "mean level of the episodes", "frames_per_second": "frames/s"},
     **{"cpu_percent": "% of a core", "gpu_percent": "% of the GPU"},
     **{"lr": "learning rate", "lr_actor": "learning rate", "lr_critic": "learning rate"},
-    **{"epsilon": "probability of a random action", "clip": "bound of the probability ratio's distance from 1"},
+    **{"epsilon": "probability of a random action", "clip": "greatest change of a ratio"},
     **{"entropy": "entropy, nats", "target_entropy": "entropy, nats", "kl": "KL divergence, nats"},
     **{"clipped": "share of samples", "saturation": "share of actions"},
     **dict.fromkeys(("predicted", "target"), "mean value, discounted return"),
 }
-"""Titles of axes by the last part of a metric's name."""
+"""Titles of axes by the last part of a metric's name; about 36 letters fit beside a chart."""
 
 
 def quantity(metric: str) -> str:
@@ -270,9 +270,9 @@ def quantity(metric: str) -> str:
     if group == "grad":
         return "norm of the gradient"
     if metric == "time/frames_per_second":
-        return "frames/s without evaluations, mean since the start"
+        return "frames/s since the start"
     if metric == "system/frames_per_second":
-        return "frames/s without evaluations, since the last row"
+        return "frames/s since the last row"
     if name.endswith(("_seconds", "seconds")):
         return "s"
     if name.endswith(("_mb", "_gb")):

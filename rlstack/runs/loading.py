@@ -291,8 +291,13 @@ def overrides(values: Mapping[str, Any]) -> str:
     return " ".join(shlex.quote(override(f"agent.{key}", value)) for key, value in values.items())
 
 
-def checkpoint_file(path: Path, which: str) -> Path:
+def checkpoint_file(path: Path, which: str, key: str = "checkpoint") -> Path:
     """Returns the checkpoint of a run directory, or the file itself.
+
+    Args:
+        path: a run directory, a checkpoint file, ``zoo:<name>`` or ``hf:<user>/<name>``.
+        which: ``"latest"`` or ``"best"``.
+        key: option with the path, for messages.
 
     Raises:
         ConfigError: there is no checkpoint, or ``which`` is unknown.
@@ -305,9 +310,9 @@ def checkpoint_file(path: Path, which: str) -> Path:
             raise ConfigError(f"which: best is for the folder of a run, {path} is one checkpoint")
         return file
     if not path.is_dir():
-        raise ConfigError(f"checkpoint: {path} does not exist{nearest_path(path)}")
+        raise ConfigError(f"{key}: {path} does not exist{nearest_path(path)}")
     store: CheckpointStore = RunDirectory(path).checkpoints
     held = store.latest() if which == "latest" else store.directory / BEST
     if held is None or not held.is_file():
-        raise ConfigError(f"checkpoint: {path} holds no {which} checkpoint")
+        raise ConfigError(f"{key}: {path} holds no {which} checkpoint")
     return held

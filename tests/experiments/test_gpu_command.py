@@ -282,6 +282,7 @@ def test_rates_are_work_over_time() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2 * 3600)  # the command itself may take an hour
 def test_the_command_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given, path = ["device=cpu", "quick=true", "minutes=60"], tmp_path / "cpu.json"
     assert command_line.main([*given, f"output={path}"]) == 0, capsys.readouterr().out

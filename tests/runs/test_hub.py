@@ -210,7 +210,7 @@ def test_servers_that_refuse_are_told_in_one_line(server: Hub, monkeypatch: pyte
         ((), {}, "what and to: missing"),
         (("zoo:marinenav", "sailor"), {}, "to: 'sailor' is not of the form <user>/<name>"),
         (("zoo:marinenav", "me/x"), {"film": "no.mp4"}, "film: no.mp4 is not a file .mp4 or .gif"),
-        (("runs/no", "me/x"), {}, "checkpoint: runs/no does not exist"),
+        (("runs/no", "me/x"), {}, "what: runs/no does not exist"),
         (("data.npz", "me/x"), {}, "what: data.npz does not exist"),
     ],
 )

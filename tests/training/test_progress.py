@@ -4,9 +4,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlstack.envs.foundation.work import Work, following, working
 from rlstack.runs.run_directory import RunDirectory
+from rlstack.training.monitor import Hardware
 from rlstack.training.progress import Progress, WorkDisplay, sparkline
 from tests.small_run import CARTPOLE_RUN, begun, composed
 
@@ -159,6 +161,16 @@ def test_the_panel_on_a_terminal() -> None:
         assert text in last
     assert "event 1" not in last
     assert shown.rstrip().endswith("\x1b[?25h")  # the cursor is given back
+
+
+def test_the_panel_shows_what_is_measured_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 37)
+    monkeypatch.setattr(torch.cuda, "device_memory_used", lambda device: 5_200_000_000)
+    stream = Stream("utf-8", terminal=True)
+    progress = Progress(100, stream, clock=Clock())
+    progress.update(10, Hardware("cuda:0").read(10, 1.0))
+    progress.close()
+    assert re.search(r"machine +CPU \d+%, GPU 37%, memory \d\.\d GB, GPU memory 5\.2 GB ", plain(stream.getvalue()))
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])

@@ -88,7 +88,7 @@
   function axis(title, log, values, limits) {
     const numbers = values.filter((value) => typeof value === "number" && (!log || value > 0));
     const low = Math.min(...numbers), high = Math.max(...numbers);
-    const common = { title: { text: title, font: { size: 12 } }, type: log ? "log" : undefined, automargin: true, exponentformat: "SI" };
+    const common = { title: { text: title, font: { size: 12 }, standoff: 8 }, type: log ? "log" : undefined, automargin: true, exponentformat: "SI" };
     if (log && numbers.length) return { ...common, dtick: high / low > 10 ? 1 : undefined, exponentformat: "power", ...(high / low < 1.001 ? { range: [Math.log10(low) - 0.5, Math.log10(low) + 0.5] } : {}) };
     if (limits) return { ...common, range: [limits[0] - 0.02, limits[1] + 0.02] };
     if (!numbers.length) return common;
