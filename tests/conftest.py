@@ -38,7 +38,7 @@ SHARED = Path(os.environ.get("RLSTACK_SHARED") or REPO.parent / "shared").expand
 _PARSED: dict[str, Any] = {}
 
 
-def _parsed_once(stream: Any, Loader: Any) -> Any:  # noqa: N803
+def _parsed_once(stream: Any, Loader: Any) -> Any:
     """Replaces ``yaml.load`` for OmegaConf: a text is parsed once and copied."""
     text = stream if isinstance(stream, str) else stream.read()
     if text not in _PARSED:
@@ -51,8 +51,8 @@ def _parsed_once(stream: Any, Loader: Any) -> Any:  # noqa: N803
     return deepcopy(_PARSED[text])
 
 
-setattr(omegaconf.omegaconf, "yaml", SimpleNamespace(**{**vars(yaml), "load": _parsed_once}))
-setattr(ConfigStore, "__deepcopy__", lambda store, _: store)  # Hydra copies it for each composition, and only reads it
+omegaconf.omegaconf.yaml = SimpleNamespace(**{**vars(yaml), "load": _parsed_once})
+ConfigStore.__deepcopy__ = lambda store, _: store  # Hydra copies it for each composition, and only reads it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
