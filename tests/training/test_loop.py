@@ -31,6 +31,7 @@ SMALL = [
     "eval.every=1250",
     "checkpoint.every=1500",
     "checkpoint.keep=5",
+    "agent.hidden=[16,16]",
     "agent.buffer_size=1000",  # smaller than the run: the replay wraps around
 ]
 
