@@ -480,14 +480,18 @@ class World(WorldHooks, EnvBase):
         """Makes one step and restarts finished worlds. The result equals that of TorchRL's method, at less cost."""
         self._check_begun()
         left = tensordict.get("next", None)
-        following = self._advance(tensordict)
+        following, root = self._advance_and_restart(tensordict)
         if left is not None:
             hand_on(left, following)
         tensordict.set("next", following)
-        root = self._following_root(following)
         if left is not None:
             hand_on(following, root, forget=True)
         return tensordict, root
+
+    def _advance_and_restart(self, tensordict: TensorDictBase) -> tuple[TensorDict, TensorDict]:
+        """Steps all worlds and restarts those that end; returns all entries under ``"next"``, and the next root."""
+        following = self._advance(tensordict)
+        return following, self._following_root(following)
 
     def _following_root(self, following: TensorDict) -> TensorDict:
         """Restarts the worlds that ended in a step, whose entries under ``"next"`` are given; returns the next root."""

@@ -26,8 +26,8 @@ MOST_X, MOST_ANGLE, STARTS_WITHIN = 2.4, math.radians(12), 0.05
 PAPER, RAIL, LIMIT, CART, POLE = "#f7f7f5", "#9a9a9a", "#c83c3c", "#2b4a6f", "#d98a3d"
 _MASS = CART_MASS + POLE_MASS
 _ARM = POLE_MASS * HALF_POLE / _MASS
-
 _WEIGHT, _INERTIA = GRAVITY / _ARM, 4 / 3 * HALF_POLE / _ARM
+_FLAGS = "done", "terminated", "truncated"
 
 
 class Constants(NamedTuple):
@@ -70,6 +70,22 @@ def simulate(state: Tensor, length: Tensor, choice: Tensor, constants: Constants
     return state, length, fallen, late, fallen | late
 
 
+def step(state: Tensor, length: Tensor, choice: Tensor, starts: Tensor, constants: Constants) -> tuple[Tensor, ...]:
+    """A step with the restarts after it, for a compiler, which makes it one loop over the worlds.
+
+    Args:
+        state, length, choice: see :func:`simulate`.
+        starts: ``[W, 4]`` initial states, for the worlds whose episode ends.
+
+    Returns state and length after the step, the reward, whether the episode is over, a pole has fallen, the time is up;
+    then state, its copy and length at the next step, and three flags that are not set.
+    """
+    after, steps, fallen, late, done = simulate(state, length, choice, constants)
+    state, length = torch.where(done, starts, after), steps.masked_fill(done, 0)
+    none = [torch.zeros_like(done) for _ in range(3)]
+    return after, steps, torch.ones_like(steps), done, fallen, late, state, state.clone(), length, *none
+
+
 def _other(action: Tensor) -> Tensor:
     return 1 - action
 
@@ -84,15 +100,14 @@ class CartPole(World):
 
     Args:
         num_worlds: number of worlds W.
-        compiled: whether to compile the simulation with ``torch.compile`` (seconds; same results to rounding).
+        compiled: whether to compile steps with ``torch.compile``, which takes seconds the first time. Same results to
+            rounding, but other initial states on a CPU, where they are drawn for all worlds in every step.
 
     Raises:
         ValueError: the number of worlds or steps is not positive.
     """
 
     pictures_per_second = 1 / SECONDS
-    draws_to_restart_alone = True
-
     state: Tensor
     length: Tensor
 
@@ -115,7 +130,15 @@ class CartPole(World):
         thrusts, limits = torch.tensor((-push, push), **made), torch.tensor((MOST_X, free, MOST_ANGLE, free), **made)
         numbers = torch.tensor((_WEIGHT, _INERTIA, 1, max_steps), **made).unbind()
         self._constants = Constants(thrusts, limits.repeat(num_worlds, 1), *numbers)
-        self._simulate: Any = Compiled(simulate, "cartpole", constants=(3,), dynamic=False) if compiled else simulate
+        self._whole_step = (
+            Compiled(step, "cartpole", fixed=self.device.type == "cpu", constants=(4,), dynamic=False)
+            if compiled
+            else None
+        )
+
+    @property
+    def draws_to_restart_alone(self) -> bool:  # type: ignore[override]
+        return self._whole_step is None
 
     def mirror(self) -> Mirror:
         """Swaps left and right."""
@@ -142,16 +165,32 @@ class CartPole(World):
         return True
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        choice = self._chosen(tensordict)
-        self.state, self.length, fallen, late, done = self._simulate(self.state, self.length, choice, self._constants)
-        return self._current(reward=torch.ones_like(self.length), done=done, terminated=fallen, truncated=late)
+        given = self.state, self.length, self._chosen(tensordict)
+        if self._whole_step is None:
+            self.state, self.length, fallen, late, done = simulate(*given, self._constants)
+            reward = torch.ones_like(self.length)
+        else:
+            # Not the state itself: a tensor given twice would be compiled as one.
+            stepped = self._whole_step(*given, torch.zeros_like(self.state), self._constants)
+            self.state, self.length, reward, done, fallen, late, *_ = stepped
+        return self._current(reward=reward, done=done, terminated=fallen, truncated=late)
+
+    def _advance_and_restart(self, tensordict: TensorDictBase) -> tuple[TensorDict, TensorDict]:
+        if self._whole_step is None:
+            return super()._advance_and_restart(tensordict)
+        given = self.state, self.length, self._chosen(tensordict), self._starts(self.num_worlds), self._constants
+        after, steps, reward, *ends, self.state, observation, self.length, none, fallen, late = self._whole_step(*given)
+        following = self._shown(after, steps, reward=reward, **dict(zip(_FLAGS, ends)))
+        return following, self._shown(observation, self.length, done=none, terminated=fallen, truncated=late)
 
     def _current(self, **more: Tensor) -> TensorDict:
-        # The public constructor checks every entry, which takes as long as the simulation. The observation is a copy,
-        # since a policy may normalise it in place.
+        return self._shown(self.state.clone(), self.length, **more)  # a policy may normalise it in place
+
+    def _shown(self, observation: Tensor, length: Tensor, **more: Tensor) -> TensorDict:
+        # The public constructor checks every entry, which takes as long as the simulation.
         lead, device = self.batch_size, self.device
-        episode = unchecked({"return": self.length, "length": self.length}, lead, device)
-        return unchecked({"observation": self.state.clone(), "episode": episode, **more}, lead, device)
+        episode = unchecked({"return": length, "length": length}, lead, device)
+        return unchecked({"observation": observation, "episode": episode, **more}, lead, device)
 
     def render(self) -> Any:
         """Draws the first world, uint8 ``[320, 640, 3]``, 120 pixels per metre: a cart on a rail between its limits."""

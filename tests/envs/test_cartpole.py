@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium
@@ -10,12 +11,13 @@ import pytest
 import torch
 from PIL import ImageColor
 from tensordict import TensorDictBase
+from torch.testing import assert_close
 from torchrl.envs.utils import check_env_specs
 
 import rlstack
 from rlstack import envs
 from rlstack.config import load_group
-from rlstack.envs.cartpole.env import POLE, simulate
+from rlstack.envs.cartpole.env import POLE, step
 from rlstack.evaluation.evaluator import evaluate
 from tests.exhaustive import exhaustive
 
@@ -70,14 +72,38 @@ def test_it_keeps_to_its_specs_and_its_seed_decides_the_episodes() -> None:
     assert first["next", "truncated"].sum() == 9 and first["next", "episode", "length"].max() == 9
 
 
-def test_the_simulation_compiles_as_a_whole() -> None:
+def test_a_step_with_its_restarts_compiles_as_a_whole() -> None:
     env = envs.make("cartpole", num_worlds=5, max_steps=3)
     env.reset()
-    fast: Any = torch.compile(simulate, backend="aot_eager", fullgraph=True)
+    fast: Any = torch.compile(step, backend="aot_eager", fullgraph=True)
+    starts = env._starts(5)
     for length in (1.0, 2.0):
-        given = env.state, torch.full((5, 1), length), torch.tensor([0, 1, 0, 1, 1]), env._constants
-        wanted = simulate(*given)
+        given = env.state, torch.full((5, 1), length), torch.tensor([0, 1, 0, 1, 1]), starts, env._constants
+        wanted = step(*given)
         assert wanted[3].all() == (length == 2) and all(map(torch.equal, fast(*given), wanted))
+        assert wanted[6] is not wanted[7] and wanted[6].equal(starts if length == 2 else wanted[0])
+        assert wanted[8].tolist() == [[0.0 if length == 2 else length + 1]] * 5 and not torch.stack(wanted[9:]).any()
+
+
+@pytest.mark.slow
+def test_compiled_worlds_step_as_others_do() -> None:
+    fast, plain = (envs.make("cartpole", num_worlds=64, max_steps=30, compiled=compiled) for compiled in (True, False))
+    root, _ = fast.reset(), plain.reset()
+    fast, ended = copy.deepcopy(fast), 0
+    for _ in range(60):
+        root.set("action", torch.randint(2, (64,)))
+        before = plain.state, plain.length = fast.state, fast.length
+        wanted = plain.step(root.clone())["next"]
+        assert_close(fast.step(root.clone())["next"], wanted)
+        fast.state, fast.length = before
+        stepped, root = fast.step_and_maybe_reset(root)
+        assert_close(stepped["next"], wanted)
+        done = wanted["done"].squeeze(-1)
+        assert root["observation"][~done].equal(stepped["next", "observation"][~done])
+        assert root["observation"][done].abs().le(0.05).all() and not root["done"].any()
+        assert root["episode", "length"].eq(0).squeeze(-1).equal(done)
+        ended += int(done.sum())
+    assert ended > 100 and not fast._whole_step.failed
 
 
 def test_a_time_limit_of_no_steps_is_refused() -> None:
