@@ -38,7 +38,7 @@ def all_closed_once(folder: Path) -> bool:
     return begun == ended and not multiprocessing.active_children()
 
 
-@exhaustive("words", [["env.num_envs=3"], ["env.num_envs=3", "env.workers=2"]])
+@pytest.mark.parametrize("words", [["env.num_envs=3"], ["env.num_envs=3", "env.workers=2"]])
 def test_a_run_closes_what_it_built(words: list[str], tmp_path: Path) -> None:
     train(tmp_path, *words)
     assert all_closed_once(tmp_path)
