@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from .foundation.tensors import ACTION_MASK
-
 if TYPE_CHECKING:
     import torch
     from torchrl.data import TensorSpec
@@ -24,8 +22,8 @@ Row = int | tuple[int, ...]
 
 _INFINITE = 1e30
 """Bounds beyond this count as infinite: environments often write the largest float instead."""
-MASKS = (ACTION_MASK, "action_masks")
-"""The names of an action mask in observations and infos."""
+MASKS = ("action_mask", "action_masks")
+"""The names of an action mask in observations and infos; the first is ``ACTION_MASK``, whose module imports torch."""
 _ROUNDING = 1e-5
 """How far beyond a bound a floating-point number may be, in units of the bound if that is greater than 1."""
 

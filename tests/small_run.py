@@ -6,6 +6,8 @@ import csv
 import os
 import subprocess
 import sys
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -22,7 +24,7 @@ SMALL_RUN = [
     "env.max_steps=30",
     "log_every=500",
     "eval.episodes=1",
-    "eval.max_steps=30",
+    "eval.max_steps=5",
     "agent.batch_size=64",
     "agent.learning_starts=300",
     "agent.frames_per_update=100",
@@ -41,9 +43,14 @@ CARTPOLE_RUN = [
 """Batches of 32 frames; a log line, an evaluation and a checkpoint after every second one."""
 
 
-def composed(*overrides: str, command: str = "train") -> dict[str, Any]:
-    """Returns the configuration of a command with these overrides."""
+@cache
+def _composed(command: str, overrides: tuple[str, ...]) -> dict[str, Any]:
     return to_plain(compose_config(command, overrides))
+
+
+def composed(*overrides: str, command: str = "train") -> dict[str, Any]:
+    """Returns the configuration of a command with these overrides, which is composed once and copied."""
+    return deepcopy(_composed(command, overrides))
 
 
 def begun(folder: Path, plain: dict[str, Any], **options: Any) -> Training:

@@ -69,8 +69,17 @@ def commands() -> list[tuple[str, list[str]]]:
             if match is not None and "x" not in (match["command"], str(match["module"]).rpartition(".")[2]):
                 module = match["module"] or f"rlstack.{match['command']}"
                 arguments = shlex.split(line[match.end() :], comments=True)
-                found[(module, *arguments)] = module, arguments
+                found[(module, *(entry if module == "rlstack.train" else _form(entry) for entry in arguments))] = (
+                    module,
+                    arguments,
+                )
     return list(found.values())
+
+
+def _form(entry: str) -> str:
+    """Returns what is checked of an argument: the key alone where any plain value would do."""
+    key, _, value = entry.partition("=")
+    return key if re.fullmatch(r"[\w./:-]+", value) and key not in ("agent", "env", "curriculum") else entry
 
 
 COMMAND_LINES = commands()

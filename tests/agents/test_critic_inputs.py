@@ -19,6 +19,7 @@ from rlstack.envs.world import World
 from rlstack.networks.encoders import SEEN_BY_ACTOR
 from tests.agents.small_agents import SMALL, batches, copies, equal
 from tests.agents.test_agents_going_on import both_go_on
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 NAMES = ("ppo", "a2c", "sac", "td3", "ddpg", "tqc", "acqn")
@@ -84,7 +85,7 @@ def networks(agent: Any, name: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("keyed", [False, True])
+@exhaustive("keyed", [True, False])
 def test_the_critic_sees_the_state_and_the_policy_does_not(name: str, keyed: bool) -> None:
     env, privileged = Coins(keyed=keyed), "coin" if keyed else "state"
     agent = small(env, name, ["observation", privileged])
@@ -110,6 +111,7 @@ def test_the_critic_sees_the_state_and_the_policy_does_not(name: str, keyed: boo
     assert to_own.abs().sum() > 0 and to_state is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "error"), [("ppo", "return"), ("td3", "reward")])
 def test_it_learns_what_only_the_state_tells(name: str, error: str) -> None:
     """With no discount the value of a state is its coin; nothing that a policy sees tells it."""

@@ -11,6 +11,7 @@ from torchrl.objectives import rnd
 
 from rlstack.losses.ppo import RNDLoss
 from tests.agents.small_agents import FRESH, copies, equal, plain, small
+from tests.exhaustive import exhaustive
 
 
 def test_the_loss_is_torchrls() -> None:
@@ -27,7 +28,7 @@ def test_the_loss_is_torchrls() -> None:
     assert not any(parameter.requires_grad for parameter in target.parameters())
 
 
-@pytest.mark.parametrize("name", FRESH)
+@exhaustive("name", FRESH)
 def test_what_is_seen_often_is_no_longer_new(name: str) -> None:
     env = plain(discrete=True)
     agent = small(env, name=name, rnd={"lr": 3e-3})

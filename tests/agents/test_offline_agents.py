@@ -13,6 +13,7 @@ from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from tests.agents.small_agents import Decisions, equal
 from tests.agents.test_agents_going_on import both_go_on
+from tests.exhaustive import exhaustive
 
 OPTIONS: dict[str, Any] = {
     **{"hidden": [32], "precision": "float32", "batch_size": 64, "frames_per_update": 64},
@@ -65,18 +66,17 @@ RATES: dict[str, Any] = {
 TEMPERATURE = {"networks": ["actor_network", "log_alpha"], "lr": 1e-3}
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("name", "options"),
     [
         ("iql", {"options": {"loss_function": "l2", "expectile": 0.7, "temperature": 10.0}}),
         ("td3_bc", {"optimizers": RATES}),
-        pytest.param(
+        (
             "cql",
             {
                 "optimizers": {**RATES, "actor": TEMPERATURE},
                 "options": {"loss_function": "l2", "min_q_weight": 0.1, "num_random": 4},
             },
-            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_clone_does_what_was_done() -> None:
     assert float(acted.mean()) == pytest.approx(0.8, abs=0.1)
 
 
-@pytest.mark.parametrize(("name", "expected"), [("bc", 0), ("discrete_iql", 2), ("discrete_cql", 2)])
+@exhaustive(("name", "expected"), [("discrete_cql", 2), ("discrete_iql", 2), ("bc", 0)])
 def test_choices_that_pay_are_preferred_to_frequent_ones(name: str, expected: int) -> None:
     """The data contain choice 0 four times as often as choice 2, which pays."""
     action = torch.tensor([0, 0, 0, 0, 1, 2]).repeat(300)

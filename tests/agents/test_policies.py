@@ -40,8 +40,6 @@ def turns(name: str) -> bool:
     return continuous and not name.startswith("discrete")
 
 
-ALONE = [name for name, options in YAMLS.items() if options.get("algorithm") == name]
-AROUND = ("torchrl_sac", "torchrl_ppo", "discrete_cql")
 CASES: dict[str, tuple[str, tuple[str, dict[str, Any]] | None, dict[str, Any]]] = {
     **{name: (name, None, {}) for name in YAMLS if name != "legacy"},
     **{f"recurrent {name}": (name, CARTPOLE, MEMORY) for name in ("ppo", "a2c", "dqn", "iqn")},
@@ -55,9 +53,17 @@ CASES: dict[str, tuple[str, tuple[str, dict[str, Any]] | None, dict[str, Any]]] 
 }
 
 
-KINDS = [case for case, (name, _, _) in CASES.items() if case != name or name in (*ALONE, *AROUND)]
-"""Those that differ in more than options: every algorithm of ours, and one around TorchRL's losses of each kind."""
-ORDER = [*KINDS, *(case for case in CASES if case not in KINDS)]
+KINDS = [
+    *("ppo", "dqn", "iqn", "sac", "acqn", "rainbow", "torchrl_sac", "recurrent ppo", "normalising ppo"),
+    *("an own algorithm", "acqn of own networks", "recurrent ppo in a group"),
+]
+"""Those that act in ways of their own; the others are slow."""
+ALONE = [name for name, options in YAMLS.items() if options.get("algorithm") == name]
+AROUND = ("torchrl_sac", "torchrl_ppo", "discrete_cql")
+EVERY_KIND = [*KINDS]
+"""And all that differ in more than options: every algorithm of ours, and one around TorchRL's losses of each kind."""
+EVERY_KIND += [case for case in CASES if case not in KINDS and (case not in YAMLS or case in (*ALONE, *AROUND))]
+ORDER = [*EVERY_KIND, *(case for case in CASES if case not in EVERY_KIND)]
 
 
 def made(case: str) -> tuple[Any, Agent]:

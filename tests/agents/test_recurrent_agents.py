@@ -153,7 +153,7 @@ def test_other_envs_have_their_memory_kept_for_them() -> None:
     assert torch.equal(found["memory"][:, 1::2], found["next", "memory"][:, :-1:2])
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
+@exhaustive("name", sorted(REMEMBERING, key=("ppo", "dqn", "ddpg").count, reverse=True), quick=3)
 def test_evaluations_begin_with_an_empty_memory(name: str) -> None:
     options = {"id": "Pendulum-v1" if name in ACTORS else "CartPole-v1", "observation_keep": [0, 2]}
     agent = small(envs.make("gymnasium", num_envs=2, **options), name)
@@ -464,6 +464,7 @@ CONTINUOUS_ACTION, MASKED = {"continuous": True}, {"masked": True}
         ("ppo", LSTM, MASKED),
         ("dqn", LSTM, MASKED),
     ],
+    quick=0,
 )
 def test_it_learns_to_remember(name: str, memory: dict[str, Any], options: dict[str, bool]) -> None:
     frames = FRAMES[name] * (2 if options is MASKED else 1)

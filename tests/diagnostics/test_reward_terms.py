@@ -44,6 +44,7 @@ def test_steps_sum_up_to_what_the_world_says() -> None:
     assert play_episode(policy, "rocket", OPTIONS, seed=4).returned == pytest.approx(total, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_given_options_are_kept_and_the_seed_decides_how_it_explores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

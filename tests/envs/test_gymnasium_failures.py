@@ -19,7 +19,9 @@ import torch
 from gymnasium import spaces
 
 from rlstack.envs.foundation.processes import EnvironmentFailed, EnvironmentRaised, WorkersFailed
+from rlstack.envs.foundation.tensors import ACTION_MASK
 from rlstack.envs.gymnasium import Gymnasium
+from rlstack.envs.spaces import MASKS
 from tests.envs.gymnasium_toys import TOYS, rolled
 from tests.refusals import refused
 from tests.small_run import python
@@ -263,6 +265,13 @@ def test_more_workers_than_environments() -> None:
     del env
     gc.collect()
     assert children() == 0, "a forgotten world takes its workers along"
+
+
+def test_workers_do_not_import_torch() -> None:
+    """It would take each of them five seconds and 300 MB."""
+    modules = "rlstack.envs.gymnasium.simulators, tests.envs.gymnasium_toys"
+    ended = python("-c", f"import sys, {modules}; print({{'torch', 'tensordict'}} & set(sys.modules))")
+    assert (ended.stdout, ended.stderr) == ("set()\n", "") and MASKS[0] == ACTION_MASK
 
 
 def test_an_interrupted_step_leaves_nothing_to_mix_up(monkeypatch: pytest.MonkeyPatch) -> None:

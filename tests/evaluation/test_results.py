@@ -6,6 +6,8 @@ import io
 import json
 import math
 import re
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import imageio.v2 as imageio
@@ -21,9 +23,14 @@ from tests.evaluation.scripted import play
 from tests.refusals import refused
 
 
+@cache
+def played() -> Evaluation:
+    return play(["arrives", "collides", "rests"], max_steps=40, record=1, name="full ahead")
+
+
 @pytest.fixture
 def result() -> Evaluation:
-    return play(["arrives", "collides", "rests"], max_steps=40, record=1, name="full ahead")
+    return deepcopy(played())
 
 
 def test_intervals_are_wilsons(result: Evaluation) -> None:

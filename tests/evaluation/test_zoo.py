@@ -105,6 +105,7 @@ def test_the_demo_makes_a_film_where_there_is_no_screen(tmp_path, monkeypatch, c
     assert "acqn in marinenav" in shown and shown.count("\n  rlstack ") == 3
 
 
+@pytest.mark.slow
 def test_a_run_begins_from_an_agent_of_the_zoo(tmp_path) -> None:
     run = rlstack.train(
         agent="acqn", env="marinenav", init="zoo:marinenav", debug=100, run_dir=str(tmp_path / "run"), quiet=True

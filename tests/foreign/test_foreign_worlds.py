@@ -34,7 +34,7 @@ from rlstack import envs
 from rlstack.agents import make_agent
 from rlstack.envs.faces.gymnasium import SingleWorld, VectorWorld
 from rlstack.envs.world import World
-from tests.agents.test_policies import CARTPOLE, KINDS, MARINENAV, MEMORY, made
+from tests.agents.test_policies import CARTPOLE, EVERY_KIND, KINDS, MARINENAV, MEMORY, made
 from tests.exhaustive import exhaustive
 
 NATIVE = ["arena", "cartpole", "echelon", "marinenav", "rocket"]
@@ -206,7 +206,7 @@ def answers(policy: Any, shown: TensorDictBase, entries: dict[str, Tensor]) -> l
     return [acted[key] for key in policy.out_keys]
 
 
-@pytest.mark.parametrize("case", KINDS)
+@exhaustive("case", EVERY_KIND, quick=len(KINDS))
 def test_a_policy_takes_its_entries_by_name(case: str) -> None:
     env, agent = made(case)
     policy, shown = agent.policy(explore=True), env.reset()
@@ -220,7 +220,7 @@ def test_a_policy_takes_its_entries_by_name(case: str) -> None:
         policy(**entries, obs=1)
 
 
-@pytest.mark.parametrize("case", KINDS)
+@exhaustive("case", EVERY_KIND, quick=len(KINDS))
 def test_a_policy_in_double_precision_has_no_other(case: str) -> None:
     env, agent = made(case)
     policy, shown = agent.policy(explore=False).double(), env.reset()
@@ -257,9 +257,10 @@ def mapped(policy: Any, entries: dict[str, Tensor]) -> Any:
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("changed", [traced, exported, mapped])
-@pytest.mark.parametrize(
+@exhaustive(
     ("name", "world", "kind"),
-    [("ppo", CARTPOLE, "gru"), ("ppo", CARTPOLE, "lstm"), ("dqn", CARTPOLE, "gru"), ("ppo", MARINENAV, "gru")],
+    [("ppo", CARTPOLE, "lstm"), ("ppo", MARINENAV, "gru"), ("ppo", CARTPOLE, "gru"), ("dqn", CARTPOLE, "gru")],
+    quick=2,
 )
 def test_a_recurrent_policy_as_a_program_takes_and_returns_its_state(
     name: str, world: tuple[str, dict[str, Any]], kind: str, changed: Callable[..., Any]

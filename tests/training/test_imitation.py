@@ -109,7 +109,7 @@ def data(count: int = 400) -> TensorDict:
     return TensorDict({"observation": observation, "action": steer((observation - 3) / 10)}, [count])
 
 
-@pytest.mark.parametrize("name", ["acqn", "ddpg", "sac"])
+@exhaustive("name", ["acqn", "sac", "ddpg"], quick=2)
 def test_only_the_actor_changes_and_targets_follow(name: str) -> None:
     agent = agent_for(name, Noise(2, WIDE), **({"target_actor": True} if name == "sac" else {}))
     if name == "acqn":
@@ -144,7 +144,7 @@ def test_the_held_out_share_is_not_learned_from() -> None:
     """The given actions are random, so that only those trained on can be learned by heart."""
     agent = agent_for("dqn", Noise(5, 3), hidden=[128, 128])
     tosses = TensorDict({"observation": torch.randn(200, 5), "action": torch.randint(3, (200,))}, [200])
-    metrics = rlstack.imitate(agent, tosses, epochs=80, batch_size=20, lr=5e-3)
+    metrics = rlstack.imitate(agent, tosses, epochs=50, batch_size=20, lr=5e-3)
     assert metrics["imitation/loss"] < 0.3
     assert metrics["imitation/held_out"] > 1.0 and metrics["imitation/accuracy"] < 0.75
 

@@ -14,6 +14,7 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
 from rlstack.envs.foreign import completed
 from rlstack.envs.foundation.processes import EnvironmentFailed
+from tests.exhaustive import exhaustive
 
 LICENSED = "tests.envs.gymnasium_toys:Licensed"
 
@@ -37,13 +38,13 @@ def all_closed_once(folder: Path) -> bool:
     return begun == ended and not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("words", [["env.num_envs=1"], ["env.num_envs=3", "env.workers=2"]])
+@pytest.mark.parametrize("words", [["env.num_envs=3"], ["env.num_envs=3", "env.workers=2"]])
 def test_a_run_closes_what_it_built(words: list[str], tmp_path: Path) -> None:
     train(tmp_path, *words)
     assert all_closed_once(tmp_path)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@exhaustive("workers", [0, 1])
 def test_so_does_one_that_fails(workers: int, tmp_path: Path) -> None:
     with pytest.raises((ArithmeticError, RunError), match="the mast broke"):
         train(tmp_path, "env.num_envs=2", f"env.workers={workers}", "+env.kwargs.breaks=true", "total_frames=2000")

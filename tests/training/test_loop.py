@@ -26,11 +26,13 @@ from tests.small_run import SMALL_RUN, begun, composed, logged, reopened
 
 SMALL = [
     *SMALL_RUN,
-    "total_frames=6000",
-    "eval.every=2500",
-    "checkpoint.every=3000",
+    "total_frames=3000",
+    "log_every=250",
+    "eval.every=1250",
+    "checkpoint.every=1500",
     "checkpoint.keep=5",
-    "agent.buffer_size=2000",  # smaller than the run: the replay wraps around
+    "agent.hidden=[16,16]",
+    "agent.buffer_size=1000",  # smaller than the run: the replay wraps around
 ]
 
 
@@ -56,8 +58,8 @@ def test_a_run_leaves_everything_in_its_directory(finished: Path) -> None:
     refused(ConfigError, "already holds a run", RunDirectory.create, finished, "x", 1)
     rows = logged(finished)
     frames = [int(float(row["frames"])) for row in rows]
-    assert frames == sorted(frames) and frames[-1] >= 6000
-    assert float(rows[-2]["train/updates"] or rows[-1]["train/updates"]) > 30
+    assert frames == sorted(frames) and frames[-1] >= 3000
+    assert float(rows[-2]["train/updates"] or rows[-1]["train/updates"]) > 20
     assert any(row["eval/success"] for row in rows)
 
 
@@ -66,25 +68,25 @@ def test_a_resumed_run_equals_the_uninterrupted_one(finished: Path, tmp_path: Pa
     shutil.copytree(finished, copy)
     checkpoints = sorted((copy / "checkpoints").glob("checkpoint_*.pt"))
     final = state_digest(read_checkpoint(checkpoints[-1]))
-    middle = next(path for path in checkpoints if 3000 <= int(path.stem.split("_")[1]) < 5500)
+    middle = next(path for path in checkpoints if 1500 <= int(path.stem.split("_")[1]) < 2750)
     for path in checkpoints[checkpoints.index(middle) + 1 :]:
         path.unlink()
     plain = plain_config()
     torch.manual_seed(12345)  # whatever the new process did before must not matter
     training = reopened(copy, plain)
     training.restore()
-    assert 3000 <= training.frames < 5500
+    assert 1500 <= training.frames < 2750
     training.execute()
     assert training.digest == final
     assert logged(copy) == logged(finished)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(finished: Path, tmp_path: Path) -> None:
-    begun(tmp_path / "again", plain_config("until=2000")).execute()
+    begun(tmp_path / "again", plain_config("until=1000")).execute()
     again = logged(tmp_path / "again")
     assert len(again) > 2 and again[:-1] == logged(finished)[: len(again) - 1]  # the last one is of its end
-    refused(ConfigError, "until", reopened(tmp_path / "again", plain_config("until=2000")).restore)
-    begun(tmp_path / "other", plain_config("seed=1", "total_frames=1500")).execute()
+    refused(ConfigError, "until", reopened(tmp_path / "again", plain_config("until=1000")).restore)
+    begun(tmp_path / "other", plain_config("seed=1", "total_frames=750")).execute()
     assert logged(tmp_path / "other")[0] != logged(finished)[0]
 
 
@@ -102,7 +104,7 @@ def test_a_corrupted_latest_checkpoint_falls_back_to_the_one_before(finished: Pa
 
 def test_load_gives_the_trained_agent_back(finished: Path) -> None:
     loaded = rlstack.load(finished)
-    assert loaded.frames >= 6000 and loaded.run_dir == finished
+    assert loaded.frames >= 3000 and loaded.run_dir == finished
     best = rlstack.load(finished, which="best")
     assert best.path.name == "best.pt"
     env = loaded.make_env(num_worlds=3, seed=4)
@@ -115,12 +117,12 @@ def test_load_gives_the_trained_agent_back(finished: Path) -> None:
 
 @exhaustive("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tmp_path: Path, number: int) -> None:
-    training = begun(tmp_path / "run", plain_config("eval.every=6000", "checkpoint.every=6000"))
+    training = begun(tmp_path / "run", plain_config("eval.every=3000", "checkpoint.every=3000"))
     learn, handler = training.agent.learn, signal.getsignal(number)
 
     def interrupted(sequences: Any, frames: int) -> Any:
         metrics = learn(sequences, frames)
-        if frames > 2000:
+        if frames > 1000:
             os.kill(os.getpid(), number)  # in the middle of an iteration
         return metrics
 
@@ -129,8 +131,8 @@ def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tm
         training.execute()
     assert signal.getsignal(number) is handler
     saved = RunDirectory(tmp_path / "run").checkpoints.latest()
-    assert saved is not None and 2000 < int(saved.stem.split("_")[1]) < 3000
-    plain = plain_config("eval.every=6000", "checkpoint.every=6000")
+    assert saved is not None and 1000 < int(saved.stem.split("_")[1]) < 1500
+    plain = plain_config("eval.every=3000", "checkpoint.every=3000")
     resumed = reopened(tmp_path / "run", plain)
     resumed.restore()
     resumed.execute()

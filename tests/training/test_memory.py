@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from rlstack.config import ConfigError, build
-from rlstack.config.groups import compose_config
-from rlstack.config.typed import resolve
 from rlstack.training import preflight
 from rlstack.training.config import TrainConfig
 from rlstack.training.preflight import few_worlds
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
+from tests.small_run import composed
 
 CPU = torch.device("cpu")
 
 
 def config(*overrides: str) -> TrainConfig:
-    return build(TrainConfig, resolve(compose_config("train", ["device=cpu", "env=cartpole", *overrides]), ""))
+    return build(TrainConfig, composed("device=cpu", "env=cartpole", *overrides))
 
 
 def check(*overrides: str) -> None:
@@ -77,7 +77,7 @@ def test_sizes_are_those_of_the_tensors() -> None:
     assert part("networks", "agent=ppo", "agent.hidden=[8]") == 4 * 4 * ((4 * 8 + 8 + 8 * 2 + 2) + (4 * 8 + 8 + 8 + 1))
 
 
-@pytest.mark.parametrize("agent", ["acqn", "sac", "td3", "ddpg", "ppo", "a2c"])
+@exhaustive("agent", ["acqn", "sac", "td3", "ddpg", "ppo", "a2c"], quick=2)
 def test_the_networks_of_every_agent_are_counted(agent: str) -> None:
     own = ["agent.critic=late"] if agent == "acqn" else []
     assert part("networks", "env=marinenav", f"agent={agent}", "agent.hidden=[100000,100000]", *own) >= 4 * 4 * 1e10

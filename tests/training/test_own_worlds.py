@@ -21,6 +21,7 @@ from rlstack.runs.worlds import build_world, with_defaults
 from rlstack.train import _completed
 from rlstack.training.run import debugged
 from tests.conftest import Command
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 from tests.small_run import composed
 
@@ -158,17 +159,23 @@ def test_the_working_folder_comes_last(
     assert sys.path == [here.get(entry, entry) for entry in after]
 
 
-def test_nothing_in_the_working_folder_is_imported_before_the_user_names_it(tmp_path: Path) -> None:
-    """It may be the folder of a stranger's run, with plugins for Hydra, and for torch by an entry point."""
+@exhaustive(
+    ("words", "told"),
+    [(["train", "sed=1"], "sed: unknown key"), (["evaluate", "checkpoint=none"], "none does not exist")],
+)
+def test_nothing_in_the_working_folder_is_imported_before_the_user_names_it(
+    words: list[str], told: str, tmp_path: Path
+) -> None:
+    """It may be the folder of a stranger's run, with plugins for Hydra, and for torch, which the second one imports."""
     (tmp_path / "hydra_plugins").mkdir()
     (tmp_path / "hydra_plugins" / "trap.py").write_text("open('sprung', 'w')\n")
     (tmp_path / "trap-1.dist-info").mkdir()
     (tmp_path / "trap-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: trap\nVersion: 1\n")
     (tmp_path / "trap-1.dist-info" / "entry_points.txt").write_text("[torch.backends]\ntrap = trap:x\n")
     (tmp_path / "trap.py").write_text("open('sprung', 'w')\n")
-    command = [sys.executable, "-m", "rlstack", "evaluate", "checkpoint=none"]
+    command = [sys.executable, "-m", "rlstack", *words]
     shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert "none does not exist" in shown.stderr and not (tmp_path / "sprung").exists()
+    assert told in shown.stderr and not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.slow

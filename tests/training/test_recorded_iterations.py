@@ -148,7 +148,7 @@ def test_worlds(agent: str, world: str, options: dict[str, Any], monkeypatch: py
     compared(agent, lambda: envs.make(world, **{"num_worlds": 5, **options}), {}, monkeypatch)
 
 
-@exhaustive("agent", ["ppo", "sac"])
+@exhaustive("agent", ["ppo", "sac"], quick=0)
 def test_critics_with_inputs_of_their_own(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"num_worlds": 5, "max_steps": 7, "num_robots": 2, "state": True}
     inputs = {"critic_inputs": ["observation", "state"]}
@@ -169,22 +169,22 @@ def test_agents_with_all_that_may_follow_a_schedule(agent: str, choices: bool, m
 
 _XQC = {"critic": "categorical", "critic_norm": "batch_targets", "weight_norm": True, "critic_hidden": [8, 8]}
 _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
-    ("ppo", False, {"rnd": {"coefficient": 1.0}, **_NORMALIZED}),
     ("ppo", False, {"advantage": "vtrace", "symmetry": "augment", "clip_value": 0.2, "shared_layers": 1}),
     ("ppo", True, {"target_kl": 1e-6, "normalize_over": "rollout"}),
+    ("sac", False, {"n_step": 3, **_NORMALIZED, "symmetry": "augment", "actor_every": 2}),
+    ("dqn", True, {"correction": "retrace", "n_step": 3}),
+    ("ppo", False, {"rnd": {"coefficient": 1.0}, **_NORMALIZED}),
     ("ppo", True, {"lr": {"kind": "adaptive", "kl": 1e-4}}),
     ("ppo", False, {"accumulate": 2, "precision": "bfloat16"}),
     ("ppo_published", True, {}),
     ("a2c", True, {"advantage": "vtrace", **_NORMALIZED}),
     ("pqn", True, {"symmetry": "augment", **_NORMALIZED}),
-    ("sac", False, {"n_step": 3, **_NORMALIZED, "symmetry": "augment", "actor_every": 2}),
     ("sac", False, {"replay": {"sampler": "prioritized"}, "critic_norm": "batch"}),
     ("sac", False, {"weight_norm": True, "critic_norm": "batch"}),
     ("sac", False, {**_XQC, "actor_every": 3, "normalize_rewards": True}),
     ("sac", False, {"critic": "categorical", "n_step": 2, "replay": {"sampler": "prioritized"}}),
     ("sac", True, {"replay": {"sampler": "prioritized"}, "n_step": 2}),
     ("td3", False, {"actor_every": 2, "n_step": 2, "random_frames": 40}),
-    ("dqn", True, {"correction": "retrace", "n_step": 3}),
     ("dqn", True, {"dueling": True, "double": False, "target_every": 50, "target_tau": 1.0}),
     ("qrdqn", True, {"correction": "retrace", "n_step": 3, "cvar": 0.5}),
     ("iqn", True, {"act_levels": "random", "target_action": "per_quantile", "cvar": 0.5}),
@@ -194,7 +194,7 @@ _OPTIONS: list[tuple[str, bool, dict[str, Any]]] = [
 ]
 
 
-@exhaustive(("agent", "choices", "options"), _OPTIONS, quick=8)
+@exhaustive(("agent", "choices", "options"), _OPTIONS, quick=4)
 def test_options_of_agents(agent: str, choices: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     compared(agent, lambda: Drift(choices=choices), options, monkeypatch)
 
@@ -210,7 +210,7 @@ _GROUPS: list[tuple[str, bool, dict[str, Any]]] = [
 ]
 
 
-@exhaustive(("agent", "choices", "options"), _GROUPS, quick=4)
+@exhaustive(("agent", "choices", "options"), _GROUPS, quick=2)
 def test_groups_of_agents(agent: str, choices: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     state = "critic_inputs" in options
     recorded = compared(agent, lambda: Crowd(choices=choices, state=state), options, monkeypatch)
@@ -224,7 +224,7 @@ _POOLS: list[tuple[list[str], dict[str, Any]]] = [
 ]
 
 
-@exhaustive(("players", "options"), _POOLS, quick=2)
+@exhaustive(("players", "options"), _POOLS)
 def test_opponents(
     players: list[str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -282,7 +282,7 @@ def test_masks_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     compared("dqn", lambda: Drift(choices=True, masked=True), {}, monkeypatch)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 5])
+@exhaustive("number", [3, 1, 2, 5])
 def test_a_loaded_state_is_taken_over(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(now: int, _: Any, agent: Any, __: Any) -> None:
         if now == number:
@@ -309,7 +309,7 @@ def test_a_collector_that_no_longer_explores(monkeypatch: pytest.MonkeyPatch) ->
     compared("sac", Drift, {}, monkeypatch, change=stop, explore=None)
 
 
-@exhaustive(("agent", "choices"), [("ppo", True), ("sac", False), ("td3", False), ("dqn", True)], quick=1)
+@exhaustive(("agent", "choices"), [("dqn", True), ("ppo", True), ("sac", False), ("td3", False)])
 def test_agents_with_a_recurrent_core_act_in_recordings(
     agent: str, choices: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

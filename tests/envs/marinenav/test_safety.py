@@ -113,6 +113,7 @@ def test_reciprocal_velocity_of_two_robots_that_meet_head_on_is_mirrored_in_a_po
     assert first[1] < -0.1, "away from the side on which the other one is"
 
 
+@pytest.mark.slow
 def test_orca_collides_less_often_than_a_blind_player() -> None:
     """In 24 episodes of 120 steps it has at most half the collisions of a player that steers straight to its goal."""
 
