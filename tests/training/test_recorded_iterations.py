@@ -28,6 +28,7 @@ from rlstack.config import to_plain
 from rlstack.data import graphs
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
+from rlstack.envs.cartpole.env import step
 from rlstack.envs.foundation import tensors
 from rlstack.envs.states import StartPool
 from rlstack.play.pool import LEARNER
@@ -146,6 +147,15 @@ _WORLDS: list[tuple[str, str, dict[str, Any]]] = [
 @exhaustive(("agent", "world", "options"), _WORLDS, quick=2)
 def test_worlds(agent: str, world: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     compared(agent, lambda: envs.make(world, **{"num_worlds": 5, **options}), {}, monkeypatch)
+
+
+def test_the_whole_step_that_cartpole_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> Any:
+        env: Any = envs.make("cartpole", num_worlds=5, max_steps=7)
+        env._whole_step = step  # not compiled
+        return env
+
+    compared("ppo", make, {}, monkeypatch)
 
 
 @exhaustive("agent", ["ppo", "sac"], quick=0)
