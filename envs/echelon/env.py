@@ -27,7 +27,7 @@ from .observation import size as observation_size
 from .players import SIDES, bot_weights, fire_range
 from .projectiles import Which
 from .rewards import make_weights
-from .rules import MAP
+from .rules import MAP, MOST
 from .state import EchelonStarts
 from .tables import Tables
 
@@ -122,6 +122,9 @@ class Echelon(World):
         check_within("max_steps", max_steps, 1, MOST_STEPS, "decisions")
         check_within("reward_scale", reward_scale, 1e-6, 1e6, "(0 would leave nothing to learn)")
         check_known("visibility", [visibility], ("full", "partial"))
+        check_known("actions", [actions], KINDS)
+        check_within("blue", blue, 1, MOST, "mechs")
+        check_within("red", red, 1, MOST, "mechs")
         if state and visibility == "full":
             raise ValueError("state: with visibility=full agents see all of it already, give visibility=partial")
         self._match: EchelonMatch
@@ -298,22 +301,16 @@ class Echelon(World):
 def action_spec(
     kind: str, lead: tuple[int, int], mechs: int, dtype: torch.dtype, device: torch.device | None
 ) -> TensorSpec:
-    """Returns the spec of every agent's action; ``lead`` is ``(W, A)``.
-
-    Raises:
-        ValueError: the kind is unknown.
-    """
+    """Returns the spec of every agent's action; ``lead`` is ``(W, A)``."""
     here: dict[str, Any] = {"device": device}
     if kind == "multi":
         choices = counts(mechs)
         return MultiCategorical(choices, shape=(*lead, len(choices)), dtype=torch.int64, **here)
     if kind == "box":
         return Bounded(-1.0, 1.0, shape=(*lead, AXES + BUTTONS + mechs), dtype=dtype, **here)
-    if kind == "hybrid":
-        parts = {
-            "axes": Bounded(-1.0, 1.0, shape=(*lead, AXES), dtype=dtype, **here),
-            "buttons": MultiCategorical(list(BUTTON_CHOICES), shape=(*lead, BUTTONS), dtype=torch.int64, **here),
-            "target": Categorical(mechs + 1, shape=lead, dtype=torch.int64, **here),
-        }
-        return Composite(parts, shape=lead, **here)
-    raise ValueError(f"actions: {kind!r} is unknown, allowed: {', '.join(KINDS)}")
+    parts = {
+        "axes": Bounded(-1.0, 1.0, shape=(*lead, AXES), dtype=dtype, **here),
+        "buttons": MultiCategorical(list(BUTTON_CHOICES), shape=(*lead, BUTTONS), dtype=torch.int64, **here),
+        "target": Categorical(mechs + 1, shape=lead, dtype=torch.int64, **here),
+    }
+    return Composite(parts, shape=lead, **here)

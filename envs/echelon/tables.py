@@ -23,22 +23,15 @@ class Tables:
 
     Args:
         maps: bank of maps.
-        sizes: number of mechs of blue and of red.
+        sizes: number of mechs of blue and of red, 1 to 10.
 
     Attributes:
         packs: P, packs of five per team; mounts and shots of pack 1 follow those of pack 0.
         side: number of voxels along the side of every map.
         mechs: number of slots of a team, n.
-
-    Raises:
-        ValueError: the size of a team is impossible.
     """
 
     def __init__(self, maps: Maps, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device | None) -> None:
-        for team, size in zip(("blue", "red"), sizes):
-            if not 1 <= size <= rules.MOST:
-                raise ValueError(f"{team}: {size} mechs, a team has 1 to {rules.MOST}")
-
         def real(values: Any, *shape: int) -> Tensor:
             made = torch.tensor(values, dtype=dtype, device=device)
             return made.view(*shape) if shape else made[:, None]

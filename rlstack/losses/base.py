@@ -265,8 +265,7 @@ class Loss(LossModule):
 
     def mean(self, errors: Tensor, tensordict: TensorDictBase) -> Tensor:
         """Returns the mean of errors ``[...]`` or ``[..., 1]``, each times its importance weight if there is one."""
-        weight = self.weight(tensordict)
-        return errors.mean() if weight is None else (weight.reshape(errors.shape) * errors).mean()
+        return weighted_mean(errors, self.weight(tensordict))
 
     def weight(self, tensordict: TensorDictBase) -> Tensor | None:
         """Returns the importance weight of each entry, for data sampled by priority; otherwise None."""
@@ -332,6 +331,11 @@ def frozen(*networks: nn.Module) -> Iterator[None]:
     finally:
         for parameter in parameters:
             parameter.requires_grad_(True)
+
+
+def weighted_mean(errors: Tensor, weight: Tensor | None) -> Tensor:
+    """Returns the mean of errors ``[...]`` or ``[..., 1]``, each times its weight ``[...]``; of the errors for None."""
+    return errors.mean() if weight is None else (weight.reshape(errors.shape) * errors).mean()
 
 
 def required(tensordict: TensorDictBase, key: NestedKey) -> Any:

@@ -21,7 +21,7 @@ from torchrl.objectives.value.functional import (
     vtrace_advantage_estimate,
 )
 
-from .base import Loss, Metrics, misshapen, required
+from .base import Loss, Metrics, misshapen, required, weighted_mean
 
 LONG = 64
 """Sequences up to this length are faster with a plain loop than with TorchRL's vectorised estimate."""
@@ -265,14 +265,14 @@ class PPOLoss(PolicyGradientLoss):
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
         keys, advantage, clip = self.tensor_keys, self.advantage(tensordict), self.clip
         log_ratio = self.log_prob(tensordict, distribution) - self.entry(tensordict, keys.sample_log_prob)
-        ratio = log_ratio.exp()
+        ratio, weight = log_ratio.exp(), self.weight(tensordict)
         # For a ratio > 0, clip(r) A is A + clip |A| wherever it is the smaller one: no gradient has to pass through it.
-        surrogate = self.mean(torch.minimum(ratio * advantage, advantage + clip * advantage.abs()), tensordict)
+        surrogate = weighted_mean(torch.minimum(ratio * advantage, advantage + clip * advantage.abs()), weight)
         if not report:
             return -surrogate, {}
         with torch.no_grad():
-            kl = self.mean(ratio - 1 - log_ratio, tensordict)
-            clipped = self.mean(((ratio - 1).abs() > clip).to(ratio.dtype), tensordict)
+            kl = weighted_mean(ratio - 1 - log_ratio, weight)
+            clipped = weighted_mean(((ratio - 1).abs() > clip).to(ratio.dtype), weight)
         return -surrogate, {"kl": kl, "clipped": clipped}
 
     def value_loss(self, tensordict: TensorDictBase, value: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlstack.config.options import Activation, Squash
 
-from .encoders import Observation, mlp
+from .encoders import Observation, apply_layer, mlp
 
 LOG_STD_RANGE = (-20.0, 2.0)
 
@@ -51,7 +51,7 @@ class DeterministicActor(nn.Module):
 
     def raw(self, observation: Observation) -> Tensor:
         """Returns the outputs ``[..., D]`` before squashing, unbounded."""
-        return self.output.forward(self.trunk.forward(self.encoder.forward(observation)))
+        return apply_layer(self.output, self.trunk.forward(self.encoder.forward(observation)))
 
     def squashed(self, raw: Tensor) -> Tensor:
         """Returns raw outputs as actions."""
@@ -84,4 +84,4 @@ class GaussianActor(nn.Module):
     def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Returns mean and log std ``[..., D]``, the latter clamped to [-20, 2]."""
         x = self.trunk.forward(self.encoder.forward(observation))
-        return self.mean.forward(x), self.log_std.forward(x).clamp(*LOG_STD_RANGE)
+        return apply_layer(self.mean, x), apply_layer(self.log_std, x).clamp(*LOG_STD_RANGE)

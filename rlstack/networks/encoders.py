@@ -41,8 +41,22 @@ class Layers(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         for layer in self:
-            input = input.relu_() if type(layer) is nn.ReLU else layer.forward(input)
+            input = input.relu_() if type(layer) is nn.ReLU else apply_layer(layer, input)
         return input
+
+
+_held: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
+
+
+def apply_layer(layer: nn.Module, input: Tensor) -> Tensor:
+    """Returns the output of a layer, without its hooks.
+
+    A linear layer finds its weight and bias only after everywhere else, which takes a third of a small product's time.
+    """
+    if type(layer) is nn.Linear:
+        return functional.linear(input, _held(layer, "weight"), _held(layer, "bias"))
+    output: Tensor = layer.forward(input)
+    return output
 
 
 def mlp(

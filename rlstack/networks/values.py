@@ -16,7 +16,7 @@ from rlstack.config.options import Activation
 from rlstack.envs.foundation.tensors import looks_are_free
 
 from .distributions import full_precision
-from .encoders import Layers, Observation, mlp
+from .encoders import Layers, Observation, apply_layer, mlp
 from .own import OwnNetwork
 from .recurrent import Remembering
 
@@ -54,7 +54,7 @@ class StateNetwork(nn.Module):
 
     def head(self, features: Tensor) -> Tensor:
         """Returns the outputs ``[..., N]`` for an observation that is already encoded."""
-        return self.output.forward(self.trunk.forward(features))
+        return apply_layer(self.output, self.trunk.forward(features))
 
 
 class DuelingNetwork(nn.Module):
@@ -133,7 +133,7 @@ class ActionValue(nn.Module):
         """Returns the outputs ``[..., K]``."""
         x = self.encoder(observation)
         if self.action_encoder is None:
-            return self.output.forward(self.trunk.forward(torch.cat((x, action), -1)))
+            return apply_layer(self.output, self.trunk.forward(torch.cat((x, action), -1)))
         x = self.trunk[: self._first_layer](x) * self.action_encoder(action)
         return self.output(self.trunk[self._first_layer :](x))
 
