@@ -96,7 +96,8 @@ class Arena(World):
         seed: int | None = 0,
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
-        self._state: ArenaState
+        self.worlds: ArenaState
+        """The whole simulation state, world-last."""
         check_known("observation", [observation], ("flat", "dict"))
         # Looked up here, where ``rlstack explain speed`` replaces it.
         self._kernels = compiled_kernels() if compiled else PLAIN._replace(observe=observe)
@@ -150,10 +151,10 @@ class Arena(World):
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
             begun = self._start(self.num_worlds)
-            self._state, (self._observation, self._episode) = begun.state, begun.shown
+            self.worlds, (self._observation, self._episode) = begun.state, begun.shown
             return
         fresh, places = self._pool.take(len(worlds))
-        self._state.restart(worlds, fresh.state, places)
+        self.worlds.restart(worlds, fresh.state, places)
         # Not in place, since batches refer to these tensors.
         observation, statistics = fresh.shown
         self._observation = self._observation.index_copy(0, worlds, observation[places])
@@ -161,7 +162,7 @@ class Arena(World):
 
     def _restart_where(self, ended: Tensor) -> bool:
         fresh, places = self._pool.take_where(ended)
-        self._state.restart_where(ended, fresh.state, places)
+        self.worlds.restart_where(ended, fresh.state, places)
         # Not in place, since batches refer to these tensors.
         observation, statistics = fresh.shown
         self._observation = chosen(ended, observation, places, self._observation)
@@ -183,16 +184,16 @@ class Arena(World):
     # -- step ----------------------------------------------------------------------------------------------------
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        before = self._state, self._chosen(tensordict), self.rules, self._tables
+        before = self.worlds, self._chosen(tensordict), self.rules, self._tables
         if self._is_sparse:
-            self._state, outcome = advance(*before, self._draws, self._kernels)
+            self.worlds, outcome = advance(*before, self._draws, self._kernels)
             self._steps += 1
             if self._steps % _TRIM_EVERY == 0:
-                self._state = trimmed(self._state, self._kernels)
+                self.worlds = trimmed(self.worlds, self._kernels)
         else:
-            drawn = draw_everywhere(self._state, self._draws, self.rules)
-            self._state, outcome = self._kernels.dense(*before, drawn)
-        self._observation, self._episode = outcome.observation, self._statistics(self._state)
+            drawn = draw_everywhere(self.worlds, self._draws, self.rules)
+            self.worlds, outcome = self._kernels.dense(*before, drawn)
+        self._observation, self._episode = outcome.observation, self._statistics(self.worlds)
         terminated, late = outcome.terminated[:, None], outcome.time_out[:, None]
         if self.timeout_is_terminal:
             terminated, late = terminated | late, torch.zeros_like(late)
@@ -222,17 +223,12 @@ class Arena(World):
         entries = {"observation": observation, "episode": episode}
         return unchecked(entries, batch_size=lead, device=self.device)
 
-    @property
-    def worlds(self) -> ArenaState:
-        """The whole simulation state, world-last."""
-        return self._state
-
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def _state_to_save(self) -> dict[str, Any]:
         return {
             "stage": self._stage,
-            "state": dict(self._state.map(torch.clone).items()),  # steps write into the state in place
+            "state": dict(self.worlds.map(torch.clone).items()),  # steps write into the state in place
             "observation": self._observation,
             "episode": self._episode,
             "pool": self._pool.state_dict(),
@@ -240,7 +236,7 @@ class Arena(World):
 
     def _load_state(self, state: dict[str, Any]) -> None:
         self._enter_stage(state["stage"])
-        self._state = ArenaState(**{name: value.to(self.device, copy=True) for name, value in state["state"].items()})
+        self.worlds = ArenaState(**{name: value.to(self.device, copy=True) for name, value in state["state"].items()})
         self._observation = state["observation"].to(self.device)
         self._episode = state["episode"].to(self.device)
         self._pool.load_state_dict(state["pool"], self.device)

@@ -127,7 +127,8 @@ class Echelon(World):
         check_within("red", red, 1, MOST, "mechs")
         if state and visibility == "full":
             raise ValueError("state: with visibility=full agents see all of it already, give visibility=partial")
-        self._match: EchelonMatch
+        self.worlds: EchelonMatch
+        """The whole simulation state, world-last."""
         self._teams = 2 if opponent == "policy" else 1
         self._actions = actions
         bots, fire = bot_weights(opponent, opponent_mix), fire_range(fire_probability)
@@ -155,7 +156,8 @@ class Echelon(World):
         which: Which = "all" if not looks_are_free(self.device) else "padded" if compiled else "flying"
         kinds = tuple(kind for kind, weight in enumerate(bots) if weight > 0)
         common = (scale, actions, self._teams, hides, vent_blocks_fire, kinds, max_steps, which)
-        self._options = EchelonOptions(*common, shows_all=state)
+        self.match_options = EchelonOptions(*common, shows_all=state)
+        """The options of a decision, for recordings."""
         self.options = {
             **{"blue": blue, "red": red, "opponent": opponent, "visibility": visibility, "max_steps": max_steps},
             **{"vent_blocks_fire": vent_blocks_fire, "size": size, "maps": maps, "map_seed": map_seed},
@@ -175,7 +177,7 @@ class Echelon(World):
         low, high = self._stages[stage]
         words = np.random.SeedSequence((self.generator.initial_seed(), stage)).generate_state(1)
         own = torch.Generator(self.device).manual_seed(int(words[0]))  # a stage draws none of the world's numbers
-        matches = [self._match] if hasattr(self, "_match") else []
+        matches = [self.worlds] if hasattr(self, "worlds") else []
         if self._pool.opening is not None:
             matches.append(self._pool.opening.state)
         for match in matches:
@@ -194,10 +196,10 @@ class Echelon(World):
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
             begun = self._start(self.num_worlds)
-            self._match, self._shown = begun.state, begun.shown
+            self.worlds, self._shown = begun.state, begun.shown
         else:
             fresh, places = self._pool.take(len(worlds))
-            self._match.copy_worlds(worlds, fresh.state, places)
+            self.worlds.copy_worlds(worlds, fresh.state, places)
             # Not in place, since batches refer to these tensors.
             self._shown = {
                 name: value.index_copy(0, worlds, fresh.shown[name][places]) for name, value in self._shown.items()
@@ -206,18 +208,18 @@ class Echelon(World):
 
     def _restart_where(self, ended: Tensor) -> bool:
         fresh, places = self._pool.take_where(ended)
-        put_where(ended, self._match.items(), fresh.state.items(), places)
+        put_where(ended, self.worlds.items(), fresh.state.items(), places)
         # Not in place, since batches refer to these tensors.
         self._shown = {name: chosen(ended, fresh.shown[name], places, value) for name, value in self._shown.items()}
         self._count()
         return True
 
     def _start(self, count: int) -> Opening[EchelonMatch]:
-        return open_match(self.starts.draw(count, self.generator, self.float_dtype), self.tables, self._options)
+        return open_match(self.starts.draw(count, self.generator, self.float_dtype), self.tables, self.match_options)
 
     def _count(self) -> None:
-        self._episode = torch.stack(statistics(self._match, self.tables))
-        self._active = self._match.state.alive[: self._teams].flatten(0, 1).T.contiguous()
+        self._episode = torch.stack(statistics(self.worlds, self.tables))
+        self._active = self.worlds.state.alive[: self._teams].flatten(0, 1).T.contiguous()
 
     # -- step ----------------------------------------------------------------------------------------------------
 
@@ -233,7 +235,7 @@ class Echelon(World):
                 orders = flat.unflatten(0, (self.num_worlds, self._teams)).permute(1, 2, 3, 0).contiguous()
             self._told.clear()
             self.orders = orders
-            self._match, outcome = play(self._match, orders, self.tables, self._options, self._kernels)
+            self.worlds, outcome = play(self.worlds, orders, self.tables, self.match_options, self._kernels)
         self._shown = outcome.shown
         self._count()
         reward = outcome.reward.flatten(0, 1).T.contiguous()
@@ -257,26 +259,16 @@ class Echelon(World):
             seen[STATE] = self._shown[STATE]
         return of_agents(seen, dict(zip(STATISTICS, self._episode.unbind(0))))
 
-    @property
-    def worlds(self) -> EchelonMatch:
-        """Returns the whole simulation state, world-last."""
-        return self._match
-
-    @property
-    def match_options(self) -> EchelonOptions:
-        """Returns the options of a decision, for recordings."""
-        return self._options
-
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def _state_to_save(self) -> dict[str, Any]:
         # Restarts write into the state in place.
-        match = {name: value.clone() for name, value in self._match.items()}
+        match = {name: value.clone() for name, value in self.worlds.items()}
         return {"match": match, "shown": self._shown, "pool": self._pool.state_dict(), "stage": self._stage}
 
     def _load_state(self, state: dict[str, Any]) -> None:
         items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
-        self._match = EchelonMatch.from_items(items)
+        self.worlds = EchelonMatch.from_items(items)
         self._shown = {name: value.to(self.device) for name, value in state["shown"].items()}
         stage = state.get("stage")  # which states of earlier versions lack
         if stage is not None and stage < self.num_stages:

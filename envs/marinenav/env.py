@@ -113,6 +113,9 @@ class MarineNav(World):
         state: whether to show critics, beside the observation, the world without noise and limits of perception:
             ``("agents", "state") [W, A, S]``, see :func:`~rlstack.envs.marinenav.state.true_state`.
         compiled: whether to compile the simulation with ``torch.compile`` (half a minute; same results to rounding).
+
+    Attributes:
+        worlds: the whole simulation state, world-last.
     """
 
     evaluation_options: ClassVar[dict[str, Any]] = {
@@ -254,8 +257,8 @@ class MarineNav(World):
             validate_episode(config)
         state, rules = load_worlds(configs, self.num_robots, self.float_dtype, self.device)
         self._use_rules(rules)
-        self._state, self._observation = self._observe(state.map(torch.Tensor.contiguous))  # restarts write into views
-        self._episodes = (self._state.map(torch.clone), self._observation)
+        self.worlds, self._observation = self._observe(state.map(torch.Tensor.contiguous))  # restarts write into views
+        self._episodes = (self.worlds.map(torch.clone), self._observation)
         self._begun = True
         return self._current().update(self.full_done_spec.zero())
 
@@ -274,7 +277,7 @@ class MarineNav(World):
             if self._rules is not self._default_rules:
                 self._use_rules(self._default_rules)
             begun = self._random_worlds(self.num_worlds)
-            self._state, self._observation = begun.state, begun.observation
+            self.worlds, self._observation = begun.state, begun.observation
             return
         source: Tensor | slice
         if self._episodes is not None:
@@ -282,7 +285,7 @@ class MarineNav(World):
         else:
             begun, source = self._prepared().take(len(worlds))
             state, observation = begun.state, begun.observation
-        self._state.copy_worlds(worlds, state, source)
+        self.worlds.copy_worlds(worlds, state, source)
         fresh = observation[source]
         # Not in place, since batches refer to these tensors.
         self._observation = self._observation.apply(lambda old, new: old.index_copy(0, worlds, new), fresh)
@@ -293,7 +296,7 @@ class MarineNav(World):
         else:
             begun, places = (self._prepared() if self._pool.is_due else self._pool).take_where(ended)
             state, observation = begun.state, begun.observation
-        put_where(ended, self._state.items(), state.items(), places)
+        put_where(ended, self.worlds.items(), state.items(), places)
         # Not in place, since batches refer to these tensors.
         fresh, old = (dict(every.items(True, True)) for every in (observation, self._observation))
         self._observation = self._observation.copy().update(chosen_together(ended, fresh, places, old))
@@ -346,14 +349,14 @@ class MarineNav(World):
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         action = self._chosen(tensordict)
         action = action.permute(2, 1, 0) if self.options.continuous else action.T
-        moved, progress = self._advance_physics(self._state, action, self._rules, self.options.continuous)
+        moved, progress = self._advance_physics(self.worlds, action, self._rules, self.options.continuous)
         noise = self._draw_noise(moved)
-        position, asked, active = self._state.pose[:2], self._observation.get((GROUP, "colregs")).T, moved.active
-        self._state, root, ends = self._conclude(moved, progress, self._rules, self.options, noise)
+        position, asked, active = self.worlds.pose[:2], self._observation.get((GROUP, "colregs")).T, moved.active
+        self.worlds, root, ends = self._conclude(moved, progress, self._rules, self.options, noise)
         if self.measure_safety:
-            self._state = measured(self._state, position, asked, active, self._rules)
-            root["episode"] |= safety_statistics(self._state)
-        self._show_state(self._state, root)
+            self.worlds = measured(self.worlds, position, asked, active, self._rules)
+            root["episode"] |= safety_statistics(self.worlds)
+        self._show_state(self.worlds, root)
         self._total_steps += self.all_worlds
         self._observation = self._as_tensordict(root)
         return self._as_tensordict({**root, **ends, GROUP: root[GROUP] | ends[GROUP]})
@@ -371,14 +374,9 @@ class MarineNav(World):
     @property
     def state(self) -> RobotStates:
         """Returns pose, velocities and thrust of the current step."""
-        state = self._state
+        state = self.worlds
         parts = (state.pose, state.velocity, state.velocity_r, state.thrust)
         return RobotStates(*(part.permute(2, 1, 0).clone(memory_format=torch.contiguous_format) for part in parts))
-
-    @property
-    def worlds(self) -> WorldState:
-        """The whole simulation state, world-last."""
-        return self._state
 
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
@@ -388,7 +386,7 @@ class MarineNav(World):
         return {
             "total_steps": self._total_steps,
             "stage": self.curriculum.stage,
-            "state": dict(self._state.map(torch.clone).items()),  # resets write into the state in place
+            "state": dict(self.worlds.map(torch.clone).items()),  # resets write into the state in place
             "observation": self._observation.to_dict(),
             "pool": self._pool.state_dict(),
         }
@@ -398,7 +396,7 @@ class MarineNav(World):
         self._total_steps = state["total_steps"]
         if "stage" in state:  # not in states of earlier versions
             self.curriculum = self.curriculum.at(state["stage"])
-        self._state, self._observation = _restored(state, self.device)
+        self.worlds, self._observation = _restored(state, self.device)
         self._pool.load_state_dict(state["pool"], self.device)
 
     def players(self) -> dict[str, Callable[[Any], Tensor]]:

@@ -120,7 +120,8 @@ class Rocket(World):
         check_within("tick_skip", tick_skip, 1, 10 * rules.TICKS_PER_SECOND, "ticks of a step")
         for name, seconds in (("max_seconds", max_seconds), ("idle_seconds", idle_seconds)):
             check_within(name, seconds, 1 / rules.TICKS_PER_SECOND, 1e6, "seconds")
-        self._match: RocketMatch
+        self.worlds: RocketMatch
+        """The whole simulation state, world-last."""
         if team_size is not None:
             blue = orange = team_size
         self.starts = self._whole = RocketStarts(blue, orange, float(kick_offs), float(random_states), float(aerials))
@@ -179,21 +180,21 @@ class Rocket(World):
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
             begun = self._start(self.num_worlds)
-            self._match, self._observation = begun.state, begun.shown
+            self.worlds, self._observation = begun.state, begun.shown
         else:
             fresh, places = self._pool.take(len(worlds))
-            self._match.copy_worlds(worlds, fresh.state, places)
+            self.worlds.copy_worlds(worlds, fresh.state, places)
             # Not in place, since batches refer to these tensors.
             self._observation = self._observation.index_copy(0, worlds, fresh.shown[places])
         if self._simulators is not None:
-            self._simulators.begin(self._match.world, worlds)
+            self._simulators.begin(self.worlds.world, worlds)
         self._count()
 
     def _restart_where(self, ended: Tensor) -> bool:
         if self._simulators is not None:
             return False
         fresh, places = self._pool.take_where(ended)
-        put_where(ended, self._match.items(), fresh.state.items(), places)
+        put_where(ended, self.worlds.items(), fresh.state.items(), places)
         # Not in place, since batches refer to these tensors.
         self._observation = chosen(ended, fresh.shown, places, self._observation)
         self._count()
@@ -203,9 +204,9 @@ class Rocket(World):
         return open_match(self.starts.draw(count, self.generator, self.float_dtype), self._options)
 
     def _count(self) -> None:
-        self._episode = torch.stack(statistics(self._match))
+        self._episode = torch.stack(statistics(self.worlds))
         # A copy, since a restart of the match writes in place.
-        self._active = ~self._match.world.cars.gone.T.isinf()
+        self._active = ~self.worlds.world.cars.gone.T.isinf()
 
     # -- step ----------------------------------------------------------------------------------------------------
 
@@ -214,10 +215,10 @@ class Rocket(World):
         with torch.no_grad():
             self.controls = chosen
             if self._simulators is None:
-                self._match, outcome = play(self._match, chosen, self._options, self.kernels)
+                self.worlds, outcome = play(self.worlds, chosen, self._options, self.kernels)
             else:
-                world, events, lost = self._simulators.advance(self._match.world, chosen)
-                self._match, outcome = conclude(self._match, world, events, self._options)
+                world, events, lost = self._simulators.advance(self.worlds.world, chosen)
+                self.worlds, outcome = conclude(self.worlds, world, events, self._options)
                 outcome = outcome._replace(truncated=outcome.truncated | (lost & ~outcome.terminated))
         self._observation = outcome.observation
         self._count()
@@ -227,11 +228,6 @@ class Rocket(World):
     def _current(self) -> TensorDict:
         seen = {"observation": self._observation, "active": self._active}
         return of_agents(seen, dict(zip(STATISTICS, self._episode.unbind(0))))
-
-    @property
-    def worlds(self) -> RocketMatch:
-        """The whole simulation state, world-last."""
-        return self._match
 
     # -- the simulator's processes -----------------------------------------------------------------------------------
 
@@ -251,7 +247,7 @@ class Rocket(World):
     def _state_to_save(self) -> dict[str, Any]:
         return {
             "stage": self._stage,
-            "match": dict(self._match.map(torch.clone).items()),  # restarts write into the state in place
+            "match": dict(self.worlds.map(torch.clone).items()),  # restarts write into the state in place
             "observation": self._observation,
             "pool": self._pool.state_dict(),
         }
@@ -259,7 +255,7 @@ class Rocket(World):
     def _load_state(self, state: dict[str, Any]) -> None:
         self._enter_stage(state.get("stage"))
         items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
-        self._match = RocketMatch.from_items(items)
+        self.worlds = RocketMatch.from_items(items)
         self._observation = state["observation"].to(self.device)
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()

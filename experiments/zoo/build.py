@@ -1,6 +1,6 @@
 """Makes an agent of the zoo from a run: a checkpoint without optimisers and replay buffer, a card, and a film.
 
-    python -m experiments.zoo.build marinenav runs/quality/seed0 --episodes 50
+    python -m experiments.zoo.build marinenav runs/quality/seed0 --episodes 50 --cvar 0.15
     python -m experiments.zoo.build arena runs/arena/style2/seed0 --policy explore
 
 The card has the command, the commit, the scores with intervals over held-out episodes, and the SHA-256 of the file.
@@ -40,9 +40,12 @@ def started(run: Path) -> dict[str, Any]:
 
 
 def build(
-    name: str, run: Path, which: str, episodes: int, seed: int, policy: str, out: Path, speed: float
+    name: str, run: Path, which: str, episodes: int, seed: int, policy: str, cvar: float | None, out: Path, speed: float
 ) -> dict[str, Any]:
     """Makes ``<out>/<name>`` and returns its card.
+
+    Args:
+        cvar: the level of risk at which it acts, in place of its own, which makes no difference to its training.
 
     Raises:
         ValueError: the agent or the film exceeds its limit, or the world has no recordings.
@@ -51,6 +54,10 @@ def build(
     folder.mkdir(parents=True, exist_ok=True)
     state = read_agent(checkpoint_file(run, which))
     config = {**state["config"], "run_dir": None, "resume": None, "init": None, "notify": None}
+    begun = started(run)
+    if cvar is not None:
+        config["agent"] = {**config["agent"], "cvar": cvar}
+        begun["command"] += f" agent.cvar={cvar}"
     write_checkpoint(folder / AGENT, {**acting_parts(state), "config": config}, state["frames"])
     loaded = load(folder / AGENT)
     world = config["env"]["name"]
@@ -68,7 +75,7 @@ def build(
         "agent": config["agent"]["name"],
         "world": world,
         "frames": loaded.frames,
-        **started(run),
+        **begun,
         "policy": policy,
         "episodes": len(evaluation.levels),
         "per_level": episodes,
@@ -92,6 +99,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=300, help="per level of the world's evaluation set, or in all")
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--policy", choices=("greedy", "explore"), default="greedy")
+    parser.add_argument("--cvar", type=float, help="level of risk at which the agent acts, in place of its own")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--speed", type=float, default=1.0, help="of the film; higher where it takes megabytes")
     card = build(**vars(parser.parse_args()))

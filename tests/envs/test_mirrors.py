@@ -78,13 +78,13 @@ CASES: dict[str, tuple[str, dict[str, Any], str, Callable[[Any], Any]]] = {
         f"marinenav continuous={continuous}": (
             "marinenav",
             {"perception_noise": False, "colregs_penalty": 0.0, "num_cores": 4, "continuous_actions": continuous},
-            "_state",
+            "worlds",
             marinenav,
         )
         for continuous in (True, False)
     },
     **{
-        f"arena style={style} {kind}": ("arena", {"style": style, "observation": kind}, "_state", arena)
+        f"arena style={style} {kind}": ("arena", {"style": style, "observation": kind}, "worlds", arena)
         for style, kind in ((1, "flat"), (2, "flat"), (1, "dict"))
     },
     "cartpole": ("cartpole", {}, "state", cartpole),
@@ -124,7 +124,7 @@ def test_a_world_does_not_notice_its_mirror(case: str) -> None:
         torch.manual_seed(0)
         world.rollout(150 if name == "arena" else 5, break_when_any_done=False)
     if name == "arena":
-        env._state = peaceful(env._state)
+        env.worlds = peaceful(env.worlds)
     setattr(other, where, image(getattr(env, where)))
     angles = ANGLES["flat"] if options.get("observation") == "flat" else ()
     mirror, generator = mirror_of(env), torch.Generator().manual_seed(1)

@@ -190,7 +190,7 @@ def test_worlds_do_not_notice_each_other() -> None:
         root["agents", "action"] = action
         seen.append(together.step(root)["next", "agents"].clone())
     for world in range(6):
-        alone._match = starts.map(lambda value, world=world: value[..., world : world + 1].clone())
+        alone.worlds = starts.map(lambda value, world=world: value[..., world : world + 1].clone())
         single = alone._current()
         for step, action in zip(seen, actions):
             single["agents", "action"] = action[world : world + 1]
@@ -398,7 +398,7 @@ def test_a_match_does_not_notice_its_mirror(actions: str) -> None:
     image = pickle.loads(pickle.dumps(env.mirror()))
     for world in (env, other):
         world.reset()
-    other._match = other._match.replace(world=with_pads(env._match.world))
+    other.worlds = other.worlds.replace(world=with_pads(env.worlds.world))
     action = env.rand_action()["agents", "action"]
     assert (image.action(image.action(action)) == action).all()
     ours, theirs = (
