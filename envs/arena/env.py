@@ -63,6 +63,9 @@ class Arena(World):
         timeout_is_terminal: whether the time limit is ``terminated``, the original rule, or ``truncated``.
         compiled: whether to compile the simulation with ``torch.compile`` (a minute; same results to rounding).
 
+    Attributes:
+        worlds: the whole simulation state, world-last.
+
     Raises:
         ValueError: an option is impossible; the message says what is allowed.
     """
@@ -97,7 +100,6 @@ class Arena(World):
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
         self.worlds: ArenaState
-        """The whole simulation state, world-last."""
         check_known("observation", [observation], ("flat", "dict"))
         # Looked up here, where ``rlstack explain speed`` replaces it.
         self._kernels = compiled_kernels() if compiled else PLAIN._replace(observe=observe)

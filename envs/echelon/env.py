@@ -82,6 +82,9 @@ class Echelon(World):
         symmetric_maps: whether maps look the same from both starts.
         compiled: whether to compile the simulation with ``torch.compile`` (minutes; same results to rounding).
 
+    Attributes:
+        worlds: the whole simulation state, world-last.
+
     Raises:
         ValueError: an option is impossible; the message says what is allowed.
     """
@@ -128,7 +131,6 @@ class Echelon(World):
         if state and visibility == "full":
             raise ValueError("state: with visibility=full agents see all of it already, give visibility=partial")
         self.worlds: EchelonMatch
-        """The whole simulation state, world-last."""
         self._teams = 2 if opponent == "policy" else 1
         self._actions = actions
         bots, fire = bot_weights(opponent, opponent_mix), fire_range(fire_probability)

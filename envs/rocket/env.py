@@ -80,6 +80,9 @@ class Rocket(World):
         workers: number of processes with the original simulator, at least one.
         worker_timeout: seconds that a worker may take for a step before it counts as hung.
 
+    Attributes:
+        worlds: the whole simulation state, world-last.
+
     Raises:
         ValueError: an option is impossible; the message says what is allowed.
     """
@@ -121,7 +124,6 @@ class Rocket(World):
         for name, seconds in (("max_seconds", max_seconds), ("idle_seconds", idle_seconds)):
             check_within(name, seconds, 1 / rules.TICKS_PER_SECOND, 1e6, "seconds")
         self.worlds: RocketMatch
-        """The whole simulation state, world-last."""
         if team_size is not None:
             blue = orange = team_size
         self.starts = self._whole = RocketStarts(blue, orange, float(kick_offs), float(random_states), float(aerials))

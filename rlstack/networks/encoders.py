@@ -51,7 +51,7 @@ _held: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
 def apply_layer(layer: nn.Module, input: Tensor) -> Tensor:
     """Returns the output of a layer, without its hooks.
 
-    A linear layer looks for its weight and bias everywhere else first, which takes a third of a small product's time.
+    As attributes, weight and bias of a linear layer would be looked for everywhere else first.
     """
     if type(layer) is nn.Linear and "weight" not in layer.__dict__:  # where TorchRL puts the weights of targets
         return functional.linear(input, _held(layer, "weight"), _held(layer, "bias"))

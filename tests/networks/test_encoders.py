@@ -32,6 +32,13 @@ def observations(*batch: int, objects: int = 5) -> TensorDict:
     return TensorDict(values, batch_size=batch)
 
 
+def test_layers_use_weights_put_in_place_of_their_own() -> None:
+    layers, data = mlp((3, 4)), torch.randn(2, 3)
+    plain = layers(data)
+    with (TensorDict.from_module(layers).detach() * 2).to_module(layers, preserve_module_state=False):  # as losses do
+        assert layers(data).equal(2 * plain) and plain.any()
+
+
 def test_mlp_layout() -> None:
     assert [type(layer) for layer in mlp((3, 4, 5))] == [nn.Linear, nn.ReLU] * 2
     normed = mlp((3, 4, 5), layer_norm=True)
