@@ -99,7 +99,6 @@ class Arena(World):
         seed: int | None = 0,
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
-        self.worlds: ArenaState
         check_known("observation", [observation], ("flat", "dict"))
         # Looked up here, where ``rlstack explain speed`` replaces it.
         self._kernels = compiled_kernels() if compiled else PLAIN._replace(observe=observe)
