@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -19,6 +18,7 @@ from rlstack.adapters.marinenav.agents import published_agent, published_policy
 from rlstack.agents import Agent
 from rlstack.envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate
+from rlstack.evaluation.statistics import wilson_interval
 from tests.envs.marinenav.recorded import load_json
 
 CONTINUOUS = {"AC_IQN": True, "DDPG": True, "SAC": True, "DQN": False, "IQN": False}
@@ -169,7 +169,7 @@ def test_published_success_rates(name: str, shared_dir: Path) -> None:
     configs = configs_of(load_json(folder / "eval_configs_public.json.gz"), results)
     assert len(configs) == (120 if name == "AC_IQN" else 60)
     rates = [float(roll_out(params, configs, seed).episodes["success"].double().mean()) for seed in range(4)]
-    low, high = wilson(float(column(results, "success").mean()), len(results))
+    low, high = wilson_interval(int(column(results, "success").sum()), len(results))
     print(name, rates, (low, high))
     assert low < sum(rates) / len(rates) < high
     if name == "AC_IQN":
@@ -181,10 +181,3 @@ def test_published_success_rates(name: str, shared_dir: Path) -> None:
         episodes = roll_out(params, configs, noise=published_noise).episodes
         for key in ("success", "collision", "length"):
             assert torch.equal(episodes[key].double(), column(results, key)), key
-
-
-def wilson(rate: float, count: int) -> tuple[float, float]:
-    """Returns the 95 % interval of a proportion (Wilson 1927)."""
-    z = 1.96
-    centre, spread = rate + z * z / (2 * count), z * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count**2))
-    return (centre - spread) / (1 + z * z / count), (centre + spread) / (1 + z * z / count)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import sys
 import threading
 from collections.abc import Callable
 from itertools import combinations
@@ -25,6 +24,7 @@ from rlstack.play.players import named
 from rlstack.play.ratings import rating_system
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.runs.run_directory import RunDirectory
+from tests.conftest import Ended
 from tests.exhaustive import exhaustive
 from tests.play.duel import NAME, Duel, constant_run
 from tests.refusals import refused
@@ -356,22 +356,16 @@ Command = Callable[..., str]
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command line in an empty folder; returns what it prints, or the one line of its error."""
-    monkeypatch.chdir(tmp_path)
+def command(rlstack_command: Callable[..., Ended]) -> Command:
+    """Runs ``rlstack league``; returns what it prints, or the one line of its error."""
 
     def call(*words: str, status: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["league", *words])
-        capsys.readouterr()
-        try:
-            league.main()
-        except SystemExit as end:
-            assert end.code == status != 0
-            lines = capsys.readouterr().err.strip().splitlines()
-            assert len(lines) == 1, lines
-            return lines[0]
-        assert status == 0
-        return capsys.readouterr().out
+        ended = rlstack_command("league", *words)
+        assert ended.status == status, ended.err
+        if not status:
+            return ended.out
+        (line,) = ended.err.splitlines()
+        return line
 
     return call
 

@@ -156,13 +156,11 @@ def test_an_evaluation_is_held_against_whom_it_names() -> None:
     options = {"opponents": {"players": ["high"], "evaluation": ["low"], "sampler": "pfsp"}}
     assert evaluation_options(options)["opponents"]["players"] == ["low"]
     assert evaluation_options({"length": 3}) == {"length": 3}
-    agent = make_agent("ppo", duel(), hidden=[8])
 
     def always_one(root: Any) -> Any:
         return root.set(("agents", "action"), torch.ones(root["agents"].batch_size, dtype=torch.int64))
 
     policy: Any = always_one
-    assert agent.interface.group == "agents"
     assert evaluate(policy, NAME, options, episodes=4, seed=0).summary()["eval/success"] == 1
     assert evaluate(policy, NAME, {"opponents": {"players": ["high"]}}, 4, 0).summary()["eval/success"] == 0
 
