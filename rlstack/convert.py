@@ -189,8 +189,7 @@ def _compare(agent: Any, original: Any, path: str) -> str:
     """
     from tensordict import TensorDict
 
-    from rlstack.adapters.agreement import compare, random_inputs
-    from rlstack.adapters.exporting import deterministic
+    from rlstack.adapters.exporting import compare, deterministic, random_inputs
 
     with deterministic(agent) as note:
         if note:

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 import rlstack
 from rlstack import envs
 from rlstack.adapters.arena.agents import arena_policy
+from rlstack.adapters.marinenav.agents import load_published
 from rlstack.adapters.marinenav.evaluations import read_evaluations
-from rlstack.adapters.marinenav.files import load_published
 from rlstack.adapters.sb3.model import load_sb3, load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.agents.foreign import load_policy

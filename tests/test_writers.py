@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlstack.adapters.arena.agents import load_files, write_files
-from rlstack.adapters.marinenav.files import load_published, write_directory
+from rlstack.adapters.marinenav.agents import load_published, write_directory
 from rlstack.config import ConfigError
 from rlstack.data.recordings import save_arrays
 from rlstack.envs.echelon.recording import load_replay as load_fight

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlstack import envs
-from rlstack.adapters.marinenav.agents import CONFIGURATIONS
-from rlstack.adapters.marinenav.files import FILES, NETWORKS
+from rlstack.adapters.marinenav.agents import CONFIGURATIONS, FILES, NETWORKS
 from rlstack.agents import Agent, make_agent
 
 Inputs = tuple[Tensor, Tensor, Tensor]

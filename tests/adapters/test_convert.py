@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical
 
 import rlstack
-from rlstack.adapters.agreement import compare, random_inputs
+from rlstack.adapters.exporting import compare, random_inputs
 from rlstack.adapters.sb3.model import load_sb3, load_vecnormalize
 from rlstack.adapters.sb3.native import sb3_agent, sb3_policy
 from rlstack.agents import Interface

@@ -21,8 +21,7 @@ from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, Tens
 import rlstack
 from rlstack import envs
 from rlstack.adapters import exporting
-from rlstack.adapters.agreement import random_inputs
-from rlstack.adapters.exporting import beside, deterministic, export_policy
+from rlstack.adapters.exporting import beside, deterministic, export_policy, random_inputs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError, to_plain
 from rlstack.evaluation.evaluator import evaluate

@@ -11,8 +11,15 @@ import torch
 from torch import Tensor
 
 from rlstack import envs
-from rlstack.adapters.marinenav.agents import network_of, published_agent, published_policy, save_published
-from rlstack.adapters.marinenav.files import FILES, NETWORKS, load_published
+from rlstack.adapters.marinenav.agents import (
+    FILES,
+    NETWORKS,
+    load_published,
+    network_of,
+    published_agent,
+    published_policy,
+    save_published,
+)
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.data.flatten import flatten_agents
@@ -74,16 +81,6 @@ def test_every_agent_acts_as_described(kind: str, form: str, tmp_path: Path) -> 
     # levels are drawn in the shape of the observations: the same numbers in the same order
     torch.testing.assert_close(action.flatten(0, 1), expected, rtol=0, atol=1e-12)
     assert len(action.flatten(0, 1).unique(dim=0)) > 1
-
-
-@pytest.mark.parametrize("kind", NETWORKS)
-def test_an_export_can_go_on_training(kind: str, tmp_path: Path) -> None:
-    network, path = acting_network(kind), tmp_path / f"{kind}_export.pt"
-    traced(kind, network).save(str(path))
-    published = load_published(path, kind)
-    assert list(published.arrays) == [next(iter(NETWORKS[kind]))]
-    for name, value in network.state_dict().items():
-        assert torch.equal(torch.as_tensor(published.arrays[next(iter(NETWORKS[kind]))][name]), value)
 
 
 def test_exports_in_a_float32_world(tmp_path: Path) -> None:

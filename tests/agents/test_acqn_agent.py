@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack import envs
-from rlstack.adapters.marinenav.files import ACTOR_NAMES, CRITIC_NAMES, published_state
+from rlstack.adapters.marinenav.agents import ACTOR_NAMES, CRITIC_NAMES, published_state
 from rlstack.agents import Agent, make_agent
 from tests.agents.small_agents import copies, equal, online_parameters, sequences, small, targets
 from tests.exhaustive import exhaustive

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from rlstack.adapters.marinenav.files import ACTOR_NAMES, CRITIC_NAMES, published_state
+from rlstack.adapters.marinenav.agents import ACTOR_NAMES, CRITIC_NAMES, published_state
 from rlstack.losses.quantile import ACIQNLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import FlatEncoder, ObjectSetEncoder

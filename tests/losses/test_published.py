@@ -19,8 +19,14 @@ from torch import Tensor
 from torchrl.modules import NoisyLinear
 
 from rlstack import envs
-from rlstack.adapters.marinenav.agents import CONFIGURATIONS, network_of
-from rlstack.adapters.marinenav.files import CONTINUOUS, NETWORKS, NOISY_NAMES, published_state
+from rlstack.adapters.marinenav.agents import (
+    CONFIGURATIONS,
+    CONTINUOUS,
+    NETWORKS,
+    NOISY_NAMES,
+    network_of,
+    published_state,
+)
 from rlstack.agents import make_agent, optimizer
 from rlstack.agents.optimizer import norm_of
 from tests.losses.recordings import BATCH, Recording

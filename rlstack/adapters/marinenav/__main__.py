@@ -47,9 +47,8 @@ from rlstack.training.loggers import score
 from rlstack.training.loop import Training
 from rlstack.training.run import train
 
-from .agents import CONFIGURATIONS, published_agent, save_published
+from .agents import CONFIGURATIONS, CONTINUOUS, published_agent, save_published
 from .evaluations import MAX_STEPS, Episode, Evaluations, play_episodes, read_evaluations
-from .files import CONTINUOUS
 
 # -- trials ------------------------------------------------------------------------------------------------------------
 
