@@ -477,31 +477,6 @@ def matches(
 # -- evaluation ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CandidateEvaluation:
-    """The matches of a league's member against the pool, and their result.
-
-    Attributes:
-        member: the member after its matches.
-        record: wins, draws and losses in the matches.
-        rivals: number of possible opponents.
-        before, after: the member's rating.
-        promoted: whether it has become a commander.
-    """
-
-    member: LeagueMember
-    record: WinLossRecord
-    rivals: int
-    before: float
-    after: float
-    promoted: bool
-
-    def __str__(self) -> str:
-        played = f"{self.record} (won-drawn-lost) against a pool of {self.rivals}"
-        line = f"{self.member.name}: {played}, rating {self.before:.0f} -> {self.after:.0f}"
-        return f"{line}; now commander {self.member.commander_name}" if self.promoted else line
-
-
 def evaluate(
     league: League,
     runner: GameRunner,
@@ -510,7 +485,7 @@ def evaluate(
     fixed: Sequence[str] = (),
     games: int = 10,
     seed: int = 0,
-) -> CandidateEvaluation | None:
+) -> str | None:
     """Plays a member's matches against the pool, rates them as one period, and promotes it if it is good enough.
 
     If the pool is empty it meets the player ``random``, so that nobody is rated without games.
@@ -521,7 +496,8 @@ def evaluate(
         seed: match i, counted over all evaluations of the member, has the seed ``seed + 9973 i``, which draws the
             opponent and the worlds. Matches that are played at once use the seed of the first for their worlds.
 
-    Returns None if another process has evaluated the member in the meantime; then these games do not count.
+    Returns a line about the result; None if another process has evaluated the member in the meantime, then these games
+    do not count.
 
     Raises:
         ConfigError: a player's file has disappeared, or the league's file has become unreadable.
@@ -549,8 +525,9 @@ def evaluate(
         league.rate(played)
         league.admit(replace(member, matches=start + len(played)))
         after = promote(league, name, config)
-        record, rating = WinLossRecord.of(name, played), league.ratings.rating(name)
-    return CandidateEvaluation(after, record, len(rivals), before, rating, after.kind != member.kind)
+        result = f"{WinLossRecord.of(name, played)} (won-drawn-lost) against a pool of {len(rivals)}"
+        line = f"{name}: {result}, rating {before:.0f} -> {league.ratings.rating(name):.0f}"
+    return line if after.kind == member.kind else f"{line}; now commander {after.commander_name}"
 
 
 def to_evaluate(league: League, players: Sequence[Any] | Mapping[str, Any] | None) -> list[str]:

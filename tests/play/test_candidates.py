@@ -262,7 +262,7 @@ def test_an_evaluation_is_one_rating_period_from_the_ratings_before_it(tmp_path:
     candidates(league, "n1")
     before = {name: whole(league, name) for name in league.members}
     verdict = evaluate(league, Judge(), "n1", PoolConfig(commanders=2), games=10)
-    assert verdict is not None and verdict.rivals == 2 and verdict.record.games == 10
+    assert verdict is not None and "against a pool of 2, rating 1500 -> " in verdict and len(league.games) == 10
     scores = [("c1" if "c1" in game[:2] else "c0", game.seen_by("n1").score) for game in league.games]
     assert set(scores) == {("c1", 0.5), ("c0", 1.0)}  # who names the same number draws
     assert whole(league, "n1") == rate(before["n1"], [(before[rival], score) for rival, score in scores])
