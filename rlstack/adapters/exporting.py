@@ -26,10 +26,11 @@ from rlstack.agents.base import Agent, Policy
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.recurrent import RecurrentPolicy
 from rlstack.config import ConfigError
+from rlstack.config.errors import writing
 from rlstack.envs.foundation.files import replacing
 from rlstack.envs.foundation.packages import needs
 from rlstack.envs.world import MEMORY
-from rlstack.files.safe_load import first_line, reason
+from rlstack.files.safe_load import first_line
 
 FORMAT, VERSION = "rlstack-policy", 1
 FORMATS = ("torchscript", "export", "aoti", "onnx")
@@ -133,12 +134,9 @@ def export_policy(
             description["memory"] = f"{MEMORY} is zeros where an episode begins, then {NEXT_MEMORY} of the step before"
         description |= {"note": note} if note else {}
     text = json.dumps(description, indent=2) + "\n"
-    try:
-        with replacing(path, beside(path)) as (program_file, text_file):
-            program_file.write_bytes(content)
-            text_file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"out: {path} cannot be written ({reason(error)})") from None
+    with writing(f"out: {path}"), replacing(path, beside(path)) as (program_file, text_file):
+        program_file.write_bytes(content)
+        text_file.write_text(text, encoding="utf-8")
     return ExportedProgram(path, agreement, description)
 
 

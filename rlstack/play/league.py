@@ -344,10 +344,7 @@ def add_candidates(
 
 def identity(file: Path) -> str:
     """Returns ``stem:size:mtime`` of a file (time in ns), which is equal for copies that keep their time."""
-    try:
-        facts = file.stat()
-    except OSError as error:
-        raise ConfigError(f"players: {file} cannot be read ({error.strerror})") from None
+    facts = file.stat()
     return f"{file.stem}:{facts.st_size}:{facts.st_mtime_ns}"
 
 

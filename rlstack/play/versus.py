@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -25,14 +25,11 @@ from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.envs.world import GROUP, World, hooks_of
 from rlstack.envs.wrappers import Wrapper
 from rlstack.training.hooks import Hook
+from rlstack.training.loop import Training
 
 from .players import EMPTY, RANDOM, SELF, ScriptedPlayer, Seats, half_worlds, of_first, sides_of
 from .pool import LEARNER, Opponent, Pool, make_sampler
 from .register import without_opponents
-
-if TYPE_CHECKING:
-    from rlstack.training.loop import Training
-
 
 CHECKPOINT = "checkpoint"
 """Name of the learner's newest snapshot in the stages of a curriculum."""

@@ -309,23 +309,6 @@ def test_training_begins_with_them(checkpoint: Path, resumed: bool, tmp_path: Pa
     assert torch.equal(bias, expected) and training.agent.frames == 0
 
 
-@pytest.mark.slow
-def test_networks_that_do_not_fit(checkpoint: Path) -> None:
-    env = rlstack.load(checkpoint).make_env()
-    for name, overrides, message in (
-        (
-            "ddpg_published",
-            {},
-            "agent=acqn_published env=marinenav; write these options instead of agent=ddpg_published",
-        ),
-        ("acqn_published", {"hidden": [8, 8]}, r"holds other networks; also set 'agent.hidden=\[128,128\]'"),
-    ):
-        with pytest.raises(ConfigError, match=f"init: .*{message}"):
-            initialise(rlstack.make_agent(name, env, **overrides), checkpoint)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="init: nowhere does not exist"):
-        initialise(rlstack.make_agent("acqn_published", env), "nowhere")
-
-
 @pytest.mark.parametrize(
     ("state", "lacks"),
     [
@@ -341,6 +324,7 @@ def test_checkpoints_of_something_else(state: dict[str, Any], lacks: str, tmp_pa
         load(tmp_path / "x.pt")
     with pytest.raises(ConfigError, match=f"init: .*not a checkpoint of a trained agent, it lacks {lacks}$"):
         initialise(native("sac_small", reacher()), tmp_path / "x.pt")
+    refused(ConfigError, "init: nowhere does not exist", initialise, native("sac_small", reacher()), "nowhere")
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from torchrl.data import Binary, Categorical, Composite, Unbounded
 from rlstack.agents import make_agent
 from rlstack.config import to_plain
 from rlstack.envs.world import Sides, World
+from rlstack.play.matches import GameRunner
 from rlstack.play.players import Player
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world
@@ -191,3 +192,10 @@ def constant_run(folder: Path, number: int, frames: int = 1000, **options: Any) 
     run.write_config(config)
     run.checkpoints.save({"frames": frames, "agent": agent.state_dict(), "config": config}, frames)
     return folder
+
+
+def seated(runner: GameRunner, *names: str) -> GameRunner:
+    """Returns the runner with these players of its world."""
+    for name in names:
+        runner.add(name)
+    return runner

@@ -15,6 +15,8 @@ from rlstack.envs.echelon.players import HEURISTIC, bot_orders
 from rlstack.play.games import pairing
 from rlstack.play.matches import GameRunner
 from rlstack.play.players import half_worlds, make_player, sides_of
+from tests.play.duel import seated
+from tests.refusals import refused
 from tests.small_run import begun, composed
 
 SMALL: dict[str, Any] = {"blue": 2, "red": 2, "maps": 2, "max_steps": 100}
@@ -28,9 +30,7 @@ TRAINING = [
 
 @pytest.mark.slow
 def test_the_heuristic_beats_random_from_both_sides() -> None:
-    arena = GameRunner("echelon", SMALL, num_worlds=8)
-    for name in ("heuristic", "random"):
-        arena.add(name)
+    arena = seated(GameRunner("echelon", SMALL, num_worlds=8), "heuristic", "random")
     games = arena.play(pairing("heuristic", "random", 8), seed=1)
     points = [game.seen_by("heuristic")[2:4] for game in games]
     assert sum(ours > theirs for ours, theirs in points) >= 7
@@ -72,12 +72,9 @@ def test_opponents_take_the_place_of_the_bot() -> None:
 
 
 def test_actions_of_several_tensors_are_one_line() -> None:
-    with pytest.raises(ConfigError, match="actions 'hybrid' cannot be written as one tensor, use multi") as error:
-        arena = GameRunner("echelon", {**SMALL, "actions": "hybrid"}, num_worlds=1)
-        for name in ("heuristic", "rush"):
-            arena.add(name)
-        arena.play([("heuristic", "rush")])
-    assert "\n" not in str(error.value)
+    arena = seated(GameRunner("echelon", {**SMALL, "actions": "hybrid"}, num_worlds=1), "heuristic", "rush")
+    message = "actions 'hybrid' cannot be written as one tensor, use multi"
+    refused(ConfigError, message, arena.play, [("heuristic", "rush")])
 
 
 @pytest.mark.slow

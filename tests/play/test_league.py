@@ -26,7 +26,7 @@ from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.runs.run_directory import RunDirectory
 from tests.conftest import Ended
 from tests.exhaustive import exhaustive
-from tests.play.duel import NAME, Duel, constant_run
+from tests.play.duel import NAME, Duel, constant_run, seated
 from tests.refusals import refused
 
 DEFAULTS: dict[str, Any] = {
@@ -336,9 +336,7 @@ def test_a_round_that_others_have_played_does_not_count_twice(tmp_path: Path) ->
             run_league(bare(tmp_path, games=4))
             return super().play(*arguments, **more)
 
-    arena, league = Late(NAME, {"length": 2}), League.open(tmp_path)
-    for name in ("high", "low"):
-        arena.add(name)
+    arena, league = seated(Late(NAME, {"length": 2}), "high", "low"), League.open(tmp_path)
     assert league.play_round(arena, [("high", "low"), ("low", "high")], seed=0) == []
     assert len(League.open(tmp_path).games) == 4 and league.rounds == 2
 

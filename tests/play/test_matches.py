@@ -24,15 +24,12 @@ from rlstack.play.matches import GameRunner
 from rlstack.play.ratings import Elo, Glicko2
 from rlstack.play.results import challenge_report, cross_table, rated, rating_curves, save_curves, standings
 from rlstack.runs import loading
-from tests.play.duel import NAME, Watching, constant_run
+from tests.play.duel import NAME, Watching, constant_run, seated
 from tests.refusals import refused
 
 
 def arena(num_worlds: int = 4, **options: int) -> GameRunner:
-    built = GameRunner(NAME, options, num_worlds=num_worlds)
-    for name in ("high", "low"):
-        built.add(name)
-    return built
+    return seated(GameRunner(NAME, options, num_worlds=num_worlds), "high", "low")
 
 
 def test_every_game_is_played_once_with_its_sides_and_to_its_end() -> None:
@@ -65,9 +62,7 @@ def test_many_pairings_share_a_batch_and_everyone_is_asked_once_a_step() -> None
 
 
 def test_games_are_cut_short_and_judged_as_they_stand() -> None:
-    built = GameRunner(NAME, {"length": 50}, num_worlds=2, max_steps=3)
-    for name in ("high", "low"):
-        built.add(name)
+    built = seated(GameRunner(NAME, {"length": 50}, num_worlds=2, max_steps=3), "high", "low")
     games = built.play(pairing("high", "low", 6))
     assert [game.steps for game in games] == [3] * 6
     # A world that was cut begins anew: nothing of the game before counts.
@@ -77,10 +72,7 @@ def test_games_are_cut_short_and_judged_as_they_stand() -> None:
 
 def test_the_same_seed_gives_the_same_games() -> None:
     def play(seed: int) -> list[GameResult]:
-        built = arena(num_worlds=8)
-        built.add("random")
-        built.add("random")
-        return built.play(pairing("random", "random-2", 24), seed=seed)
+        return seated(arena(num_worlds=8), "random", "random").play(pairing("random", "random-2", 24), seed=seed)
 
     assert play(1) == play(1)
     assert play(1) != play(2)
@@ -208,9 +200,8 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rules_beat_chance_in_rocket() -> None:
-    built = GameRunner("rocket", {"observation": "compact", "max_seconds": 20.0}, num_worlds=4)
-    built.add("rule")
-    built.add("random")
+    options = {"observation": "compact", "max_seconds": 20.0}
+    built = seated(GameRunner("rocket", options, num_worlds=4), "rule", "random")
     record = WinLossRecord.of("rule", built.play(pairing("rule", "random", 4)))
     assert record.losses == 0 and record.wins >= 1
     assert record.points_for - record.points_against == record.wins

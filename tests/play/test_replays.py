@@ -17,6 +17,7 @@ from rlstack.league import play, run_league
 from rlstack.play.games import GameResult, pairing
 from rlstack.play.league import League
 from rlstack.play.matches import BestGames, GameRunner, play_back
+from tests.play.duel import seated
 from tests.play.test_league import config
 from tests.refusals import refused
 
@@ -88,9 +89,7 @@ def test_every_game_of_a_round_is_recorded_on_its_own() -> None:
         def finish(self, world: int, number: int, game: GameResult) -> None:
             self.games.append((number, game, self._recorder.finish(world)))  # type: ignore[arg-type]
 
-    arena = GameRunner("rocket", SHORT, num_worlds=2)
-    for name in ("rule", "random"):
-        arena.add(name)
+    arena = seated(GameRunner("rocket", SHORT, num_worlds=2), "rule", "random")
     schedule, best = pairing("rule", "random", 5), All("rocket", 1)
     games = arena.play(schedule, seed=3, best=best)
     assert games == arena.play(schedule, seed=3)  # recording changes nothing
