@@ -139,11 +139,6 @@ class Ratings(ABC):
 # -- Elo -----------------------------------------------------------------------------------------------------------
 
 
-def expected_score(rating: float, opponent: float) -> float:
-    """Returns a player's expected score against another: ``1 / (1 + 10^((opponent - rating) / 400))``."""
-    return float(expit(math.log(10.0) * (rating - opponent) / ELO_SCALE))
-
-
 @dataclass(frozen=True)
 class EloOptions:
     """Options of Elo: the K-factor, a beginner's rating, and fixed ratings by name."""
@@ -168,7 +163,8 @@ class Elo(Ratings):
         self._players[name] = Rating(rating)
 
     def expected(self, first: str, second: str) -> float:
-        return expected_score(self.rating(first), self.rating(second))
+        """Returns ``1 / (1 + 10^(difference / 400))`` for the second's rating less the first's."""
+        return float(expit(math.log(10.0) * (self.rating(first) - self.rating(second)) / ELO_SCALE))
 
     def record(self, games: Sequence[Scored]) -> None:
         for game in games:

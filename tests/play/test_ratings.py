@@ -15,7 +15,6 @@ from rlstack.play.ratings import (
     Rating,
     Scored,
     expectation,
-    expected_score,
     fit_elo,
     g,
     new_volatility,
@@ -29,8 +28,9 @@ from tests.refusals import refused
 
 
 def test_an_advantage_of_400_points_is_odds_of_ten_to_one() -> None:
-    assert expected_score(1900, 1500) == pytest.approx(10 / 11)
-    assert expected_score(1500, 1900) == pytest.approx(1 / 11)
+    ratings = Elo(anchors={"a": 1900, "b": 1500})
+    assert ratings.expected("a", "b") == pytest.approx(10 / 11)
+    assert ratings.expected("b", "a") == pytest.approx(1 / 11)
 
 
 def test_a_game_moves_both_by_k_times_the_surprise() -> None:

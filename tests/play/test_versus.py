@@ -142,16 +142,6 @@ def test_a_saved_world_goes_on_as_it_would_have() -> None:
     assert ends[0][1] == ends[1][1]
 
 
-def test_a_collector_and_an_agent_know_no_difference() -> None:
-    env = duel(num_worlds=4, size=2)
-    agent = make_agent("ppo", env, hidden=[8])
-    batch = next(iter(rlstack.make_collector(env, agent.policy(explore=True), steps_per_batch=8)))
-    sequences = rlstack.flatten_agents(batch)
-    assert sequences.batch_size == (8, 8)
-    metrics = agent.learn(sequences, 64)
-    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
-
-
 def test_an_evaluation_is_held_against_whom_it_names() -> None:
     options = {"opponents": {"players": ["high"], "evaluation": ["low"], "sampler": "pfsp"}}
     assert evaluation_options(options)["opponents"]["players"] == ["low"]
