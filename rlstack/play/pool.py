@@ -208,9 +208,6 @@ class Pool:
             taken = [LEARNER, *(entry.name for entry in self.entries)]
             self.join(Opponent(free_name(name_of(source), taken), plain))
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
     def check(self, env: EnvBase) -> None:
         """Raises a :class:`ConfigError` if a fixed player does not exist; loads none."""
         for entry in self.entries:

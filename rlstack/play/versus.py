@@ -561,12 +561,12 @@ class SelfPlay(Hook):
         state = {"frames": frames, "agent": agent.state_dict(), "config": self._config}
         entry = self._world.pool.add_snapshot(state, frames)
         self._world.new_snapshot()
-        return f"{entry.name} joined the opponents ({why}), {len(self._world.pool)} now"
+        return f"{entry.name} joined the opponents ({why}), {len(pool.entries)} now"
 
     def on_log(self, training: Training) -> Mapping[str, float]:
         """Returns the rating, the number of opponents, and the share of games won against each fixed opponent."""
         pool = self._world.pool
-        row = {"play/elo": pool.ratings.rating(LEARNER), "play/opponents": float(len(pool))}
+        row = {"play/elo": pool.ratings.rating(LEARNER), "play/opponents": float(len(pool.entries))}
         known = [entry for entry in pool.entries if entry.games]
         if known:
             row["play/win_rate"] = sum(entry.wins for entry in known) / sum(entry.games for entry in known)

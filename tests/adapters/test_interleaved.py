@@ -36,7 +36,7 @@ def test_recorded_memories(path: Path) -> None:
     np.testing.assert_array_equal(starts.numpy(), data["record_counter"] == 0)
 
     memory.update_priority(index, torch.from_numpy(data["loss_given"]))
-    np.testing.assert_allclose(float(memory.max_priority), data["max_priority"], **TOLERANCE)
+    np.testing.assert_allclose(float(memory.state_dict()["max_priority"]), data["max_priority"], **TOLERANCE)
     # The recorded total is that of a binary tree in float32, which is coarser than ours.
     recorded, sums = float(data["total_priority"]), memory._tree.values.numpy().astype(np.float32)
     assert float(memory._tree.total) == pytest.approx(recorded, rel=len(sums).bit_length() * 2.0**-24)
@@ -163,7 +163,7 @@ def test_priorities_and_weights() -> None:
     memory.update_priority(torch.tensor([5, 6, 6, 7]), torch.tensor([[16.0], [4.0], [9.0], [float("nan")]]))
     append(memory, torch.zeros(1), torch.tensor([64]), 0.0, False)
     assert memory._tree.get(torch.tensor([4, 5, 6, 7, 64])).tolist() == [1, 4, 3, 0, 4]
-    assert memory.max_priority == 4 and memory._tree.total == 64 - 3 + 7 + 4
+    assert memory.state_dict()["max_priority"] == 4 and memory._tree.total == 64 - 3 + 7 + 4
     for _ in range(20):
         sample = memory.sample()
         weight = torch.ones(65)

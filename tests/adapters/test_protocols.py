@@ -391,15 +391,15 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 # -- ONNX ----------------------------------------------------------------------------------------------------------
 
 
-def graph(tmp_path: Path, inputs: dict[str, int], kind: str = "tanh") -> Path:
-    """Returns tanh of the first feature of each input, joined; or, for one input, its first four features as scores."""
+def graph(tmp_path: Path, inputs: dict[str, int]) -> Path:
+    """Returns tanh of the first feature of each input, joined, or of the first two of a single input."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     helper, kinds = onnx.helper, onnx.TensorProto
-    constants = {"begin": [0], "end": [4 if kind == "scores" else 1 if len(inputs) > 1 else 2], "axis": [1]}
+    constants = {"begin": [0], "end": [1 if len(inputs) > 1 else 2], "axis": [1]}
     nodes = [helper.make_node("Slice", [name, "begin", "end", "axis"], [f"{name}_cut"]) for name in inputs]
     nodes.append(helper.make_node("Concat", [f"{name}_cut" for name in inputs], ["joined"], axis=1))
-    nodes.append(helper.make_node("Identity" if kind == "scores" else "Tanh", ["joined"], ["action"]))
+    nodes.append(helper.make_node("Tanh", ["joined"], ["action"]))
     made = helper.make_graph(
         nodes,
         "policy",
@@ -425,12 +425,6 @@ def test_onnx_inputs_go_by_name_or_else_in_order(inputs: dict[str, int], tmp_pat
     observation, action = seen_and_done(env, onnx_policy(graph(tmp_path, inputs), env), None)
     order = ["near", "far"] if "near" in inputs else ["far", "near"]
     torch.testing.assert_close(action, torch.stack([observation[key][:, 0] for key in order], -1).tanh())
-
-
-def test_onnx_scores(tmp_path: Path) -> None:
-    env = Noise(5, 4, num_worlds=32)
-    observation, action = seen_and_done(env, onnx_policy(graph(tmp_path, {"obs": 5}, "scores"), env), None)
-    assert torch.equal(action, observation[:, :4].argmax(-1))
 
 
 def test_onnx_that_does_not_fit(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from rlstack.agents.sac import SAC
 from rlstack.config import ConfigError
 from rlstack.config.errors import missing_option, prefixed
 from rlstack.data.replay import make_replay
-from rlstack.data.samplers import SumTree, importance_weights
+from rlstack.data.samplers import SumTreeSampler, importance_weights
 from rlstack.envs.foundation.files import replacing
 from rlstack.files.safe_load import is_torchscript, load_arrays, load_tensors, reason
 
@@ -314,6 +314,13 @@ def write_directory(directory: str | Path, networks: Mapping[str, Mapping[str, T
 _WHOLE_REDRAWS, _REDRAWS = 100, 1000
 
 
+class _PlainSampler(SumTreeSampler):
+    """Draws in proportion to the priorities as they are given."""
+
+    def _stored(self, priority: Tensor) -> Tensor:
+        return priority
+
+
 class InterleavedReplay:
     """Prioritised n-step replay over one sequence of records (Hessel et al. 2018, as MarineNav published it).
 
@@ -348,19 +355,14 @@ class InterleavedReplay:
         self._storage: Any = self._records.storage
         self.capacity, self.batch_size, self.device = capacity, batch_size, self._storage.device
         self.n_step, self.gamma, self.alpha, self.beta = n_step, gamma, alpha, beta
-        self._tree = SumTree(capacity, self.device)
-        self._max = torch.ones((), dtype=self._tree.dtype, device=self.device)
+        self._priorities = _PlainSampler(capacity, device=self.device)
+        self._tree = self._priorities.tree
         self._starts = torch.ones(1, dtype=torch.bool, device=self.device)  # the next record starts an episode
         self._ahead = torch.arange(n_step + 1, device=self.device)
         self._discounts = gamma ** torch.arange(n_step, dtype=torch.float64, device=self.device)
 
     def __len__(self) -> int:
         return len(self._records)
-
-    @property
-    def max_priority(self) -> Tensor:
-        """The largest priority so far (0-d, at least 1), with the exponent applied; new records get it."""
-        return self._max.clone()
 
     def extend_interleaved(self, sequences: TensorDictBase) -> None:
         """Adds the active entries of ``[B, T]`` (see :mod:`rlstack.data.flatten`), step by step, in the order of rows.
@@ -378,10 +380,9 @@ class InterleavedReplay:
         starts = torch.cat((self._starts[None], terminal))
         self._starts = starts[-1].clone()
         records.set("starts", starts[:-1].to(records.device or terminal.device))
-        head, stop = self._records.writer.cursor, self._records.writer.cursor + min(count, self.capacity)
+        start = self._records.writer.cursor
         self._records.extend(records)
-        self._tree.set_range(head, min(stop, self.capacity), self._max)
-        self._tree.set_range(0, stop - self.capacity, self._max)
+        self._priorities.renew(start, min(count, self.capacity))
 
     def sample(self, uniform: Callable[[int], Tensor] | None = None) -> TensorDict:
         """Draws a batch of n-step transitions ``[batch_size]``.
@@ -427,17 +428,13 @@ class InterleavedReplay:
 
         If an index is given twice, the larger loss counts; a loss that is not finite counts as zero.
         """
-        loss = torch.nan_to_num(loss.detach().reshape(-1).to(self._tree.dtype), nan=0.0, posinf=0.0)
-        priority = loss**self.alpha
-        torch.maximum(self._max, priority.max(), out=self._max)
-        self._tree.set(index, priority)
+        self._priorities.update_priority(index, loss.to(self._tree.dtype) ** self.alpha)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns records, priorities and whether an episode starts, as views: save or copy before the next extend."""
         return {
             "records": self._records.state_dict(),
-            "tree": self._tree.state_dict(),
-            "max_priority": self.max_priority,
+            **self._priorities.state_dict(),
             "starts": self._starts,
         }
 
@@ -448,8 +445,7 @@ class InterleavedReplay:
             ConfigError: the state is that of another capacity.
         """
         self._records.load_state_dict(state["records"])
-        self._tree.load_state_dict(state["tree"])
-        self._max.copy_(state["max_priority"])
+        self._priorities.load_state_dict(state)
         self._starts = state["starts"].to(self.device, copy=True)
 
     def _draw(self, uniform: Callable[[int], Tensor] | None) -> Tensor:
