@@ -154,8 +154,8 @@ class Published:
     """A published agent as read.
 
     Attributes:
-        agent_type: a key of :data:`NETWORKS`; None for an actor alone that may be
-            AC-IQN's or DDPG's, which do not differ.
+        agent_type: a key of :data:`NETWORKS`; None for an actor alone that may be AC-IQN's or DDPG's, which do not
+            differ.
         arrays: weights under published names, by network (``actor``, ``critic``, ``network``, ...).
         where: the source, for messages.
     """
