@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,11 @@ import pytest
 
 from experiments.reference_scores import scores
 from experiments.reference_scores.scores import STUDIES, judge, recipe, table
+from experiments.results import read_csv
 from experiments.runs import train
 from rlstack.config import conf_dir
 from tests.refusals import refused
+from tests.reporting.made_runs import make_run
 
 RESULT: dict[str, Any] = {
     **STUDIES["cartpole_ppo"]._asdict(),
@@ -42,24 +43,14 @@ def test_a_bar_is_for_every_seed_for_the_mean_or_from_above() -> None:
     assert not study._replace(of="none above").passed([500.0, 30.0])
 
 
-def _metrics(folder: Path, study: str, seed: str, values: list[float]) -> Path:
-    run = folder / study / f"seed{seed}"
-    run.mkdir(parents=True)
-    with open(run / "metrics.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["frames", "eval/return"])
-        writer.writerows([[1000 * (k + 1), value] for k, value in enumerate(values)])
-        writer.writerow([9000, ""])  # a log line without an evaluation
-    return run
-
-
 def test_curves_of_other_studies_and_seeds_stay(tmp_path: Path) -> None:
-    for study, seed, values in (("cartpole_ppo", "0", [20.0, 500.0]), ("cartpole_ppo", "1", [30.0, 400.0])):
-        scores.write_curves({study: {seed: _metrics(tmp_path, study, seed, values)}}, tmp_path)
-    scores.write_curves({"cartpole_dqn": {"0": _metrics(tmp_path, "cartpole_dqn", "0", [10.0])}}, tmp_path)
-    with open(tmp_path / "curves.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["study"], row["seed"], row["return"]) for row in rows] == [
+    curves = {("cartpole_ppo", "0"): ("20.0", "500.0"), ("cartpole_ppo", "1"): ("30.0", "400.0")}
+    for (study, seed), values in {**curves, ("cartpole_dqn", "0"): ("10.0",)}.items():
+        rows = (*(f"{1000 * k},{value}" for k, value in enumerate(values)), "9000,")  # the last one is no evaluation
+        run = make_run(tmp_path / study / seed, None, rows, "frames,eval/return")
+        scores.write_curves({study: {seed: run}}, tmp_path)
+    written = read_csv(tmp_path / "curves.csv")
+    assert [(row["study"], row["seed"], row["return"]) for row in written] == [
         ("cartpole_dqn", "0", "10.0"),
         ("cartpole_ppo", "0", "20.0"),
         ("cartpole_ppo", "0", "500.0"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from pathlib import Path
@@ -23,46 +22,34 @@ from experiments.echelon import memory
 from experiments.echelon.contacts import Net
 from experiments.marinenav import benchmark, quality
 from experiments.marinenav.offline import Results, gain, pooled
-from experiments.marinenav.offline import table as offline_table
-from experiments.marinenav.options import AGENTS, EVALUATED, OPTIONS, judged, table
+from experiments.marinenav.options import AGENTS, EVALUATED, OPTIONS, judged
 from experiments.recorded.curves import draw, summary
 from experiments.reference_scores.deep_sea import DeepSea
+from experiments.results import read_csv
 from experiments.rocket.ablation import ALWAYS, EVERYTHING, variants, won
-from experiments.rocket.ablation import table as ablation_table
 from experiments.runs import Job, logged
 from rlstack.envs.echelon.observation import CONTACT, SELF, SOUNDS, size
 from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set
 from rlstack.envs.rocket.rewards import TERMS
 from rlstack.evaluation.results import Evaluation
 from rlstack.training.preflight import check_buildable, few_worlds
+from tests.reporting.made_runs import make_run
 from tests.training.test_cadence import config
 
-ROWS = [
-    {"frames": 100, "time/cpu_seconds": 10, "eval/success": 0.5},
-    {"frames": 150, "time/cpu_seconds": 15},
-    {"frames": 200, "time/cpu_seconds": 20, "eval/success": 0.96},
-    {"frames": 300, "time/cpu_seconds": 30, "eval/success": 0.9},
-]
+ROWS = ("100,10,0.5", "150,15,", "200,20,0.96", "300,30,0.9")
 
 
-def run(folder: Path, rows: list[dict[str, float]]) -> Path:
-    folder.mkdir()
-    with open(folder / "metrics.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, ["frames", "time/cpu_seconds", "eval/success"])
-        writer.writeheader()
-        writer.writerows(rows)
-    return folder
-
-
-def test_the_goal_is_reached_where_an_evaluation_first_reaches_it(tmp_path: Path) -> None:
-    found = judged(run(tmp_path / "run", ROWS))
-    assert found == {"frames": 200, "cpu_seconds": 20, "last": 300, "success": 0.9, "all_cpu_seconds": 30}
-
-
-def test_who_did_not_reach_it_has_a_dash(tmp_path: Path) -> None:
-    late = judged(run(tmp_path / "late", ROWS[:2]))
-    row = table({"sac symmetry: none": {"0": judged(run(tmp_path / "run", ROWS)), "1": late}}).splitlines()[-1]
-    assert row == "| sac | symmetry: none | 200 (20); - | 0.900; 0.500 | 30; 15 |"
+@pytest.mark.parametrize(
+    ("rows", "reached"),
+    [
+        (ROWS, {"frames": 200, "cpu_seconds": 20, "last": 300, "success": 0.9, "all_cpu_seconds": 30}),
+        (ROWS[:2], {"frames": None, "cpu_seconds": None, "last": 100, "success": 0.5, "all_cpu_seconds": 15}),
+    ],
+)
+def test_the_goal_is_reached_where_an_evaluation_first_reaches_it(
+    rows: tuple[str, ...], reached: dict[str, Any], tmp_path: Path
+) -> None:
+    assert judged(make_run(tmp_path / "run", None, rows, "frames,time/cpu_seconds,eval/success")) == reached
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -187,16 +174,10 @@ def test_attention_takes_nothing_from_contacts_that_are_unknown() -> None:
 
 
 def test_new_seeds_join_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = {**dict.fromkeys(SHOWN, 1.0), "train/success": 0.5}
+    rows = tuple(f"{frames}{',0.5' * (len(SHOWN) - 1)}" for frames in (1, 2))
 
     def train(jobs: list[Job], parallel: int) -> list[Path]:
-        for seed, folder, _ in jobs:
-            (folder / f"seed{seed}").mkdir(parents=True)
-            with open(folder / f"seed{seed}" / "metrics.csv", "w", newline="") as file:
-                writer = csv.DictWriter(file, list(columns))
-                writer.writeheader()
-                writer.writerows([{**columns, "frames": frames} for frames in (1, 2)])
-        return [folder / f"seed{seed}" for seed, folder, _ in jobs]
+        return [make_run(folder / f"seed{seed}", None, rows, ",".join(SHOWN)) for seed, folder, _ in jobs]
 
     judged = dict.fromkeys(("success", "hp_margin", "length", "frames", "cpu_minutes"), 0.5)
     monkeypatch.setattr(runs, "train", train)
@@ -206,29 +187,22 @@ def test_new_seeds_join_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(sys, "argv", ["memory", *words])
         memory.main()
     assert json.loads((tmp_path / "memory.json").read_text()) == {"lstm": {"0": judged, "1": judged}}
-    rows = csv.DictReader((tmp_path / "memory.csv").read_text().splitlines())
-    assert [(row["seed"], row["frames"]) for row in rows] == [("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")]
+    kept = read_csv(tmp_path / "memory.csv")
+    assert [(row["seed"], row["frames"]) for row in kept] == [("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")]
 
 
 # -- The statistics of the quality experiment, on made-up runs -------------------------------------------------------
 
 
-HEADER = "frames,train/return,eval/success,eval/time,eval/collision,time/seconds,time/cpu_seconds\n"
-
-
-def fake_run(folder: Path, successes: list[float]) -> Path:
+def curve_of(folder: Path, *successes: float) -> list[dict[str, float]]:
+    """Returns the evaluations of a made-up run, which has logged other rows between them."""
+    header = "frames,train/return,eval/success,eval/time,eval/collision,time/seconds,time/cpu_seconds"
     rows = [
-        f"{k},1.0,,,,{60 * k},{50 * k}\n{k},,{value},20,0.1,{60 * k},{50 * k}\n" for k, value in enumerate(successes)
+        row
+        for k, value in enumerate(successes)
+        for row in (f"{k},1.0,,,,{60 * k},{50 * k}", f"{k},,{value},20,0.1,{60 * k},{50 * k}")
     ]
-    folder.mkdir()
-    (folder / "metrics.csv").write_text(HEADER + "".join(rows))
-    return folder
-
-
-def test_only_evaluations_make_the_curve(tmp_path: Path) -> None:
-    curve = logged(fake_run(tmp_path / "a", [0.1, 0.8, 0.9]), "eval/success")
-    assert [row["eval/success"] for row in curve] == [0.1, 0.8, 0.9]
-    assert curve[2]["time/seconds"] == 120
+    return logged(make_run(folder, None, tuple(rows), header), "eval/success")
 
 
 def evaluated(success: list[float]) -> dict[str, Any]:
@@ -242,10 +216,7 @@ def evaluated(success: list[float]) -> dict[str, Any]:
 
 def test_the_summary_pools_seeds_and_finds_the_time_to_the_published_rate(tmp_path: Path) -> None:
     first, other = [1.0] * 11 + [0.0], [1.0] * 6 + [0.0] * 6
-    curves = {
-        seed: logged(fake_run(tmp_path / str(seed), rate), "eval/success")
-        for seed, rate in ((0, [0.1, 0.8]), (3, [0.2]))
-    }
+    curves = {0: curve_of(tmp_path / "0", 0.1, 0.8), 3: curve_of(tmp_path / "3", 0.2)}
     summary = quality.summarise({0: evaluated(first), 3: evaluated(other)}, curves)
     assert summary["success_mean"] == pytest.approx((11 + 6) / 24)
     assert summary["success_min_max"] == pytest.approx([0.5, 11 / 12])
@@ -258,7 +229,7 @@ def test_the_summary_pools_seeds_and_finds_the_time_to_the_published_rate(tmp_pa
 
 
 def test_curve_files_are_written(tmp_path: Path) -> None:
-    quality.write_curve({0: logged(fake_run(tmp_path / "a", [0.1, 0.8]), "eval/success")}, tmp_path)
+    quality.write_curve({0: curve_of(tmp_path / "a", 0.1, 0.8)}, tmp_path)
     lines = (tmp_path / "curve.csv").read_text().splitlines()
     assert lines[0].startswith("seed,time/seconds,time/cpu_seconds,frames,eval/success")
     assert len(lines) == 3 and lines[2].startswith("0,60.0,50.0,1.0,0.8")
@@ -276,13 +247,10 @@ RETURNS = [
 ]
 
 
-def test_the_last_evaluation_of_each_seed_counts() -> None:
+def test_the_last_evaluation_of_each_seed_counts(tmp_path: Path) -> None:
     told = summary(RETURNS, {"bc": [1.0, 3.0], "iql": [2.0]}, -5.0)["agents"]
     assert told["bc"]["returns"] == {0: 2.0, 1: 3.0} and told["bc"]["mean"] == 2.5
     assert told["iql"]["mean"] == 12.5 and told["bc"]["cpu_minutes"] == 2.0
-
-
-def test_a_picture_comes_out(tmp_path: Path) -> None:
     draw(RETURNS, -5.0, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 1000
 
@@ -290,18 +258,12 @@ def test_a_picture_comes_out(tmp_path: Path) -> None:
 # -- The table of the experiment on recorded episodes, for made-up results -------------------------------------------
 
 
-def test_the_interval_of_one_seed_is_that_of_its_episodes() -> None:
-    # Wilson (1927) for 12 of 20: (12 + 1.92) / (20 + 3.84) = .584, half-width .197.
-    row = {"success": 0.6, "cpu_minutes": 1.5, "solved": [1] * 12 + [0] * 8}
-    lines = offline_table({"agents": {"iql": [row]}}).splitlines()
-    assert lines[2:] == ["| IQL | 0.600 | 0.387 to 0.781 | 0.600 | 1.5 |"]
-
-
-def test_seeds_that_play_the_same_episodes_are_not_independent() -> None:
+def test_the_interval_is_that_of_the_episodes_whatever_the_number_of_seeds() -> None:
     """Two equal seeds know as much as one: a bootstrap over 20 episodes, nearly the normal interval .6 +- .215."""
-    row = {"success": 0.6, "cpu_minutes": 1.5, "solved": [1] * 12 + [0] * 8}
-    _, low, high = pooled([row, row])
-    assert (low, high) == (pytest.approx(0.385, abs=0.04), pytest.approx(0.815, abs=0.04))
+    row = {"solved": [1] * 12 + [0] * 8}
+    # Wilson (1927) for 12 of 20: (12 + 1.92) / (20 + 3.84) = .584, half-width .197.
+    assert pooled([row]) == pytest.approx((0.6, 0.387, 0.781), abs=5e-4)
+    assert pooled([row, row]) == (0.6, pytest.approx(0.385, abs=0.04), pytest.approx(0.815, abs=0.04))
 
 
 def test_a_gain_is_that_of_the_same_episodes() -> None:
@@ -328,15 +290,9 @@ def test_every_variant_lacks_one_group_but_never_the_goals() -> None:
 
 
 def test_games_of_the_last_quarter_count_however_they_are_logged(tmp_path: Path) -> None:
-    rows = ["frames,train/episodes,train/success", "100,50,0.0", "300,30,0.5", "400,10,1.0"]
-    (tmp_path / "metrics.csv").write_text("\n".join(rows) + "\n")
-    share, low, high = won(tmp_path)
+    rows = ("100,50,0.0", "300,30,0.5", "400,10,1.0")
+    share, low, high = won(make_run(tmp_path / "run", None, rows, "frames,train/episodes,train/success"))
     assert share == pytest.approx(25 / 40) and low < share < high
-
-
-def test_the_table_names_what_a_group_is_worth() -> None:
-    text = ablation_table({"won": {EVERYTHING: (0.6, 0.55, 0.65), "without ball": (0.5, 0.45, 0.55)}})
-    assert "| without ball | 50.0% (45.0% to 55.0%) | -10.0% |" in text.splitlines()
 
 
 # -- The frozen benchmark of MarineNav: its episodes, and its comparison of players ----------------------------------
