@@ -103,6 +103,11 @@ class Ended(NamedTuple):
     out: str
     err: str
 
+    def refused(self) -> str:
+        """Returns the one line with which a command ends that was typed wrongly."""
+        assert self.status == 2 and self.err.startswith("error: ") and self.err.count("\n") == 1, self.err
+        return self.err
+
 
 Command = Callable[..., Ended]
 """``rlstack <words>``, given the words."""

@@ -6,13 +6,11 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
@@ -27,6 +25,7 @@ from rlstack.play.ratings import rating_system
 from rlstack.runs.loading import initialise, unfinished
 from rlstack.runs.run_directory import RunDirectory
 from tests.agents.small_agents import small
+from tests.conftest import Command
 from tests.play.duel import NAME, Duel
 from tests.refusals import refused
 
@@ -81,20 +80,9 @@ def learner() -> Any:
 
 
 @pytest.fixture
-def command(trap: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def command(trap: Path, rlstack_command: Command) -> Callable[..., str]:
     """Runs a command line that must fail with one line, which it returns."""
-
-    def call(name: str, *words: str) -> str:
-        GlobalHydra.instance().clear()
-        monkeypatch.setattr(sys, "argv", [name, *words])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            import_module(f"rlstack.{name}").main()
-        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-        assert end.value.code == 2 and len(lines) == 1, lines
-        return lines[0]
-
-    return call
+    return lambda *words: rlstack_command(*words).refused()
 
 
 def untouched(folder: Path) -> bool:

@@ -20,15 +20,11 @@ from rlstack import help
 from rlstack.config import conf_dir, groups, load_group
 from rlstack.envs.registry import ENTRY_POINTS
 from tests.agents.recall import Recall
+from tests.conftest import Command
 from tests.exhaustive import exhaustive
 from tests.small_run import python
 
 REPOSITORY = Path(__file__).parents[1]
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["rlstack", *arguments])
-    console.main()
 
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
@@ -38,11 +34,11 @@ def test_closed_streams_are_no_error(closed: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-def test_a_command_gets_the_other_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_gets_the_other_arguments(rlstack_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     module = SimpleNamespace(main=lambda: seen.append(list(sys.argv)))
     monkeypatch.setattr(console.importlib, "import_module", lambda name: seen.append(name) or module)
-    call(monkeypatch, "league", "run", "env=rocket")
+    rlstack_command("league", "run", "env=rocket")
     assert seen == ["rlstack.league", ["rlstack league", "run", "env=rocket"]]
 
 
@@ -63,7 +59,7 @@ def test_a_command_gets_the_other_arguments(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_lists_show_what_there_is(
-    arguments: list[str], shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    arguments: list[str], shown: list[str], rlstack_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for group in ("agent", "env"):
         (tmp_path / "mine" / group).mkdir(parents=True)
@@ -76,9 +72,7 @@ def test_lists_show_what_there_is(
     monkeypatch.setattr(groups.metadata, "entry_points", lambda group: [entry] if group == ENTRY_POINTS else [])
     monkeypatch.setattr(Recall, "__doc__", "Shows ``-1`` or ``1``, see :class:`World`.")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    call(monkeypatch, *arguments)
-    text = capsys.readouterr().out
+    text = rlstack_command(*arguments).out
     assert not [part for part in shown if part not in text] and "env.seed" not in text
 
 
@@ -95,24 +89,13 @@ def test_lists_show_what_there_is(
         (["evaluate", "checkpont=x"], ["checkpont", "'checkpoint'"]),
         (["league", "rnak"], ["command", "'rank'"]),
         (["watch", "which=lattest"], ["which", "'latest'"]),
-        (["report", "nowhere"], ["folder", "nowhere"]),
-        (["report", "a", "output=page.pdf"], ["output", "page.pdf", "report.html"]),
-        (["runs"], ["rlstack report"]),
-        (["compare", "a", "b"], ["rlstack report"]),
-        (["zoo"], ["rlstack demo list"]),
-        (["rewards"], ["rlstack watch show=rewards"]),
-        (["export"], ["rlstack convert"]),
+        *(([former], [now]) for former, now in rlstack.FORMER.items()),
     ],
 )
 def test_a_mistake_is_one_line_that_names_what_is_meant(
-    arguments: list[str], named: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+    arguments: list[str], named: list[str], rlstack_command: Command
 ) -> None:
-    (tmp_path / "a").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        call(monkeypatch, *arguments)
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1
+    error = rlstack_command(*arguments).refused()
     assert not [part for part in named if part not in error], error
 
 
@@ -126,14 +109,13 @@ def test_former_functions_name_the_new_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*help.COMMANDS, "league_train"])
-def test_help_is_the_file_of_the_command(name: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_help_is_the_file_of_the_command(name: str, rlstack_command: Command) -> None:
     words = ["league", "train", "-h"] if name == "league_train" else [name, "agent=nope", "--help"]
-    with pytest.raises(SystemExit, match=r"^0$"):
-        call(monkeypatch, *words)
-    lines = capsys.readouterr().out.splitlines()
+    ended = rlstack_command(*words)
+    lines = ended.out.splitlines()
     file = (REPOSITORY / "conf" / f"{name}.yaml").read_text().splitlines()
     assert lines[0].startswith(f"rlstack {name.replace('_', ' ')}") and "defaults:" not in lines and len(lines) < 200
-    assert file[0] in lines and file[-1] in lines
+    assert ended.status == 0 and file[0] in lines and file[-1] in lines
     if name == "train":
         assert "agent=<name> (default: acqn; every option of one: rlstack agents <name>):" in lines
 

@@ -22,9 +22,11 @@ from packaging.utils import canonicalize_name
 from rlstack import envs
 from rlstack.command import _PLUGINS
 from rlstack.envs.foundation.packages import install
+from tests.conftest import REPO
 from tests.test_readmes import PAGES, spans
 
-REPO = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 Tables = dict[str, dict[str, str]]
 
 
@@ -41,8 +43,7 @@ def listed() -> Tables:
 
 
 def test_the_list_is_that_of_pyproject() -> None:
-    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    groups = {"dependencies": project["dependencies"], **project["optional-dependencies"]}
+    groups = {"dependencies": PROJECT["dependencies"], **EXTRAS}
     wanted = {group: [Requirement(line).name for line in lines] for group, lines in groups.items()}
     assert {group: list(rows) for group, rows in listed().items()} == wanted
 
@@ -76,8 +77,6 @@ def test_torchrls_compiled_extension_loads_with_the_newest_set() -> None:
 # -- Each line of a README that names an extra runs with that extra alone; all other lines need none -----------------
 
 
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = PROJECT["optional-dependencies"]
 ANEW = re.compile(r"(?:pettingzoo|rocketsim|RocketSim|gymnasium\.envs\.(?:box2d|classic_control|mujoco))\b")
 """Modules that store whether a package could be imported."""
 
@@ -204,23 +203,20 @@ def test_a_missing_package_is_told_with_its_extra(hide: Any) -> None:
 
 
 def test_hints_name_extras_of_this_project() -> None:
-    root = Path(__file__).parents[1]
-    texts = [path.read_text(encoding="utf-8") for top in ("rlstack", "envs") for path in root.glob(f"{top}/**/*.py")]
+    texts = [path.read_text(encoding="utf-8") for top in ("rlstack", "envs") for path in REPO.glob(f"{top}/**/*.py")]
     named = [name for text in texts for name in re.findall(r"\bneeds\(['\"](\w+)['\"]\)", text)]
     assert len(named) > 3 and set(named) <= EXTRAS.keys()
 
 
 def test_pages_install_extras_of_this_project_from_a_clone() -> None:
-    root = Path(__file__).parents[1]
-    texts = [path.read_text(encoding="utf-8") for path in (*root.glob("*.md"), *root.glob("[rec]*/**/*.md"))]
+    texts = [path.read_text(encoding="utf-8") for path in (*REPO.glob("*.md"), *REPO.glob("[rec]*/**/*.md"))]
     hints = [hint for text in texts for hint in re.findall(r"pip install -e '\.\[([\w,]+)\]' -c constraints.txt", text)]
     assert len(hints) > 2 and {extra for hint in hints for extra in hint.split(",")} <= EXTRAS.keys()
 
 
 def test_in_the_folder_of_a_clone_the_hint_is_the_command_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = Path(__file__).parents[1]
-    monkeypatch.chdir(root)
-    assert f"`{install('sweep')}`" in (root / "README.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(REPO)
+    assert f"`{install('sweep')}`" in (REPO / "README.md").read_text(encoding="utf-8")
 
 
 def test_in_another_folder_the_hint_names_the_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -34,15 +34,9 @@ from rlstack.training.loggers import read_metrics
 from rlstack.training.run import TrainedRun
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
-from tests.small_run import python
+from tests.small_run import CARTPOLE_RUN, python
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL: dict[str, Any] = {
-    **{"agent": "ppo", "env": "cartpole", "env.num_worlds": 4, "agent.hidden": [4], "agent.steps_per_batch": 8},
-    **{"agent.epochs": 1, "agent.minibatch_size": 16, "total_frames": 128, "log_every": 64, "threads": 1},
-    **{"eval": {"every": 64, "episodes": 2}, "checkpoint.every": 64, "logger": "csv", "device": "cpu"},
-}
-"""Batches of 32 frames; a log line, an evaluation and a checkpoint after each second batch."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,11 +46,12 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
-    return rlstack.train(run_dir=tmp_path_factory.mktemp("runs") / "run", quiet=True, **SMALL)
+    return rlstack.train(*CARTPOLE_RUN, run_dir=tmp_path_factory.mktemp("runs") / "run", quiet=True)
 
 
 def test_a_script_may_use_the_run_of_its_own_network_again(tmp_path: Path) -> None:
-    own = rlstack.train(*("agent.network=tests.agents.own_network:Net",), run_dir=tmp_path / "own", quiet=True, **SMALL)
+    network = "agent.network=tests.agents.own_network:Net"
+    own = rlstack.train(*CARTPOLE_RUN, network, run_dir=tmp_path / "own", quiet=True)
     assert type(own.load().agent.actor.network).__name__ == "Net"
     assert rlstack.evaluate(own, episodes=2, plots=False, video=False, quiet=True).episodes["length"].numel() == 2
     assert rlstack.evaluate(str(own.path), episodes=2, quiet=True).episodes["length"].numel() == 2
@@ -88,10 +83,10 @@ def test_callbacks_and_hooks_see_frames_metrics_and_agent() -> None:
     batches: list[tuple[int, dict[str, float], Any]] = []
     evaluations: list[tuple[int, dict[str, float], Any]] = []
     rlstack.train(
+        *CARTPOLE_RUN,
         on_batch=lambda *seen: batches.append(seen),
         on_evaluation=lambda *seen: evaluations.append(seen),
         hooks=[Ends()],
-        **SMALL,
     )
     assert ended == [128]
     assert [frames for frames, _, _ in batches] == [32, 64, 96, 128]
@@ -104,7 +99,7 @@ def test_callbacks_and_hooks_see_frames_metrics_and_agent() -> None:
 
 @exhaustive(("event", "last"), [("on_batch", 96), ("on_evaluation", 64)])
 def test_a_callback_that_returns_false_ends_the_run_with_a_checkpoint(event: str, last: int) -> None:
-    done = rlstack.train(quiet=True, **{event: lambda frames, *_: frames < last}, **SMALL)
+    done = rlstack.train(*CARTPOLE_RUN, quiet=True, **{event: lambda frames, *_: frames < last})
     assert done.load().frames == last and done.metrics[-1]["frames"] == last
     assert rlstack.train(resume=done.path, quiet=True).load().frames == 128
 
@@ -113,7 +108,7 @@ def test_what_a_callback_raises_is_raised(tmp_path: Path) -> None:
     def fail(*_: Any) -> None:
         raise LookupError("mine")
 
-    refused(LookupError, "mine", rlstack.train, on_batch=fail, quiet=True, **SMALL)
+    refused(LookupError, "mine", rlstack.train, *CARTPOLE_RUN, on_batch=fail, quiet=True)
 
 
 # -- evaluating ----------------------------------------------------------------------------------------------------
@@ -289,7 +284,7 @@ def test_values_of_other_types_become_what_a_file_can_hold(given: Any, kept: Any
 
 def test_a_mapping_replaces_the_one_that_was_there(tmp_path: Path) -> None:
     lr = {"kind": "constant", "start": 0.001}  # without the end of conf/agent/ppo.yaml
-    run = rlstack.train(run_dir=tmp_path / "run", quiet=True, **{**SMALL, "agent.lr": lr})
+    run = rlstack.train(*CARTPOLE_RUN, run_dir=tmp_path / "run", quiet=True, **{"agent.lr": lr})
     assert yaml.safe_load((run.path / "config.yaml").read_text())["agent"]["lr"] == lr
 
 
@@ -311,14 +306,14 @@ def test_what_comes_after_a_mapping_changes_it(later: str, expected: Any) -> Non
 
 
 def test_other_keys_than_those_there_may_be_in_a_mapping_but_not_beside_it() -> None:
-    refused(rlstack.ConfigError, r"^env.nothing: unknown key", rlstack.train, "env.nothing={a: 1}", quiet=True, **SMALL)
+    refused(rlstack.ConfigError, r"^env.nothing: unknown key", rlstack.train, *CARTPOLE_RUN, "env.nothing={a: 1}")
 
 
 def test_groups_of_ones_own_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine" / "agent").mkdir(parents=True)
     (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [ppo, _self_]\nname: small\nhidden: [3]\n")
-    keys = {key: value for key, value in SMALL.items() if key not in ("agent", "agent.hidden")} | {"total_frames": 32}
-    made = rlstack.train("--config-dir=mine", agent="small", quiet=True, **keys)
+    words = [word for word in CARTPOLE_RUN if not word.startswith(("agent=", "agent.hidden="))]
+    made = rlstack.train("--config-dir=mine", *words, agent="small", total_frames=32, quiet=True)
     assert made.load().config["agent"]["hidden"] == [3]
 
 
@@ -348,7 +343,7 @@ def test_nothing_else_of_the_process_changes(hydra_application: None, run: Train
 
     before, arguments = state(), sys.argv
     rlstack.evaluate(run, episodes=2, video=False, seed=3)
-    rlstack.train(quiet=True, **{**SMALL, "total_frames": 32, "seed": 5})
+    rlstack.train(*CARTPOLE_RUN, total_frames=32, seed=5, quiet=True)
     with pytest.raises(rlstack.ConfigError):
         rlstack.train(agent="ppoo")
     assert state() == before and sys.argv is arguments
@@ -367,7 +362,8 @@ def test_commands_use_one_thread_and_leave_the_number_of_the_process(monkeypatch
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     torch.set_num_threads(2)
     try:
-        rlstack.train(quiet=True, on_evaluation=count, **{key: SMALL[key] for key in SMALL if key != "threads"})
+        words = [word for word in CARTPOLE_RUN if word != "threads=1"]
+        rlstack.train(*words, on_evaluation=count, quiet=True)
         policy = TensorDictModule(Pushes(), ["observation"], ["action"])
         rlstack.evaluate(policy, "cartpole", episodes=1, quiet=True)
         assert set(found) == {1} and torch.get_num_threads() == 2
@@ -382,7 +378,7 @@ def test_a_policy_is_judged_while_another_is_trained(run: TrainedRun) -> None:
         evaluation = rlstack.evaluate(agent, "cartpole", episodes=2, seed=7, quiet=True)
         judged.append(evaluation.summary()["eval/return"] - metrics["eval/return"])
 
-    looked = rlstack.train(quiet=True, on_evaluation=judge, **SMALL)
+    looked = rlstack.train(*CARTPOLE_RUN, on_evaluation=judge, quiet=True)
     assert judged == [0.0, 0.0]
     assert [row.get("loss/policy") for row in looked.metrics] == [row.get("loss/policy") for row in run.metrics]
 

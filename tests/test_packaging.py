@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from packaging.version import Version
 
 import rlstack
 from experiments.benchmarks.speed import parse as speed_options
-
-REPO = Path(__file__).resolve().parent.parent
+from tests.conftest import REPO
+from tests.small_run import python
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +109,9 @@ def test_the_workflows_run_what_there_is() -> None:
     assert {"marinenav", "arena", "rocket", "echelon"} <= worlds
 
 
-def _python(*args: str, cwd: Path, pythonpath: Path | None = None) -> subprocess.CompletedProcess[str]:
-    env = dict(os.environ)
-    env.pop("PYTHONPATH", None)
-    if pythonpath is not None:
-        env["PYTHONPATH"] = str(pythonpath)
-    done = subprocess.run(
-        [sys.executable, *args], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240
-    )
-    tail = f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    assert done.returncode == 0, f"{args} exited {done.returncode}\n{tail}"
+def _python(*args: str, cwd: Path, pythonpath: Path | str = "") -> subprocess.CompletedProcess[str]:
+    done = python(*args, cwd=cwd, PYTHONPATH=str(pythonpath))
+    assert done.returncode == 0, f"{args} exited {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done
 
 
@@ -189,8 +181,6 @@ def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dic
 # -- Rooms that can be taken off: without one of them the rest imports, trains, evaluates and reports ----------------
 
 
-PACKAGE = Path(__file__).resolve().parent.parent / "rlstack"
-
 COMMON = """
 import importlib, pkgutil, sys
 import rlstack
@@ -232,7 +222,7 @@ BUILT_ON = {"envs/torchrl": ("envs/mjlab", "envs/playground")}
 @pytest.mark.parametrize("room", MISSING)
 def test_the_rest_works_without(room: str, tmp_path: Path) -> None:
     copy = tmp_path / "rlstack"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "zoo"))
+    shutil.copytree(REPO / "rlstack", copy, ignore=shutil.ignore_patterns("__pycache__", "zoo"))
     removed = copy / room
     for part in (removed, *(copy / other for other in BUILT_ON.get(room, ()))):
         part.unlink() if part.is_file() else shutil.rmtree(part)
@@ -240,9 +230,9 @@ def test_the_rest_works_without(room: str, tmp_path: Path) -> None:
     report = "" if room == "reporting" else REPORT
     check = f"try:\n    {needing}\nexcept Exception as error:\n    print('missing:', error)\n"
     program = f"{COMMON}{report}{check}"
-    command = [sys.executable, "-c", program, str(tmp_path), f"rlstack.adapters.{removed.name}"]  # the world's adapter
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = _python(
+        "-c", program, str(tmp_path), f"rlstack.adapters.{removed.name}", cwd=tmp_path
+    )  # the world's adapter
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("missing:")]
     assert named in line
     assert room == "reporting" or (tmp_path / "run" / "report.html").is_file()
