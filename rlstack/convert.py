@@ -17,11 +17,11 @@ from typing import Any, Literal
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from rlstack.command import HydraCommand, as_module
+from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.config.errors import missing_option
 from rlstack.config.groups import folder_flags
-from rlstack.config.overrides import given_overrides, override, quoted
+from rlstack.config.overrides import given_overrides, override
 from rlstack.config.rooms import Kind, registered, target
 
 KINDS: dict[str, Kind] = registered("KINDS")
@@ -47,17 +47,6 @@ class ConvertConfig:
     agent: dict[str, Any] | None = None
     env: dict[str, Any] | None = None
     allow: list[str] = field(default_factory=list)
-
-
-def positional(arguments: list[str]) -> list[str]:
-    """Turns the words ``sb3 model.zip`` into ``kind=sb3 path=model.zip``."""
-    first = next((index for index, entry in enumerate(arguments) if entry in (*KINDS, "rlstack")), 0)
-    rewritten = list(arguments)
-    for name, index in zip(("kind", "path"), range(first, len(arguments))):
-        if arguments[index].partition("=")[0] in ConvertConfig.__dataclass_fields__:
-            break
-        rewritten[index] = f"{name}={quoted(arguments[index])}"
-    return rewritten
 
 
 @as_module
@@ -207,7 +196,7 @@ def _compare(agent: Any, original: Any, path: str) -> str:
     return f"{agreement} on {_INPUTS} random observations"
 
 
-command = HydraCommand("convert", positional)
+command = HydraCommand("convert", words_as("kind", "path"))
 main = command.line(run)
 
 if __name__ == "__main__":

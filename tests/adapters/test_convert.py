@@ -22,7 +22,6 @@ from rlstack.adapters.sb3.native import sb3_agent, sb3_policy
 from rlstack.agents import Interface
 from rlstack.config import ConfigError
 from rlstack.config.overrides import override
-from rlstack.convert import positional
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import initialise, load
 from tests.adapters.small_worlds import Noise, box
@@ -243,13 +242,6 @@ def test_marinenavs_agents(
     rollout = env.rollout(8, loaded.agent.policy(explore=True), break_when_any_done=False)
     metrics = loaded.agent.learn(rlstack.flatten_agents(rollout), 80)
     assert metrics and all(np.isfinite(float(value)) for value in metrics.values())
-
-
-def test_the_commands_words() -> None:
-    known = positional(["sb3", "it's.zip", "out=x", "agent.lr=1"])
-    assert known == ["kind='sb3'", "path='it\\'s.zip'", "out=x", "agent.lr=1"]
-    assert positional(["kind=sb3", "path=x", "out=y"]) == ["kind=sb3", "path=x", "out=y"]
-    assert positional([]) == []
 
 
 @pytest.mark.parametrize(
