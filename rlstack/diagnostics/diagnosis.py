@@ -134,9 +134,12 @@ def shares(parts: Mapping[str, float]) -> dict[str, float]:
     return dict(sorted(((name, value / whole) for name, value in grouped.items()), key=lambda entry: -entry[1]))
 
 
-def whole_gain(share: float, factor: float) -> float:
-    """Returns the speed-up of the whole if a share of it becomes ``factor`` times as fast (Amdahl 1967)."""
-    return 1 / (1 - share + share / factor)
+def whole_gain(share: float | None, factor: float) -> float | None:
+    """Returns the speed-up of the whole if a share of it becomes ``factor`` times as fast (Amdahl 1967).
+
+    None if the share is unknown.
+    """
+    return None if share is None else 1 / (1 - share + share / factor)
 
 
 def best_setting(
@@ -168,10 +171,6 @@ class VerdictRules:
         """Returns the share of an iteration that these parts take; None if iterations were not measured."""
         return sum(self.by_share.get(name, 0.0) for name in names) if self.by_share else None
 
-    def gain(self, share: float | None, factor: float) -> float | None:
-        """Returns an iteration's speed-up if a share becomes ``factor`` times as fast; None if either is unknown."""
-        return None if share is None else whole_gain(share, factor)
-
     def bottleneck(self) -> Iterator[Advice]:
         if self.by_share:
             (first, most), *others = self.by_share.items()
@@ -201,7 +200,7 @@ class VerdictRules:
                 text = f"{many:,} worlds make {factor:.1f} times as many steps a second as {now:,} ({rate:,.0f})"
                 text += "; batches grow as much, or agent.steps_per_batch shrinks" if many > now else ""
                 # Policy and storing are assumed to gain nothing.
-                yield Advice(text, f"env.{option}={many}", self.gain(share, factor))
+                yield Advice(text, f"env.{option}={many}", whole_gain(share, factor))
         if share is None or share < _NOTABLE:
             return
         if self.config["env"].get("compiled") is False:
@@ -238,7 +237,7 @@ class VerdictRules:
             options += f" agent.frames_per_update={config['frames_per_update'] * many / now:g}"
             alike = "with as many samples per frame "
         text += f"; {alike}they are fewer, so compare learning curves"
-        yield Advice(text, options, self.gain(share, factor), learns_otherwise=True)
+        yield Advice(text, options, whole_gain(share, factor), learns_otherwise=True)
 
     def fewer_updates(self) -> Iterator[Advice]:
         share, config = self.share("learn"), self.config["agent"]

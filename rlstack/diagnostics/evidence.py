@@ -40,6 +40,7 @@ from .signs import (
     discounted,
     dormant_units,
     effective_rank,
+    outcomes,
     predictions,
     undisturbed,
     value_errors,
@@ -141,8 +142,7 @@ class Evidence:
     def learned(self) -> bool:
         """Whether the agent is clearly better than random actions: by three standard errors of the difference."""
         ours, theirs = max(self.explored.returns, self.greedy.returns, key=torch.mean), self.random.returns
-        error = sum(float(part.var(unbiased=False)) / max(len(part), 1) for part in (ours, theirs)) ** 0.5
-        return float(ours.mean() - theirs.mean()) > 3 * error + 1e-9
+        return float(ours.mean() - theirs.mean()) > 3 * _error(ours, theirs) + 1e-9
 
     @cached_property
     def ends(self) -> list[Episode]:
@@ -287,12 +287,16 @@ def _played(evidence: Evidence) -> dict[str, Any]:
     if evaluated := evidence.logged("eval/return"):
         known["return_evaluated"] = evaluated[-1]
     if evidence.learned:
-        greedy, explored = evidence.greedy.returns, evidence.explored.returns
-        error = math.sqrt(sum(float(part.var(unbiased=False)) / max(len(part), 1) for part in (greedy, explored)))
+        error = _error(evidence.greedy.returns, evidence.explored.returns)
         loss = known["return_explored"] - known["return_greedy"]
         usual = max(0.5 * (known["return_explored"] - known["return_random"]), 4 * error)
         known["greedy_loss"] = loss / usual if usual > 0 else 0.0
     return known
+
+
+def _error(*returns: Tensor) -> float:
+    """Returns the standard error of the difference of two means."""
+    return math.sqrt(sum(float(part.var(unbiased=False)) / max(len(part), 1) for part in returns))
 
 
 def _set_up(evidence: Evidence) -> dict[str, Any]:
@@ -469,11 +473,9 @@ def _networks(evidence: Evidence) -> dict[str, Any]:
         known["count"] = int(counted.sum())
     if evidence.option("gae_lambda") is not None and values.shape[1] >= 2 and int(counted.sum()) >= 256:
         # The share of decisions whose advantage has the sign of what followed.
-        following, guesses = part.get("next"), values.double().unsqueeze(-1)
+        guesses = values.double().unsqueeze(-1)
         after = torch.cat((guesses[:, 1:], guesses[:, -1:]), 1)
-        reward, done, terminated = following.get("reward").double(), following.get("done"), following.get("terminated")
-        if agent.reward_scaler is not None:
-            reward = agent.reward_scaler(reward)
+        reward, done, terminated = (entry.unsqueeze(-1) for entry in outcomes(agent, part, double=True))
         gamma, decay = float(evidence.option("gamma")), float(evidence.option("gae_lambda"))
         advantage, _ = estimate(gamma, decay, guesses, after, reward, done, terminated)
         sides = [side - side[counted].mean() > 0 for side in (advantage[..., 0], returns - guesses[..., 0])]
@@ -484,11 +486,8 @@ def _networks(evidence: Evidence) -> dict[str, Any]:
 
 def returns_that_followed(agent: Agent, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
     """Returns the discounted returns ``[B, T]`` that followed each decision, and which are known without a guess."""
-    following, gamma = sequences.get("next"), float(getattr(agent.config, "gamma", 0.99))
-    reward = following.get("reward")[..., 0].double()
-    if agent.reward_scaler is not None:
-        reward = agent.reward_scaler(reward)
-    returns, counted = discounted(reward, following.get("done")[..., 0], following.get("terminated")[..., 0], gamma)
+    gamma = float(getattr(agent.config, "gamma", 0.99))
+    returns, counted = discounted(*outcomes(agent, sequences, double=True), gamma)
     return returns, counted & sequences.get("active")
 
 

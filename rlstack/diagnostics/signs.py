@@ -124,12 +124,8 @@ def signs(agent: Agent, sequences: TensorDictBase, policy: Any) -> dict[str, Ten
         latest = None if steps > 1 else latest_transitions(agent, len(sequences))
     followed, predicted = (part, values if steps > 1 else None) if latest is None else latest
     if predicted is not None and getattr(agent, "curiosity", None) is None:
-        following = followed.get("next")
-        reward, done, terminated = (following.get(name)[..., 0] for name in ("reward", "done", "terminated"))
-        if agent.reward_scaler is not None:
-            reward = agent.reward_scaler(reward)
         # The returns within the sequences end with a value.
-        returns, counted = discounted(reward, done, terminated, agent.config.gamma, predicted[:, -1])
+        returns, counted = discounted(*outcomes(agent, followed), agent.config.gamma, predicted[:, -1])
         metrics |= value_errors(predicted, returns, counted & followed.get("active"))
     metrics |= activity.shares()
     if ratios is not None:
@@ -183,6 +179,14 @@ def act(agent: Agent, policy: Any, sequences: TensorDictBase) -> Any:
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
+
+
+def outcomes(agent: Agent, sequences: TensorDictBase, double: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns rewards ``[B, T]`` as an agent learns from them, and where episodes are done and terminated."""
+    following = sequences.get("next")
+    reward, done, terminated = (following.get(name)[..., 0] for name in ("reward", "done", "terminated"))
+    reward = reward.double() if double else reward
+    return reward if agent.reward_scaler is None else agent.reward_scaler(reward), done, terminated
 
 
 def latest_transitions(agent: Agent, worlds: int) -> tuple[TensorDictBase, Tensor | None] | None:

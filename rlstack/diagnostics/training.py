@@ -442,9 +442,8 @@ def measure_gpu(measured: MeasuredTraining) -> dict[str, Any]:
 
 def _inspected(measured: MeasuredTraining, work: Callable[[], Any], times: int) -> dict[str, Any]:
     """Counts copies, waits and kernels of ``work``, divided by ``times``."""
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     begin = measured.clock()
-    with torch.profiler.profile(activities=activities) as profiler:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         work()
         seconds = measured.clock() - begin
     counts = count_events((event.name, event.device_type.name == "CUDA") for event in profiler.events())
