@@ -83,10 +83,6 @@ def run(cfg: DictConfig) -> list[str] | RewardBreakdown:
         raise ConfigError("replay: a recording takes neither checkpoint, env nor show=numbers; leave them out")
     if config.replay is not None and config.transitions is not None:
         raise ConfigError("transitions: a replay holds no observations; leave out replay")
-    if config.transitions is not None:
-        from rlstack.training.recorded import check_target
-
-        check_target(config.transitions)
     if config.checkpoint is not None:
         from rlstack.runs.run_directory import named
 
@@ -94,8 +90,9 @@ def run(cfg: DictConfig) -> list[str] | RewardBreakdown:
     from rlstack.agents.interface import Interface
     from rlstack.data.recordings import TransitionRecorder
     from rlstack.evaluation.pictures import FinishedAnimation
-    from rlstack.training.recorded import write_recorded
+    from rlstack.training.recorded import check_target, write_recorded
 
+    check_target(config.transitions)
     captions: list[str] = []
     with ExitStack() as opened:
         shown: WatchedPolicy | None = None
