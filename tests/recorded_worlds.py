@@ -22,7 +22,7 @@ class Drift(World):
 
     def __init__(self, num_worlds: int = 6, choices: bool = False, masked: bool = False, seed: int | None = 0) -> None:
         super().__init__(num_worlds, "cpu", torch.float32, seed)
-        self.masked = masked
+        self.masked, self._lead = masked, (num_worlds,)
         shown: dict[str, Any] = {"observation": Unbounded((num_worlds, 3))}
         if masked:
             shown["action_mask"] = Binary(3, shape=(num_worlds, 3), dtype=torch.bool)
@@ -33,16 +33,15 @@ class Drift(World):
         return Mirror(torch.neg, _flipped, None)
 
     def _restart(self, worlds: Tensor | None) -> None:
-        ended = torch.ones(self.num_worlds, dtype=torch.bool) if worlds is None else torch.zeros(self.num_worlds).bool()
         if worlds is None:
-            self._place, self._steps = torch.zeros(self.num_worlds, 3), torch.zeros(self.num_worlds, 1)
-        else:
-            ended[worlds] = True
+            self._place, self._steps = torch.zeros(*self._lead, 3), torch.zeros(self.num_worlds, 1)
+        ended = torch.zeros(self.num_worlds, dtype=torch.bool)
+        ended[slice(None) if worlds is None else worlds] = True
         self._restart_where(ended)
 
     def _restart_where(self, ended: Tensor) -> bool:
-        drawn = torch.rand(self.num_worlds, 3, generator=self.generator)
-        self._place = torch.where(ended[:, None], drawn, self._place)
+        drawn = torch.rand(*self._lead, 3, generator=self.generator)
+        self._place = torch.where(ended.view(-1, *[1] * len(self._lead)), drawn, self._place)
         self._steps = self._steps * ~ended[:, None]
         return True
 
@@ -76,7 +75,7 @@ class Crowd(Drift):
 
     def __init__(self, num_worlds: int = 4, choices: bool = False, seed: int | None = 0, state: bool = False) -> None:
         World.__init__(self, num_worlds, "cpu", torch.float32, seed)
-        lead = (num_worlds, self.agents)
+        self._lead = lead = (num_worlds, self.agents)
         self.masked, self.shows_state = False, state
         shown: dict[str, Any] = {"observation": Unbounded((*lead, 3))} | (
             {"state": Unbounded((*lead, 3))} if state else {}
@@ -86,19 +85,12 @@ class Crowd(Drift):
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
-            lead = (self.num_worlds, self.agents)
-            self._place, self._steps = torch.zeros(*lead, 3), torch.zeros(self.num_worlds, 1)
-            self._there = torch.ones(lead, dtype=torch.bool)
-        ended = torch.zeros(self.num_worlds, dtype=torch.bool)
-        ended[slice(None) if worlds is None else worlds] = True
-        self._restart_where(ended)
+            self._there = torch.ones(self._lead, dtype=torch.bool)
+        super()._restart(worlds)
 
     def _restart_where(self, ended: Tensor) -> bool:
-        drawn = torch.rand(self.num_worlds, self.agents, 3, generator=self.generator)
-        self._place = torch.where(ended[:, None, None], drawn, self._place)
-        self._steps = self._steps * ~ended[:, None]
         self._there = self._there | ended[:, None]
-        return True
+        return super()._restart_where(ended)
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         action = self._chosen(tensordict)

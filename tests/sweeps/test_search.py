@@ -23,6 +23,7 @@ from rlstack.sweeps.search import Pruning, Search, SearchConfig, falls_behind
 from rlstack.sweeps.space import ChoiceDimension, RangeDimension, Space
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.loggers import scores
+from tests.faults import Killed
 from tests.refusals import refused
 
 pytest.importorskip("optuna", minversion="4.0")
@@ -34,7 +35,7 @@ SPACE: Space = {
 }
 
 
-def config(folder: Path, **changes: Any) -> SearchConfig:
+def search(folder: Path, **changes: Any) -> Search:
     options: dict[str, Any] = {
         "folder": str(folder),
         "n_trials": 20,
@@ -45,11 +46,7 @@ def config(folder: Path, **changes: Any) -> SearchConfig:
         "pruner_trials": 3,
         "pruner_evaluations": 1,
     }
-    return SearchConfig(**{**options, **changes})
-
-
-def search(folder: Path, **changes: Any) -> Search:
-    return Search(config(folder, **changes), SPACE, {"arguments": ["env=toy"]})
+    return Search(SearchConfig(**{**options, **changes}), SPACE, {"arguments": ["env=toy"]})
 
 
 def curve(values: dict[str, Any]) -> list[float]:
@@ -217,7 +214,7 @@ SPREAD: Space = {"agent.lr": RangeDimension(0.1, 10.0, log=True, whole=False)}
 FAILS = 99.0
 
 
-def population_config(folder: Path, **changes: Any) -> PopulationConfig:
+def population(folder: Path, **changes: Any) -> Population:
     options: dict[str, Any] = {
         "folder": str(folder),
         "members": 6,
@@ -228,15 +225,7 @@ def population_config(folder: Path, **changes: Any) -> PopulationConfig:
         "direction": "maximize",
         "seed": 0,
     }
-    return PopulationConfig(**{**options, **changes})
-
-
-def population(folder: Path, **changes: Any) -> Population:
-    return Population(population_config(folder, **changes), SPREAD, 1000, {"arguments": ["agent=toy"]})
-
-
-class Killed(BaseException):
-    """Stands in for SIGKILL."""
+    return Population(PopulationConfig(**{**options, **changes}), SPREAD, 1000, {"arguments": ["agent=toy"]})
 
 
 def trainer(subject: Population, stop_after: int = 10**9) -> Callable[[Generation], None]:
@@ -332,16 +321,20 @@ def test_a_copy_holds_what_a_choice_means(choice: str, value: Any, tmp_path: Pat
     assert RunDirectory.open(subject.run(1)).read_config()["agent"]["hidden"] == value  # signed, if it is code
 
 
-@pytest.mark.parametrize("kill", [0, 1, 5, 6, 7, 13, 23])
-def test_killed_while_training_it_goes_on_to_the_same_end(kill: int, tmp_path: Path) -> None:
-    straight = population(tmp_path / "straight")
-    straight.evolve(trainer(straight))
-    first = population(tmp_path / "killed")
+def goes_on_to_the_same_end(folder: Path, **options: int) -> None:
+    """Trains a population that is killed and continued, and one that is not."""
+    straight, killed = population(folder / "straight"), population(folder / "killed")
     with pytest.raises(Killed):
-        first.evolve(trainer(first, stop_after=kill))
-    again = population(tmp_path / "killed")
+        killed.evolve(trainer(killed, **options))
+    straight.evolve(trainer(straight))
+    again = population(folder / "killed")
     again.evolve(trainer(again))
     assert [g.members for g in again.generations] == [g.members for g in straight.generations]
+
+
+@pytest.mark.parametrize("kill", [0, 1, 5, 6, 7, 13, 23])
+def test_killed_while_training_it_goes_on_to_the_same_end(kill: int, tmp_path: Path) -> None:
+    goes_on_to_the_same_end(tmp_path, stop_after=kill)
 
 
 @pytest.mark.parametrize("name", ["copytree", "rmtree"])
@@ -349,8 +342,6 @@ def test_killed_while_training_it_goes_on_to_the_same_end(kill: int, tmp_path: P
 def test_killed_while_copying_it_goes_on_to_the_same_end(
     name: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    straight = population(tmp_path / "straight")
-    straight.evolve(trainer(straight))
     real, calls = getattr(shutil, name), 0
 
     def dies(*args: Any, **kwargs: Any) -> Any:
@@ -361,14 +352,8 @@ def test_killed_while_copying_it_goes_on_to_the_same_end(
             raise Killed
         return result
 
-    subject = population(tmp_path / "killed")
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, name, dies)
-        with pytest.raises(Killed):
-            subject.evolve(trainer(subject))
-    again = population(tmp_path / "killed")
-    again.evolve(trainer(again))
-    assert [g.members for g in again.generations] == [g.members for g in straight.generations]
+    monkeypatch.setattr(shutil, name, dies)  # once, and works again afterwards
+    goes_on_to_the_same_end(tmp_path)
     assert not list((tmp_path / "killed").glob(".*"))
 
 
