@@ -17,16 +17,15 @@ and the best game of the first seed as film and replay.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.results import interval, join, join_csv, markdown, picture, read_csv, saved
-from experiments.runs import cost, options, settings_file, train, trained_on
+from experiments.results import interval, join, join_csv, markdown, read_csv, saved
+from experiments.runs import cost, evaluate, options, settings_file, train, trained_on
+from rlstack.evaluation.figures import saved_figure
 
 SHOWN = (
     *("frames", "time/seconds", "time/cpu_seconds"),
@@ -84,9 +83,7 @@ def _games(path: Path, opponent: str, games: int, seed: int, video: bool) -> dic
     output = _folder(path, opponent)
     there = saved(output / "results.json")
     if (there.get("total_games"), there.get("seed")) != (games, seed):
-        command = [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={path}", f"opponents=[{opponent}]"]
-        command += ["policy=explore", f"episodes={games}", f"seed={seed}", f"output={output}", f"video={video}"]
-        subprocess.run(command, check=True)
+        evaluate(path, output, games, seed, f"opponents=[{opponent}]", "policy=explore", f"video={video}")
     return saved(output / "results.json")
 
 
@@ -103,7 +100,7 @@ def read_log(
 
 def draw(rows: Log, path: Path, ylabel: str) -> None:
     """Draws the share of games won in training; draws count as not won."""
-    with picture(path, (7, 4)) as axis:
+    with saved_figure(path, "") as (axis,):
         for seed in sorted({row["seed"] for row in rows}):
             own = [row for row in rows if row["seed"] == seed]
             minutes = [float(row["time/cpu_seconds"]) / 60 for row in own]

@@ -1,19 +1,14 @@
-"""Result files of the studies: tables in Markdown, rows in CSV, and pictures of curves."""
+"""Result files of the studies: tables in Markdown, rows in CSV, and curves in pictures."""
 
 from __future__ import annotations
 
 import csv
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -87,21 +82,6 @@ def join_csv(file: Path, keys: Sequence[str], columns: Sequence[str], rows: Rows
     every = sorted([*(row for row in read_csv(file) if place(row) not in new), *rows], key=place)
     write_csv(file, [*keys, *columns], every)
     return every
-
-
-@contextmanager
-def picture(
-    file: Path, size: tuple[float, float], shape: tuple[int, int] | None = None, **options: Any
-) -> Iterator[Any]:
-    """A context that draws a picture: yields one axis, or an array of axes of this shape, and writes the file."""
-    figure, axes = plt.subplots(*(shape or (1, 1)), figsize=size, constrained_layout=True, squeeze=False, **options)
-    yield axes[0, 0] if shape is None else axes
-    for axis in axes.flat:
-        axis.grid(alpha=0.3)
-        if axis.get_legend_handles_labels()[1]:
-            axis.legend(fontsize=8)
-    figure.savefig(file, dpi=120)
-    plt.close(figure)
 
 
 def draw_range(axis: Axes, places: Sequence[float], curves: Any, label: str) -> None:

@@ -167,11 +167,16 @@ def final_evaluation(
         allow: what the run's files may name beyond data.
     """
     output = run / "evaluations" / ("final" if policy == "greedy" else f"final_{policy}")
-    keys = [f"episodes={episodes}", f"seed={seed}", f"output={output}", "plots=false", "video=false"]
-    keys += [f"policy={policy}", f"allow=[{','.join(allow)}]"]
-    command = [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={run}", *keys]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    words = [f"policy={policy}", "plots=false", "video=false", f"allow=[{','.join(allow)}]"]
+    evaluate(run, output, episodes, seed, *words)
     return json.loads((output / "evaluation.json").read_text())
+
+
+def evaluate(run: Path, output: Path, episodes: int, seed: int, *words: str) -> None:
+    """Evaluates the last checkpoint of a run by ``rlstack evaluate`` with these overrides."""
+    command = [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={run}", f"output={output}"]
+    command += [f"episodes={episodes}", f"seed={seed}", *words]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def logged(run: Path, metric: str) -> list[dict[str, float]]:

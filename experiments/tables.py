@@ -62,8 +62,8 @@ def table(name: str) -> str:
     """
     module, path = TABLES[name]
     file = HERE / path
-    make = import_module(f"experiments.{module}")
-    return make.markdown(file) if name == "gpu" else make.table(file if file.is_dir() else saved(HERE / f"{path}.json"))
+    make = import_module(f"experiments.{module}").table
+    return make(file if file.is_dir() else saved(HERE / f"{path}.json"))
 
 
 def rewritten(page: str) -> str:

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.against import read_log
-from experiments.results import join, join_csv, markdown, picture, read_csv, saved
+from experiments.results import join, join_csv, markdown, read_csv, saved
 from experiments.runs import cost, final_evaluation, options, settings_file, train_arms, trained_on
 from rlstack.envs.arena.recording import ArenaAnimation
 from rlstack.envs.rendering.films import save_animation
 from rlstack.evaluation.evaluator import evaluate
+from rlstack.evaluation.figures import saved_figure
 from rlstack.runs.loading import load
 from rlstack.runs.worlds import world_options
 
@@ -43,15 +44,15 @@ def film(run: Path, seed: int, path: Path) -> None:
 
 def draw(out: Path) -> None:
     """Draws ``curves.png``: the games won by every seed, one panel per measured style."""
-    with picture(out / "curves.png", (11, 4), (1, len(STYLES)), sharey=True) as axes:
-        for (style, title), axis in zip(STYLES.items(), axes.flat, strict=True):
+    with saved_figure(out / "curves.png", "", len(STYLES), len(STYLES), (5.5, 4), sharey=True) as axes:
+        for (style, title), axis in zip(STYLES.items(), axes, strict=True):
             rows = read_csv(out / f"style{style}.csv")
             for number, seed in enumerate(sorted({row["seed"] for row in rows})):
                 own, colour = [row for row in rows if row["seed"] == seed], f"C{number}"
                 axis.plot(*_points(own, "train/success"), color=colour, label=f"seed {seed}, sampled, training")
                 axis.plot(*_points(own, "eval/success"), "o--", color=colour, ms=4, lw=1, label="greedy, evaluation")
             axis.set(title=f"style {style}: {title}", xlabel="CPU minutes, one thread", ylim=(0, 1))
-        axes[0, 0].set_ylabel("share of games won")
+        axes[0].set_ylabel("share of games won")
 
 
 def _points(rows: list[dict[str, str]], column: str) -> tuple[list[float], list[float]]:

@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 import rlstack
-from experiments.results import draw_range, interval, join, markdown, picture, saved
+from experiments.results import draw_range, interval, join, markdown, saved
 from rlstack import envs
+from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 from .timing import RESULTS, circumstances
@@ -270,8 +271,8 @@ def table(result: dict[str, Any]) -> str:
 def draw(result: dict[str, Any], file: Path) -> None:
     """Draws a panel for each task with mean and range over the seeds."""
     tasks = result["tasks"]
-    with picture(file, (5.5 * len(tasks), 3.6), (1, len(tasks))) as axes:
-        for axis, (task, entry) in zip(axes.flat, tasks.items()):
+    with saved_figure(file, "", len(tasks), len(tasks), (5.5, 3.6)) as axes:
+        for axis, (task, entry) in zip(axes, tasks.items()):
             frames = (np.arange(PARTS) + 0.5) * entry["settings"]["frames"] / PARTS
             for library, curves in entry["curves"].items():
                 if curves:

@@ -18,15 +18,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from experiments.gpu.correctness import SMALL, as_on_a_gpu, configured, gathered
+from experiments.gpu.correctness import SMALL, as_on_a_gpu, configured, gathered, learner, prepared
 from experiments.gpu.rows import WORLDS, agents
 from experiments.results import join, markdown
 from rlstack import envs
-from rlstack.agents import build_agent
-from rlstack.data.flatten import flatten_agents
-from rlstack.runs.worlds import build_world
 from rlstack.training.environment import machine
-from rlstack.training.monitor import count_frames
 
 from .timing import RESULTS
 
@@ -67,14 +63,8 @@ def of_update(overrides: list[str]) -> float:
     plain["env"] |= {"dtype": "float32", "num_worlds": 8}
     batches = gathered(plain)
     with as_on_a_gpu():
-        torch.manual_seed(0)
-        env = build_world(plain["env"], "cpu", seed=1)
-        agent = build_agent(plain["agent"], env, 100_000)
-        env.close(raise_if_closed=False)
-        frames, number, updates = 0, 0, 0
-        for batch in batches:
-            sequences = flatten_agents(batch, agent.interface.group)
-            frames += count_frames(batch, sequences, "decisions")
+        agent, number, updates = learner(plain), 0, 0
+        for _, sequences, frames in prepared(agent, batches):
             before = agent.updates
             with Operations() as counted:
                 agent.learn(sequences, frames)

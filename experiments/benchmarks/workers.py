@@ -16,10 +16,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from hydra import compose, initialize_config_dir
 
 from experiments.results import markdown, spread
-from rlstack.config import build, conf_dir, to_plain
+from rlstack.config import build, to_plain
+from rlstack.config.groups import compose_config
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
@@ -60,10 +60,10 @@ if "Slow-v0" not in gymnasium.registry:  # __main__ is imported once more by its
 @contextmanager
 def collecting(collector: str, *overrides: str) -> Iterator[Iterator[Any]]:
     """Batches of a run that does not learn."""
-    with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with tempfile.TemporaryDirectory() as folder:
         options = ["agent=acqn", f"collector={collector}", "collector.steps_per_batch=16", "device=cpu"]
         options += ["total_frames=1_000_000", "eval.every=1_000_000", "checkpoint.every=1_000_000"]
-        plain = to_plain(compose("train", [*options, *overrides]))
+        plain = to_plain(compose_config("train", [*options, *overrides]))
         run = Training(build(TrainConfig, plain), RunDirectory.create(Path(folder) / "run", "test", 9), plain)
         made = start_collector(run.config, run.env, run.agent, [], {}, None)
         with closing(run.env):

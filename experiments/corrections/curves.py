@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from experiments.results import by_place, draw_range, interval, markdown, picture, write_csv
+from experiments.results import by_place, draw_range, interval, markdown, write_csv
 from experiments.runs import options
 from rlstack import envs
 from rlstack.agents import make_agent
@@ -29,6 +29,7 @@ from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.foundation.files import write_json
 from rlstack.evaluation.evaluator import evaluate
+from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.training.environment import machine
 
@@ -110,8 +111,8 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
     panels: dict[str, list[str]] = {}
     for arm in dict.fromkeys(row["arm"] for row in rows):
         panels.setdefault(arm.partition(",")[0], []).append(arm)
-    with picture(file, (5.5 * len(panels), 3.6), (1, len(panels)), sharey=True) as axes:
-        for axis, (title, arms) in zip(axes[0], panels.items()):
+    with saved_figure(file, "", len(panels), len(panels), (5.5, 3.6), sharey=True) as axes:
+        for axis, (title, arms) in zip(axes, panels.items()):
             for arm in arms:
                 draw_range(axis, *by_place([row for row in rows if row["arm"] == arm], "frames", "return"), arm)
             axis.set(title=title, xlabel="frames", ylabel="greedy return")

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.against import SHOWN, read_log
-from experiments.results import draw_range, interval, join, join_csv, markdown, picture
+from experiments.results import draw_range, interval, join, join_csv, markdown
 from experiments.runs import cost, final_evaluation, options, train_arms
+from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval, separation
 
 HERE = Path(__file__).parent
@@ -58,8 +59,8 @@ def judge(run: Path, episodes: int, seed: int) -> dict[str, float]:
 
 def draw(curves: Mapping[str, list[Mapping[str, Any]]], path: Path) -> None:
     """Draws mean and range over the seeds by frames and by CPU time."""
-    with picture(path, (11, 4), (1, 2), sharey=True) as axes:
-        for axis, (column, scale) in zip(axes.flat, (("frames", 1e6), ("time/cpu_seconds", 60))):
+    with saved_figure(path, "", 2, 2, (5.5, 4), sharey=True) as axes:
+        for axis, (column, scale) in zip(axes, (("frames", 1e6), ("time/cpu_seconds", 60))):
             for kind, rows in curves.items():
                 seeds = sorted({row["seed"] for row in rows})
                 own = [[row for row in rows if row["seed"] == seed] for seed in seeds]
@@ -68,8 +69,8 @@ def draw(curves: Mapping[str, list[Mapping[str, Any]]], path: Path) -> None:
                 shares = [[float(row["train/success"]) for row in mine] for mine in own]
                 won = [np.interp(grid, *points) for points in zip(places, shares)]
                 draw_range(axis, grid.tolist(), won, f"{KINDS[kind].label}, {len(seeds)} seeds")
-        axes[0, 0].set(xlabel="million frames", ylabel="share of games won while training", ylim=(0, 1))
-        axes[0, 1].set(xlabel="CPU minutes, one thread")
+        axes[0].set(xlabel="million frames", ylabel="share of games won while training", ylim=(0, 1))
+        axes[1].set(xlabel="CPU minutes, one thread")
 
 
 def table(results: dict[str, dict[str, dict[str, float]]]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -266,13 +266,19 @@ def agent(setting: Setting, overrides: list[str], dtypes: tuple[str, ...] = tupl
         batches = gathered(plain)
         with as_on_a_gpu(), DrawnOnCpu():
             ours, theirs = (taught(plain, device, batches) for device in ("cpu", setting.device))
-        difference = compare_lessons(ours, theirs)
-        figures[dtype] = difference
-        told.append(f"{dtype}: losses {difference['losses']:.0e}, parameters {difference['parameters']:.0e}")
-        if difference["losses"] > _LOSS_TOLERANCE[dtype] or difference["parameters"] > _UPDATE_TOLERANCE[dtype]:
-            allowed = f"allowed {_LOSS_TOLERANCE[dtype]:.0e} and {_UPDATE_TOLERANCE[dtype]:.0e}"
-            raise Mismatch(f"relative differences beside the CPU, {told[-1]}, {allowed} ({difference['name']})")
+        line, figures[dtype] = _judged(ours, theirs, dtype)
+        told.append(f"{dtype}: {line}")
     return Found(f"relative differences, {'; '.join(told)}, after {ours.updates} updates", figures)
+
+
+def _judged(ours: Lessons, theirs: Lessons, dtype: str) -> tuple[str, dict[str, Any]]:
+    """Returns how far lessons differ, in words and as :func:`compare_lessons` does; raises an error if too far."""
+    found = compare_lessons(ours, theirs)
+    line = f"losses {found['losses']:.0e}, parameters {found['parameters']:.0e}"
+    if found["losses"] > _LOSS_TOLERANCE[dtype] or found["parameters"] > _UPDATE_TOLERANCE[dtype]:
+        allowed = f"allowed {_LOSS_TOLERANCE[dtype]:.0e} and {_UPDATE_TOLERANCE[dtype]:.0e}"
+        raise Mismatch(f"relative differences, {dtype}: {line}, {allowed} ({found['name']})")
+    return line, found
 
 
 @dataclass(frozen=True)
@@ -302,6 +308,24 @@ def gathered(plain: Mapping[str, Any], steps: int = 24) -> list[TensorDictBase]:
     return batches
 
 
+def learner(plain: Mapping[str, Any], device: str = "cpu") -> Agent:
+    """Returns a new agent on a device."""
+    torch.manual_seed(0)
+    env = build_world(plain["env"], device, seed=1)
+    agent = build_agent(plain["agent"], env, 100_000, device)
+    env.close(raise_if_closed=False)
+    return agent
+
+
+def prepared(agent: Agent, batches: Iterable[TensorDictBase]) -> Iterator[tuple[TensorDictBase, TensorDictBase, Any]]:
+    """Yields batches, the same as an agent learns from them, and the frames so far."""
+    frames = 0
+    for batch in batches:
+        sequences = flatten_agents(batch, agent.interface.group)
+        frames += count_frames(batch, sequences, "decisions")
+        yield batch, sequences, frames
+
+
 def taught(
     plain: Mapping[str, Any],
     device: str,
@@ -309,16 +333,10 @@ def taught(
     quick: Callable[[Agent], None] = lambda agent: None,
 ) -> Lessons:
     """Lets a new agent on a device learn from batches, after ``quick`` has prepared it."""
-    torch.manual_seed(0)
-    env = build_world(plain["env"], device, seed=1)
-    agent = build_agent(plain["agent"], env, 100_000, device)
-    env.close(raise_if_closed=False)
+    agent, metrics = learner(plain, device), []
     first = _parameters(agent)
     quick(agent)
-    frames, metrics = 0, []
-    for batch in batches:
-        sequences = flatten_agents(batch.to(device), agent.interface.group)
-        frames += count_frames(batch, sequences, "decisions")
+    for _, sequences, frames in prepared(agent, (batch.to(device) for batch in batches)):
         told = agent.learn(sequences, frames)
         metrics.append({name: float(torch.as_tensor(value).float().mean()) for name, value in told.items()})
     if not agent.updates:
@@ -382,17 +400,12 @@ def recorded(setting: Setting, overrides: list[str], frames: int = 6000) -> Foun
     """Compares a run whose steps, updates and evaluations are replayed with one that computes them, to the last bit."""
     frames = min(frames, 2000) if setting.quick else frames
     found = []
-    with (
-        tempfile.TemporaryDirectory(prefix="rlstack-gpu-", ignore_cleanup_errors=True) as folder,
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("always")
+    with tempfile.TemporaryDirectory(prefix="rlstack-gpu-", ignore_cleanup_errors=True) as folder, _heeded():
         for graphs in (False, True):
             settings = [*overrides, "compile=false", f"cudagraphs={graphs}"]
             run = train({**_short_run(setting, settings, frames), "run_dir": str(Path(folder) / str(graphs))})
             metrics = {k: v for row in read_metrics(run.path / METRICS_FILE) for k, v in row.items() if "eval/" in k}
             found.append({"state": _last_state(run), "evaluation": metrics})
-    _refuse(caught)
     return _equal(found, f"state and evaluation after {frames:,} frames, computed and replayed")
 
 
@@ -424,14 +437,11 @@ def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
     agent = build_agent(plain["agent"], env, 100_000, setting.device)
     quicken(agent, torch.device(setting.device), compiles=False)
     collector: Any = make_collector(env, agent.policy(explore=True), plain["agent"]["steps_per_batch"])
-    collector.lends, batches = True, iter(collector)
-    monitor, frames = Monitor(), 0
+    collector.lends = True
+    monitor, batches = Monitor(), prepared(agent, collector)
 
     def iterate() -> None:
-        nonlocal frames
-        batch = next(batches)
-        sequences = flatten_agents(batch, agent.interface.group)
-        frames += count_frames(batch, sequences, "decisions")
+        batch, sequences, frames = next(batches)
         monitor.observe(batch, agent.learn(sequences, frames))
 
     for _ in range(6):
@@ -465,16 +475,11 @@ def compiled_updates(setting: Setting, overrides: list[str]) -> Found:
     small = {**SMALL, "frames_per_update": 40}  # more updates than the warm-up of a graph
     plain = configured(*overrides, "env.num_worlds=8", small=small)
     batches = gathered(plain)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with _heeded():
         eager = taught(plain, setting.device, batches)
         quick = taught(plain, setting.device, batches, lambda agent: quicken(agent, device, True, backend))
-    _refuse(caught)
-    found = compare_lessons(eager, quick)
-    line = f"relative differences: losses {found['losses']:.0e}, parameters {found['parameters']:.0e}"
-    if found["losses"] > _LOSS_TOLERANCE["float32"] or found["parameters"] > _UPDATE_TOLERANCE["float32"]:
-        raise Mismatch(f"{line} ({found['name']})")
-    return Found(f"{line}, after {eager.updates} updates ({backend})", found)
+    line, found = _judged(eager, quick, "float32")
+    return Found(f"relative differences: {line}, after {eager.updates} updates ({backend})", found)
 
 
 def compiled_world(setting: Setting, name: str, options: Mapping[str, Any]) -> Found:
@@ -483,11 +488,9 @@ def compiled_world(setting: Setting, name: str, options: Mapping[str, Any]) -> F
         raise LeftOut(absent)
     if setting.quick:
         raise LeftOut("quick=true: compiling a world takes a minute")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with _heeded():
         made = {**options, "num_worlds": 64}
         sides = [_steps(setting.device, name, {**made, "compiled": compiled}, 16) for compiled in (False, True)]
-    _refuse(caught)
     agree, largest = compare_worlds(*sides, _WORLD_TOLERANCE["float32"])
     line = f"{agree:.1%} of 64 worlds agree, largest difference {largest:.1e} (16 steps)"
     if agree < 0.99:
@@ -495,8 +498,12 @@ def compiled_world(setting: Setting, name: str, options: Mapping[str, Any]) -> F
     return Found(line, {"worlds_that_agree": agree, "largest_difference": largest})
 
 
-def _refuse(caught: list[warnings.WarningMessage]) -> None:
-    """Raises an error if compiling or recording has failed, since eager code would pass every comparison."""
+@contextlib.contextmanager
+def _heeded() -> Iterator[None]:
+    """A context that raises an error if compiling or recording fails in it: eager code would pass every comparison."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
     told = [str(entry.message) for entry in caught]
     failed = [line for line in told if "is not compiled" in line or "is not recorded" in line]
     if failed:

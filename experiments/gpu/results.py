@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .runner import Outcome
+from experiments.results import markdown
+from rlstack.envs.foundation.files import write_json
 
-_COLUMNS = ("row", "median (least to most)", "kernels a step", "kernels an update", "card busy")
+from .runner import Outcome
 
 
 def write(path: Path, about: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
@@ -25,12 +26,10 @@ def write(path: Path, about: Mapping[str, Any], outcomes: Sequence[Outcome]) -> 
         before = json.loads(path.read_text(encoding="utf-8"))
         if all(before[name] == about[name] for name in ("quick", "machine")):
             rows |= {row["name"]: row for row in before["rows"] if row["name"] not in rows}
-    unfinished = path.with_suffix(".new")
-    unfinished.write_text(json.dumps({**about, "rows": list(rows.values())}, indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_json(path, {**about, "rows": list(rows.values())})
 
 
-def markdown(folder: Path) -> str:
+def table(folder: Path) -> str:
     """Returns for every card with a result file in a folder what was measured: checks in a line, speeds in a table."""
     cards = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return "\n".join(_of_card(content) for content in cards if content["machine"]["gpu"] and not content["quick"])
@@ -44,20 +43,19 @@ def _of_card(content: Mapping[str, Any]) -> str:
     failed = [row["name"] for row in checks if row["status"] == "failed"]
     about += [f"{len(checks) - len(failed)} of {len(checks)} checks passed"] if checks else []
     told = f"; failed: {', '.join(failed)}" if failed else ""
-    lines = [f"{', '.join(about)}{told}.", "", f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
-    lines += [_line(row) for row in rows if row["group"] == "speed" and row["status"] == "passed"]
-    return "\n".join(lines) + "\n"
+    speeds = [_cells(row) for row in rows if row["group"] == "speed" and row["status"] == "passed"]
+    heads = "row | median (least to most) | kernels a step | kernels an update | card busy"
+    return f"{', '.join(about)}{told}.\n\n{markdown(heads, speeds)}"
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _cells(row: Mapping[str, Any]) -> list[str]:
     found = row["figures"]
     digits = 0 if found["median"] >= 100 else 2
     median, least, most = (f"{found[name]:,.{digits}f}" for name in ("median", "least", "most"))
     spread = f" ({least} to {most})" if found["repetitions"] > 1 else ""
     kernels = [f"{found[name]:,.0f}" if name in found else "" for name in ("kernels_per_step", "kernels_per_update")]
     busy = f"{found['busy']:.0%}" if "busy" in found else ""
-    cells = (row["name"], f"{median} {found['unit']}{spread}", *kernels, busy)
-    return f"| {' | '.join(cells)} |"
+    return [row["name"], f"{median} {found['unit']}{spread}", *kernels, busy]
 
 
 def name_of(card: str) -> str:

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import interval, markdown, picture, saved
+from experiments.results import interval, markdown, saved
 from experiments.runs import complete, cost, final_evaluation, logged, options, train_arms
 from rlstack.config import load_group
 from rlstack.envs.foundation.files import write_json
+from rlstack.evaluation.figures import saved_figure
 
 from .quality import LEVELS
 
@@ -96,7 +97,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 def draw(folder: Path, results: dict[str, dict[str, Any]], file: Path) -> None:
     """Draws success during training: the mean over the seeds of each agent, and faintly the single runs."""
-    with picture(file, (8, 5)) as axis:
+    with saved_figure(file, "mean over the seeds (their number), and single runs", size=(8, 5)) as (axis,):
         for index, agent in enumerate(sorted(results, key=lambda name: -results[name]["success"])):
             runs = [folder / agent / f"seed{seed}" for seed in results[agent]["seeds"]]
             curves = [logged(run, "eval/success") for run in runs if complete(run)]  # some runs have been removed since
@@ -108,7 +109,6 @@ def draw(folder: Path, results: dict[str, dict[str, Any]], file: Path) -> None:
             axis.plot(steps, success.T, alpha=0.25, linewidth=0.8, **style)
             axis.plot(steps, success.mean(0), label=f"{agent} ({len(curves)})", **style)
         axis.set(xlabel="million env steps", ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
-        axis.set(title="mean over the seeds (their number), and single runs")
 
 
 def main() -> None:

@@ -27,13 +27,14 @@ from typing import Any
 import numpy as np
 from tensordict.nn import TensorDictModuleBase
 
-from experiments.results import interval, markdown, picture, saved
+from experiments.results import interval, markdown, saved
 from experiments.runs import options
 from rlstack import envs
 from rlstack.agents.foreign import load_policy, parse
 from rlstack.config import ConfigError
 from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set, load_episodes
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
+from rlstack.evaluation.figures import saved_figure
 from rlstack.play.versus import own_policy
 from rlstack.runs.loading import load
 from rlstack.runs.worlds import world_options
@@ -171,7 +172,7 @@ def draw(content: dict[str, Any], file: Path) -> None:
             lines.setdefault(recipe, []).append(
                 (row["both_solve"]["time"]["ratio"], row["levels"][-1]["success"], level)
             )
-    with picture(file, (7.5, 4.5)) as axis:
+    with saved_figure(file, "AC-IQN on MarineNav by recipe and level of risk", size=(7.5, 4.5)) as (axis,):
         for number, (recipe, points) in enumerate(lines.items()):
             ratios, rates, levels = zip(*sorted(points, key=lambda point: float(point[2])), strict=True)
             axis.plot(ratios, rates, marker="o", label=recipe)
@@ -181,7 +182,6 @@ def draw(content: dict[str, Any], file: Path) -> None:
         axis.scatter([1], [first], color="grey", label=next(iter(content["players"])))
         axis.axvline(1, color="grey", linestyle=":")
         axis.set(xlabel="time to the goal over the published agent's, both solve", ylabel="success, public episodes")
-        axis.set_title("AC-IQN on MarineNav by recipe and level of risk")
 
 
 def main() -> None:

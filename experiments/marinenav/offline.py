@@ -10,16 +10,15 @@ unseen episodes; the options were chosen on those of ``--evaluation-seed 2000``.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.results import markdown, picture, saved
-from experiments.runs import cost, final_evaluation, options, train
+from experiments.results import markdown, saved
+from experiments.runs import cost, evaluate, final_evaluation, options, train
 from rlstack.envs.foundation.files import write_json
+from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval, wilson_interval
 from rlstack.training.environment import machine
 
@@ -51,22 +50,16 @@ Results = dict[str, list[dict[str, Any]]]
 """A row for each seed, by the keys of :data:`NAMES`."""
 
 
-def teacher(folder: Path) -> Path:
-    """Trains the agent whose episodes are recorded."""
-    run = folder / "teacher" / "seed0"
-    if not list((run / "checkpoints").glob("checkpoint_*.pt")):
-        command = [sys.executable, "-m", "rlstack.train", "agent=sac", f"total_frames={LENGTH}", f"run_dir={run}"]
-        subprocess.run([*command, f"until={TEACHER_FRAMES}", *COMMON], check=True)
-    return run
+TEACHER = ["agent=sac", f"total_frames={LENGTH}", f"until={TEACHER_FRAMES}", *COMMON]
+"""Overrides of the run of the agent whose episodes are recorded."""
 
 
 def recorded(run: Path, folder: Path, episodes: int) -> Path:
     """Records the decisions of its episodes."""
     path = folder / "episodes.npz"
     if not path.is_file():
-        keys = ["policy=explore", f"episodes={episodes}", f"seed={RECORDED_SEED}", "plots=false", "video=false"]
-        command = [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={run}", f"transitions={path}"]
-        subprocess.run([*command, f"output={folder / 'recorded'}", *keys], check=True)
+        words = [f"transitions={path}", "policy=explore", "plots=false", "video=false"]
+        evaluate(run, folder / "recorded", episodes, RECORDED_SEED, *words)
     return path
 
 
@@ -129,7 +122,7 @@ def table(result: dict[str, Any]) -> str:
 
 def draw(results: Results, file: Path) -> None:
     """Draws the success of each agent, and a point for every seed."""
-    with picture(file, (6, 3.6)) as axis:
+    with saved_figure(file, "", size=(6, 3.6)) as (axis,):
         for place, rows in enumerate(results.values()):
             rate, low, high = pooled(rows)
             axis.bar(place, rate, color=f"C{place}", alpha=0.5, yerr=[[rate - low], [high - rate]], capsize=4)
@@ -146,7 +139,7 @@ def main() -> None:
     parser.add_argument("--online", type=int, default=300_000, help="frames of fine-tuning; 0: none")
     arguments = parser.parse_intermixed_args()
     folder, episodes = arguments.folder.resolve(), arguments.episodes
-    half_trained = teacher(folder)
+    (half_trained,) = train([(0, folder / "teacher", TEACHER)])
     data = recorded(half_trained, folder, arguments.recorded)
     results: Results = {"teacher": [judged(half_trained, episodes, arguments.evaluation_seed)]}
     for seed in arguments.seeds:

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import markdown, picture, write_csv
+from experiments.results import markdown, write_csv
 from experiments.runs import final_evaluation, logged, options, settings_file, train_arms, trained_on
 from rlstack.envs.foundation.files import write_json
+from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval
 
 HERE = Path(__file__).parent
@@ -35,8 +36,8 @@ def write_curve(curves: dict[int, list[dict[str, float]]], folder: Path) -> None
     columns += [f"eval/success_level{level}" for level in range(LEVELS)]
     write_csv(folder / "curve.csv", columns, [{"seed": seed, **row} for seed, rows in curves.items() for row in rows])
     clocks = {"time/seconds": "wall-clock minutes", "time/cpu_seconds": "CPU minutes (all cores)"}
-    with picture(folder / "curve.png", (11, 4.2), (1, 2)) as axes:
-        for axis, (column, label) in zip(axes.flat, clocks.items()):
+    with saved_figure(folder / "curve.png", "", 2, 2, (5.5, 4.2)) as axes:
+        for axis, (column, label) in zip(axes, clocks.items()):
             for seed, rows in curves.items():
                 minutes = [row[column] / 60 for row in rows]
                 axis.plot(minutes, [row["eval/success"] for row in rows], label=f"seed {seed}")

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import by_place, draw_range, markdown, picture, write_csv
+from experiments.results import by_place, draw_range, markdown, write_csv
 from experiments.runs import cost, logged, options, train, train_arms
 from rlstack.envs.foundation.files import write_json
+from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval
 from rlstack.training.environment import machine
 
@@ -67,7 +68,7 @@ def table(result: dict[str, Any]) -> str:
 
 def draw(rows: Rows, taught: float, file: Path) -> None:
     """Draws mean and range over the seeds of each agent."""
-    with picture(file, (6, 3.8)) as axis:
+    with saved_figure(file, "", size=(6, 3.8)) as (axis,):
         for agent in dict.fromkeys(row["agent"] for row in rows):
             own = [row for row in rows if row["agent"] == agent]
             draw_range(axis, *by_place(own, "updates", "return"), AGENTS[agent])

@@ -21,9 +21,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from experiments.results import interval, join_csv, markdown, picture, read_csv, saved
+from experiments.results import interval, join_csv, markdown, read_csv, saved
 from experiments.runs import cost, final_evaluation, logged, options, train_arms, trained_on
 from rlstack.envs.foundation.files import write_json
+from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
 HERE = Path(__file__).parent
@@ -137,11 +138,8 @@ def draw(out: Path, file: Path) -> None:
     """Draws a panel for each study with results: each seed, their mean, and the bar."""
     rows = read_csv(out / "curves.csv")
     results = {name: result for name in STUDIES if (result := saved(out / f"{name}.json"))}
-    width, height = 4, max(-(-len(results) // 4), 1)
-    with picture(file, (4 * width, 2.8 * height), (height, width)) as axes:
-        for axis in axes.flat[len(results) :]:
-            axis.set_axis_off()
-        for axis, (study, result) in zip(axes.flat, results.items()):
+    with saved_figure(file, "", len(results), 4, (4, 2.8)) as axes:
+        for axis, (study, result) in zip(axes, results.items()):
             curves: dict[str, list[tuple[float, float]]] = {}
             for row in rows:
                 if row["study"] == study:
@@ -155,8 +153,8 @@ def draw(out: Path, file: Path) -> None:
             axis.set_title(fill(f"{result['environment']}, {result['algorithm']}", 40), fontsize=10)
             axis.xaxis.set_major_locator(MaxNLocator(4))
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes[0, 0].figure.supxlabel("frames")
-        axes[0, 0].figure.supylabel("return of greedy episodes (dotted: to be reached)")
+        axes[0].figure.supxlabel("frames")
+        axes[0].figure.supylabel("return of greedy episodes (dotted: to be reached)")
 
 
 def main() -> None:

@@ -19,11 +19,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.results import interval, markdown, picture
+from experiments.results import interval, markdown
 from experiments.runs import logged, options, train_arms
 from rlstack.config import conf_dir
 from rlstack.envs.foundation.files import write_json
 from rlstack.envs.rocket.rewards import MODES, TERMS
+from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.statistics import wilson_interval
 
 HERE = Path(__file__).parent
@@ -72,7 +73,7 @@ def draw(games: dict[str, tuple[float, float, float]], path: Path) -> None:
     names = list(games)[::-1]
     shares = [games[name][0] for name in names]
     around = [[games[name][0] - games[name][1] for name in names], [games[name][2] - games[name][0] for name in names]]
-    with picture(path, (7, 0.5 * len(games) + 1.2)) as axis:
+    with saved_figure(path, "", size=(7, 0.5 * len(games) + 1.2)) as (axis,):
         axis.barh(names, shares, xerr=around, color=["C0" if name == EVERYTHING else "C1" for name in names], capsize=3)
         axis.axvline(games[EVERYTHING][0], color="0.4", lw=0.8, ls="--")
         axis.set(xlabel="share of games won against the rules", xlim=(0, 1))

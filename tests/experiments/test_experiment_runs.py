@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from experiments import against, results, runs
+from rlstack.envs.foundation.files import write_json
 from rlstack.runs.run_directory import taken
 from tests.refusals import refused
 
@@ -155,17 +156,11 @@ def test_games_are_played_anew_unless_as_many_with_the_same_seed_are_there(
 
     def play(command: list[str], **options: Any) -> None:
         words = dict(word.split("=", 1) for word in command if "=" in word)
-        found = {
-            "total_games": int(words["episodes"]),
-            "seed": int(words["seed"]),
-            "fitted_elo": 1.0,
-            "opponents": [{}],
-        }
-        played.append((found["total_games"], found["seed"]))
-        Path(words["output"]).mkdir(parents=True, exist_ok=True)
-        (Path(words["output"]) / "results.json").write_text(json.dumps(found))
+        played.append((int(words["episodes"]), int(words["seed"])))
+        found = {"total_games": played[-1][0], "seed": played[-1][1], "fitted_elo": 1.0, "opponents": [{}]}
+        write_json(Path(words["output"]) / "results.json", found)
 
-    monkeypatch.setattr(against.subprocess, "run", play)
+    monkeypatch.setattr(runs.subprocess, "run", play)
     monkeypatch.setattr(against, "cost", lambda run: {})
     experiment = against.Experiment(("rule",), 10, (0,), (), "won")
     for games, seed in [(10, 1), (10, 1), (20, 1), (20, 2)]:

@@ -17,7 +17,7 @@ from experiments.gpu import machine as machines
 from experiments.gpu import rows as gpu_rows
 from experiments.gpu.__main__ import chosen, parsed, planned, run
 from experiments.gpu.correctness import DrawnOnCpu, Lessons, compare_lessons, compare_worlds
-from experiments.gpu.results import markdown, name_of, write
+from experiments.gpu.results import name_of, table, write
 from experiments.gpu.runner import Mismatch, NoDevice, Outcome, Row, Runner, Setting
 from experiments.gpu.speed import rates, summed, told
 from rlstack.config import ConfigError
@@ -109,9 +109,9 @@ def test_the_file_of_a_card_keeps_what_was_measured_there_before(tmp_path: Path)
     ]
     path = tmp_path / "h100.json"
     write(path, about, first)
-    assert markdown(tmp_path / "empty") == ""
+    assert table(tmp_path / "empty") == ""
     write(path, about, [Outcome("a alone", "speed", "passed", "", 2.0, figures | profile)])
-    assert markdown(tmp_path).splitlines() == [
+    assert table(tmp_path).splitlines() == [
         f"{machine['gpu']}, torch 2.13.0, torchrl 0.14.1, commit 1234567890, 0 of 1 checks passed; failed: world a.",
         "",
         "| row | median (least to most) | kernels a step | kernels an update | card busy |",
