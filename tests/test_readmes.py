@@ -28,14 +28,13 @@ from rlstack.training.hooks import Hook
 from rlstack.training.run import debugged
 from rlstack.training.stages import CurriculumConfig
 from tests.agents import munchausen
-from tests.conftest import Command
+from tests.conftest import REPO, Command
 
-ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+README = REPO / "README.md"
 PAGES = sorted(
     path
-    for path in ROOT.rglob("*.md")
-    if not {".venv", ".github", "runs", "fixtures", "node_modules"} & set(path.relative_to(ROOT).parts)
+    for path in REPO.rglob("*.md")
+    if not {".venv", ".github", "runs", "fixtures", "node_modules"} & set(path.relative_to(REPO).parts)
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -137,7 +136,7 @@ def _check_types(content: dict[str, Any]) -> None:
     build(agent_class(plain["agent"]["algorithm"]).Config, plain["agent"], "agent")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[path.relative_to(ROOT).as_posix() for path in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=[path.relative_to(REPO).as_posix() for path in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
     assert not [target for target in targets if not target.startswith("http") and not _leads(page, target)]
@@ -156,35 +155,35 @@ def _leads(page: Path, target: str) -> bool:
 def test_files_that_are_named_are_there() -> None:
     """These are the paths between back-quotes that begin with a folder of the project."""
     lost = [
-        f"{page.relative_to(ROOT)}: {span}"
+        f"{page.relative_to(REPO)}: {span}"
         for page in PAGES
         for span in _SPAN.findall(_FENCE.sub("", page.read_text(encoding="utf-8")))
-        if re.fullmatch(r"(?:rlstack|envs|conf|experiments|tests|\.ci)/[\w./]+", span) and not (ROOT / span).exists()
+        if re.fullmatch(r"(?:rlstack|envs|conf|experiments|tests|\.ci)/[\w./]+", span) and not (REPO / span).exists()
     ]
     assert not lost
 
 
 def test_make_knows_its_targets() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    makefile = (REPO / "Makefile").read_text(encoding="utf-8")
     named = {match for page in PAGES for line in spans(page) for match in re.findall(r"^make ([a-z-]+)", line)}
     assert {"train", "test", "bench", "report"} <= named
     assert not [target for target in named if not re.search(rf"^{target}:", makefile, re.M)]
 
 
 def test_every_package_has_a_page() -> None:
-    packages = [path.parent for path in (ROOT / "rlstack").glob("*/__init__.py") if path.parent.name != "zoo"]
+    packages = [path.parent for path in (REPO / "rlstack").glob("*/__init__.py") if path.parent.name != "zoo"]
     assert packages and not [package.name for package in packages if not (package / "README.md").exists()]
 
 
 def test_the_reference_has_every_exported_name() -> None:
-    page = (ROOT / "docs" / "api" / "rlstack.md").read_text(encoding="utf-8")
+    page = (REPO / "docs" / "api" / "rlstack.md").read_text(encoding="utf-8")
     assert not [name for name in rlstack.__all__ if not re.search(rf"::: rlstack\.{name}\.{name}\n|`{name}`", page)]
 
 
 @pytest.mark.parametrize("name", ["munchausen", "own_network", "spo"])
 def test_the_page_of_the_agents_shows_the_files_that_are_tested(name: str) -> None:
-    source = (ROOT / f"tests/agents/{name}.py").read_text(encoding="utf-8")
-    assert source in (ROOT / "rlstack/agents/README.md").read_text(encoding="utf-8")
+    source = (REPO / f"tests/agents/{name}.py").read_text(encoding="utf-8")
+    assert source in (REPO / "rlstack/agents/README.md").read_text(encoding="utf-8")
 
 
 def test_the_first_page_is_short() -> None:
@@ -221,7 +220,7 @@ def test_every_program_is_run_by_a_test() -> None:
     here = {"README.md": 1, "rlstack/README.md": 2, "rlstack/training/README.md": 2, "rlstack/data/README.md": 1}
     here |= {"rlstack/losses/README.md": 1, "rlstack/adapters/README.md": 1, "experiments/plain_torchrl/README.md": 1}
     here["envs/README.md"] = 1
-    counts = {page.relative_to(ROOT).as_posix(): len(programs(page)) for page in PAGES}
+    counts = {page.relative_to(REPO).as_posix(): len(programs(page)) for page in PAGES}
     names = {*elsewhere, *here}
     assert {name: count for name, count in counts.items() if count} == {
         name: elsewhere.get(name, 0) + here.get(name, 0) for name in names
@@ -243,7 +242,7 @@ def test_training_from_python(first_page: dict[str, Any], monkeypatch: pytest.Mo
         return RunDirectory(first_page["run"].path)
 
     monkeypatch.setattr("rlstack.training.run.train", composed_only)
-    package, training = ROOT / "rlstack" / "README.md", ROOT / "rlstack" / "training" / "README.md"
+    package, training = REPO / "rlstack" / "README.md", REPO / "rlstack" / "training" / "README.md"
     space: dict[str, Any] = {}
     exec(programs(package)[0].replace("episodes=100", "episodes=2"), space)
     exec(programs(package)[1], space)
@@ -254,26 +253,26 @@ def test_training_from_python(first_page: dict[str, Any], monkeypatch: pytest.Mo
 
 
 def test_the_loop_is_quoted() -> None:
-    quoted = programs(ROOT / "rlstack" / "training" / "README.md")[0]
-    source = (ROOT / "rlstack" / "training" / "loop.py").read_text(encoding="utf-8")
+    quoted = programs(REPO / "rlstack" / "training" / "README.md")[0]
+    source = (REPO / "rlstack" / "training" / "loop.py").read_text(encoding="utf-8")
     lines = [line.partition("  #")[0].strip() for line in quoted.splitlines()]
     assert len(lines) > 5 and not [line for line in lines if line not in source]
 
 
 def test_a_curriculum_of_a_page_is_one() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "rlstack/training/README.md").read_text(encoding="utf-8"), re.S)
+    (text,) = re.findall(r"```yaml\n(.*?)```", (REPO / "rlstack/training/README.md").read_text(encoding="utf-8"), re.S)
     assert len(build(CurriculumConfig, yaml.safe_load(text), "curriculum").stages) == 3
 
 
 def test_the_replay_buffer_of_a_page_works() -> None:
     space: dict[str, Any] = {}
-    exec(programs(ROOT / "rlstack" / "data" / "README.md")[0], space)
+    exec(programs(REPO / "rlstack" / "data" / "README.md")[0], space)
     assert len(space["replay"]) == 500 and {"index", "priority_weight"} <= set(space["sample"].keys())
 
 
 def test_the_loss_of_a_page_learns() -> None:
     """The lines of the loop are a comment on the page, since the page has no data."""
-    (program,) = programs(ROOT / "rlstack" / "losses" / "README.md")
+    (program,) = programs(REPO / "rlstack" / "losses" / "README.md")
     data = TensorDict(observation=torch.randn(8, 4), action=torch.randint(2, (8,)), batch_size=[8])
     after = TensorDict(observation=torch.randn(8, 4), reward=torch.ones(8, 1), batch_size=[8])
     data["next"] = after.set("terminated", torch.zeros(8, 1, dtype=torch.bool))
@@ -286,7 +285,7 @@ def test_the_loss_of_a_page_learns() -> None:
 
 
 def test_evaluations_of_a_page_are_read(fixtures_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = programs(ROOT / "rlstack" / "adapters" / "README.md")
+    (program,) = programs(REPO / "rlstack" / "adapters" / "README.md")
     file = fixtures_dir / "marinenav" / "evaluations_example.npz"
     exec(program.replace("training_.../seed_9/evaluations.npz", file.as_posix()), {})
     assert "success" in capsys.readouterr().out
@@ -296,13 +295,13 @@ def test_worlds_for_other_libraries() -> None:
     pytest.importorskip("pettingzoo")
     pytest.importorskip("stable_baselines3")
     space: dict[str, Any] = {}
-    exec(programs(ROOT / "envs" / "README.md")[0].replace("64", "2"), space)
+    exec(programs(REPO / "envs" / "README.md")[0].replace("64", "2"), space)
     assert space["worlds"].num_envs == 2 and len(space["game"].possible_agents) > 1
 
 
 def test_the_code_runs(rlstack_command: Command) -> None:
     """Runs the program on the page of plain TorchRL, slightly shortened, with a new run."""
-    page = ROOT / "experiments" / "plain_torchrl" / "README.md"
+    page = REPO / "experiments" / "plain_torchrl" / "README.md"
     small = ["env.num_worlds=4", "env.max_steps=20", "logger=csv", "threads=1", "device=cpu"]
     small += ["total_frames=100", "agent.learning_starts=50", "eval.episodes=1", "eval.max_steps=20"]
     trained = rlstack_command("train", "agent=acqn", "env=marinenav", "run_dir=run", *small)

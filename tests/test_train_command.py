@@ -21,11 +21,10 @@ from rlstack.train import main
 from rlstack.training.config import TrainConfig
 from rlstack.training.run import debugged, run_name
 from rlstack.training.summary import one_line_errors, where_things_are
-from tests.conftest import Command
+from tests.conftest import REPO, Command
 from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN, composed, logged, python
 
-ROOT = Path(__file__).parent.parent
 TINY = [*SMALL_RUN, "total_frames=1500", "eval.every=1500", "checkpoint.every=500", "agent.buffer_size=2000"]
 
 
@@ -106,7 +105,7 @@ def test_killed_at_any_moment_the_run_resumes_to_the_same_end(tmp_path: Path) ->
     """SIGKILL is sent at five moments, also during a write; the run then resumes to the same end each time."""
     options = [*TINY, "total_frames=6000", "checkpoint.every=200", "eval.every=6000"]
     assert train(*options, "run_dir=straight", cwd=tmp_path).returncode == 0
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(REPO)}
     arguments = [*options, "run_dir=killed"]
     for kill in range(5):
         process = subprocess.Popen(
@@ -233,7 +232,7 @@ def test_eight_functions_of_ours_lead_to_the_gradients(
 
     def stop(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         names = [
-            frame.name for frame in traceback.extract_stack() if Path(frame.filename).is_relative_to(ROOT / "rlstack")
+            frame.name for frame in traceback.extract_stack() if Path(frame.filename).is_relative_to(REPO / "rlstack")
         ]
         if "self_check" in names:
             return backward(tensor, *arguments, **options)
