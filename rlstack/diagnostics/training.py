@@ -12,7 +12,6 @@ import tempfile
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -468,7 +467,7 @@ def count_events(events: Iterable[tuple[str, bool]]) -> dict[str, int]:
     return {name: counts[name] for name in (*_KINDS, "kernels")}
 
 
-@contextmanager
+@contextlib.contextmanager
 def waits() -> Iterator[Counter[str]]:
     """A context that counts, by line of code, where the program waits for the GPU."""
     places = Counter[str]()
