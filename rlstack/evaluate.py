@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union
 
 from omegaconf import DictConfig
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     import torch
     from tensordict.nn import TensorDictModuleBase
 
+    from rlstack.agents import Agent
     from rlstack.evaluation.evaluator import EpisodeSet
     from rlstack.evaluation.results import Evaluation
+    from rlstack.runs.loading import LoadedRun
 
 _TRAINED = ("greedy", "explore")
 USUAL_EPISODES = 60  # the default of conf/evaluate.yaml
@@ -71,9 +74,12 @@ class Candidate:
     frames: int = 0
 
 
+Judged: TypeAlias = Union[str, Path, TrainedRun, "LoadedRun", "Agent", "TensorDictModuleBase", Callable[..., Any]]
+
+
 @as_module
 def evaluate(
-    judged: Any = None,
+    judged: Judged | None = None,
     env: Any = None,
     /,
     *words: str,
