@@ -6,7 +6,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -14,11 +13,14 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
+from torchrl.envs.utils import check_env_specs
 
 from rlstack import envs
 from rlstack.config import ConfigError
 from rlstack.envs.world import reader
 from rlstack.training.preflight import check_batch
+from tests.envs.marinenav.test_env import CURRICULUM
+from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 Pair = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -171,6 +173,52 @@ def test_actions_of_a_wrong_length_say_what_is_needed(
         env.step(env.reset().set(key, torch.zeros(shape)))
 
 
+# -- specs -----------------------------------------------------------------------------------------------------------
+
+TOYS = "tests.envs.gymnasium_toys"
+SPECS: list[tuple[str, dict[str, Any]]] = [
+    ("cartpole", {"num_worlds": 3, "max_steps": 9}),
+    ("marinenav", {"num_worlds": 6}),
+    ("gymnasium", {"id": "CartPole-v1", "num_envs": 3}),
+    ("gymnasium", {"id": "Pendulum-v1", "num_envs": 3, "max_steps": 2}),
+    *(("gymnasium", {"id": f"{TOYS}:{toy}", "num_envs": 3}) for toy in ("Structured", "Masked", "MaskedInObservation")),
+    ("gymnasium", {"id": f"{TOYS}:Noisy", "num_envs": 3, "dtype": torch.float64}),
+    ("gymnasium", {"id": "CartPole-v1", "num_envs": 3, "observation_keep": [3, 1, 0]}),
+    *(
+        ("pettingzoo", {"id": f"tests.envs.test_pettingzoo:{world}", "num_envs": 3, **options})
+        for world in ("March", "Push", "Coming")
+        for options in ({"kwargs": {"masks": "info"}}, {"dtype": torch.float64, "max_steps": 3}, {"action_repeat": 2})
+    ),
+    *(
+        (f"tests.envs.test_wrappers:{world}", options)
+        for world in ("Clock", "Team")
+        for options in ({"action_repeat": 3}, {"frame_stack": 3}, {"action_repeat": 2, "frame_stack": 2})
+    ),
+    ("echelon", {"num_worlds": 3, "maps": 2, "actions": "hybrid", "visibility": "partial", "opponent": "policy"}),
+]
+MORE_SPECS: list[tuple[str, dict[str, Any]]] = [
+    ("marinenav", {"num_worlds": 6, "continuous_actions": False}),
+    ("marinenav", {"num_worlds": 6, "curriculum": CURRICULUM, "perception_noise": False}),
+    ("marinenav", {"num_worlds": 6, "curriculum": CURRICULUM | {"timesteps": None}}),
+    ("marinenav", {"num_worlds": 6, "dtype": torch.float64, "num_cores": 2, "num_robots": 1, "num_obstacles": 0}),
+    ("echelon", {"num_worlds": 3, "maps": 2}),
+    ("echelon", {"maps": 2, "actions": "box", "blue": 1, "red": 3, "opponent": "random", "symmetric_maps": False}),
+    ("echelon", {"num_worlds": 3, "maps": 2, "blue": 10, "red": 7, "opponent": "rush", "visibility": "partial"}),
+    ("echelon", {"maps": 2, "dtype": torch.float64, "opponent_mix": {"veteran": 1.0, "heuristic": 2.0}}),
+]
+
+
+@exhaustive(("name", "options"), [*SPECS, *MORE_SPECS], quick=len(SPECS))
+def test_specs_hold_in_every_step(name: str, options: dict[str, Any]) -> None:
+    with envs.make(name, **options) as env:
+        check_env_specs(env, seed=3)
+        shown, rewards = (list(spec.keys(True, True)) for spec in (env.observation_spec, env.full_reward_spec))
+        for step in env.rollout(30, break_when_any_done=False).unbind(-1):
+            assert env.observation_spec.is_in(step.select(*shown))
+            assert env.observation_spec.is_in(step["next"].select(*shown))
+            assert env.full_reward_spec.is_in(step["next"].select(*rewards))
+
+
 # -- before the first step, and after the last ------------------------------------------------------------------------
 
 ALL: list[tuple[str, dict[str, Any]]] = [
@@ -181,34 +229,8 @@ ALL: list[tuple[str, dict[str, Any]]] = [
     ("echelon", {"num_worlds": 2, "blue": 1, "red": 1, "maps": 2}),
     ("gymnasium", {"id": "CartPole-v1", "num_envs": 2}),
     ("torchrl", {"id": "tests.envs.torchrl_toys:Counter", "num_envs": 2}),
-    ("pettingzoo", {"id": "tests.envs.test_any_action:Walk", "num_envs": 2}),
+    ("pettingzoo", {"id": "tests.envs.test_pettingzoo:Seeded", "num_envs": 2}),
 ]
-
-
-class Walk:
-    """Two agents of PettingZoo that observe the random places of their generators."""
-
-    from gymnasium import spaces
-
-    possible_agents = ["a", "b"]
-    metadata: dict[str, Any] = {}
-    agents: list[str] = []
-
-    def observation_space(self, agent: str) -> Any:
-        return self.spaces.Box(0.0, 1.0, (3,))
-
-    def action_space(self, agent: str) -> Any:
-        return self.spaces.Discrete(2)
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents, generator = list(self.possible_agents), np.random.default_rng(seed)
-        return {agent: generator.random(3, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
-
-    def step(self, actions: Any) -> Any:
-        raise AssertionError("nobody steps it")
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(("name", "options"), ALL)
@@ -242,11 +264,28 @@ def test_the_first_reset_begins_all_worlds(name: str, options: dict[str, Any]) -
         mask = torch.zeros(*env.batch_size, 1, dtype=torch.bool)
         mask[0] = True
         some = shown(env.reset(TensorDict({"_reset": mask}, env.batch_size)))
-        if name != "pettingzoo":  # that of these tests cannot step
-            env.rand_step()
+        env.rand_step()
     with envs.make(name, seed=3, **options) as env:
         whole = shown(env.reset())
     assert all(torch.equal(value, some[key]) for key, value in whole.items())
+
+
+@pytest.mark.parametrize(("name", "options"), [("gymnasium", {"id": f"{TOYS}:Noisy", "num_envs": 2}), *ALL[6:]])
+def test_where_episodes_cannot_be_saved_new_ones_follow_from_the_saved_generator(
+    name: str, options: dict[str, Any]
+) -> None:
+    starts = []
+    with envs.make(name, seed=3, **options) as env:
+        seen = shown(env.rollout(2)[:, 0])
+        for seed in (8, 9):
+            with envs.make(name, seed=seed, **options) as other:
+                other.load_state_dict(env.state_dict())
+                assert other.total_steps == env.total_steps
+                root = other.reset()
+                assert (root["episode", "length"] == 0).all()
+                starts.append(shown(root))
+    assert all(torch.equal(value, starts[1][key]) for key, value in starts[0].items())
+    assert not any(torch.equal(value, seen[key]) for key, value in starts[0].items())
 
 
 STAGED: list[tuple[str, dict[str, Any]]] = [

@@ -8,7 +8,6 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torchrl.envs import check_env_specs
 
 from rlstack import envs
 from rlstack.envs.echelon import rules
@@ -54,20 +53,6 @@ def face_each_other(env: Echelon, slot: int = 1, distance: float = 6.0) -> None:
         state.yaw[team, slot] = torch.where((out[0] > 0) == (team == 0), 0.0, torch.pi)
         others = [k for k in range(env.tables.mechs) if k != slot]
         state.hp[team, others] = 0.0
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"actions": "hybrid", "visibility": "partial", "opponent": "policy"},
-        {"actions": "box", "blue": 1, "red": 3, "opponent": "random", "symmetric_maps": False},
-        {"blue": 10, "red": 7, "opponent": "rush", "visibility": "partial"},
-        {"dtype": torch.float64, "blue": 3, "red": 3, "opponent_mix": {"veteran": 1.0, "heuristic": 2.0}},
-    ],
-)
-def test_specs(options: dict[str, Any]) -> None:
-    check_env_specs(build(3, **options))
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torchrl.envs.utils import check_env_specs
 
 from rlstack import envs
-from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, make_episode
+from rlstack.envs.marinenav.episodes import make_episode
 from tests.envs.marinenav.recorded import act, build, robot
-from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 CURRICULUM: dict[str, Any] = {
@@ -38,41 +36,6 @@ def stay(td: TensorDict) -> Tensor:
 def push(td: TensorDict) -> tuple[tuple[str, str], Tensor]:
     """Returns key and value of a random continuous action with a forward mean."""
     return ("agents", "action"), torch.rand(*td["agents", "active"].shape, 2) * 1.2 - 0.2
-
-
-@exhaustive(
-    "options",
-    [
-        {},
-        {"continuous_actions": False},
-        {"curriculum": CURRICULUM, "perception_noise": False},
-        {"curriculum": CURRICULUM | {"timesteps": None}},
-        {"dtype": torch.float64, "num_cores": 2, "num_robots": 1, "num_obstacles": 0},
-    ],
-)
-def test_specs_hold(options: dict[str, Any]) -> None:
-    env = envs.make("marinenav", num_worlds=6, **options)
-    check_env_specs(env, seed=3)
-    rollout = env.rollout(40, break_when_any_done=False)
-    for t in range(40):
-        assert env.observation_spec.is_in(rollout[:, t]["next"].select(*env.observation_spec.keys()))
-
-
-def test_layout_is_as_documented() -> None:
-    env = envs.make("marinenav", num_worlds=7, num_robots=4)
-    td = env.rollout(2)
-    assert td.batch_size == (7, 2)
-    shapes = {"self": (7,), "objects": (5, 5), "mask": (5,)}
-    for key, shape in shapes.items():
-        assert td["agents", "observation", key].shape == (7, 2, 4, *shape)
-    assert td["agents", "observation", "mask"].dtype == td["next", "agents", "active"].dtype == torch.bool
-    for key in ("reward", "done", "terminated", "truncated"):
-        assert td["next", "agents", key].shape == (7, 2, 4, 1)
-        assert key == "reward" or td["next", key].shape == (7, 2, 1)
-    for key in ("info", "colregs", "phi", "energy", "active"):
-        assert td["next", "agents", key].shape == (7, 2, 4)
-    assert env.state.pose.shape == env.state.velocity.shape == env.state.velocity_r.shape == (7, 4, 3)
-    assert env.state.thrust.shape == (7, 4, 2)
 
 
 # --- ends
@@ -186,19 +149,6 @@ def test_without_schedule_all_levels_are_equally_likely() -> None:
     distance = (env.worlds.goal - env.worlds.start).norm(dim=0)
     asked = torch.tensor(CURRICULUM["min_start_goal_dis"])[level]
     assert ((distance >= asked - 1e-4) | ~env.worlds.present).all()
-
-
-def test_the_published_levels_can_be_trained_on() -> None:
-    lists = {name: [level[name] for level in PUBLISHED_LEVELS] for name in PUBLISHED_LEVELS[0]}
-    env = envs.make("marinenav", num_worlds=12, curriculum=lists | {"timesteps": [k * 10**6 for k in range(6)]})
-    env.reset()
-    assert (env.worlds.present.sum(0) == 3).all() and env.num_robots == 5
-
-
-def test_a_world_without_robots_is_no_success() -> None:
-    env = envs.make("marinenav", num_worlds=4, curriculum=None, num_robots=1, num_obstacles=0, min_start_goal_dis=70.0)
-    following = env.step(env.reset().set(("agents", "action"), torch.zeros(4, 1, 2)))["next"]
-    assert not env.worlds.present.any() and following["done"].all() and not following["episode", "success"].any()
 
 
 # --- errors

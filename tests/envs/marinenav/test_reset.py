@@ -181,5 +181,6 @@ def test_a_world_without_any_robot_does_no_harm() -> None:
     assert not td["agents", "active"].any()
     step, td = env.step_and_maybe_reset(td.update(env.action_spec.rand()))
     assert step["next", "done"].all() and (step["next", "agents", "info"] == -1).all()
+    assert not step["next", "episode", "success"].any()
     for key, value in step["next"].flatten_keys(".").items():
         assert not value.dtype.is_floating_point or value.isfinite().all(), key
