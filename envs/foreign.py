@@ -38,14 +38,24 @@ def factory_at(id: str, library: str, kind: str, is_kind: Callable[[type], bool]
     return factory
 
 
+def check_positive(**options: float | None) -> None:
+    """Checks the numbers of some options.
+
+    Raises:
+        ValueError: one of them is neither None nor positive.
+    """
+    for name, value in options.items():
+        if value is not None and value <= 0:
+            raise ValueError(f"{name}: {value} is not a positive number")
+
+
 def check_instances(count: int, most: int | None) -> None:
     """Compares a number of copies with the option ``max_instances``.
 
     Raises:
         ValueError: it is larger, or the option is not positive.
     """
-    if most is not None and most < 1:
-        raise ValueError(f"max_instances: {most} is not a positive number")
+    check_positive(max_instances=most)
     if most is not None and count > most:
         raise ValueError(f"num_envs: max_instances={most} allows no more than {most}")
 

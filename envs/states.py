@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -61,6 +62,17 @@ class Record:
             value[..., target] = new[..., source]
 
 
+def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Returns nested dicts, lists, plain tuples and records with ``function`` applied to every tensor."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Record):
+        return value.map(function)
+    if isinstance(value, dict):
+        return {key: mapped(function, entry) for key, entry in value.items()}
+    return type(value)(mapped(function, entry) for entry in value) if isinstance(value, list | tuple) else value
+
+
 # -- initial states ------------------------------------------------------------------------------------------------
 
 
@@ -97,15 +109,8 @@ class Opening(Generic[Fields]):
     def restored(cls, kind: type[Fields], saved: dict[str, Any], device: torch.device | None) -> Opening[Fields]:
         """Inverts :meth:`saved`; ``kind`` is the class of the state."""
         items = saved["state"] if "state" in saved else saved["match"]  # as version 0.1.0 wrote some
-        return cls(kind.from_items(_moved(items, device)), _moved(saved["shown"], device))
-
-
-def _moved(value: Any, device: torch.device | None) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {name: _moved(entry, device) for name, entry in value.items()}
-    return [_moved(entry, device) for entry in value]
+        here = partial(mapped, lambda value: value.to(device))
+        return cls(kind.from_items(here(items)), here(saved["shown"]))
 
 
 class Fetched:

@@ -23,10 +23,10 @@ from .foundation.tensors import GROUP as GROUP
 from .foundation.tensors import MEMORY as MEMORY
 from .foundation.tensors import STATE as STATE
 from .foundation.tensors import keep_freed_memory, looks_are_free, unchecked
+from .states import StartPool, mapped
 
 if TYPE_CHECKING:
     from .recording import EpisodeRecorder, EpisodeRecording
-    from .states import StartPool
 
 MOST_STEPS = 1_000_000_000
 """Greatest number of steps in an episode; step counters are integers in floating-point statistics."""
@@ -642,7 +642,7 @@ class World(WorldHooks, EnvBase):
         """Returns everything needed to continue exactly here, as a nested dict of tensors and numbers."""
         state = self._state_to_save() if self._begun else {_NEW: True}
         if not looks_are_free(self.device):  # recorded steps write into the worlds' tensors
-            state = _cloned(state)
+            state = mapped(torch.clone, state)
         return {"generator": self.generator.get_state(), **state}
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
@@ -738,12 +738,6 @@ def _anew(kind: type[World], given: tuple[Any, ...], options: dict[str, Any], st
     world = kind(*given, **options)
     world.load_state_dict(state)
     return world
-
-
-def _cloned(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {key: _cloned(value) for key, value in state.items()}
-    return state.clone() if isinstance(state, Tensor) else state
 
 
 def check_known(name: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from torchrl.data import TensorSpec
 
 from rlstack.envs.foundation.tensors import unchecked
 
-from ..foreign import check_instances, completed
+from ..foreign import check_instances, check_positive, completed
 from ..foundation.processes import TIMEOUT
 from ..spaces import Array, Observations
 from ..world import Act, ForeignWorld
@@ -141,31 +141,25 @@ class Columns:
 
     def __init__(self, batch: Batch, observations: Observations, steps: int) -> None:
         arrays, self._nested = batch.arrays, observations.nested
-        count = len(arrays.reward)
-        self._batch, self._size = batch, (count, steps)
-        self.leaves = [np.empty((count, steps, *leaf.shape[1:]), leaf.dtype) for leaf in arrays.observations]
-        self.numbers = np.empty((len(batch.numbers), count, steps, 1), batch.numbers.dtype)
-        self.flags = np.empty((3, count, steps, 1), bool)
-        self.mask = None if arrays.mask is None else np.empty((count, steps, arrays.mask.shape[1]), bool)
+        self._size = size = len(arrays.reward), steps
+        self.leaves = [np.empty((*size, *leaf.shape[1:]), leaf.dtype) for leaf in arrays.observations]
+        self.numbers = np.empty((len(batch.numbers), *size, 1), batch.numbers.dtype)
+        self.flags = np.empty((3, *size, 1), bool)
+        self.mask = None if arrays.mask is None else np.empty((*size, arrays.mask.shape[1]), bool)
+        shown = [*arrays.observations, np.moveaxis(batch.numbers, 0, -1), np.moveaxis(arrays.flags, 0, -1), arrays.mask]
+        room = [*self.leaves, np.moveaxis(self.numbers, 0, -1), np.moveaxis(self.flags, 0, -1), self.mask]
+        self._pairs = [(column, source) for column, source in zip(room, shown) if column is not None]
 
     def write(self, t: int) -> None:
         """Takes in the batch as it stands at a step."""
-        arrays: Any = self._batch.arrays
-        for column, leaf in zip(self.leaves, arrays.observations):
-            column[:, t] = leaf
-        self.numbers[:, :, t], self.flags[:, :, t] = self._batch.numbers, arrays.flags
-        if self.mask is not None:
-            self.mask[:, t] = arrays.mask
+        for column, source in self._pairs:
+            column[:, t] = source
 
     def follow(self, other: Columns, begun: list[int]) -> None:
         """Takes in every step but those in ``begun``, which it has: each shows what ``other`` showed one before it."""
         for first, end in zip(begun, [*begun[1:], self._size[1]]):
-            here, before = slice(first + 1, end), slice(first, end - 1)
-            for column, source in zip(self.leaves, other.leaves):
-                column[:, here] = source[:, before]
-            self.numbers[:, :, here], self.flags[:, :, here] = other.numbers[:, :, before], other.flags[:, :, before]
-            if self.mask is not None and other.mask is not None:
-                self.mask[:, here] = other.mask[:, before]
+            for (column, _), (source, _) in zip(self._pairs, other._pairs):
+                column[:, first + 1 : end] = source[:, first : end - 1]
 
     def entries(self, rewards: bool) -> dict[str, Any]:
         """All steps as entries ``[W, steps, ...]`` of a tensordict."""
@@ -286,12 +280,9 @@ class Gymnasium(ForeignWorld):
         max_instances: int | None = None,
         success: bool = False,
     ) -> None:
-        if num_envs < 1:
-            raise ValueError(f"num_envs: {num_envs} is not a positive number of environments")
+        check_positive(num_envs=num_envs, max_steps=max_steps, worker_timeout=worker_timeout)
         if workers < 0:
             raise ValueError(f"workers: {workers} is not a number of processes")
-        if worker_timeout <= 0:
-            raise ValueError(f"worker_timeout: {worker_timeout} is not a positive number of seconds")
         check_instances(num_envs, max_instances)
         self._recipe = Recipe(id, dict(kwargs or {}), max_steps)
         super().__init__(num_envs, device, dtype, seed)

@@ -91,8 +91,6 @@ class Recipe:
         """
         if not self.id:
             raise ValueError("id: missing, give an environment such as CartPole-v1 or package.module:Class")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ValueError(f"max_steps: {self.max_steps} is not a positive number of steps")
         build = self._own_class(self.id) or self._registered
         try:
             return build()

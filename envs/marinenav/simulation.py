@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..foundation.compilation import Compiled, at_once
 from ..foundation.tensors import GROUP, made_once
+from ..states import mapped
 from .dynamics import add_scaled, move, thrust_change
 from .perception import NoiseDraws, Percept, others, perceive
 from .rules import MarineNavRules
@@ -186,26 +187,15 @@ def compiled_for_speed(function: Callable[..., Outcome]) -> Callable[..., Outcom
         return value.view(torch.bool) if value.dtype == torch.uint8 else value
 
     def compute(*arguments: Any) -> Any:
-        return _map_tensors(to_byte, function(*arguments))
+        return mapped(to_byte, function(*arguments))
 
     fast = Compiled(compute, f"{function.__name__} of marinenav", dynamic=False)
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
-        return _map_tensors(to_flag, fast(*arguments))
+        return mapped(to_flag, fast(*arguments))
 
     return call
-
-
-def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Applies ``function`` to every tensor of nested dicts, plain tuples and world states."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, WorldState):
-        return value.map(function)
-    if isinstance(value, dict):
-        return {key: _map_tensors(function, entry) for key, entry in value.items()}
-    return tuple(_map_tensors(function, entry) for entry in value)
 
 
 NEAR_MISS = 2.0

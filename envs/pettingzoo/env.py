@@ -19,7 +19,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from ..foreign import check_instances, completed, factory_at, fault, raised
+from ..foreign import check_instances, check_positive, completed, factory_at, fault, raised
 from ..foundation.packages import imported, needs, place_in_users_code
 from ..foundation.processes import EnvironmentFailed
 from ..foundation.tensors import ACTION_MASK
@@ -90,9 +90,7 @@ class PettingZoo(ForeignWorld):
         seed: int | None = 0,
         max_instances: int | None = None,
     ) -> None:
-        for name, value in (("num_envs", num_envs), ("max_steps", max_steps)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: {value} is not a positive number")
+        check_positive(num_envs=num_envs, max_steps=max_steps)
         super().__init__(num_envs, device, dtype, seed)
         self._id = id
         if not id:

@@ -28,7 +28,7 @@ from torchrl.data import (
 )
 from torchrl.envs import EnvBase
 
-from ..foreign import check_instances, completed, factory_at
+from ..foreign import check_instances, check_positive, completed, factory_at
 from ..foundation.packages import needs
 from ..foundation.tensors import ACTION_MASK
 from ..spaces import nest
@@ -234,9 +234,7 @@ class TorchRL(ForeignWorld):
         seed: int | None = 0,
         max_instances: int | None = None,
     ) -> None:
-        for name, value in (("num_envs", num_envs), ("max_steps", max_steps)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: {value} is not a positive number")
+        check_positive(num_envs=num_envs, max_steps=max_steps)
         make = maker(id, kwargs or {}, torch.device(device))
         first = make()
         rows = first.batch_size.numel()

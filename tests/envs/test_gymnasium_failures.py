@@ -228,7 +228,7 @@ def test_errors_of_the_environments_own_code_show_its_line(error: Exception, cal
 
 
 def test_a_timeout_is_a_positive_number() -> None:
-    with pytest.raises(ValueError, match=r"worker_timeout: 0 is not a positive number of seconds"):
+    with pytest.raises(ValueError, match=r"worker_timeout: 0 is not a positive number"):
         Gymnasium("CartPole-v1", worker_timeout=0)
 
 
