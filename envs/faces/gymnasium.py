@@ -48,10 +48,11 @@ class OneLearner:
         both = registry.world_hooks(world).two_sided_options
         self.world: Any = registry.make(world, num_worlds=num_worlds, **{**both, **options})
         action = self.world.full_action_spec
-        self._grouped = GROUP in action.keys()  # noqa: SIM118
-        self.agents = int(action[GROUP].shape[1]) if self._grouped else 1
-        self.observation: TensorSpec = self._of_learner(self.world.observation_spec, "observation")
-        self.action: TensorSpec = self._of_learner(action, "action")
+        self._group = (GROUP,) if GROUP in action.keys() else ()  # noqa: SIM118
+        self.agents = int(action[GROUP].shape[1]) if self._group else 1
+        first = (0, 0) if self._group else (0,)
+        self.observation: TensorSpec = self.world.observation_spec[(*self._group, "observation")][first]
+        self.action: TensorSpec = action[(*self._group, "action")][first]
         if self.agents > 1 and (others is None or isinstance(others, str)):
             hooks = hooks_of(self.world)
             sides, players = hooks.sides(), hooks.players()
@@ -63,9 +64,6 @@ class OneLearner:
                 raise ValueError(f"others: {world} has no player {others!r}, available: {', '.join(known) or 'none'}")
         self._others: Any = others
         self.root: TensorDictBase = TensorDict({}, [num_worlds])
-
-    def _of_learner(self, specs: Any, name: str) -> Any:
-        return specs[GROUP, name][0, 0] if self._grouped else specs[name][0]
 
     def _drive(self) -> Tensor:
         """Returns the actions ``[W, A, ...]`` of all agents that the controller of the others chooses."""
@@ -84,13 +82,9 @@ class OneLearner:
         return made.actions
 
     def part(self, entries: TensorDictBase, name: str) -> Any:
-        """Returns the learner's entry ``[W, ...]`` of a tensordict of all agents."""
-        return entries.get((GROUP, name))[:, 0] if self._grouped else entries.get(name)
-
-    def mask(self, entries: TensorDictBase) -> Tensor | None:
-        """Returns the learner's action mask ``[W, n]``; None if the world has none."""
-        mask = entries.get((GROUP, ACTION_MASK) if self._grouped else ACTION_MASK, None)
-        return mask[:, 0] if self._grouped and mask is not None else mask
+        """Returns the learner's entry ``[W, ...]`` of a tensordict of all agents; None if there is none."""
+        entry = entries.get((*self._group, name), None)
+        return entry[:, 0] if self._group and entry is not None else entry
 
     def begin(self, seed: int | list[int] | None = None) -> TensorDictBase:
         """Begins an episode in every world and returns the root; ``seed`` is as for ``World.reset``."""
@@ -108,9 +102,9 @@ class OneLearner:
             actions = self._drive().clone()
             actions[:, 0] = chosen.to(actions)
         else:
-            actions = chosen[:, None] if self._grouped else chosen
-        given: dict[str, Any] = {GROUP: {"action": actions}} if self._grouped else {"action": actions}
-        following = self.root = self.world._advance(TensorDict(given, self.world.batch_size))
+            actions = chosen[:, None] if self._group else chosen
+        given = TensorDict({}, self.world.batch_size).set((*self._group, "action"), actions)
+        following = self.root = self.world._advance(given)
         done, terminated = (following.get(name).reshape(-1) for name in ("done", "terminated"))
         own_done, own_terminated = (self.part(following, name).reshape(-1) for name in ("done", "terminated"))
         ended = own_done | done
@@ -232,7 +226,7 @@ class SingleWorld(gymnasium.Env[Any, Any]):
 
     def _info(self, root: TensorDictBase) -> dict[str, Any]:
         info: dict[str, Any] = {name: float(value) for name, value in statistics(root).items()}
-        mask = self._learner.mask(root)
+        mask = self._learner.part(root, ACTION_MASK)
         return info if mask is None else {**info, "action_mask": arrays(mask[0])}
 
     def render(self) -> Any:
@@ -353,7 +347,7 @@ class VectorWorld(VectorEnv[Any, Any, Any]):
         self._returns, self._lengths = self._returns.masked_fill(worlds, 0.0), self._lengths.masked_fill(worlds, 0)
 
     def _masked(self, info: dict[str, Any], root: TensorDictBase) -> dict[str, Any]:
-        mask = self._learner.mask(root)
+        mask = self._learner.part(root, ACTION_MASK)
         return info if mask is None else {**info, "action_mask": self._shown_value(mask)}
 
     def _shown(self, root: TensorDictBase) -> Any:
