@@ -20,7 +20,7 @@ from ..recording import EpisodeRecorder, EpisodeRecording, Row
 from ..rendering.canvas import WHITE, Canvas, Colour, Legend, Picture, box, write
 from ..rendering.films import Animation
 from .dynamics import current
-from .rules import MAP_SIZE, MarineNavRules
+from .rules import LENGTH, MAP_SIZE, WIDTH, MarineNavRules
 from .simulation import AFTER_COLLISION, AFTER_GOAL, COLLISION, GOAL, TIME_OUT
 
 Array = NDArray[Any]
@@ -128,7 +128,7 @@ _SPEED = 10.0  # seconds of an episode in a second of film
 
 @dataclass
 class MarineNavRecording(EpisodeRecording):
-    """One episode: T steps, A robots, K obstacles, C vortex cores, as anything that numpy converts to arrays.
+    """One episode: T steps, A robots, K obstacles, C vortex cores.
 
     Frame 0 is the state after reset. Metres, radians, m/s; world frame x north, y east.
 
@@ -142,15 +142,10 @@ class MarineNavRecording(EpisodeRecording):
         cores: [C, 4] x, y, rotation flag, circulation in m^2/s.
         status: [T+1, A] int: 0 normal, 1 time-out, 2 collision, 3 goal, 4 and 5 inactive after these two.
         reached: [T+1, A] bool, robots that have reached their goal; the status lacks this for a robot that collides or
-            runs out of time in the same step. None: taken from the status.
-        perceived: [T+1, A, 5, 5] px, py, vx, vy, r of perceived objects in the robot's body frame, or None.
-        perceived_mask: [T+1, A, 5] bool, marks existing objects, or None.
-        length: length of the hull.
-        width: width of the hull.
+            runs out of time in the same step.
+        perceived: [T+1, A, 5, 5] px, py, vx, vy, r of perceived objects in the robot's body frame.
+        perceived_mask: [T+1, A, 5] bool, marks existing objects.
         title: title above the map.
-
-    Raises:
-        ValueError: the shape of a field does not fit; the message names it.
     """
 
     shown = LEGEND
@@ -163,31 +158,10 @@ class MarineNavRecording(EpisodeRecording):
     obstacles: Array
     cores: Array
     status: Array
-    reached: Array | None = None
-    perceived: Array | None = None
-    perceived_mask: Array | None = None
-    length: float = 5.0
-    width: float = 2.5
+    reached: Array
+    perceived: Array
+    perceived_mask: Array
     title: str = ""
-
-    def __post_init__(self) -> None:
-        """Converts every field to an array of its documented shape."""
-        self.pose = np.asarray(self.pose, dtype=np.float64)
-        if self.pose.ndim != 3 or self.pose.shape[-1] != 3 or 0 in self.pose.shape:
-            raise ValueError(f"pose must have shape [T+1, A, 3], got {self.pose.shape}")
-        frames, robots, _ = self.pose.shape
-        self.active = _shaped("active", self.active, (frames, robots)).astype(bool)
-        self.goal = _shaped("goal", self.goal, (robots, 2))
-        self.start = _shaped("start", self.start, (robots, 2))
-        self.obstacles = _shaped("obstacles", self.obstacles, (len(self.obstacles), 3))
-        self.cores = _shaped("cores", self.cores, (len(self.cores), 4))
-        self.status = _shaped("status", self.status, (frames, robots)).astype(int)
-        reached = np.isin(self.status, ARRIVED) if self.reached is None else self.reached
-        self.reached = np.maximum.accumulate(_shaped("reached", reached, (frames, robots)).astype(bool))
-        if self.perceived is not None and self.perceived_mask is not None:
-            self.perceived = _shaped("perceived", self.perceived, (frames, robots, 5, 5))
-            mask = _shaped("perceived_mask", self.perceived_mask, (frames, robots, 5))
-            self.perceived_mask = mask.astype(bool)
 
     def animation(self) -> Animation:
         """Returns the episode as a film at ten times its speed."""
@@ -208,7 +182,7 @@ class MarineNavRecording(EpisodeRecording):
 
     def chart(self, left: int, top: int, side: int) -> Chart:
         """Returns the chart on a square of a picture that shows all of its paths."""
-        return Chart(left, top, side, *view(self.pose[:, self.robots, :2].reshape(-1, 2), self.length / 2 + 0.5))
+        return Chart(left, top, side, *view(self.pose[:, self.robots, :2].reshape(-1, 2), LENGTH / 2 + 0.5))
 
     def draw_still(self, canvas: Canvas) -> None:
         """Draws what does not move: the map, its current and obstacles, the robots' starts and goals."""
@@ -255,15 +229,15 @@ class MarineNavRecording(EpisodeRecording):
             canvas.way(on_map(kept), 2 / canvas.scale, colour_of(robot))
         # A square stern, and a bow pointed over the front half.
         along = np.linspace(0.0, 1.0, 7)
-        starboard = np.column_stack((0.5 * self.length * along, 0.5 * self.width * (1 - along**2)))
-        stern = np.array([[-0.5, -0.5], [-0.5, 0.5]]) * (self.length, self.width)
+        starboard = np.column_stack((0.5 * LENGTH * along, 0.5 * WIDTH * (1 - along**2)))
+        stern = np.array([[-0.5, -0.5], [-0.5, 0.5]]) * (LENGTH, WIDTH)
         hull = np.concatenate((stern, starboard, starboard[-2::-1] * (1, -1)))
         for robot in self.robots:
             pose, there = self.pose[t, robot], bool(self.active[t, robot])
             outline, opacity = on_map(to_world(pose, hull))[::-1], 1.0 if there else 0.35
             canvas.polygon(outline, colour_of(robot), opacity)
             canvas.polygon(outline, INK, opacity, line=1.2 / canvas.scale)
-            if there and self.perceived is not None and self.perceived_mask is not None:
+            if there:
                 objects = self.perceived[t, robot][self.perceived_mask[t, robot]]
                 for place, radius in zip(on_map(to_world(pose, objects[:, :2])), objects[:, 4]):
                     canvas.ring(place, float(radius), 1.4 / canvas.scale, colour_of(robot), 0.5)
@@ -282,20 +256,12 @@ class MarineNavRecording(EpisodeRecording):
     @property
     def success(self) -> bool:
         """Returns whether every robot has reached its goal, as published, regardless of other events in that step."""
-        assert self.reached is not None
         return bool(self.reached[-1, self.robots].all())
 
     @property
     def collision(self) -> bool:
         """Returns whether any robot has collided."""
         return bool(np.isin(self.status[:, self.robots], COLLIDED).any())
-
-
-def _shaped(name: str, value: Array, shape: tuple[int, ...]) -> Array:
-    array = np.asarray(value)
-    if array.shape != shape and 0 not in shape:
-        raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")
-    return array.reshape(shape)
 
 
 class MarineNavAnimation(Animation):
@@ -366,7 +332,7 @@ class MarineNavRecorder(EpisodeRecorder[MarineNavRecording]):
         time = (frames[-1]["time"] - first["time"]).max()
         dt = time / steps if steps else MarineNavRules().dt * MarineNavRules().substeps
         columns: dict[str, Any] = {name: np.stack([frame[name] for frame in frames]) for name in _SHOWN}
-        columns["pose"] = columns["pose"].transpose(0, 2, 1)
+        columns["pose"] = columns["pose"].transpose(0, 2, 1).astype(np.float64)
         return MarineNavRecording(
             dt=float(dt),
             goal=first["goal"].T,

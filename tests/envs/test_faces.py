@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -19,6 +17,7 @@ from rlstack.envs import FACES
 from rlstack.envs.faces.gymnasium import SingleWorld, VectorWorld
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
+from tests.small_run import python
 
 ARENA, MARINENAV, ROCKET, ECHELON = FACES
 
@@ -97,30 +96,26 @@ def test_pictures_change_as_the_world_moves(name: str) -> None:
     assert without.unwrapped.render() is None
 
 
-@pytest.mark.filterwarnings("ignore:.*possible render_modes:UserWarning")
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("face", "world", "options", "message"),
     [
-        (
-            MARINENAV,
-            {"num_robots": 3, "others": "rule"},
-            "others: marinenav has no player 'rule', available: orca, apf",
-        ),
-        (ARENA, {"style": 3}, "style: 3 is unknown"),
-        (ARENA, {"styel": 2}, "did you mean 'style'"),
-        (ARENA, {"render_mode": "ansi"}, "render_mode: 'ansi' is unknown"),
+        (SingleWorld, "marinenav", {"others": "rule"}, "others: marinenav has no player 'rule', available: orca, apf"),
+        (SingleWorld, "arena", {"styel": 2}, "did you mean 'style'"),
+        (SingleWorld, "arena", {"render_mode": "ansi"}, "render_mode: 'ansi' is unknown"),
+        (VectorWorld, "arena", {"autoreset_mode": "DISABLED"}, "'DISABLED' is unknown, allowed: NEXT_STEP and SAME"),
+        (VectorWorld, "arena", {"output": "jax"}, "output: 'jax' is unknown, allowed: numpy, torch"),
+        (VectorWorld, "arena", {"render_mode": "rgb_array"}, "render_mode: a vector draws nothing"),
     ],
 )
-def test_what_is_impossible_is_refused(name: str, options: dict[str, Any], message: str) -> None:
-    refused(ValueError, message, gymnasium.make, name, **options)
+def test_what_is_impossible_is_refused(face: Any, world: str, options: dict[str, Any], message: str) -> None:
+    refused(ValueError, message, face, world, **options)
 
 
 @pytest.mark.slow
 def test_gymnasium_finds_them_by_itself() -> None:
     """Worker processes of other libraries do not import our packages first."""
     code = "import gymnasium; print(gymnasium.make('envs:rlstack/Arena-v0').reset(seed=0)[0].shape)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
-    assert done.stdout.strip() == "(32,)"
+    assert python("-c", code).stdout.strip() == "(32,)"
 
 
 # --- vectors
@@ -191,18 +186,6 @@ def test_a_vector_of_tensors_holds_what_one_of_arrays_does() -> None:
     assert torch.equal(tensors.step(action)[1], torch.from_numpy(arrays_.step(action.numpy())[1]))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"autoreset_mode": "DISABLED"}, "autoreset_mode: 'DISABLED' is unknown, allowed: NEXT_STEP and SAME_STEP"),
-        ({"output": "jax"}, "output: 'jax' is unknown, allowed: numpy, torch"),
-        ({"render_mode": "rgb_array"}, "render_mode: a vector draws nothing"),
-    ],
-)
-def test_what_a_vector_cannot_do_is_refused(options: dict[str, Any], message: str) -> None:
-    refused(ValueError, message, VectorWorld, "arena", 2, **options)
-
-
 def test_a_policy_drives_the_others() -> None:
     seen = []
 
@@ -255,32 +238,34 @@ def test_a_world_of_one_agent_is_none_for_pettingzoo() -> None:
 # --- other libraries learn
 
 
-def test_stable_baselines_trains_on_a_batch() -> None:
+def stable_baselines() -> tuple[Any, Any]:
+    """Returns the library and our face for it."""
     sb3 = pytest.importorskip("stable_baselines3")
     from rlstack.envs.faces.stable_baselines3 import SB3World
 
-    model = sb3.PPO("MlpPolicy", SB3World("arena", 8, max_steps=5), n_steps=8, batch_size=32, n_epochs=1, seed=0)
+    return sb3, SB3World
+
+
+def test_stable_baselines_trains_on_a_batch() -> None:
+    sb3, face = stable_baselines()
+    model = sb3.PPO("MlpPolicy", face("arena", 8, max_steps=5), n_steps=8, batch_size=32, n_epochs=1, seed=0)
     model.learn(128)
     assert model.num_timesteps == 128 and {info["l"] for info in model.ep_info_buffer} == {5}
 
 
 def test_stable_baselines_trains_on_a_vector_of_gymnasium() -> None:
-    sb3 = pytest.importorskip("stable_baselines3")
-    from rlstack.envs.faces.stable_baselines3 import SB3World
-
+    sb3, face = stable_baselines()
     vector = gymnasium.make_vec(MARINENAV, num_envs=4, autoreset_mode="SAME_STEP", max_steps=5)
-    model = sb3.PPO("MultiInputPolicy", SB3World(vector), n_steps=8, batch_size=32, n_epochs=1, seed=0)
+    model = sb3.PPO("MultiInputPolicy", face(vector), n_steps=8, batch_size=32, n_epochs=1, seed=0)
     model.learn(64)
     assert model.num_timesteps == 64 and {info["l"] for info in model.ep_info_buffer} == {6}
-    refused(ValueError, "Stable-Baselines3 needs SAME_STEP", SB3World, gymnasium.make_vec(MARINENAV, num_envs=4))
+    refused(ValueError, "Stable-Baselines3 needs SAME_STEP", face, gymnasium.make_vec(MARINENAV, num_envs=4))
 
 
 @pytest.mark.slow
 def test_stable_baselines_solves_our_cartpole() -> None:
-    sb3 = pytest.importorskip("stable_baselines3")
-    from rlstack.envs.faces.stable_baselines3 import SB3World
-
+    sb3, face = stable_baselines()
     options: dict[str, Any] = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98}
-    model = sb3.PPO("MlpPolicy", SB3World("cartpole", 8), learning_rate=1e-3, seed=0, **options)
+    model = sb3.PPO("MlpPolicy", face("cartpole", 8), learning_rate=1e-3, seed=0, **options)
     model.learn(100_000)
     assert np.mean([info["r"] for info in model.ep_info_buffer]) > 400

@@ -189,9 +189,9 @@ def sailing(**changes: Any) -> MarineNavRecording:
     active[:, 2], active[5, 1], status[5, 1], status[:, 2] = False, False, 2, -1
     fields: dict[str, Any] = {
         **{"dt": 0.5, "pose": pose, "active": active, "status": status, "title": "two vessels"},
-        **{"goal": [[45.0, 10.0], [15.0, 50.0], [0.0, 0.0]], "start": pose[0, :, :2]},
-        **{"obstacles": [[40.0, 30.0, 2.0]], "cores": [[30.0, 45.0, 1, 9.42]]},
-        **{"perceived": perceived, "perceived_mask": mask},
+        **{"goal": np.array([[45.0, 10.0], [15.0, 50.0], [0.0, 0.0]]), "start": pose[0, :, :2]},
+        **{"obstacles": np.array([[40.0, 30.0, 2.0]]), "cores": np.array([[30.0, 45.0, 1, 9.42]])},
+        **{"reached": np.zeros((frames, robots), bool), "perceived": perceived, "perceived_mask": mask},
     }
     return MarineNavRecording(**(fields | changes))
 
@@ -311,7 +311,7 @@ def test_an_animation_is_the_same_in_any_order(recording: Callable[[], EpisodeRe
 
 def test_an_animation_goes_on_with_a_longer_recording_of_the_same_episode() -> None:
     whole = sailing()
-    parts = {name: getattr(whole, name)[:3] for name in ("pose", "active", "status", "perceived", "perceived_mask")}
+    parts = {name: getattr(whole, name)[:3] for name in ("pose", "active", "status", "reached")}
     animation = sailing(**parts).animation()
     assert animation.longer(whole) is animation and animation.span == (0.0, 5.0)
     assert (animation.draw(5.0) == whole.animation().draw(5.0)).all()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from rlstack import envs
@@ -101,8 +102,7 @@ def matches(ours: str, theirs: str, count: int, **options: Any) -> dict[str, flo
     over = torch.zeros(count, dtype=torch.bool)
     while not over.all():
         orders = bot_orders(env.worlds.state, env.tables, 0, kinds)
-        for name, part in chosen_for("hybrid", orders[None]).items():
-            root["agents", "action", name] = part
+        root["agents", "action"] = TensorDict(chosen_for("hybrid", orders[None]), [])
         root, following = env.step_and_maybe_reset(root)
         now = {name: value[:, 0] for name, value in root["next", "episode"].items()}
         first = {name: torch.where(over, first.get(name, value), value) for name, value in now.items()}

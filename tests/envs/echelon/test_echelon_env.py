@@ -30,16 +30,12 @@ def act(env: Echelon, root: TensorDict, **pressed: float) -> TensorDict:
     orders[:, rules.TARGET] = -1
     for name, value in pressed.items():
         orders[:, getattr(rules, name.upper())] = value
-    put(root, chosen_for(env._actions, orders))
+    root["agents", "action"] = as_data(chosen_for(env._actions, orders))
     return env.step(root)["next"]
 
 
-def put(root: TensorDict, action: Any) -> None:
-    if isinstance(action, Tensor):
-        root["agents", "action"] = action
-        return
-    for name, part in action.items():
-        root["agents", "action", name] = part
+def as_data(action: Any) -> Any:
+    return action if isinstance(action, Tensor) else TensorDict(action, [])
 
 
 def face_each_other(env: Echelon, slot: int = 1, distance: float = 6.0) -> None:
@@ -110,10 +106,6 @@ def test_actions_are_read_as_they_are_written(kind: str) -> None:
     orders[:, rules.SECONDARY, SCOUT] = torch.tensor([0.0, 1.0, 2.0])
     orders[:, rules.TARGET] = torch.tensor([-1.0, 0.0, 4.0])
     torch.testing.assert_close(orders_of(kind, as_data(chosen_for(kind, orders)), 2, 5), orders)
-
-
-def as_data(action: Any) -> Any:
-    return action if isinstance(action, Tensor) else TensorDict(action, [])
 
 
 def test_damage_pays_and_a_kill_ends_the_episode_of_who_dies() -> None:

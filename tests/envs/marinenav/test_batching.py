@@ -237,19 +237,6 @@ def test_the_last_observation_is_that_of_the_world_that_ended() -> None:
     assert ended.all()
 
 
-def test_a_partial_reset_leaves_the_other_worlds_alone() -> None:
-    env, _ = pair_of_envs()
-    td = env.rollout(3, auto_reset=True)[:, -1]["next"]
-    before = env.worlds.map(torch.clone)
-    mask = torch.zeros(24, 1, dtype=torch.bool)
-    mask[[2, 5]] = True
-    env.reset(td.copy().set("_reset", mask))
-    kept = ~mask[:, 0]
-    for name, value in env.worlds.items():
-        assert torch.equal(value[..., kept], getattr(before, name)[..., kept]), name
-    assert env.worlds.steps[[2, 5]].tolist() == [0, 0]
-
-
 def test_no_random_world_is_used_twice() -> None:
     env, _ = pair_of_envs(max_steps=2)
     td = env.reset()

@@ -113,9 +113,6 @@ def test_load_names_file_and_entry(tmp_path: Path) -> None:
 # -- the generator reproduces published evaluation sets bit for bit; its clearances ------------------------------------
 
 
-CROWDED_LEVELS = {"num_robots": 6, "num_cores": 8, "num_obstacles": 8, "min_start_goal_dis": 30.0}
-
-
 def assert_reproduces(records: list[dict[str, Any]]) -> None:
     """Equality of floats here is equality to the last bit; the published files hold their full repr."""
     for seed in {record["set_seed"] for record in records}:
@@ -155,7 +152,7 @@ def test_generator_reproduces_another_schedule(shared_dir: Path) -> None:
 
 def test_generated_worlds_with_currents_obey_the_published_clearances() -> None:
     flags = []
-    for episode in generate_episodes(7, [CROWDED_LEVELS], per_level=10):
+    for episode in generate_episodes(7, [CROWDED], per_level=10):
         validate_episode(episode)
         env, robots = episode["env"], episode["robots"]
         start, goal = np.array(robots["start"]), np.array(robots["goal"])
@@ -185,7 +182,7 @@ def closest(points: np.ndarray) -> float:
 
 
 def test_config_counts_what_could_be_placed() -> None:
-    level = CROWDED_LEVELS | {"num_robots": 40, "num_cores": 0, "num_obstacles": 0}
+    level = CROWDED | {"num_robots": 40, "num_cores": 0, "num_obstacles": 0}
     (episode,) = generate_episodes(3, [level], per_level=1)
     assert 1 < episode["env"]["num_robots"] < 40
     assert len(episode["robots"]["start"]) == episode["env"]["num_robots"]
@@ -194,9 +191,9 @@ def test_config_counts_what_could_be_placed() -> None:
 
 def test_impossible_or_misspelt_levels_are_errors() -> None:
     with pytest.raises(ValueError, match="no robot could be placed in 500 attempts"):
-        generate_episodes(0, [CROWDED_LEVELS | {"min_start_goal_dis": 80.0}], per_level=1)
+        generate_episodes(0, [CROWDED | {"min_start_goal_dis": 80.0}], per_level=1)
     with pytest.raises(ValueError, match=r"levels\[1\] has unknown keys \['robots'\]; allowed are .*num_robots"):
-        generate_episodes(0, [CROWDED_LEVELS, CROWDED_LEVELS | {"robots": 3}], per_level=1)
+        generate_episodes(0, [CROWDED, CROWDED | {"robots": 3}], per_level=1)
 
 
 def test_episodes_share_no_mutable_value() -> None:

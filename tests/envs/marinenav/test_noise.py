@@ -89,16 +89,6 @@ def test_two_robots_see_the_same_thing_differently() -> None:
     assert abs(both) < 5 / 200**0.5
 
 
-def test_without_noise_everything_is_exact() -> None:
-    env = build(1, 2)
-    vessels = [robot((20.0, 20.0), init_velocity_r=[0.3, 0.4, 0.1]), robot((20.0, 30.0), theta=math.pi / 2)]
-    td = env.reset_to([make_episode(vessels, obstacles=[[20.0, 12.0, 1.5]])])
-    expected = [[0.0, -8.0, 0.0, 0.0, 1.5], [0.0, 10.0, 0.0, 0.0, HULL]]
-    assert np.allclose(td["agents", "observation", "objects"][0, 0, :2], expected, atol=1e-12)
-    expected = [[-10.0, 0.0, 0.4, -0.3, HULL], [-18.0, 0.0, 0.0, 0.0, 1.5]]
-    assert np.allclose(td["agents", "observation", "objects"][0, 1, :2], expected, atol=1e-12)
-
-
 # -- The published noise streams compared with a recorded noisy episode ----------------------------------------------
 
 

@@ -99,18 +99,6 @@ def check_step(record: Table, t: int, active: torch.Tensor, state: object, follo
     assert bool(following["truncated"]) == timed_out.any()  # type: ignore[index]
 
 
-def test_fixtures_cover_what_can_go_wrong() -> None:
-    records = [load(path) for path in sorted(FIXTURES.glob("rollout_*.npz"))]
-    assert set(np.concatenate([r["info"].ravel() for r in records])) == {0, 1, 2, 3, 4, 5}
-    assert any((r["collision"] & r["reach_goal"]).any() for r in records)
-    assert any(r["continuous"] and np.abs(r["actions"]).max() > 1.3 for r in records)
-    for name, value in (("noise", 1), ("continuous", 0), ("reset_mode", 0)):
-        assert any(r[name] == value for r in records)
-    assert any(len(r["cores"]) and not r["reset_mode"] for r in records)
-    assert sum(r["colregs"].sum() for r in records) > 50
-    assert max(r["n_objects"].max() for r in records) == 5
-
-
 # --- tables
 
 
@@ -202,7 +190,6 @@ def check(published: Results, configs: Results, weights: Path, noisy: bool) -> N
         assert int(episode["length"]) == result["length"] == len(recording.pose) - 1, name
         assert bool(episode["success"]) is recording.success is result["success"], name
         assert bool(episode["collision"]) is recording.collision is result["collision"], name
-        assert recording.reached is not None
         assert recording.reached[-1, recording.robots].tolist() == result["robot_reach"], name
         assert recording.dt == pytest.approx(0.5)
         assert_close(episode["time"], [result["time"]], f"time, {name}")

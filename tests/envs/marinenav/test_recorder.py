@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from rlstack.envs.marinenav.episodes import make_episode
-from rlstack.envs.marinenav.recording import MarineNavRecorder, MarineNavRecording, view
-from tests.envs.marinenav.recorded import act, actions_of, assert_close, build, lively_episodes, load, robot, start_of
+from rlstack.envs.marinenav.recording import MarineNavRecorder, view
+from tests.envs.marinenav.recorded import act, assert_close, build, lively_episodes, replayed, robot
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
 
 @exhaustive("name", ["rollout_04", "rollout_22", "rollout_38"])
-def test_a_recording_holds_what_happened(fixtures_dir: Path, name: str) -> None:
-    record = load(fixtures_dir / f"marinenav/{name}.npz")
-    env, td = start_of(record)
-    recorder = MarineNavRecorder(env, [0], titles=["replay"])
-    recorder.add()
-    for action in actions_of(record):
-        td = act(env, td, action)
-        recorder.add()
-    (recording,) = recorder.recordings()
+def test_a_recording_holds_what_happened(name: str) -> None:
+    record, recording, _ = replayed(name)
     assert recording.title == "replay" and recording.dt == pytest.approx(0.5)
     assert_close(recording.pose, np.concatenate((record["init_pose"][None], record["pose"])), "pose")
     for ours, theirs in (("status", "info"), ("reached", "reach_goal")):
@@ -34,42 +24,17 @@ def test_a_recording_holds_what_happened(fixtures_dir: Path, name: str) -> None:
     np.testing.assert_array_equal(recording.active[0], True)
     for ours, theirs in (("goal", "goal"), ("start", "start"), ("obstacles", "obstacles"), ("cores", "cores")):
         assert_close(getattr(recording, ours), record[theirs], ours)
-    assert recording.perceived is not None and recording.perceived_mask is not None
     assert_close(recording.perceived[1:], record["obs_objects"], "perceived")
     np.testing.assert_array_equal(recording.perceived_mask[1:].sum(-1), record["n_objects"].clip(0))
     assert recording.success == record["reach_goal"][-1].all()
     assert recording.animation().draw(recording.animation().span[1]).shape == (720, 960, 3)
 
 
-def test_arriving_and_colliding_in_one_step_is_a_success_as_published(fixtures_dir: Path) -> None:
-    record = load(fixtures_dir / "marinenav/rollout_25.npz")
-    env, td = start_of(record)
-    recorder = MarineNavRecorder(env, [0])
-    recorder.add()
-    for action in actions_of(record):
-        td = act(env, td, action)
-        recorder.add()
-    (recording,) = recorder.recordings()
+def test_arriving_and_colliding_in_one_step_is_a_success_as_published() -> None:
+    _, recording, td = replayed("rollout_25")
     assert recording.status[-1].tolist() == [2]
     assert recording.success and recording.collision
     assert bool(td["episode", "success"]) is bool(td["episode", "collision"]) is True
-
-
-def test_success_from_the_status_alone() -> None:
-    def outcome(*last: int, **fields: Any) -> tuple[bool, bool]:
-        status = np.array([[0] * len(last), list(last)])
-        pose, where = np.zeros((2, len(last), 3)), np.zeros((len(last), 2))
-        ever = np.stack((np.array(last) >= 0, np.zeros(len(last), bool)))
-        made = MarineNavRecording(0.5, pose, ever, where, where, np.zeros((0, 3)), np.zeros((0, 4)), status, **fields)
-        return made.success, made.collision
-
-    assert outcome(3, 5) == (True, False)
-    assert outcome(3, 0) == (False, False)
-    assert outcome(3, 2) == (False, True)
-    assert outcome(3, -1) == (True, False)  # padding
-    assert outcome(1, 3) == (False, False)
-    assert outcome(1, 2, reached=[[0, 0], [1, 1]]) == (True, True)
-    assert outcome(0, 3, reached=[[1, 0], [0, 1]]) == (True, False)  # reached stays
 
 
 def test_each_world_is_recorded_up_to_its_end() -> None:
@@ -121,20 +86,3 @@ def test_a_chart_grows_when_a_robot_leaves_the_map_but_not_without_end() -> None
     assert view(np.array([[20.0, 10.0], [30.0, 40.0]]), 3.0) == (57.0, -2.0, 59.0)
     north, _, side = view(np.array([[20.0, 10.0], [1000.0, 40.0]]), 3.0)
     assert (north, side) == (75.0, 77.0)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("pose", np.zeros((6, 3)), r"pose must have shape \[T\+1, A, 3\], got \(6, 3\)"),
-        ("status", np.zeros((5, 2)), r"status must have shape \[6, 2\], got \[5, 2\]"),
-        ("goal", np.zeros((3, 2)), r"goal must have shape \[2, 2\], got \[3, 2\]"),
-        ("obstacles", np.zeros((1, 2)), r"obstacles must have shape \[1, 3\], got \[1, 2\]"),
-    ],
-)
-def test_wrong_shapes_are_named(field: str, value: np.ndarray, message: str) -> None:
-    right: dict[str, Any] = {
-        **{"dt": 0.5, "pose": np.zeros((6, 2, 3)), "active": np.ones((6, 2), bool), "status": np.zeros((6, 2), int)},
-        **{"goal": np.zeros((2, 2)), "start": np.zeros((2, 2)), "obstacles": [], "cores": []},
-    }
-    refused(ValueError, message, MarineNavRecording, **right | {field: value})

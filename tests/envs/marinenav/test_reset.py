@@ -14,6 +14,7 @@ from rlstack import envs
 from rlstack.envs.marinenav.episodes import generate_episodes
 from rlstack.envs.marinenav.state import WorldState
 from tests.envs.marinenav.recorded import load_json
+from tests.envs.marinenav.test_episodes import CROWDED
 
 NAMES = ("num_robots", "num_cores", "num_obstacles", "min_start_goal_dis")
 SIGMAS = 4.5
@@ -73,14 +74,11 @@ def test_recorded_statistics(fixtures_dir: Path, index: int) -> None:
         )
 
 
-LEVEL = {"num_robots": 6, "num_cores": 8, "num_obstacles": 8, "min_start_goal_dis": 30.0}
-
-
 @pytest.mark.slow
 def test_the_distribution_is_that_of_the_published_generator() -> None:
     """Two-sample Kolmogorov-Smirnov tests compare it with the sequential generator, which is exact."""
-    episodes = generate_episodes(11, [LEVEL], per_level=250)
-    state = random_state(LEVEL, 2000)
+    episodes = generate_episodes(11, [CROWDED], per_level=250)
+    state = random_state(CROWDED, 2000)
 
     def positions(part: str) -> np.ndarray:
         return np.array([episode["env"][part]["positions"] for episode in episodes]).transpose(1, 2, 0)
@@ -113,7 +111,7 @@ def test_the_distribution_is_that_of_the_published_generator() -> None:
 
 
 def test_clearances_hold_in_every_world() -> None:
-    state = random_state(LEVEL, 1500, seed=1)
+    state = random_state(CROWDED, 1500, seed=1)
     assert state.present.all() and (state.cores[3] > 0).all()
     complete = state.obstacle_present.all(0)
     assert complete.float().mean() > 0.99
