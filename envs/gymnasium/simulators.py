@@ -304,14 +304,6 @@ class LocalSimulators:
         self._begun: dict[int, int] = {}  # the number of steps before an episode, by row
         self._fresh: set[int] = set()  # rows whose episode has made no step
 
-    @classmethod
-    def make(
-        cls, recipe: Recipe, rows: range, dtype: str, arrays: SimulatorArrays, every_step: bool
-    ) -> LocalSimulators:
-        """Makes as many environments as there are rows."""
-        codec, first = Codec.of_first(recipe, dtype)
-        return cls(recipe, completed([first], recipe.make, len(rows)), rows, codec, arrays, every_step)
-
     def step(self) -> None:
         self._steps += 1
         flags, plain, codec, every, fresh = self.arrays.flags, self._plain, self._codec, self._every_step, self._fresh
@@ -529,7 +521,9 @@ def _work(
     """Runs a worker."""
 
     def build() -> LocalSimulators:
-        return LocalSimulators.make(recipe, rows, dtype, shared.map(Shared.array), every_step)
+        codec, first = Codec.of_first(recipe, dtype)
+        environments = completed([first], recipe.make, len(rows))
+        return LocalSimulators(recipe, environments, rows, codec, shared.map(Shared.array), every_step)
 
     def obey(simulators: LocalSimulators, message: bytes) -> None:
         if message == _STEP:
