@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import ImageColor
-from tensordict import TensorDictBase
 from torch.testing import assert_close
 
 import rlstack
@@ -55,18 +54,6 @@ def test_every_step_is_gymnasiums(dtype: torch.dtype, tolerance: float) -> None:
             assert float(root["episode", "return"][k]) == float(root["episode", "length"][k]) == lengths[k]
             falls, time_outs = falls + terminated, time_outs + truncated
     assert falls > 50 and time_outs == WORLDS // 2
-
-
-def test_its_seed_decides_the_episodes() -> None:
-    pushes = torch.randint(2, (30, 3), generator=torch.Generator().manual_seed(1))
-
-    def rollout() -> TensorDictBase:
-        env, action = envs.make("cartpole", num_worlds=3, seed=5, max_steps=9), iter(pushes)
-        return env.rollout(30, lambda td: td.set("action", next(action)), break_when_any_done=False)
-
-    first = rollout()
-    assert (first == rollout()).all()
-    assert first["next", "truncated"].sum() == 9 and first["next", "episode", "length"].max() == 9
 
 
 def test_a_step_with_its_restarts_compiles_as_a_whole() -> None:

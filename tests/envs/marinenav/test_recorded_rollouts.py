@@ -31,16 +31,17 @@ from tests.exhaustive import exhaustive
 
 FIXTURES = REPO / "tests/fixtures/marinenav"
 GOLDEN = SHARED / "golden/marinenav"
-EVERYWHERE = [
-    *(pytest.param(path, id=path.stem) for path in sorted(FIXTURES.glob("rollout_*.npz"))),
-    *(
-        pytest.param(path, id=f"golden-{path.stem}", marks=[pytest.mark.shared, pytest.mark.slow])
-        for path in sorted(GOLDEN.glob("*rollout_*.npz"))
-    ),
-]
 
 
-@pytest.mark.parametrize("path", EVERYWHERE)
+def everywhere(name: str) -> list[object]:
+    """Returns the fixtures of a name, then the recordings of the full set."""
+    here = [pytest.param(path, id=path.stem) for path in sorted(FIXTURES.glob(name))]
+    assert here, name
+    marks, full = [pytest.mark.shared, pytest.mark.slow], sorted(GOLDEN.glob(f"*{name}"))
+    return [*here, *(pytest.param(path, id=f"golden-{path.stem}", marks=marks) for path in full)]
+
+
+@pytest.mark.parametrize("path", everywhere("rollout_*.npz"))
 def test_rollout(path: Path) -> None:
     """The world runs freely from the recorded start: errors grow by rounding only."""
     record = load(path)
@@ -102,17 +103,9 @@ def check_step(record: Table, t: int, active: torch.Tensor, state: object, follo
 # --- tables
 
 
-def tables(name: str) -> list[object]:
-    shared = [
-        pytest.param(path, id=f"golden-{path.stem}", marks=[pytest.mark.shared, pytest.mark.slow])
-        for path in sorted(GOLDEN.glob(f"*{name}.npz"))
-    ]
-    return [pytest.param(FIXTURES / f"{name}.npz", id="fixture"), *shared]
-
-
 @exhaustive("substeps", [1, 10])
 @exhaustive("continuous", [True, False])
-@exhaustive("path", tables("physics_table"))
+@exhaustive("path", everywhere("physics_table.npz"))
 def test_physics_table(path: Path, continuous: bool, substeps: int) -> None:
     """Random states, thrusts and currents after one substep and after one action; each row is a world."""
     table = load(path)
@@ -144,7 +137,7 @@ def physics_episode(table: Table, row: int, **changes: object) -> Config:
     return make_episode([vessel], table["cores"][row, : table["n_cores"][row]].tolist())
 
 
-@exhaustive("path", tables("current_table"))
+@exhaustive("path", everywhere("current_table.npz"))
 def test_current_table(path: Path) -> None:
     """A vessel at rest in the water drifts with it: its velocity over ground is the current."""
     table = load(path)
