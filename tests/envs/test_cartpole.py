@@ -105,7 +105,6 @@ def test_the_picture_of_a_mirrored_state_is_mirrored() -> None:
 @pytest.mark.slow
 def test_the_recipe_solves_it() -> None:
     recipe = load_group("recipe", "cartpole_ppo")
-    torch.manual_seed(0)
     env, total = envs.make("cartpole", **recipe["env"]), recipe["total_frames"]
     agent = rlstack.make_agent("ppo", env, total, **recipe["agent"])
     frames = 0

@@ -82,7 +82,6 @@ def test_only_ended_worlds_are_overwritten() -> None:
 @exhaustive("name", _WORLDS)
 def test_worlds_end_and_begin_anew_by_themselves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "FREE", set())
-    torch.manual_seed(0)
     env = envs.make(name, **_WORLDS[name], seed=3)
     root, ends = env.reset(), 0
     length = torch.zeros(env.num_worlds)
