@@ -146,9 +146,7 @@ FITS = np.zeros(4, np.float32)
         (BOX, FITS, [7.0], "it is float64 of shape [1], but the space says float32 of shape [4]"),
         (BOX, FITS, 0.5, "it is float64 of shape [], but the space says float32 of shape [4]"),
         (BOX, FITS, FITS + 0j, "it is complex64 of shape [4], but the space says float32 of shape [4]"),
-        (BOX, FITS, np.zeros(5), "it is float64 of shape [5], but the space says float32 of shape [4]"),
         (BOX, FITS, "left", "it is 'left', but the space says float32 of shape [4]"),
-        (BOX, FITS, None, "it is None, but the space says float32 of shape [4]"),
         (BOX, FITS, [0, 0, 1.5, 0], "it has 1.5 at [2], but the space allows -1.0 to 1.0"),
         (spaces.MultiDiscrete([3, 4]), [2, 3], [3, 1], "it has 3 at [0], but the space allows 0 to 2"),
         (spaces.Discrete(3), 2, -1, "it has -1, but the space allows 0 to 2"),
@@ -182,9 +180,7 @@ def test_an_observation_that_does_not_fit_its_space_ends_it(space: Any, fits: An
     [
         ({"observation": np.zeros(5)}, "the observation does not fit its space: it is float64 of shape [5], but"),
         ({"reward": [0.5]}, "the reward is [0.5], it must be a number"),
-        ({"reward": np.ones(1)}, "the reward is array([1.]), it must be a number"),
         ({"reward": None}, "the reward is None, it must be a number"),
-        ({"reward": 1j}, "the reward is 1j, it must be a number"),
         ({"terminated": "no"}, "terminated is 'no', it must be True or False"),
         ({"truncated": [1, 0]}, "truncated is [1, 0], it must be True or False"),
         ({"info": [1]}, "info is [1], it must be a dict"),
@@ -225,11 +221,6 @@ def test_errors_of_the_environments_own_code_show_its_line(error: Exception, cal
         EnvironmentRaised, match=rf"^{ANSWERING}: {call} raised {text} \(gymnasium_toys.py, line \d+\)$"
     ):
         rolled(Gymnasium(ANSWERING, 1, kwargs=kwargs), 2)
-
-
-def test_a_timeout_is_a_positive_number() -> None:
-    with pytest.raises(ValueError, match=r"worker_timeout: 0 is not a positive number"):
-        Gymnasium("CartPole-v1", worker_timeout=0)
 
 
 # -- Environments in other processes: the same results, and no processes left after closing --------------------------
