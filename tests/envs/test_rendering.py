@@ -11,7 +11,6 @@ from typing import Any
 import imageio.v2 as imageio
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from rlstack import envs
