@@ -176,6 +176,7 @@ def test_actions_of_a_wrong_length_say_what_is_needed(
 # -- specs -----------------------------------------------------------------------------------------------------------
 
 TOYS = "tests.envs.gymnasium_toys"
+FEW: dict[str, Any] = {"num_worlds": 3, "maps": 2}
 SPECS: list[tuple[str, dict[str, Any]]] = [
     ("cartpole", {"num_worlds": 3, "max_steps": 9}),
     ("marinenav", {"num_worlds": 6}),
@@ -194,17 +195,17 @@ SPECS: list[tuple[str, dict[str, Any]]] = [
         for world in ("Clock", "Team")
         for options in ({"action_repeat": 3}, {"frame_stack": 3}, {"action_repeat": 2, "frame_stack": 2})
     ),
-    ("echelon", {"num_worlds": 3, "maps": 2, "actions": "hybrid", "visibility": "partial", "opponent": "policy"}),
+    ("echelon", FEW | {"actions": "hybrid", "visibility": "partial", "opponent": "policy"}),
 ]
 MORE_SPECS: list[tuple[str, dict[str, Any]]] = [
     ("marinenav", {"num_worlds": 6, "continuous_actions": False}),
     ("marinenav", {"num_worlds": 6, "curriculum": CURRICULUM, "perception_noise": False}),
     ("marinenav", {"num_worlds": 6, "curriculum": CURRICULUM | {"timesteps": None}}),
     ("marinenav", {"num_worlds": 6, "dtype": torch.float64, "num_cores": 2, "num_robots": 1, "num_obstacles": 0}),
-    ("echelon", {"num_worlds": 3, "maps": 2}),
-    ("echelon", {"maps": 2, "actions": "box", "blue": 1, "red": 3, "opponent": "random", "symmetric_maps": False}),
-    ("echelon", {"num_worlds": 3, "maps": 2, "blue": 10, "red": 7, "opponent": "rush", "visibility": "partial"}),
-    ("echelon", {"maps": 2, "dtype": torch.float64, "opponent_mix": {"veteran": 1.0, "heuristic": 2.0}}),
+    ("echelon", FEW),
+    ("echelon", FEW | {"actions": "box", "blue": 1, "red": 3, "opponent": "random", "symmetric_maps": False}),
+    ("echelon", FEW | {"blue": 10, "red": 7, "opponent": "rush", "visibility": "partial"}),
+    ("echelon", FEW | {"dtype": torch.float64, "blue": 3, "opponent_mix": {"veteran": 1.0, "heuristic": 2.0}}),
 ]
 
 
