@@ -294,16 +294,13 @@ class Gymnasium(ForeignWorld):
         self._success = success
         self._over = False
         self._steps_before = 0
-        self.choices = self._codec.actions.nvec if self._codec.mask else None
-        self._set_specs()
-
-    def _set_specs(self) -> None:
-        lead, device = (self.num_worlds,), self.device
-        shown: dict[str, TensorSpec] = {"observation": self._codec.observations.spec(lead, device)}
+        lead, here = (num_envs,), self.device
+        shown: dict[str, TensorSpec] = {"observation": self._codec.observations.spec(lead, here)}
         if self._codec.mask:
-            shown["action_mask"] = self._codec.actions.mask_spec(lead, device)
-        statistics = STATISTICS[: 3 if self._success else 2]
-        self.declare_specs(shown, self._codec.actions.spec(lead, device), statistics)
+            self.choices = self._codec.actions.nvec
+            shown["action_mask"] = self._codec.actions.mask_spec(lead, here)
+        statistics = STATISTICS[: 3 if success else 2]
+        self.declare_specs(shown, self._codec.actions.spec(lead, here), statistics)
 
     # -- simulators ----------------------------------------------------------------------------------------------
 
