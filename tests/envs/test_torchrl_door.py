@@ -24,11 +24,7 @@ TOYS = torchrl_toys.__name__
 
 
 def door(toy: str = "Counter", **options: Any) -> Any:
-    kwargs = {
-        key: options.pop(key)
-        for key in ("ends", "batch", "action", "shows", "steps", "own_ends", "common_end", "shared_reward")
-        if key in options
-    }
+    kwargs = {key: options.pop(key) for key in options.keys() - envs.options_of("torchrl").keys()}
     return envs.make("torchrl", id=f"{TOYS}:{toy}", kwargs=kwargs, **options)
 
 
