@@ -58,6 +58,11 @@ def wrapped(
     return FrameStack(env, frame_stack) if frame_stack > 1 else env
 
 
+def _of_inner(name: str) -> Any:
+    """Returns a property of a wrapper, or a method, that is that of the world within."""
+    return property(lambda wrapper: getattr(wrapper.inner, name))
+
+
 class Wrapper(World):
     """A world that presents another one, ``inner``, in another form.
 
@@ -94,6 +99,19 @@ class Wrapper(World):
             return getattr(self.inner, name)
 
     # -- hooks of the inner world ----------------------------------------------------------------------------------
+
+    innermost = _of_inner("innermost")
+    saves_episodes = _of_inner("saves_episodes")
+    pictures_per_second = _of_inner("pictures_per_second")
+    evaluation_steps = _of_inner("evaluation_steps")
+    num_stages, stage_names = _of_inner("num_stages"), _of_inner("stage_names")
+    total_steps, count_on_from = _of_inner("total_steps"), _of_inner("count_on_from")
+    worker_failures = _of_inner("worker_failures")
+    recordable, phase, make_ready = _of_inner("recordable"), _of_inner("phase"), _of_inner("make_ready")
+    set_noise_source = _of_inner("set_noise_source")
+    players, sides, tell = _of_inner("players"), _of_inner("sides"), _of_inner("tell")
+    mirror, recorder, render = _of_inner("mirror"), _of_inner("recorder"), _of_inner("render")
+    rand_action = _of_inner("rand_action")  # which may respect masks
 
     @property
     def run_type_checks(self) -> bool:
@@ -176,19 +194,6 @@ class Wrapper(World):
         self._kept = TensorDict(state[self.keeps], [self.num_worlds], self.device).clone()
         if GROUP in self._kept.keys():  # noqa: SIM118
             self._kept.get(GROUP).batch_size = self.observation_spec[GROUP].shape
-
-
-def _of_inner(name: str) -> Any:
-    """Returns a property of a wrapper, or a method, that is that of the world within."""
-    return property(lambda wrapper: getattr(wrapper.inner, name))
-
-
-for _name in (
-    *("innermost", "saves_episodes", "pictures_per_second", "evaluation_steps", "num_stages", "stage_names"),
-    *("total_steps", "count_on_from", "worker_failures", "recordable", "phase", "make_ready", "set_noise_source"),
-    *("players", "sides", "tell", "mirror", "recorder", "render", "rand_action"),
-):
-    setattr(Wrapper, _name, _of_inner(_name))
 
 
 def _mapped(spec: TensorSpec, function: Callable[[TensorSpec], TensorSpec]) -> TensorSpec:
