@@ -38,11 +38,11 @@ def config(*overrides: str) -> TrainConfig:
     return build(TrainConfig, plain)
 
 
-def decided(*overrides: str) -> tuple[Acceleration, Any]:
-    """Returns what is decided for a run on a CPU, and its agent."""
+def decided(*overrides: str, device: torch.device = CPU, shared: bool = False) -> tuple[Acceleration, Any]:
+    """Returns what is decided for a run, and its agent, which is on a CPU."""
     c = config(*overrides)
-    found = Acceleration(c, CPU)
-    env = build_world(c.env, CPU, c.seed, **found.world)
+    found = Acceleration(c, device, shared=shared)
+    env = build_world(c.env)
     agent = build_agent(c.agent, env, c.total_frames, CPU)
     found.apply(agent)
     return found, agent
@@ -94,10 +94,7 @@ def test_an_agent_that_cannot_be_compiled_says_why() -> None:
 
 
 def test_processes_that_share_each_step_compile_worlds_alone() -> None:
-    c = config("compile=true")
-    found = Acceleration(c, CPU, shared=True)
-    agent = build_agent(c.agent, build_world(c.env), c.total_frames, CPU)
-    found.apply(agent)
+    found, agent = decided("compile=true", shared=True)
     assert agent.compiler is None and found.world == {"compiled": True}
     assert found.notes == ["compile: the agent runs as it is, several processes share each step"]
 
@@ -109,12 +106,9 @@ def test_worlds_elsewhere_are_compiled_for_their_own_device(monkeypatch: pytest.
 
 def test_on_a_gpu_everything_is_compiled_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceleration, "missing_compiler", lambda device: None)
-    c = config()
-    found = Acceleration(c, GPU)
+    found, agent = decided(device=GPU)
     assert found.world == {"compiled": True}
-    agent = build_agent(c.agent, build_world(c.env), c.total_frames, CPU)
-    found.apply(agent)
-    assert agent.compiler is not None and (agent.compiler.compiles, agent.compiler.graphs) == (True, True)
+    assert (agent.compiler.compiles, agent.compiler.graphs) == (True, True)
     assert Acceleration(config("cudagraphs=false"), GPU)._graphs is False
 
 
@@ -125,11 +119,8 @@ def test_on_a_gpu_a_torch_that_compiles_no_gradients_compiles_losses(monkeypatch
         raise CannotCompile("torch 2.11 cannot compile gradients, 2.13 can")
 
     monkeypatch.setattr(base, "trace_gradients", too_old)
-    c = config()
-    found = Acceleration(c, GPU)
-    agent = build_agent(c.agent, build_world(c.env), c.total_frames, CPU)
-    found.apply(agent)
-    assert agent.compiler is not None and (agent.compiler.compiles, found.notes) == (True, [])
+    found, agent = decided(device=GPU)
+    assert (agent.compiler.compiles, found.notes) == (True, [])
 
 
 def test_compiling_for_a_gpu_needs_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,33 +181,24 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device", "network", "mode", "words"),
+    ("wanted", "device", "network", "before", "mode", "words"),
     [
-        ("auto", "cuda", DENSE, 1, "yes (auto: no network convolves)"),
-        ("auto", "cuda", IMAGES, 0, "no (auto: deterministic convolutions are slow)"),
-        (True, "cuda", IMAGES, 2, "yes"),
-        (False, "cuda", DENSE, 0, "no"),
-        ("auto", "cpu", DENSE, 0, None),
-        (True, "cpu", DENSE, 0, None),
+        ("auto", "cuda", DENSE, 0, 1, "yes (auto: no network convolves)"),
+        ("auto", "cuda", IMAGES, 0, 0, "no (auto: deterministic convolutions are slow)"),
+        (True, "cuda", IMAGES, 0, 2, "yes"),
+        (False, "cuda", DENSE, 2, 0, "no"),
+        ("auto", "cpu", DENSE, 0, 0, None),
+        (True, "cpu", DENSE, 0, 0, None),
+        (False, "cpu", DENSE, 1, 1, None),
     ],
 )
-def test_auto_leaves_only_convolutions_out(
-    wanted: Any, device: str, network: nn.Module, mode: int, words: str | None
+def test_auto_leaves_only_convolutions_out_until_the_command_ends(
+    wanted: Any, device: str, network: nn.Module, before: int, mode: int, words: str | None
 ) -> None:
-    with surroundings_untouched():
-        assert set_determinism(wanted, agent(device, network)) == words
-        assert torch.get_deterministic_debug_mode() == mode
-
-
-@pytest.mark.parametrize(
-    ("wanted", "device", "before", "mode"),
-    [(True, "cuda", 0, 2), ("auto", "cuda", 0, 1), (False, "cuda", 2, 0), (True, "cpu", 0, 0), (False, "cpu", 1, 1)],
-)
-def test_it_is_set_on_a_gpu_until_the_command_ends(wanted: Any, device: str, before: int, mode: int) -> None:
     """The modes are 0: off, 1: warnings, 2: errors for operations without a deterministic algorithm."""
     torch.set_deterministic_debug_mode(before)
     with surroundings_untouched():
-        set_determinism(wanted, agent(device, DENSE))
+        assert set_determinism(wanted, agent(device, network)) == words
         assert torch.get_deterministic_debug_mode() == mode
         assert device == "cpu" or not torch.utils.deterministic.fill_uninitialized_memory
     assert torch.get_deterministic_debug_mode() == before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,15 @@ from rlstack import envs
 from rlstack.adapters.arena.agents import COLUMNS, curriculum_from_published, curriculum_to_published
 from rlstack.config import ConfigError, build, load_group
 from rlstack.envs.world import WorldHooks
-from rlstack.evaluation.evaluator import Evaluation, evaluate
-from rlstack.runs.run_directory import RunDirectory
-from rlstack.runs.worlds import world_options
 from rlstack.training.config import TrainConfig
 from rlstack.training.curriculum import Curriculum, save_curriculum
 from rlstack.training.loggers import read_metrics
-from rlstack.training.loop import Training
 from rlstack.training.preflight import check_buildable, few_worlds
 from rlstack.training.stages import CurriculumConfig, parse_rule
 from tests.conftest import REPO
 from tests.exhaustive import exhaustive, recordings
 from tests.refusals import refused
-from tests.small_run import SMALL_RUN, composed, logged
+from tests.small_run import SMALL_RUN, begun, composed, logged
 
 STATISTICS = ("return", "length", "success", "spawners", "enemies", "damage_dealt", "damage_taken")
 
@@ -350,24 +345,8 @@ WORLDS = {
 }
 
 
-class Run(Training):
-    """A training whose evaluations, in which untrained agents act, are short."""
-
-    def evaluate(self) -> Evaluation:
-        c = self.config
-        policy = self.agent.policy(explore=False)
-        return evaluate(policy, c.env["name"], world_options(c.env), episodes=1, seed=0, max_steps=2)
-
-
 def plain_config(world: str, *overrides: str) -> dict[str, Any]:
     return composed(*WORLDS[world], *RUN, *overrides)
-
-
-def training(folder: Path, resume: bool = False) -> Run:
-    plain = plain_config(folder.name)
-    run = RunDirectory.open(folder, 9) if resume else RunDirectory.create(folder, "test", 9)
-    run.write_config(plain)
-    return Run(build(TrainConfig, plain), run, plain)
 
 
 @pytest.fixture(
@@ -376,7 +355,7 @@ def training(folder: Path, resume: bool = False) -> Run:
 )
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / request.param
-    training(folder).execute()
+    begun(folder, plain_config(request.param)).execute()
     return folder
 
 
@@ -397,22 +376,6 @@ def test_a_run_without_a_curriculum_has_no_picture(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("frames,train/return\n10,1.0\n")
     assert save_curriculum(tmp_path) is None and save_curriculum(tmp_path / "none") is None
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
-
-
-@pytest.mark.slow
-def test_a_resumed_run_goes_on_in_its_stage(finished: Path, tmp_path: Path) -> None:
-    copy = tmp_path / finished.name
-    shutil.copytree(finished, copy)
-    for path in sorted((copy / "checkpoints").glob("checkpoint_*.pt")):
-        if int(path.stem.split("_")[1]) > 2000:
-            path.unlink()
-    torch.manual_seed(99)
-    resumed = training(copy, resume=True)
-    resumed.restore()
-    course = resumed.hook(Curriculum)
-    assert course is not None and course.stage == 2
-    resumed.execute()
-    assert logged(copy) == logged(finished)
 
 
 def test_a_curriculum_that_the_world_does_not_have_is_found_out_early() -> None:

@@ -34,23 +34,6 @@ def units(monkeypatch: pytest.MonkeyPatch) -> Any:
 # -- what is decided ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("asked", "pays", "has", "taken"),
-    [
-        ("auto", True, True, "bfloat16"),
-        ("auto", True, False, "float32"),
-        ("auto", False, True, "float32"),
-        ("float32", True, True, "float32"),
-        ("bfloat16", False, False, "bfloat16"),
-    ],
-)
-def test_auto_takes_bfloat16_where_recipe_and_device_gain(
-    asked: str, pays: bool, has: bool, taken: str, units: Any
-) -> None:
-    units(has)
-    assert precision.decided({"precision": asked, "bfloat16_pays": pays}, CPU) == taken
-
-
 def test_auto_keeps_recurrent_cores_in_float32(units: Any) -> None:
     units(True)
     agent = {"precision": "auto", "bfloat16_pays": True, "recurrent": {"kind": "lstm"}}
@@ -138,7 +121,9 @@ def test_the_summary_names_the_precision_and_why(
     asked: str, pays: bool, has: bool, resumed: bool, said: str, units: Any
 ) -> None:
     units(has)
-    assert precision.explained({"precision": asked, "bfloat16_pays": pays}, CPU, resumed) == said
+    agent = {"precision": asked, "bfloat16_pays": pays}
+    assert precision.explained(agent, CPU, resumed) == said
+    assert said.startswith(precision.decided(agent, CPU))
 
 
 def test_an_unknown_precision_is_one_line() -> None:
