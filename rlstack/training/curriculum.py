@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -19,13 +19,10 @@ from rlstack.config.errors import did_you_mean
 from rlstack.envs.world import hooks_of
 from rlstack.evaluation.figures import saved_figure
 
-from .hooks import Hook
+from .hooks import Hook, Training
 from .loggers import FRAMES as FRAMES_COLUMN
 from .loggers import METRICS_FILE, read_metrics
 from .stages import CLOCKS, FRAMES, OF_SUCCESSES, CurriculumConfig
-
-if TYPE_CHECKING:
-    from .loop import Training
 
 STAGE = "curriculum/stage"
 SUCCESS = "success"

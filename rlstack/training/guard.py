@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -24,11 +24,8 @@ from rlstack.runs.checkpoint import write_tensors
 from rlstack.runs.seeding import seed_everything
 
 from .config import GuardConfig
-from .hooks import DropBatch, Hook
+from .hooks import DropBatch, Hook, Training
 from .monitor import count_frames
-
-if TYPE_CHECKING:
-    from .loop import Training
 
 BAD_BATCH = "bad_batch.pt"
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:  # commands import hooks before torch, which takes seconds
     from rlstack.envs.foundation.work import Work
     from rlstack.evaluation.evaluator import Evaluation
 
-    from .loop import Training
+    from .loop import Training as Training
+else:  # hooks take the name of the run's class from here
+    Training = Any
 
 
 AnyHook = TypeVar("AnyHook", bound="Hook")

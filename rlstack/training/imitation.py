@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -37,11 +37,8 @@ from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world
 
 from .config import TrainConfig
-from .hooks import Hook
+from .hooks import Hook, Training
 from .recorded import decisions, read_file
-
-if TYPE_CHECKING:
-    from .loop import Training
 
 Expert: TypeAlias = TensorDictModuleBase | str | Path
 """A policy, the name of one of the world's players, a run directory or checkpoint, or ``kind:path`` of a foreign
@@ -315,12 +312,15 @@ class RecordedDecisions:
     _units = "decisions"
 
     def __init__(self, agent: Agent, data: TensorDictBase) -> None:
-        if len(data) < HELD_OUT:
-            raise ConfigError(f"imitation: {len(data)} {self._units} are too few, at least {HELD_OUT} are needed")
         self.agent, data = agent, data.to(agent.device).copy()
         self.data = data.set("action", agent.interface.from_env(data.get("action")))
-        self._held = _is_held_out(len(data), agent.device)
-        self._trained = ~self._held
+        active = data.get("active", None)
+        used = torch.ones(len(data), dtype=torch.bool, device=agent.device) if active is None else active.any(1)
+        if (count := int(used.sum())) < HELD_OUT:
+            raise ConfigError(f"imitation: {count} {self._units} are too few, at least {HELD_OUT} are needed")
+        self._held = used.clone()
+        self._held[used] = _is_held_out(count, agent.device)
+        self._trained = used & ~self._held
 
     def refresh(self) -> None:
         """Prepares a pass over the data."""
@@ -370,7 +370,7 @@ class RecordedSequences(RecordedDecisions):
         data: additionally ``active [B, T]`` and ``("next", "done") [B, T, 1]``.
     """
 
-    _units = "sequences"
+    _units = "sequences with decisions"
     agent: Recurrent
 
     def __init__(self, agent: Recurrent, data: TensorDictBase) -> None:
@@ -381,12 +381,6 @@ class RecordedSequences(RecordedDecisions):
         parts = cut(entries, agent.config.recurrent.sequence_length)
         parts.batch_size = parts.batch_size[:1]
         super().__init__(agent, parts)
-        used = self.data.get("active").any(1)
-        if (count := int(used.sum())) < HELD_OUT:
-            raise ConfigError(f"imitation: {count} {self._units} with decisions are too few, give at least {HELD_OUT}")
-        self._held = used.clone()
-        self._held[used] = _is_held_out(count, agent.device)
-        self._trained = ~self._held & used
 
     @torch.no_grad()
     def refresh(self) -> None:

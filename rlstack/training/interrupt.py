@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from rlstack.envs.foundation.work import Work, at_work, following
 
-from .hooks import Hook
+from .hooks import Hook, Training
 
 if TYPE_CHECKING:  # commands use this before they import torch
     from tensordict import TensorDictBase
 
     from .distributed import Ranks
-    from .loop import Training
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -22,10 +22,7 @@ from rlstack.data.graphs import Recorded
 from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.evaluation.statistics import wilson_interval
 
-from .hooks import Hook
-
-if TYPE_CHECKING:
-    from .loop import Training
+from .hooks import Hook, Training
 
 EPISODE = ("next", "episode")
 _SECONDS = "time/seconds"

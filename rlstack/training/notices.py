@@ -16,12 +16,10 @@ from typing_extensions import Self
 
 from rlstack import __version__
 
-from .hooks import Hook
+from .hooks import Hook, Training
 
 if TYPE_CHECKING:
     from rlstack.evaluation.evaluator import Evaluation
-
-    from .loop import Training
 
 KEY = "notify"
 _TIMEOUT = 5.0  # s for an answer, and at the end of a run for all pending messages

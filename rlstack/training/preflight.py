@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
@@ -41,12 +41,9 @@ from rlstack.runs.worlds import build_world, choose_device, size_key, world_opti
 
 from .config import TrainConfig
 from .curriculum import Curriculum
-from .hooks import Hook
+from .hooks import Hook, Training
 from .summary import environment_errors
 from .workers import check_followed, remote, worlds_here
-
-if TYPE_CHECKING:
-    from .loop import Training
 
 FEW = 7
 """Greatest number of worlds that a run is tried on: a size that no other axis of a world's state has."""

@@ -17,7 +17,7 @@ import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,11 +46,7 @@ from rlstack.runs.loading import checkpoint_file, read_agent
 from rlstack.runs.run_directory import HUB, make_folder
 
 from .config import TrainConfig, needs_memory
-from .hooks import Hook
-
-if TYPE_CHECKING:
-    from .loop import Training
-
+from .hooks import Hook, Training
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -25,13 +25,11 @@ from rlstack.runs.run_directory import CONFIG, make_first_free, make_folder, rem
 
 from . import run as runs
 from .config import TrainConfig, with_length
-from .hooks import Hook
+from .hooks import Hook, Training
 from .interrupt import Interrupted, Interrupts, receiving
 
 if TYPE_CHECKING:
     from rlstack.agents.together import Together
-
-    from .loop import Training
 
 ALGORITHMS = ("ppo", "dqn", "iqn", "sac", "td3", "acqn")
 """The algorithms whose updates are made as one batch."""
@@ -163,9 +161,7 @@ class _Group:
     def __init__(self, count: int) -> None:
         self.count = count
         self.trainings: dict[int, Training] = {}
-        self._gates = [threading.Lock() for _ in range(count)]
-        for gate in self._gates:
-            gate.acquire()
+        self._gates = [threading.Semaphore(0) for _ in range(count)]
         self._alive = list(range(count))
         self._waiting: dict[int, tuple[str, Any]] = {}
         self._stepped: dict[int, Any] = {}
@@ -294,7 +290,7 @@ class _Group:
                 agents = [self.trainings[number].agent for number in range(self.count)]
                 self._together = Together(agents, self._generators)
             requests: list[Any] = [waiting[number][1] for number in range(self.count)]
-            name, stepped = names.pop(), None
+            name = names.pop()
             if name in (LEARN, COLLECT):
                 stepped = getattr(self._together, name)([given for (given,) in requests])
             else:
