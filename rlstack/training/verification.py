@@ -140,12 +140,11 @@ def verify(folder: Path, start: str | int | None, frames: int | None, hooks: Seq
             verified.differences.append(f"{folder / METRICS_FILE}: cannot be read ({error})")
         else:
             both = sorted(before.keys() & trained.keys())
-            verified.rows = len(both)
-            metrics = ((frames, name) for frames in both for name in before[frames].keys() & trained[frames].keys())
-            for frames, name in metrics:
-                logged, again_logged = before[frames][name], trained[frames][name]
-                if repr(logged) != repr(again_logged):
-                    numbers = f"{logged!r} in the run, {again_logged!r} trained again"
+            verified.rows = len({frames for frames, _ in both})
+            for frames, name in both:
+                logged, again_logged = repr(before[frames, name]), repr(trained[frames, name])
+                if logged != again_logged:
+                    numbers = f"{logged} in the run, {again_logged} trained again"
                     verified.differences.append(f"{METRICS_FILE}, {name} at {frames:,} frames: {numbers}")
                     break
     verified.remarks += [] if verified.equal else unlike(folder)
@@ -312,11 +311,11 @@ def differences(there: Any, here: Any) -> Iterator[str]:
         )
 
 
-def _rows(folder: Path, verified: Verified) -> dict[int, dict[str, float]]:
-    """Returns the metrics at each frame of the stretch that do not depend on the machine."""
-    rows: dict[int, dict[str, float]] = {}
-    for row in read_metrics(folder / METRICS_FILE):
-        if verified.start < row[FRAMES] <= verified.end:
-            kept = {name: value for name, value in row.items() if not name.startswith(_OF_THE_MACHINE)}
-            rows.setdefault(int(row[FRAMES]), {}).update(kept)
-    return rows
+def _rows(folder: Path, verified: Verified) -> dict[tuple[int, str], float]:
+    """Returns the metrics of the stretch, by frame and name, that do not depend on the machine."""
+    return {
+        (int(row[FRAMES]), name): value
+        for row in read_metrics(folder / METRICS_FILE)
+        for name, value in row.items()
+        if verified.start < row[FRAMES] <= verified.end and not name.startswith(_OF_THE_MACHINE)
+    }
