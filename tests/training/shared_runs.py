@@ -1,13 +1,18 @@
 """Trains one configuration after another; ``torchrun`` starts it in several processes.
 
-Arguments: a folder, and names of :data:`RUNS` or ``name+more overrides``; each leaves a run ``<folder>/<name>``.
+Arguments: a folder, and names of :data:`RUNS` or ``name+more overrides``; each leaves a run ``<folder>/<name>``, and of
+several processes each its networks and its replay buffer's size in ``<folder>/<name>/rank<k>.pt``.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rlstack.command import user_errors
+from rlstack.training.hooks import Hook
 from rlstack.training.run import train
 from tests.small_run import composed
 
@@ -59,9 +64,24 @@ def plain_config(name: str, folder: Path, *more: str) -> dict[str, Any]:
     return {**plain, "run_dir": str(folder / name)}
 
 
+class _Leave(Hook):
+    def on_end(self, training: Any) -> None:
+        agent = training.agent
+        state = {
+            "networks": agent.state_dict()["networks"],
+            "updates": agent.updates,
+            "worlds": training.env.batch_size.numel(),
+            "random": torch.rand(4),
+        }
+        if hasattr(agent, "replay"):
+            state |= {"capacity": agent.replay.storage.max_size, "seen": agent.replay[:8]["observation"]}
+        torch.save(state, Path(training.raw_config["run_dir"]) / f"rank{os.environ['RANK']}.pt")
+
+
 if __name__ == "__main__":
     target, *names = sys.argv[1:]
+    hooks = [_Leave()] if "RANK" in os.environ else []
     with user_errors():
         for entry in names:
             chosen, *overrides = entry.split("+")
-            train(plain_config(chosen, Path(target), *overrides))
+            train(plain_config(chosen, Path(target), *overrides), hooks)

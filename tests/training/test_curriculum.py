@@ -263,6 +263,8 @@ def test_episodes_are_taken_in_the_order_of_time() -> None:
     assert course.state_dict()["episodes"]["columns"]["success"] == [1.0, 2.0, 3.0, 4.0]
     course.observe(batch([[False], [False]], [[99], [99]]))
     assert course.state_dict()["episodes"]["count"] == 4
+    course.observe(batch([[True], [False]], [[5], [99]]), lambda own: [own, own])
+    assert course.state_dict()["episodes"]["columns"]["success"] == [1.0, 2.0, 3.0, 4.0, 5.0, 5.0], "of two processes"
 
 
 def test_with_forget_only_episodes_that_began_in_the_stage_count() -> None:

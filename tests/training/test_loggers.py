@@ -446,6 +446,15 @@ def test_means_are_those_of_finished_episodes() -> None:
         assert each.flush() == {"loss/critic": 0.25}
 
 
+def test_a_log_line_is_of_the_episodes_of_all_processes() -> None:
+    one, other = Monitor(), Monitor()
+    one.observe(batch([[True], [True]], [[1.0], [2.0]], [[True], [True]]), {"loss/total": 1.0})
+    other.observe(batch([[True]], [[6.0]], [[False]]), {"loss/total": 4.0})
+    found = one.flush(lambda state: [state, other.state_dict()])
+    assert (found["train/episodes"], found["train/return"], found["loss/total"]) == (3.0, 3.0, 2.5)
+    assert found["train/success"] == pytest.approx(2 / 3) and "train/episodes" not in one.metrics()
+
+
 def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     assert indexed("cuda") == torch.device("cuda:3") and indexed("cuda:1") == torch.device("cuda:1")

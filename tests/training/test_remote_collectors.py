@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,12 +18,13 @@ from torch import nn
 from rlstack.agents import build_agent
 from rlstack.config import ConfigError, build
 from rlstack.training.config import TrainConfig
+from rlstack.training.loggers import read_metrics
 from rlstack.training.run import train
 from rlstack.training.workers import build_worlds, check_collector, start_collector
 from tests.refusals import refused
 from tests.small_run import composed, python
 from tests.training.shared_runs import plain_config
-from tests.training.test_distributed import ROOT, rows
+from tests.training.test_distributed import rows, started, wait_for
 from tests.training.test_every_resume import AGENTS, WORLDS, check_resumed, configured, killed, resumed, training
 
 PROCESSES = ["collector=multiprocess", "collector.timeout=100"]
@@ -130,20 +129,9 @@ def test_workers_gather_what_solves_cartpole(overrides: list[str], tmp_path: Pat
 def under_way(folder: Path, *overrides: str) -> tuple[subprocess.Popen[str], list[int]]:
     """Returns a long run that has begun to learn, and the ids of its workers."""
     entry = "+".join(("dqn", "total_frames=10_000_000", "eval.every=10_000_000", "compile=false", *overrides))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.training.shared_runs", str(folder), entry]
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+    process = started("tests.training.shared_runs", str(folder), entry, start_new_session=True)
     wait_for(lambda: (folder / "dqn" / "metrics.csv").exists() and rows(folder / "dqn"), process)
     return process, [number for number, line in descendants(process.pid) if "spawn_main" in line or "ray::Wor" in line]
-
-
-def wait_for(happens: Any, process: subprocess.Popen[str], seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.2)
 
 
 def wait_for_the_end_of(numbers: Iterable[int], seconds: float = 30) -> None:
@@ -164,8 +152,7 @@ def descendants(number: int) -> list[tuple[int, str]]:
 
 
 def has_restarted(run: Path) -> bool:
-    with open(run / "metrics.csv", newline="") as file:
-        return any(row.get("system/worker_restarts") for row in csv.DictReader(file))
+    return any("system/worker_restarts" in row for row in read_metrics(run / "metrics.csv"))
 
 
 @pytest.mark.slow
