@@ -211,27 +211,10 @@ def test_recorded_decisions_come_back_from_their_file(tmp_path: Path) -> None:
     assert metrics["imitation/frames"] == len(wanted)
 
 
-def test_a_files_mistakes_are_one_line(tmp_path: Path) -> None:
-    interface = Interface.of(Noise(5, 3))
-    good = {"observation": np.zeros((20, 5), np.float32), "action": np.zeros(20, np.int64)}
-    bad: list[tuple[dict[str, Any], str]] = [
-        ({"observation": np.zeros((20, 4))}, r"observation is float64 \[20, 4\], the world has \[N, 5\]"),
-        ({"observation": np.full((20, 5), np.nan)}, "not finite"),
-        ({"action": np.full(20, 3)}, "action 3 in row 0, the world has 3 discrete actions"),
-        ({"action": np.arange(20) // 19 * -1}, "action -1 in row 19, the world has 3 discrete actions"),
-        ({"action": np.zeros(20)}, "float64"),
-        ({"action": np.zeros(19, np.int64)}, "lengths: 19, 20"),
-        ({"action": np.array([None] * 20)}, "not plain data"),
-    ]
-    for change, message in bad:
-        np.savez(tmp_path / "bad.npz", **{**good, **change})
-        assert "bad.npz" in refused(ConfigError, message, read_file, tmp_path / "bad.npz", interface)
-    np.savez(tmp_path / "bad.npz", observation=good["observation"])
-    with pytest.raises(ConfigError, match="action is missing, it holds observation"):
-        read_file(tmp_path / "bad.npz", interface)
+def test_what_is_no_file_of_episodes_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no archive")
-    for name in ("text.npz", "nowhere.npz"):
-        refused(ConfigError, name, read_file, tmp_path / name, interface)
+    for name, told in (("text.npz", "cannot be read as recorded episodes"), ("nowhere.npz", "does not exist")):
+        refused(ConfigError, f"{name} {told}", read_file, tmp_path / name, Interface.of(Noise(5, 3)))
 
 
 def test_an_evaluations_file_gives_the_successes_of_its_best_evaluation(tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ from rlstack.runs.checkpoint import read_checkpoint, state_digest
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.loggers import read_metrics
 from rlstack.training.recorded import read_recorded
-from tests.conftest import Ended
+from tests.conftest import Command
 from tests.exhaustive import exhaustive
 
-Command = Callable[..., Ended]
 WORLD = ["env=cartpole", "env.num_worlds=4"]
 SMALL = [
     *("total_frames=512", "eval.episodes=2", "eval.max_steps=10", "eval.every=1e9", "logger=csv", "threads=1"),
@@ -133,42 +132,42 @@ def test_a_replay_memory_is_data_and_what_was_learned_from_it_goes_on_in_the_wor
             assert torch.equal(value, tuned["agent"]["networks"]["loss"][name]), name
 
 
-def spoil(arrays: dict[str, Any], name: str) -> dict[str, Any]:
-    count = len(arrays["action"])
-    return {
-        "missing": {key: value for key, value in arrays.items() if key != "next/reward"},
-        "shape": {**arrays, "observation": arrays["observation"][:, :3]},
-        "choices": {**arrays, "action": arrays["action"] + 5},
-        "kind": {**arrays, "action": np.zeros((count, 1), np.float32)},
-        "nan": {**arrays, "next/reward": np.full((count, 1), np.nan)},
-        "empty": {key: value[:0] for key, value in arrays.items()},
-        "lengths": {**arrays, "action": arrays["action"][1:]},
-    }[name]
+def changed(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda arrays: {**arrays, name: change(arrays[name])}
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("spoil", "message"),
     [
-        ("missing", "next/reward is missing, it holds action, next/observation"),
-        ("shape", r"observation is float32 \[\d+, 3\], the world has \[N, 4\]"),
-        ("choices", r"action [56] in row \d+, the world has 2 discrete actions"),
-        ("kind", "action is float32, the world takes torch.int64"),
-        ("nan", "next/reward is not finite everywhere"),
-        ("empty", "there is nothing in it"),
-        ("lengths", "arrays of different lengths"),
+        (
+            lambda arrays: {k: arrays[k] for k in arrays if k != "next/reward"},
+            "next/reward is missing, it holds action",
+        ),
+        (lambda arrays: {key: value[:0] for key, value in arrays.items()}, "there is nothing in it"),
+        (
+            changed("observation", lambda seen: seen[:, :3]),
+            r"observation is float32 \[\d+, 3\], the world has \[N, 4\]",
+        ),
+        (changed("action", lambda taken: taken + 5), r"action [56] in row \d+, the world has 2 discrete actions"),
+        (changed("action", lambda taken: -np.eye(6, dtype=int)[5]), "action -1 in row 5, the world has 2 discrete"),
+        (changed("action", lambda taken: taken[1:]), "arrays of different lengths: 5, 6"),
+        (changed("action", lambda taken: taken * 1.0), "action is float64, the world takes torch.int64"),
+        (changed("action", lambda taken: np.array([None] * 6)), "not plain data"),
+        (changed("next/reward", lambda reward: reward * np.nan), "next/reward is not finite everywhere"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_data_that_do_not_fit_the_world_are_refused(name: str, message: str, tmp_path: Path) -> None:
+def test_data_that_do_not_fit_the_world_are_refused(spoil: Any, message: str, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     seen, flags = random.normal(size=(6, 4)).astype(np.float32), np.zeros((6, 1), bool)
     arrays = {
         **{"observation": seen, "action": random.integers(2, size=6), "next/observation": seen},
         **{"next/reward": np.ones((6, 1), np.float32), "next/terminated": flags, "next/truncated": ~flags},
     }
-    np.savez(tmp_path / "episodes.npz", **spoil(arrays, name))
+    np.savez(tmp_path / "episodes.npz", **spoil(arrays))
     with pytest.raises(ConfigError, match=message) as caught:
         read_recorded(str(tmp_path / "episodes.npz"), Interface.of(envs.make("cartpole", num_worlds=1)))
-    assert str(caught.value).startswith(f"data: {tmp_path / 'episodes.npz'}: ") and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"data: {tmp_path / 'episodes.npz'}") and "\n" not in str(caught.value)
 
 
 def refused(command: Command, folder: Path, message: str, *words: str) -> None:
