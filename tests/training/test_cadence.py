@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,14 +48,6 @@ def plain_config(*overrides: str, **changed: Any) -> dict[str, Any]:
     return to_plain(found)
 
 
-class Seconds:
-    """A clock that a test sets."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        monkeypatch.setattr(monitor.time, "monotonic", lambda: self.now)
-
-
 @pytest.mark.parametrize(
     ("every", "steps", "made"),  # the seconds of the evaluation after each of ten batches of 10 s
     [
@@ -67,7 +60,8 @@ class Seconds:
 def test_evaluations_take_at_most_a_fifth_of_the_time(
     every: float | None, steps: list[int], made: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds, found = Seconds(monkeypatch), []
+    seconds, found = SimpleNamespace(now=0.0), []
+    monkeypatch.setattr(monitor.time, "monotonic", lambda: seconds.now)
 
     def learn(self: Any, sequences: Any, frames: int) -> dict[str, Any]:
         seconds.now += 10.0

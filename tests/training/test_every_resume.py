@@ -101,8 +101,8 @@ def configured(*overrides: str) -> dict[str, Any]:
     return composed(*RUN, "seed=3", *tiny, *overrides)
 
 
-def training(folder: Path, plain: dict[str, Any]) -> Training:
-    made = reopened(folder, plain) if folder.exists() else begun(folder, plain)
+def training(folder: Path, plain: dict[str, Any], **options: Any) -> Training:
+    made = reopened(folder, plain) if folder.exists() else begun(folder, plain, **options)
     # A whole game takes longer than all the rest; test_loop.py has runs that are evaluated.
     made.evaluate = lambda: Evaluation({"return": torch.ones(1)}, ["all"], "none", {}, 0)  # type: ignore[method-assign]
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Sequence
@@ -34,13 +33,9 @@ from rlstack.training.run import train
 from tests.conftest import Command
 from tests.refusals import refused
 from tests.small_run import begun, composed, logged, reopened
-from tests.training.test_failures import plain
+from tests.training.test_failures import TINY, plain
 
-PPO = [
-    *("agent=ppo", "env=gymnasium", "env.id=CartPole-v1", "env.num_envs=4", "collector.steps_per_batch=8"),
-    *("agent.minibatch_size=16", "agent.epochs=2", "agent.hidden=[8]", "logger=csv", "device=cpu", "threads=1"),
-    *("eval.every=100000", "eval.episodes=1", "checkpoint.every=256", "log_every=64", "total_frames=640"),
-]
+PPO = [*TINY, "agent.epochs=2", "checkpoint.every=256"]
 """Batches of 32 frames, in four steps; a line in the log after every second one."""
 EXACT = ["env=cartpole", "env.num_worlds=4", *(word for word in PPO if not word.startswith("env"))]
 """The same in worlds that continue exactly in a resumed run."""
@@ -343,9 +338,8 @@ def test_what_is_not_finite_is_found_and_named(what: str, value: str, returned: 
     assert whole.rank() == [6.0] and whole.trouble() == "" and "eval/non_finite" not in whole.summary()
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "metrics.csv", newline="") as file:
-        return [row for row in csv.DictReader(file) if row.get("eval/non_finite")]
+def evaluated(folder: Path) -> list[dict[str, str]]:
+    return [row for row in logged(folder) if row.get("eval/non_finite")]
 
 
 @pytest.mark.parametrize("reaction", ["error", "skip"])
@@ -361,12 +355,12 @@ def test_a_run_goes_on_and_can_be_resumed(
     )
     checkpoints = {path.name for path in (folder / "checkpoints").glob("*.pt")}
     assert checkpoints == {"checkpoint_000000000064.pt"}  # and no best.pt
-    assert [float(row["eval/non_finite"]) for row in rows(folder)] == [1, 1]
+    assert [float(row["eval/non_finite"]) for row in evaluated(folder)] == [1, 1]
     assert math.isnan(score(folder, ObjectiveConfig()))
     if reaction == "error":
         return
     train({**options, "resume": str(folder), "total_frames": 96})
-    assert [int(row["frames"]) for row in rows(folder)] == [32, 64, 96]
+    assert [int(row["frames"]) for row in evaluated(folder)] == [32, 64, 96]
     ended = rlstack_command("evaluate", f"checkpoint={folder}", "episodes=2")
     assert ended.status == 0 and "\nnot finite in 1 of 2 episodes: next.reward is nan in step 4" in ended.out
     written = next((folder / "evaluations").rglob("evaluation.json"))

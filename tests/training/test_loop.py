@@ -1,7 +1,6 @@
 """The whole loop on a few small worlds: it runs, resumes bit for bit, and leaves a complete run directory."""
 
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -198,22 +197,6 @@ def test_the_self_check_tells_what_is_wrong_with_a_world(tmp_path: Path, mistake
     plain = composed("agent=ppo", "env=own", *world, "total_frames=64", "device=cpu")
     run = RunDirectory.create(tmp_path / "run", "test", 1)
     refused(ConfigError, f"self-check specs failed: .*{told}", checked, plain, run)
-
-
-@pytest.mark.slow
-def test_a_run_killed_before_its_first_checkpoint_starts_over(finished: Path, tmp_path: Path) -> None:
-    plain = plain_config("total_frames=1500", "eval.every=1500")
-    straight = begun(tmp_path / "straight", plain)
-    straight.execute()
-    folder = tmp_path / "killed"
-    folder.mkdir()
-    shutil.copyfile(tmp_path / "straight" / "config.yaml", folder / "config.yaml")
-    shutil.copyfile(tmp_path / "straight" / "metrics.csv", folder / "metrics.csv")  # rows without a checkpoint
-    resumed = reopened(folder, plain)
-    resumed.restore()
-    assert resumed.frames == 0
-    resumed.execute()
-    assert logged(folder) == logged(tmp_path / "straight")
 
 
 def test_every_experiment_keeps_its_own_values() -> None:

@@ -2,6 +2,7 @@ import io
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,6 +56,11 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
+def display(frames: int, terminal: bool = False, **options: Any) -> tuple[Progress, Stream, Clock]:
+    clock, stream = Clock(), Stream("utf-8", terminal)
+    return Progress(frames, stream, clock=clock, **options), stream, clock
+
+
 METRICS = {
     "train/return": 12.3456,
     "train/success": 0.755,
@@ -69,8 +75,7 @@ METRICS = {
 
 
 def test_a_plain_line_says_it_all() -> None:
-    clock, stream = Clock(), Stream("utf-8")
-    progress = Progress(10_000, stream, clock=clock)
+    progress, stream, clock = display(10_000)
     clock.now += 20
     progress.update(2_000, METRICS)
     assert stream.lines() == [
@@ -80,8 +85,7 @@ def test_a_plain_line_says_it_all() -> None:
 
 
 def test_rates_count_from_where_this_process_began() -> None:
-    clock, stream = Clock(), Stream("utf-8")
-    progress = Progress(1_100_000, stream, start_frames=1_000_000, start_updates=6_990, interval=0, clock=clock)
+    progress, stream, clock = display(1_100_000, start_frames=1_000_000, start_updates=6_990, interval=0)
     clock.now += 5
     progress.update(1_000_500, {"train/updates": 7_000})
     clock.now += 5
@@ -93,8 +97,7 @@ def test_rates_count_from_where_this_process_began() -> None:
 
 
 def test_no_rate_of_updates_before_the_first() -> None:
-    clock, stream = Clock(), Stream("utf-8")
-    progress = Progress(1_000, stream, start_updates=10, interval=0, clock=clock)
+    progress, stream, clock = display(1_000, start_updates=10, interval=0)
     for updates in (10, 15):  # as in random frames at first
         clock.now += 1
         progress.update(100, {"train/updates": updates})
@@ -103,8 +106,7 @@ def test_no_rate_of_updates_before_the_first() -> None:
 
 
 def test_plain_lines_are_rare_but_events_and_the_end_are_not_lost() -> None:
-    clock, stream = Clock(), Stream("utf-8")
-    progress = Progress(1_000, stream, interval=10, clock=clock)
+    progress, stream, clock = display(1_000, interval=10)
     for second in range(25):
         progress.update(second * 10, {})
         clock.now += 1
@@ -135,8 +137,7 @@ def test_only_ascii_on_a_stream_that_is_not_utf8(encoding: str, terminal: bool) 
 
 
 def test_the_panel_on_a_terminal() -> None:
-    clock, stream = Clock(), Stream("utf-8", terminal=True)
-    progress = Progress(10_000, stream, "ppo, cartpole, seed 0", clock=clock)
+    progress, stream, clock = display(10_000, terminal=True, title="ppo, cartpole, seed 0")
     clock.now += 20
     progress.update(2_000, {**METRICS, "loss/q[red]": 1.0})
     for index in range(6):
@@ -176,8 +177,7 @@ def test_the_panel_shows_what_is_measured_of_a_gpu(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_the_panel_keeps_one_width(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    clock, stream = Clock(), Stream("utf-8", terminal=True)
-    progress = Progress(10_000, stream, "a_long_name_of_an_agent, " * 5, clock=clock)
+    progress, stream, _ = display(10_000, terminal=True, title="a_long_name_of_an_agent, " * 5)
     progress.event("word " * 40)
     for frames in range(300):
         progress.update(frames, {"train/return": float(frames), "loss/a_very_long_name_of_a_loss_" + "x" * 90: 1.0})
@@ -187,8 +187,8 @@ def test_the_panel_keeps_one_width(columns: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_panel_shows_the_curve_and_rows_that_are_asked_at_each_redraw() -> None:
-    clock, stream = Clock(), Stream("utf-8", terminal=True)
-    progress, now = Progress(10_000, stream, clock=clock), ["worlds, 12 s"]
+    progress, stream, _ = display(10_000, terminal=True)
+    now = ["worlds, 12 s"]
     progress.rows["compiling"] = lambda: now[0]
     for frames in range(300):
         progress.update(frames, {"train/return": float(frames), "train/success": frames / 300})
@@ -238,8 +238,7 @@ def test_a_sparkline_is_as_high_as_its_values() -> None:
 
 
 def test_a_terminal_is_not_redrawn_at_every_update() -> None:
-    clock, stream = Clock(), Stream("utf-8", terminal=True)
-    progress = Progress(1_000, stream, clock=clock)
+    progress, stream, clock = display(1_000, terminal=True)
     for frames in range(100):
         clock.now += 0.01
         progress.update(frames)
@@ -285,8 +284,7 @@ def test_a_panel_is_there_at_once_and_moves_without_news(monkeypatch: pytest.Mon
 
 
 def test_the_first_news_are_shown_at_once() -> None:
-    clock, stream = Clock(), Stream("utf-8", terminal=True)
-    progress = Progress(10_000, stream, clock=clock)
+    progress, stream, _ = display(10_000, terminal=True)
     assert progress.due
     progress.update(40)
     assert "40 of 10,000" in stream.getvalue() and not progress.due
@@ -305,8 +303,7 @@ def evaluated(display: WorkDisplay, clock: Clock, seconds: float, episodes: int 
 
 
 def test_other_work_does_not_count_in_rates() -> None:
-    clock, stream = Clock(), Stream("utf-8")
-    progress = Progress(1_000, stream, clock=clock)
+    progress, stream, clock = display(1_000)
     with following(progress.work), working("imitating", "decisions", 10) as work:
         for done in range(1, 11):
             clock.now += 60
@@ -372,8 +369,7 @@ def test_quick_work_shows_nothing(terminal: bool) -> None:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_work_within_a_run(terminal: bool) -> None:
-    clock, stream = Clock(), Stream("utf-8", terminal)
-    progress = Progress(1_000, stream, clock=clock)
+    progress, stream, clock = display(1_000, terminal=terminal)
     with following(progress.work), working("evaluating", "episodes", 40) as work:
         for done in range(1, 21):
             clock.now += 1

@@ -9,26 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 from experiments.gpu import correctness
 from experiments.gpu.correctness import compare_lessons, compare_worlds, configured, gathered, played, taught
 from experiments.gpu.rows import WORLDS, agents
 from experiments.gpu.runner import Setting
-from rlstack.config import build, conf_dir, to_plain
 from rlstack.config.allowed import granting
-from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.checkpoint import state_digest
-from rlstack.runs.run_directory import RunDirectory
-from rlstack.training.config import TrainConfig
 from rlstack.training.guard import Guard
 from rlstack.training.hooks import Hook
 from rlstack.training.loop import Training
 from tests.host_waits import HostWaits
 from tests.refusals import refused
 from tests.rehearsal import rehearsing
+from tests.small_run import composed
 from tests.stand_in_gpu import DEVICE, stand_in
+from tests.training.test_every_resume import training
 
 _TINY: dict[str, Any] = {
     **{"steps_per_batch": 4, "minibatch_size": 16, "epochs": 1, "batch_size": 8, "buffer_size": 100, "hidden": [8, 8]},
@@ -153,18 +149,12 @@ class Watch(Hook):
 
 def crowded(folder: Path, *hooks: Hook, **changes: Any) -> Training:
     """Returns a run of PPO in a small world of groups, with an evaluation without episodes."""
-    GlobalHydra.instance().clear()
     options = ["agent=ppo", "total_frames=1200"]
     small = ["agent.hidden=[8]", "agent.steps_per_batch=4", "agent.minibatch_size=16", "agent.epochs=2", "logger=csv"]
     falls = ["agent.lr={kind: linear, start: 1e-3, end: 0}", "log_every=600", "eval.every=600", "checkpoint.every=500"]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = to_plain(compose("train", [*options, *small, *falls, "device=cpu", "threads=1", "seed=3"]))
+    plain = composed(*options, *small, *falls, "device=cpu", "threads=1", "seed=3")
     plain |= {"env": {"name": WORLD, "num_worlds": 4}, **changes}
-    run = RunDirectory.create(folder, "test", 9) if not folder.exists() else RunDirectory.open(folder, 9)
-    run.write_config(plain)
-    made = Training(build(TrainConfig, plain), run, plain, hooks=hooks)
-    made.evaluate = lambda: Evaluation({"return": torch.ones(1)}, ["all"], "none", {}, 0)  # type: ignore[method-assign]
-    return made
+    return training(folder, plain, hooks=hooks)
 
 
 def test_a_run_with_groups_reads_nothing_until_something_is_due(
