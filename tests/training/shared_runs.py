@@ -73,7 +73,7 @@ class _Leave(Hook):
             "worlds": training.env.batch_size.numel(),
             "random": torch.rand(4),
         }
-        if hasattr(agent, "replay"):
+        if agent.replay is not None:
             state |= {"capacity": agent.replay.storage.max_size, "seen": agent.replay[:8]["observation"]}
         torch.save(state, Path(training.raw_config["run_dir"]) / f"rank{os.environ['RANK']}.pt")
 
