@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential
 from tensordict.nn import TensorDictModule as Module
 from torch import Tensor, nn
@@ -77,14 +77,19 @@ def probabilistic(network: nn.Module, keys: list[str], distribution: Callable[..
     )
 
 
-def follow(loss: nn.Module, agent: Any, names: dict[str, Any]) -> None:
-    """Copies the agent's target parameters into TorchRL's."""
-    for theirs, ours in names.items():
-        params = getattr(loss, theirs)
-        for key, value in ours.state_dict().items():
-            found = [k for k in params.keys(True, True) if ".".join(k[-key.count(".") - 1 :]) == key]
-            assert len(found) == 1, (theirs, key, found)
-            params[found[0]].data.copy_(value)
+def follow(loss: nn.Module, targets: dict[str, Any]) -> None:
+    """Copies target parameters into TorchRL's, by the names of these; those of several networks are stacked there."""
+    for theirs, ours in targets.items():
+        states = [network.state_dict() for network in (ours if isinstance(ours, list) else [ours])]
+        for key in states[0]:
+            values = [state[key] for state in states]
+            at(getattr(loss, theirs), key).data.copy_(torch.stack(values) if isinstance(ours, list) else values[0])
+
+
+def at(params: TensorDictBase, name: str) -> Tensor:
+    """Returns the one of TorchRL's parameters whose name ends so."""
+    (found,) = [value for key, value in params.items(True, True) if ".".join(key).endswith(f".{name}")]
+    return found
 
 
 # -- values of actions -------------------------------------------------------------------------------------------------
@@ -97,7 +102,7 @@ def test_dqn(double: bool, dueling: bool) -> None:
     actor = QValueActor(agent.network, in_keys=["observation"], action_space="categorical")
     loss = DQNLoss(actor, loss_function="smooth_l1", delay_value=True, double_dqn=double, action_space="categorical")
     loss.make_value_estimator(gamma=GAMMA)
-    follow(loss, agent, {"target_value_network_params": agent.loss.target_network})
+    follow(loss, {"target_value_network_params": agent.loss.target_network})
     same(agent.loss.critic_loss(batch)[0], loss(batch.clone())["loss"], agent.network.parameters())
 
 
@@ -120,17 +125,8 @@ def test_rainbow() -> None:
     )
     loss = DistributionalDQNLoss(actor, gamma=GAMMA, delay_value=True)
     loss.make_value_estimator(gamma=GAMMA)
-    network = {f"network.{key}": value for key, value in agent.loss.target_network.state_dict().items()}
-    follow(loss, agent, {"target_value_network_params": _Named(network)})
+    follow(loss, {"target_value_network_params": agent.loss.target_network})
     same(agent.loss.critic_loss(batch)[0], loss(batch.clone())["loss"], agent.network.parameters(), 1e-6)
-
-
-class _Named:
-    def __init__(self, state: dict[str, Tensor]) -> None:
-        self._state = state
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self._state
 
 
 # -- deterministic actors ----------------------------------------------------------------------------------------------
@@ -143,42 +139,24 @@ def test_ddpg(error: str) -> None:
     critic = module(agent.critics[0], ["observation", "action"], ["state_action_value"])
     loss = DDPGLoss(actor, critic, loss_function=error, delay_actor=True, delay_value=True)
     loss.make_value_estimator(gamma=GAMMA)
-    follow(
-        loss,
-        agent,
-        {
-            "target_actor_network_params": agent.targets["actor"].network,
-            "target_value_network_params": agent.targets["critic"].network,
-        },
-    )
+    targets = {"actor": agent.targets["actor"].network, "value": agent.targets["critic"].network}
+    follow(loss, {f"target_{name}_network_params": network for name, network in targets.items()})
     theirs = loss(batch.clone())
     same(agent.loss.critic_loss(batch)[0], theirs["loss_value"], agent.critics[0].parameters())
     same(agent.loss.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
 
 
-def twins(agent: Any, loss: nn.Module, key: str = "target_qvalue_network_params") -> None:
-    """Copies the two target critics into TorchRL's stacked ones."""
-    params = getattr(loss, key)
-    states = [agent.targets[f"critic_{k}"].network.state_dict() for k in (1, 2)]
-    for name in states[0]:
-        found = [k for k in params.keys(True, True) if ".".join(k[-name.count(".") - 1 :]) == name]
-        assert len(found) == 1
-        params[found[0]].data.copy_(torch.stack([state[name] for state in states]))
-
-
-def critic_gradients(loss: nn.Module, value: Tensor, agent: Any) -> list[Tensor]:
-    """Returns the gradients of TorchRL's stacked critics in the order of ours."""
-    params = dict(loss.qvalue_network_params.items(True, True))
-    names = [name for name, _ in agent.critics[0].named_parameters()]
-    keys = [next(k for k in params if ".".join(k[-name.count(".") - 1 :]) == name) for name in names]
-    grads = gradients(value, [params[key] for key in keys])
-    return [grad[k] for k in range(2) for grad in grads]
+def twins(agent: Any) -> dict[str, Any]:
+    """Returns both target critics, which TorchRL stacks."""
+    return {"target_qvalue_network_params": [agent.targets[f"critic_{k}"].network for k in (1, 2)]}
 
 
 def same_critics(agent: Any, loss: nn.Module, ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs.sum(), rtol=0, atol=1e-12)
-    parameters = [parameter for critic in agent.critics for parameter in critic.parameters()]
-    torch.testing.assert_close(gradients(ours, parameters), critic_gradients(loss, theirs.sum(), agent))
+    names = [name for name, _ in agent.critics[0].named_parameters()]
+    parameters = [critic.get_parameter(name) for name in names for critic in agent.critics]
+    stacked = gradients(theirs.sum(), [at(loss.qvalue_network_params, name) for name in names])
+    torch.testing.assert_close(gradients(ours, parameters), [grad for both in stacked for grad in both])
 
 
 def test_td3_without_noise() -> None:
@@ -196,8 +174,7 @@ def test_td3_without_noise() -> None:
         delay_qvalue=True,
     )
     loss.make_value_estimator(gamma=GAMMA)
-    follow(loss, agent, {"target_actor_network_params": agent.targets["actor"].network})
-    twins(agent, loss)
+    follow(loss, {"target_actor_network_params": agent.targets["actor"].network, **twins(agent)})
     theirs = loss(batch.clone())
     same_critics(agent, loss, agent.loss.critic_loss(batch)[0], theirs["loss_qvalue"])
     same(agent.loss.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
@@ -229,23 +206,39 @@ class Scale(nn.Module):
         return mean, log_std.exp()
 
 
-@pytest.mark.parametrize("alpha", [0.25, 1.0])
-def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent, batch = agent_and_batch("sac", False, alpha=alpha)
+def _tanh_normal(loc: Tensor, scale: Tensor) -> Distribution:
+    return TanhNormal(loc, scale, upscale=1.0, tanh_loc=False, safe_tanh=False)
+
+
+def with_the_same_noise(agent: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Module]]:
+    """Returns actor and critics as TorchRL modules; all normal draws, ours and theirs, give the same numbers."""
     noise = torch.randn(N, 2, dtype=DOUBLE)
     agent.loss.draw = lambda like: noise
-    # Both normal draws of TorchRL's distribution give the same numbers.
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, dtype, device: noise)
-    actor = probabilistic(Scale(agent.actor), ["loc", "scale"], _tanh_normal)
+    monkeypatch.setattr("torch.distributions.Normal.sample", lambda normal, *_: normal.loc + normal.scale * noise)
     critics = [module(critic, ["observation", "action"], ["state_action_value"]) for critic in agent.critics]
-    loss = SACLoss(actor, critics, alpha_init=alpha, target_entropy=-2.0, loss_function="l2", delay_qvalue=True)
+    return probabilistic(Scale(agent.actor), ["loc", "scale"], _tanh_normal), critics
+
+
+def same_soft(agent: Any, batch: TensorDict, loss: Any) -> tuple[TensorDict, dict[str, Tensor]]:
+    """Asserts equal losses of critics and actor; returns all of TorchRL's losses, and the report of our actor's."""
     loss.make_value_estimator(gamma=GAMMA)
-    twins(agent, loss)
+    if agent.targets:
+        follow(loss, twins(agent))
     loss.log_alpha.data = agent.temperature.log_alpha.detach().clone()
     theirs = loss(batch.clone())
     same_critics(agent, loss, agent.loss.critic_loss(batch)[0], theirs["loss_qvalue"])
     ours, info = agent.loss.actor_loss(batch)
     same(ours, theirs["loss_actor"], agent.actor.parameters())
+    return theirs, info
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0])
+def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, batch = agent_and_batch("sac", False, alpha=alpha)
+    modules, options = with_the_same_noise(agent, monkeypatch), {"loss_function": "l2", "delay_qvalue": True}
+    loss = SACLoss(*modules, alpha_init=alpha, target_entropy=-2.0, **options)
+    theirs, info = same_soft(agent, batch, loss)
     ours = agent.loss.alpha_loss(info["entropy"] - agent.loss.target_entropy)
     torch.testing.assert_close(ours, theirs["loss_alpha"], rtol=0, atol=1e-12)
     grads = (gradients(ours, [agent.temperature.log_alpha]), gradients(theirs["loss_alpha"], [loss.log_alpha]))
@@ -259,43 +252,20 @@ def test_critics_without_targets_with_the_same_noise(monkeypatch: pytest.MonkeyP
         layer.num_batches_tracked.fill_(layer.warmup_steps)
         layer.running_mean.normal_()
         layer.running_var.uniform_(0.5, 2.0)
-    noise = torch.randn(N, 2, dtype=DOUBLE)
-    agent.loss.draw = lambda like: noise
-    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, dtype, device: noise)
-    monkeypatch.setattr("torch.distributions.Normal.sample", lambda normal, *_: normal.loc + normal.scale * noise)
-    actor = probabilistic(Scale(agent.actor), ["loc", "scale"], _tanh_normal)
-    critics = [module(critic, ["observation", "action"], ["state_action_value"]) for critic in agent.critics]
-    loss = CrossQLoss(actor, critics, alpha_init=0.25, target_entropy=-2.0, loss_function="l2")
-    loss.make_value_estimator(gamma=GAMMA)
-    loss.log_alpha.data = agent.temperature.log_alpha.detach().clone()
+    modules = with_the_same_noise(agent, monkeypatch)
+    loss = CrossQLoss(*modules, alpha_init=0.25, target_entropy=-2.0, loss_function="l2")
     loss.qvalue_network.train()
-    theirs = loss(batch.clone())
-    same_critics(agent, loss, agent.loss.critic_loss(batch)[0], theirs["loss_qvalue"])
+    same_soft(agent, batch, loss)
     for name, stacked in loss.qvalue_network_params.flatten_keys(".").items():
         if "running" in name:
             ours = [critic.get_buffer(name.partition("module.")[2]) for critic in agent.critics]
             torch.testing.assert_close(torch.stack(ours), stacked, rtol=0, atol=1e-12)
-    same(agent.loss.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
 
 
 def test_tqc_with_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     agent, batch = agent_and_batch("tqc", False, alpha=0.25, drop=2)
-    noise = torch.randn(N, 2, dtype=DOUBLE)
-    agent.loss.draw = lambda like: noise
-    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, dtype, device: noise)
-    actor = probabilistic(Scale(agent.actor), ["loc", "scale"], _tanh_normal)
-    critics = [module(critic, ["observation", "action"], ["state_action_value"]) for critic in agent.critics]
-    loss = TQCLoss(actor, critics, num_qvalue_nets=2, alpha_init=0.25, target_entropy=-2.0)
-    loss.make_value_estimator(gamma=GAMMA)
-    twins(agent, loss)
-    loss.log_alpha.data = agent.temperature.log_alpha.detach().clone()
-    theirs = loss(batch.clone())
-    same_critics(agent, loss, agent.loss.critic_loss(batch)[0], theirs["loss_qvalue"])
-    same(agent.loss.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
-
-
-def _tanh_normal(loc: Tensor, scale: Tensor) -> Distribution:
-    return TanhNormal(loc, scale, upscale=1.0, tanh_loc=False, safe_tanh=False)
+    modules = with_the_same_noise(agent, monkeypatch)
+    same_soft(agent, batch, TQCLoss(*modules, num_qvalue_nets=2, alpha_init=0.25, target_entropy=-2.0))
 
 
 @pytest.mark.parametrize("alpha", [0.25, 1.0])
@@ -303,22 +273,8 @@ def test_discrete_sac(alpha: float) -> None:
     agent, batch = agent_and_batch("sac", True, alpha=alpha)
     actor = probabilistic(agent.actor, ["logits"], Categorical)
     critics = [module(critic, ["observation"], ["action_value"]) for critic in agent.critics]
-    loss = DiscreteSACLoss(
-        actor,
-        critics,
-        action_space="categorical",
-        num_actions=4,
-        alpha_init=alpha,
-        target_entropy=0.5,
-        loss_function="l2",
-        delay_qvalue=True,
-    )
-    loss.make_value_estimator(gamma=GAMMA)
-    twins(agent, loss)
-    loss.log_alpha.data = agent.temperature.log_alpha.detach().clone()
-    theirs = loss(batch.clone())
-    same_critics(agent, loss, agent.loss.critic_loss(batch)[0], theirs["loss_qvalue"])
-    same(agent.loss.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
+    options = {"action_space": "categorical", "num_actions": 4, "loss_function": "l2", "delay_qvalue": True}
+    same_soft(agent, batch, DiscreteSACLoss(actor, critics, alpha_init=alpha, target_entropy=0.5, **options))
 
 
 # -- PPO and A2C: on the same batch, losses and gradients equal those of TorchRL's loss modules ----------------------
