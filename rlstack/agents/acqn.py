@@ -189,8 +189,7 @@ class ACQN(ActorCritic):
 
     def predicted_values(self, observation: Any, action: Tensor) -> Tensor:
         tau = midpoints(self.config.num_quantiles, action)
-        values: Tensor = self.critic(observation, action, tau.unsqueeze(0))
-        return values.mean(-1)
+        return self.critic(observation, action, tau.unsqueeze(0)).mean(-1)
 
     def move_targets(self) -> None:
         for target in self._followers:

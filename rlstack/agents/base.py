@@ -153,8 +153,7 @@ class Policy(TensorDictModuleBase):
 
     def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns only the env's action for an observation ``[...]``, which is what an export traces."""
-        acted = self._act(observation, mask) if self._masked else self._act(observation)
-        return acted if isinstance(acted, Tensor) else acted["action"]
+        return self.entries(observation, mask)["action"]
 
     def entries(self, observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Returns the entries to write into a tensordict, by name without group: ``action`` and the extras.
@@ -472,11 +471,10 @@ class Agent(ABC):
             complete = seen_by_actor(seen) is not seen
             if complete:
                 return part
-            whole: Any = seen
-            entries = {name: (whole if name in interface.hidden else part).get(name, None) for name in names}
+            entries = {name: (seen if name in interface.hidden else part).get(name, None) for name in names}
             if missing := [name for name, entry in entries.items() if entry is None]:
                 raise ConfigError(f"agent.critic_inputs: these data have no {missing[0]!r}")
-            entries[SEEN_BY_ACTOR] = whole.exclude(*interface.hidden) if interface.hidden else whole
+            entries[SEEN_BY_ACTOR] = seen.exclude(*interface.hidden) if interface.hidden else seen
             both = unchecked(entries, batch_size=part.batch_size, device=part.device)
             return part.exclude(STATE).set("observation", both)
 
@@ -585,16 +583,33 @@ class Agent(ABC):
         text = f"agent={name} needs {' or '.join(takes)}, the env has {interface.describe_action()}"
         raise ConfigError("; ".join([text, ", or ".join(remedies)]) if remedies else text)
 
-    @abstractmethod
+    exploit: Callable[..., Tensor]
+    """Maps an observation ``[...]`` (and an action mask) to greedy actions, in the form of :meth:`imitation_loss`."""
+    explore: Callable[..., Tensor]
+    """The same for exploring actions."""
+
     def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
         """Returns a module that takes an env's tensordict and adds actions to it.
 
-        It shares the learner's parameters, so it always acts with the latest ones.
+        It acts by :attr:`exploit` and :attr:`explore`, at first at random (``agent.random_frames``), and shares the
+        learner's parameters, so it always acts with the latest ones.
 
         Args:
             explore: whether to explore. None follows TorchRL's ``set_exploration_type`` at each step: the policy
                 explores if it is ``RANDOM``, as in TorchRL's collectors, and is greedy if it is anything else or unset.
         """
+        try_out = self.exploit if explore is False else self.compiled(self.explore)
+
+        def act(observation: Any, mask: Tensor | None = None) -> Tensor:
+            if not exploring(explore):
+                action = self.exploit(observation, mask)
+            elif self.frames < getattr(self.config, "random_frames", 0):
+                action = self.interface.random_action(self.interface.lead(observation), self.device, mask)
+            else:
+                action = try_out(observation, mask)
+            return self.interface.to_env(action)
+
+        return AgentPolicy(self, act, explore=explore)
 
     def recipe(self) -> tuple[Any, ...]:
         """Returns the arguments to build an agent like this one: algorithm, configuration, interface, total frames."""
@@ -886,13 +901,11 @@ class Choosing(Agent):
 
     def action_values(self, observation: Any) -> Tensor:
         """Returns the values ``[..., n]`` by which the agent chooses, given an observation ``[...]``."""
-        values: Tensor = self.network(self.normalized(observation))
-        return values
+        return self.network(self.normalized(observation))
 
     def values_as_logits(self, observation: Any) -> Tensor:
         """Returns the values ``[N, n]`` of a normalised batch ``[N]``, used as logits in imitation."""
-        values: Tensor = self.network(observation)
-        return values
+        return self.network(observation)
 
     def predicted_returns(self, sequences: TensorDictBase) -> Tensor | None:
         observation = flat(self.normalized(sequences.get("observation")))

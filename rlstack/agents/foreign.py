@@ -51,8 +51,7 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
         if name not in KINDS[kind].options:
             raise ConfigError(unknown_key(f"{kind}.{name}", KINDS[kind].options))
     with granting(list(allow)):
-        policy: TensorDictModuleBase = target(KINDS[kind].policy)(path, env, **options)
-    return policy
+        return target(KINDS[kind].policy)(path, env, **options)
 
 
 def parse(source: str) -> tuple[str, str]:

@@ -160,10 +160,14 @@ class Interface:
 
     @cached_property
     def hybrid(self) -> HybridAction | None:
-        """The conversion of a dict of bounded vectors and choices to one vector; None for other actions."""
+        """The conversion of a dict of bounded vectors and choices (both, and nothing else) to one vector; else None."""
         if not isinstance(self.action, Composite):
             return None
-        return HybridAction.of({key: replace(self, action=part) for key, part in self.action.items()})
+        parts = {key: replace(self, action=part) for key, part in self.action.items()}
+        if {part.continuous for part in parts.values()} != {True, False}:
+            return None
+        known = all(part.continuous or part.choices is not None for part in parts.values())
+        return HybridAction(parts) if known else None
 
     @cached_property
     def kind(self) -> str:
@@ -193,7 +197,7 @@ class Interface:
         """Whether :meth:`to_env` is the identity: agent and env represent actions in the same way."""
         if self.hybrid is not None:
             return False
-        return not self._single if self._whole else self._scaling(torch.empty(0)) is None
+        return not self._single if self._whole else self._scaling is None
 
     def to_env(self, action: Tensor) -> Any:
         """Converts an agent's action to the env's form.
@@ -205,8 +209,10 @@ class Interface:
             return self.hybrid.to_env(action)
         if self._whole:
             return action.unsqueeze(-1) if self._single else action
-        scaling = self._scaling(action)
-        return action if scaling is None else torch.addcmul(scaling[0], action, scaling[1])
+        if self._scaling is None:
+            return action
+        centre, half, _ = (part.to(action.device, action.dtype) for part in self._scaling)
+        return torch.addcmul(centre, action, half)
 
     def from_env(self, action: Any) -> Tensor:
         """The inverse of :meth:`to_env`."""
@@ -214,8 +220,10 @@ class Interface:
             return self.hybrid.from_env(action)
         if self._whole:
             return action.squeeze(-1) if self._single else action
-        scaling = self._scaling(action)
-        return action if scaling is None else (action - scaling[0]) / scaling[2]
+        if self._scaling is None:
+            return action
+        centre, _, divisor = (part.to(action.device, action.dtype) for part in self._scaling)
+        return (action - centre) / divisor
 
     @cached_property
     def _whole(self) -> bool:
@@ -225,23 +233,18 @@ class Interface:
     def _single(self) -> bool:
         return tuple(self.action.shape) == (1,)
 
-    def _scaling(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Returns centre and half width of the bounds ``[D]``, and the divisor: the half width, or 1 where that is 0.
+    @cached_property
+    def _scaling(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Centre and half width of the bounds ``[D]``, and the divisor: the half width, or 1 where that is 0.
 
         None where actions are in [-1, 1] or unbounded.
         """
-        if "scaling" not in self.__dict__:  # read from the spec once: it is needed at every step
-            low, high = self.action.space.low, self.action.space.high
-            bounded = bool(torch.isfinite(low).all() and torch.isfinite(high).all())
-            plain = not bounded or bool((low == -1).all() and (high == 1).all())
-            half = (high - low) / 2
-            scaling = ((high + low) / 2, half, torch.where(half > 0, half, 1.0))
-            self.__dict__["scaling"] = None if plain else scaling
-        scaling = self.__dict__["scaling"]
-        if scaling is None:
+        low, high = self.action.space.low, self.action.space.high
+        bounded = bool(torch.isfinite(low).all() and torch.isfinite(high).all())
+        if not bounded or bool((low == -1).all() and (high == 1).all()):
             return None
-        centre, half, divisor = (part.to(like.device, like.dtype) for part in scaling)
-        return centre, half, divisor
+        half = (high - low) / 2
+        return (high + low) / 2, half, torch.where(half > 0, half, 1.0)
 
     def random_action(self, lead: Sequence[int], device: torch.device, mask: Tensor | None = None) -> Tensor:
         """Draws uniform actions ``[*lead, ...]``, legal if a mask is given; continuous ones in [-1, 1]."""
@@ -275,14 +278,6 @@ class HybridAction:
         self.counts = tuple(count for part in self.selections.values() for count in part.choices or ())
         self._widths = [part.action.shape[-1] for part in self.vectors.values()]
         self._widths += [len(part.choices or ()) for part in self.selections.values()]
-
-    @classmethod
-    def of(cls, parts: Mapping[str, Interface]) -> HybridAction | None:
-        """Returns the conversion; None unless there are both vectors and choices, and nothing else."""
-        kinds = {part.continuous for part in parts.values()}
-        if kinds != {True, False} or any(not part.continuous and part.choices is None for part in parts.values()):
-            return None
-        return cls(parts)
 
     def to_env(self, action: Tensor) -> TensorDict:
         """Converts a vector to the env's form; numbers are clipped to [-1, 1]."""

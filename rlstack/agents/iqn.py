@@ -122,5 +122,4 @@ def levels(cvar: CVaR, tau: Tensor, interface: Interface, observation: Any) -> T
     if not isinstance(cvar, AdaptiveLevel):
         return tau * cvar
     assert interface.nearest is not None
-    nearest: Tensor = interface.nearest(observation)
-    return tau * torch.clamp(nearest / cvar.distance, cvar.low, cvar.high).unsqueeze(-1)
+    return tau * torch.clamp(interface.nearest(observation) / cvar.distance, cvar.low, cvar.high).unsqueeze(-1)

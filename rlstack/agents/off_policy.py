@@ -40,7 +40,7 @@ from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.values import ActionValue, BatchNorm, batch_normalized, renormalized, running_statistics
 
-from .base import Agent, AgentConfig, AgentPolicy, Choosing, RecurrentConfig, critic_metrics, exploring, flat
+from .base import Agent, AgentConfig, Choosing, RecurrentConfig, critic_metrics, flat
 from .interface import Interface
 from .optimizer import Info, Optimizer
 
@@ -214,20 +214,6 @@ class OffPolicy(Agent):
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Returns exploring actions for an observation ``[...]``, in the agent's form."""
 
-    def policy(self, explore: bool | None = None) -> AgentPolicy:
-        try_out = self.exploit if explore is False else self.compiled(self.explore)
-
-        def act(observation: Any, mask: Tensor | None = None) -> Tensor:
-            if not exploring(explore):
-                action = self.exploit(observation, mask)
-            elif self.frames < self.config.random_frames:
-                action = self.interface.random_action(self.interface.lead(observation), self.device, mask)
-            else:
-                action = try_out(observation, mask)
-            return self.interface.to_env(action)
-
-        return AgentPolicy(self, act, explore=explore)
-
     # -- learning ------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -236,7 +222,10 @@ class OffPolicy(Agent):
 
     def learn(self, sequences: TensorDictBase, frames: int | Tensor) -> dict[str, Tensor | float]:
         c, sequences, frames = self.config, self.with_critic_inputs(sequences), int(frames)
-        self._observe(sequences)
+        if self.normalizer is not None:
+            self.normalize_by(*self._observations(sequences.get("observation"), sequences))
+        if self.reward_scaler is not None:
+            self.reward_scaler.update(sequences, everyone=self.interface.group is None)
         self.extend(sequences)
         self._frames_due += frames - self.frames
         self.set_frames(frames)
@@ -342,13 +331,6 @@ class OffPolicy(Agent):
         following = sequences.get("next").copy()
         following.set("reward", self.reward_scaler.clipped(following.get("reward")))
         return sequences.copy().set("next", following)
-
-    def _observe(self, sequences: TensorDictBase) -> None:
-        """Updates the running statistics with every new entry once."""
-        if self.normalizer is not None:
-            self.normalize_by(*self._observations(sequences.get("observation"), sequences))
-        if self.reward_scaler is not None:
-            self.reward_scaler.update(sequences, everyone=self.interface.group is None)
 
     def _transitions(self, sequences: TensorDictBase) -> TensorDictBase:
         return transitions(sequences, everyone=self.interface.group is None)

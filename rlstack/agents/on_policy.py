@@ -392,8 +392,7 @@ class OnPolicy(FromRollouts):
         if self.others is not None:  # what a central critic sees of others is gone after an update
             return None
         seen = self.with_critic_inputs(sequences).get("observation")
-        value: Tensor = self.critic(self.normalized(seen))
-        return value[..., 0]
+        return self.critic(self.normalized(seen))[..., 0]
 
     def log_ratios(self, sequences: TensorDictBase) -> Tensor | None:
         if self.others is not None or "log_prob" not in sequences.keys():  # noqa: SIM118

@@ -8,7 +8,7 @@ uses rectified Adam (Liu et al. 2020); this one uses Adam.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -19,7 +19,7 @@ from rlstack.config.typed import Interval
 from rlstack.losses.dqn import PQNLoss
 from rlstack.networks.values import StateNetwork
 
-from .base import AgentConfig, AgentPolicy, Choosing, critic_metrics, exploring
+from .base import AgentConfig, Choosing, critic_metrics
 from .interface import Interface
 from .on_policy import FromRollouts, RNDConfig, minibatches
 
@@ -61,17 +61,6 @@ class PQN(Choosing, FromRollouts):
         self.network = self.add_network("network", network)
         self.loss = PQNLoss(self.network, c.gamma, c.td_lambda)
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
-
-    # -- acting --------------------------------------------------------------------------------------------------
-
-    def policy(self, explore: bool | None = None) -> AgentPolicy:
-        try_out = self.exploit if explore is False else self.compiled(self.explore)
-
-        def act(observation: Any, mask: Tensor | None = None) -> Tensor:
-            choose = try_out if exploring(explore) else self.exploit
-            return self.interface.to_env(choose(observation, mask))
-
-        return AgentPolicy(self, act, explore=explore)
 
     # -- learning ------------------------------------------------------------------------------------------------
 

@@ -253,7 +253,7 @@ class Recurrent(Agent):
     def policy(self, explore: bool | None = None) -> RecurrentPolicy:
         cores = [self.memories[self.ACTING]] if explore is False else list(self.memories.values())
         sizes = [network.core.memory_size for network in cores]
-        inner: Any = super().policy(explore)  # type: ignore[safe-super]
+        inner: Any = super().policy(explore)
 
         def recall(observation: Any, memory: Tensor) -> tuple[Any, Tensor]:
             """Makes one step of the cores, whose output replaces the observation."""
@@ -553,8 +553,9 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
             ahead: whether to return transitions; False leaves out what follows the observations.
         """
         length, burn_in, memory = self.config.recurrent.sequence_length, self._burn_in(batch), batch.get(MEMORY)
-        before, rest = _parts(batch, burn_in)
-        rest = rest if ahead else rest[:, :length]
+        steps = batch.exclude(MEMORY, "share", "index", "priority_weight")
+        steps.batch_size = batch.get("active").shape
+        before, rest = steps[:, :burn_in], steps[:, burn_in : None if ahead else burn_in + length]
         segments = Segments(rest.get("starts"), rest.get("active"), extended=ahead)
         after = rest.get(("next", "observation"))[segments.ends] if ahead else None
 
@@ -599,13 +600,6 @@ class RecurrentActorCritic(RecurrentOffPolicy, ActorCritic):
     def actor_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         value, info = self.loss.actor_loss(self.unrolled(batch, (self.ACTING,), ahead=False))
         return self.of_sequences(value, info, batch)
-
-
-def _parts(batch: TensorDictBase, burn_in: int) -> tuple[TensorDictBase, TensorDictBase]:
-    """Splits windows ``[N]`` into their first ``burn_in`` steps and the others, each ``[N, L]``."""
-    steps = batch.exclude(MEMORY, "share", "index", "priority_weight")
-    steps.batch_size = batch.get("active").shape
-    return steps[:, :burn_in], steps[:, burn_in:]
 
 
 class RecurrentPPO(RecurrentOnPolicy, PPO):

@@ -354,35 +354,37 @@ class TorchRL(Agent):
                     fault += "; a loss of yours for rollouts needs a method make_value_estimator"
                 raise ConfigError(f"agent.loss: {fault}") from error
             if c.data == "replay":
-                self._check_what_is_ignored(batch)
-            for name, buffer in self.loss.named_buffers():
-                buffer.copy_(before.get(name, buffer))  # a loss may have made others
+                self._check_what_is_ignored(batch, before)
+            self._restore(before)
         if value.dim() or not torch.isfinite(value):
             raise ConfigError(f"agent.loss: {c.loss} gives {value} for a made-up batch, not one finite number")
 
-    def _check_what_is_ignored(self, batch: TensorDictBase) -> None:
+    def _check_what_is_ignored(self, batch: TensorDictBase, before: dict[str, Tensor]) -> None:
         """Raises a :class:`ConfigError` if the loss ignores n-step discounts or importance weights that it will get."""
         c, reward = self.config, batch.get(("next", "reward"))
-        before = {key: buffer.clone() for key, buffer in self.loss.named_buffers()}
-        checks: list[tuple[str, list[Tensor], str]] = []
-        if c.n_step > 1 and c.gamma < 1:
-            discounts = [torch.full_like(reward, c.gamma**steps) for steps in (1, 3)]
-            fault = f"n_step: {c.loss} ignores the discount of returns of {c.n_step} steps, give 1"
-            checks.append(("gamma", discounts, fault))
-        if c.replay.sampler == "prioritized" and c.importance_exponent != 0:
-            even = torch.ones_like(reward[:, 0])
-            fault = f"replay.sampler: {c.loss} ignores the weights that correct for the priorities"
-            advice = "give uniform, or agent.importance_exponent=0"
-            checks.append(("priority_weight", [even, (even.cumsum(0) - 1) / len(even)], f"{fault}; {advice}"))
-        for name, values, fault in checks:
+
+        def ignores(name: str, *values: Tensor) -> bool:
             losses = []
             for value in values:
-                for key, buffer in self.loss.named_buffers():
-                    buffer.copy_(before.get(key, buffer))
+                self._restore(before)
                 torch.manual_seed(0)
                 losses.append(self.objective(self.loss_inputs(batch.copy().set(name, value)))[0])
-            if torch.equal(*losses):
-                raise ConfigError(f"agent.{fault}")
+            return torch.equal(*losses)
+
+        one, three = (torch.full_like(reward, c.gamma**steps) for steps in (1, 3))
+        if c.n_step > 1 and c.gamma < 1 and ignores("gamma", one, three):
+            fault = f"{c.loss} ignores the discount of returns of {c.n_step} steps, give 1"
+            raise ConfigError(f"agent.n_step: {fault}")
+        even = torch.ones_like(reward[:, 0])
+        rising, corrects = (even.cumsum(0) - 1) / len(even), c.importance_exponent != 0
+        if c.replay.sampler == "prioritized" and corrects and ignores("priority_weight", even, rising):
+            fault = f"{c.loss} ignores the weights that correct for the priorities"
+            raise ConfigError(f"agent.replay.sampler: {fault}; give uniform, or agent.importance_exponent=0")
+
+    def _restore(self, buffers: dict[str, Tensor]) -> None:
+        """Gives the buffers of the loss these values; it may have made others."""
+        for name, buffer in self.loss.named_buffers():
+            buffer.copy_(buffers.get(name, buffer))
 
     # -- acting --------------------------------------------------------------------------------------------------
 
