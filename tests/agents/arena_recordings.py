@@ -66,7 +66,7 @@ def world(features: int = 32, actions: int = 6) -> Decisions:
     return Decisions(Bounded(-1.0, 1.0, shape=(features,)), Categorical(actions, shape=()))
 
 
-def published_agent(recording: Recording, **overrides: Any) -> Any:
+def published_agent(recording: Recording) -> Any:
     """Returns ``agent=ppo_published`` with the recorded settings and the weights from before the update."""
     c = recording.text("hp")
     own = {
@@ -85,7 +85,7 @@ def published_agent(recording: Recording, **overrides: Any) -> Any:
     }
     torch.manual_seed(0)
     env = world(features=recording["obs"].shape[1], actions=len(recording["before.actor.2.bias"]))
-    agent: Any = make_agent("ppo_published", env, 1000, **{**own, **overrides})  # type: ignore[arg-type]
+    agent: Any = make_agent("ppo_published", env, 1000, **own)  # type: ignore[arg-type]
     with torch.no_grad():
         for name, parameter in parameters(agent).items():
             parameter.copy_(recording[f"before.{name}"])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Unbounded
 
 from rlstack.envs.world import World
 
@@ -41,13 +41,8 @@ class Recall(World):
         shown: dict[str, Any] = {"observation": Unbounded((*lead, 2), dtype=dtype)}
         if masked:
             shown["action_mask"] = Binary(4, shape=(*lead, 4), dtype=torch.bool)
-        self.observation_spec = Composite(shown, shape=lead)
         numbers = Bounded(-1.0, 1.0, shape=(*lead, 1), dtype=dtype)
-        action = numbers if continuous else Categorical(4 if masked else 2, shape=lead)
-        self.action_spec = Composite({"action": action}, shape=lead)
-        self.reward_spec = Composite({"reward": Unbounded((*lead, 1), dtype=dtype)}, shape=lead)
-        flags = {name: Binary(1, shape=(*lead, 1), dtype=torch.bool) for name in ("done", "terminated", "truncated")}
-        self.done_spec = Composite(flags, shape=lead)
+        self.declare_specs(shown, numbers if continuous else Categorical(4 if masked else 2, shape=lead), ())
         self.length = delay + 2 + torch.arange(num_worlds) % 2
         self.cut_off, self.continuous, self.masked = truncated, continuous, masked
         self.time, self.cue = torch.zeros(num_worlds, dtype=torch.int64), torch.zeros(num_worlds, dtype=torch.int64)

@@ -191,13 +191,15 @@ def equal(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(map(torch.equal, a, b))
 
 
-def targets(agent: Any) -> list[Tensor]:
-    params = (agent.loss.target_actor_network_params, agent.loss.target_critic_network_params)
-    return [value for part in params for value in part.values(True, True)]
-
-
-def online_parameters(agent: Any, name: str) -> list[Tensor]:
-    return list(getattr(agent.loss, f"{name}_network_params").values(True, True))
+def learn(agent: Any, env: Decisions, rounds: int = 2) -> dict[str, Any]:
+    """Makes some updates on made-up experience, which must change something and stay finite; returns the metrics."""
+    before, metrics = copies(agent.parameters()), {}
+    for _ in range(rounds):
+        metrics = agent.learn(env.experience(agent, 3, 16), agent.frames + 48)
+    assert agent.updates > 0 and not equal(before, copies(agent.parameters()))
+    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
+    assert metrics and all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+    return metrics
 
 
 def batches(env: Any, agent: Any, steps: int = 8) -> Iterator[TensorDict]:

@@ -9,26 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack import envs
 from rlstack.adapters.marinenav.agents import ACTOR_NAMES, CRITIC_NAMES, published_state
 from rlstack.agents import Agent, make_agent
-from tests.agents.small_agents import copies, equal, online_parameters, sequences, small, targets
+from tests.agents.small_agents import copies, equal, sequences, small
 from tests.exhaustive import exhaustive
 
 
 def act(agent: Agent, observation: Tensor, explore: bool) -> Tensor:
     td = TensorDict({"observation": observation}, observation.shape[:1])
     return agent.policy(explore)(td)["action"]
-
-
-def test_epsilon_one_is_uniform() -> None:
-    agent = small(epsilon=1.0)
-    actions = act(agent, torch.zeros(5000, 2), explore=True)
-    assert stats.kstest(actions[:, 0].numpy(), stats.uniform(-1, 2).cdf).pvalue > 1e-3
 
 
 def test_every_agent_of_a_world_explores_on_its_own() -> None:
@@ -46,7 +39,7 @@ def test_every_agent_of_a_world_explores_on_its_own() -> None:
 
 def test_noise_is_log_spaced_over_the_worlds() -> None:
     agent = small(epsilon=0.0, noise_low=0.001, noise_high=0.1, noise_scale=0.5, output_scale=1e-6)
-    for parameter in online_parameters(agent, "actor"):
+    for parameter in agent.actor.parameters():
         parameter.data.zero_()
     draws = act(agent, torch.zeros(5, 4000, 2), explore=True)[..., 0]
     expected = 0.5 * torch.logspace(-3, -1, 5)
@@ -56,7 +49,7 @@ def test_noise_is_log_spaced_over_the_worlds() -> None:
 
 def test_an_unbatched_env_gets_one_noise_size(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = small(epsilon=0.0, noise_low=0.3, noise_high=0.5, noise_scale=1.0)
-    for parameter in online_parameters(agent, "actor"):
+    for parameter in agent.actor.parameters():
         parameter.data.zero_()
     monkeypatch.setattr(torch, "randn_like", torch.ones_like)
     action = agent.policy(explore=True)(TensorDict({"observation": torch.zeros(2)}, []))["action"]
@@ -123,7 +116,7 @@ def test_nothing_is_learned_before_learning_starts_or_a_batch_is_there() -> None
         assert agent.learn(sequences(20), frames) == {}
     assert agent.updates == 0 and equal(before, agent.parameters()) and len(agent.replay) == 80
     assert agent.learn(sequences(20), 100)
-    assert agent.updates > 0 and not equal(before, agent.parameters())
+    assert agent.updates == 2 and not equal(before, agent.parameters())
 
 
 @exhaustive(
@@ -148,20 +141,6 @@ def test_updates_follow_the_frames_exactly(per_update: float, sizes: list[int]) 
             assert {"loss/critic", "loss/actor"} <= set(metrics)
 
 
-def test_targets_follow_every_so_many_frames() -> None:
-    agent = small(target_tau=1.0, target_every=40)
-    old = copies(targets(agent))
-    for frames in range(20, 201, 20):
-        agent.learn(sequences(20), frames)
-        new = copies(targets(agent))
-        if frames % 40 == 0:
-            online = [value for name in ("actor", "critic") for value in online_parameters(agent, name)]
-            assert equal(new, copies(online))
-        else:
-            assert equal(new, old)
-        old = new
-
-
 @pytest.mark.parametrize(
     ("per_update", "sizes", "moved"),
     [
@@ -178,16 +157,6 @@ def test_targets_move_at_the_first_update_after_each_multiple(
         frames += size
         agent.learn(sequences(size), frames)
     assert seen == moved
-
-
-def test_targets_are_moving_averages() -> None:
-    agent = small(target_tau=0.1, target_every=None, frames_per_update=20)
-    old = copies(targets(agent))
-    agent.learn(sequences(20), 20)
-    assert agent.updates == 1
-    online = [value for name in ("actor", "critic") for value in online_parameters(agent, name)]
-    for average, before, value in zip(targets(agent), old, online):
-        torch.testing.assert_close(average, 0.9 * before + 0.1 * value.detach())
 
 
 @pytest.mark.parametrize("critic", ["late", "gated"])
@@ -209,10 +178,10 @@ def test_schedules_drive_what_they_should() -> None:
     assert state() == pytest.approx([1e-2, 5e-3, 1e-2, 1e-2])
     agent.learn(sequences(250), 250)
     assert state() == pytest.approx([7.5e-3, 5e-3, 7.5e-3, 7.5e-3])
-    before = copies(online_parameters(agent, "actor"))
+    before = copies(agent.actor.parameters())
     agent.learn(sequences(750), 1000)
     assert state() == pytest.approx([0, 5e-3, 0, 0])
-    assert equal(before, copies(online_parameters(agent, "actor"))), "a learning rate of 0 moves nothing"
+    assert equal(before, copies(agent.actor.parameters())), "a learning rate of 0 moves nothing"
 
 
 def test_the_published_recipe_reproduces_recorded_updates(fixtures_dir: Path) -> None:

@@ -24,22 +24,12 @@ from tests.agents.small_agents import (
     Decisions,
     copies,
     equal,
+    learn,
     options_of,
     plain,
     small,
 )
 from tests.exhaustive import exhaustive
-
-
-def learn(agent: Any, env: Decisions, rounds: int = 2) -> dict[str, Any]:
-    """Makes some updates on made-up experience, which must change something and stay finite."""
-    before, metrics = copies(agent.parameters()), {}
-    for k in range(rounds):
-        metrics = agent.learn(env.experience(agent, 3, 10), 30 * (k + 1))
-    assert agent.updates > 0 and not equal(before, copies(agent.parameters()))
-    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
-    assert metrics and all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
-    return metrics
 
 
 def act(agent: Any, env: Decisions, explore: bool, *lead: int) -> Tensor:

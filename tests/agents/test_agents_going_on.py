@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
 from torch import Tensor
+from torchrl.data import Bounded, Categorical, Composite
 
-from rlstack.data.flatten import NStep
 from rlstack.files.safe_load import from_file, to_file
-from tests.agents.small_agents import CASES, FRESH, equal, options_of, plain, small
+from tests.agents.small_agents import CASES, FRESH, Decisions, equal, options_of, plain, small
 from tests.exhaustive import exhaustive
 
 
@@ -112,22 +111,8 @@ def test_a_run_may_go_on_in_another_precision(before: str, after: str) -> None:
 
 
 def test_steps_that_wait_hold_structured_observations() -> None:
-    def experience(value: float) -> TensorDict:
-        lead = [2, 3]
-        following = {
-            "observation": {"self": torch.full((*lead, 1), value + 0.5)},
-            "reward": torch.ones(*lead, 1),
-            "done": torch.zeros(*lead, 1, dtype=torch.bool),
-            "terminated": torch.zeros(*lead, 1, dtype=torch.bool),
-        }
-        here = {"observation": {"self": torch.full((*lead, 1), value)}, "action": torch.zeros(*lead, 1)}
-        entries = {**here, "active": torch.ones(*lead, dtype=torch.bool), "next": following}
-        return TensorDict(entries, lead)
-
-    step, other = NStep(3, 1.0), NStep(3, 1.0)
-    step(experience(1.0))
-    other.load_state_dict(from_file(to_file(step.state_dict())), "cpu")
-    result = other(experience(2.0))
-    assert (result == step(experience(2.0))).all()
-    assert result["observation", "self"][0, :, 0].tolist() == [1.0, 1.0, 2.0]
-    assert result["next", "observation", "self"][0, :, 0].tolist() == [2.5] * 3
+    env = Decisions(Composite({"self": Bounded(-2.0, 2.0, shape=(1,))}), Categorical(4, shape=()))
+    agent, other = (small(env, name="dqn", n_step=3) for _ in range(2))
+    parts = [env.experience(agent, 3, 10) for _ in range(2)]
+    agent.learn(parts[0], 30)
+    assert equal(*both_go_on(agent, other, parts[1:], [60]))

@@ -9,19 +9,17 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Categorical, Composite, Unbounded
+from torchrl.data import Categorical, Unbounded
 
 from rlstack import envs
-from rlstack.agents import make_agent
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.envs.world import World
+from tests.agents import small_agents
 from tests.agents.recall import Recall
-from tests.agents.small_agents import SMALL, batches, copies, equal, some_arrive
+from tests.agents.small_agents import batches, copies, equal, some_arrive
 from tests.agents.test_agents_going_on import both_go_on
 from tests.exhaustive import exhaustive
-
-ENDS = ("done", "terminated", "truncated")
 
 
 class Signals(World):
@@ -48,17 +46,8 @@ class Signals(World):
         super().__init__(num_worlds, "cpu", dtype, seed)
         self.deaths, self.length = deaths, length
         lead = (num_worlds, agents)
-
-        def root(entries: dict[str, Any], **rest: Any) -> Composite:
-            return Composite({"agents": Composite(entries, shape=lead), **rest}, shape=(num_worlds,))
-
-        def flag(*shape: int) -> Binary:
-            return Binary(shape[-1], shape=shape, dtype=torch.bool)
-
-        self.observation_spec = root({"observation": Unbounded((*lead, 2), dtype=dtype), "active": flag(*lead)})
-        self.action_spec = root({"action": Categorical(2, shape=lead)})
-        self.reward_spec = root({"reward": Unbounded((*lead, 1), dtype=dtype)})
-        self.done_spec = root({key: flag(*lead, 1) for key in ENDS}, **{key: flag(num_worlds, 1) for key in ENDS})
+        shown, action = {"observation": Unbounded((*lead, 2), dtype=dtype)}, Categorical(2, shape=lead)
+        self.declare_specs(shown, action, (), agents)
         self.time = torch.zeros(num_worlds, dtype=torch.int64)
         self.cue, self.alive = torch.zeros(lead), torch.ones(lead, dtype=torch.bool)
 
@@ -71,7 +60,8 @@ class Signals(World):
 
     def _current(self) -> TensorDict:
         agents = {"observation": self._observed(self.alive), "active": self.alive.clone()}
-        return TensorDict({"agents": TensorDict(agents, self.cue.shape)}, self.batch_size)
+        entries = {"agents": TensorDict(agents, self.cue.shape), "episode": TensorDict({}, self.batch_size)}
+        return TensorDict(entries, self.batch_size)
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         before, cue = self.alive, self.cue * self.alive
@@ -87,6 +77,7 @@ class Signals(World):
         agents = {"observation": self._observed(before), "active": self.alive & ~over}
         agents |= {"reward": reward[..., None].to(self.float_dtype), **ends}
         root = {"done": over, "terminated": extinct[:, None], "truncated": cut[:, None]}
+        root["episode"] = TensorDict({}, self.batch_size)
         return TensorDict({"agents": TensorDict(agents, cue.shape), **root}, self.batch_size)
 
     def _restart(self, worlds: Tensor | None) -> None:
@@ -107,8 +98,7 @@ A = 3
 
 
 def small(env: Any, name: str = "ppo", critic: str = "central", **overrides: Any) -> Any:
-    torch.manual_seed(0)
-    return make_agent(name, env, 10_000, **{**SMALL[name], "critic": critic, **overrides})
+    return small_agents.small(env, 10_000, name, critic=critic, **overrides)
 
 
 WORLDS = {"signals": Signals, "marinenav": some_arrive}
@@ -285,8 +275,8 @@ def test_its_gradient_reaches_the_critic_alone(name: str, memory: Any) -> None:
     agent.policy_and_value(batch)[1].sum().backward()
     assert all(parameter.grad is None for parameter in agent.actor.parameters())
     assert all((parameter.grad != 0).any() for parameter in agent.critic.parameters())
-    agent.distribution(batch["observation"]).entropy().sum().backward()
     before = copies([parameter.grad for parameter in agent.critic.parameters()])
+    agent.distribution(batch["observation"]).entropy().sum().backward()
     assert equal(before, [parameter.grad for parameter in agent.critic.parameters()])
 
 
@@ -303,15 +293,6 @@ def test_all_of_it_learns(name: str, world: str, memory: Any, shared_layers: int
     assert not any(map(torch.equal, before, agent.parameters()))
     assert all(torch.isfinite(torch.as_tensor(value)) for value in metrics.values())
     assert agent.update_once(part)
-
-
-def test_the_value_function_can_learn_first() -> None:
-    env = Signals(4, A)
-    agent = small(env, value_first=1000)
-    policy, values = copies(list(agent.actor.parameters())), copies(list(agent.critic.parameters()))
-    agent.learn(next(batches(env, agent, 8)), 96)
-    assert equal(policy, list(agent.actor.parameters()))
-    assert not any(map(torch.equal, values, agent.critic.parameters()))
 
 
 @exhaustive("name", NAMES)
@@ -373,7 +354,6 @@ def test_a_restored_agent_goes_on_bit_by_bit(name: str, memory: Any) -> None:
 
 def test_other_agents_keep_what_they_kept() -> None:
     env = envs.make("marinenav", num_worlds=2, num_robots=2, curriculum=None, seed=0)
-    torch.manual_seed(0)
-    agent = make_agent("sac", env, **{**SMALL["sac"], "buffer_size": 100})
+    agent = small_agents.small(env, name="sac", buffer_size=100)
     agent.extend(next(batches(env, agent, 8)))
     assert set(agent.sample()["next"].keys()) == {"observation", "reward", "terminated", "done"}

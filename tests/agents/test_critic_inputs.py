@@ -12,12 +12,12 @@ from torch import Tensor
 from torchrl.data import Bounded, Composite, Unbounded
 
 from rlstack import envs
-from rlstack.agents import make_agent
 from rlstack.agents.interface import Interface, difference
 from rlstack.config import ConfigError
 from rlstack.envs.world import World
 from rlstack.networks.encoders import SEEN_BY_ACTOR
-from tests.agents.small_agents import SMALL, batches, copies, equal
+from tests.agents import small_agents
+from tests.agents.small_agents import batches, copies, equal
 from tests.agents.test_agents_going_on import both_go_on
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
@@ -74,8 +74,7 @@ class Coins(World):
 
 
 def small(env: Any, name: str, inputs: list[str] | None, **overrides: Any) -> Any:
-    torch.manual_seed(0)
-    return make_agent(name, env, 10_000, **{**SMALL[name], "critic_inputs": inputs, **overrides})
+    return small_agents.small(env, 10_000, name, critic_inputs=inputs, **overrides)
 
 
 def networks(agent: Any, name: str) -> tuple[Any, Any]:

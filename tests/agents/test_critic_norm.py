@@ -11,7 +11,7 @@ from torchrl.modules import BatchRenorm1d
 
 from rlstack.losses.ddpg import TD3Loss
 from rlstack.networks.values import BatchNorm, BatchRenorm, running_statistics
-from tests.agents.small_agents import copies, equal, plain, small
+from tests.agents.small_agents import copies, equal, learn, plain, small
 
 AGENTS = ("ddpg", "td3", "sac")
 NORM = {"critic_norm": "batch"}
@@ -21,11 +21,8 @@ def statistics(agent: Any) -> list[Tensor]:
     return [value for critic in agent.critics for value in running_statistics(critic)]
 
 
-def learned(agent: Any, rounds: int = 3) -> dict[str, Any]:
-    env, metrics = plain(False), {}
-    for _ in range(rounds):
-        metrics = agent.learn(env.experience(agent, 3, 16), agent.frames + 48)
-    return metrics
+def learned(agent: Any, rounds: int = 3) -> None:
+    learn(agent, plain(False), rounds)
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -33,8 +30,7 @@ def test_critics_learn_without_targets(name: str) -> None:
     agent = small(plain(False), name=name, **NORM)
     assert not agent.targets and len(statistics(agent)) == 6 * len(agent.critics)
     before, seen = copies(agent.parameters()), copies(statistics(agent))
-    metrics = learned(agent)
-    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+    learned(agent)
     assert sum(not torch.equal(old, new) for old, new in zip(before, agent.parameters())) > 0.9 * len(before)
     assert not any(map(torch.equal, seen, statistics(agent)))
 

@@ -186,32 +186,21 @@ def test_an_update_is_one_graph(name: str, discrete: bool) -> None:
     assert [line for line in told if line.startswith(f"compiled the policy of {name}")]
 
 
+_XQC = {"critic_norm": "batch_targets", "critic": "categorical", "weight_norm": True}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "discrete", "backend", "options"),
     [
-        ("td3", {"critic_norm": "batch"}),
-        ("sac", {"critic_norm": "batch_targets", "critic": "categorical", "weight_norm": True}),
+        *((*case, backend, {}) for backend in ("aot_eager", "inductor") for case in CASES),
+        ("td3", False, "eager", {"critic_norm": "batch"}),
+        ("sac", False, "eager", _XQC),
     ],
 )
-def test_statistics_of_critics_that_normalise_over_the_batch_run_on(name: str, options: dict[str, Any]) -> None:
+def test_every_update_and_policy_is_one_graph(name: str, discrete: bool, backend: str, options: dict[str, Any]) -> None:
     # The second normalisation of ``batch_targets`` subtracts what the bias of the first adds to all rows alike.
-    without_effect = "trunk.0.bias" if name == "sac" else ""
-    told = _compare(name, False, "eager", without_effect, **options)
-    assert told and not [line for line in told if "not compiled" in line]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "discrete"), CASES)
-def test_every_update_and_policy_is_one_graph(name: str, discrete: bool) -> None:
-    told = _compare(name, discrete, "aot_eager")
-    assert told and not [line for line in told if "not compiled" in line]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "discrete"), CASES)
-def test_compiled_code_trains_the_same_parameters(name: str, discrete: bool) -> None:
-    told = _compare(name, discrete, "inductor")
+    told = _compare(name, discrete, backend, "trunk.0.bias" if options is _XQC else "", **options)
     assert told and not [line for line in told if "not compiled" in line]
 
 

@@ -24,6 +24,7 @@ from tests.agents.small_agents import (
     Decisions,
     copies,
     equal,
+    learn,
     options_of,
     plain,
     small,
@@ -31,12 +32,6 @@ from tests.agents.small_agents import (
 from tests.exhaustive import exhaustive
 
 OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in FRESH]
-
-
-def updated(agent: Any, env: Decisions, rounds: int = 2) -> None:
-    for k in range(rounds):
-        metrics = agent.learn(env.experience(agent, 3, 16), 48 * (k + 1))
-    assert metrics and all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
 
 
 # -- precision ---------------------------------------------------------------------------------------------------------
@@ -54,8 +49,7 @@ def test_low_precision_learns(name: str, discrete: bool, own: dict[str, Any], pr
     batch = {} if not own or name in FRESH else {"batch_size": 15}
     agent = small(env, name=name, precision=precision, **own, **batch)
     before = copies(agent.parameters())
-    updated(agent, env, 4)  # the first steps may be left out, until the loss's scale fits
-    assert agent.updates > 0 and all(torch.isfinite(parameter).all() for parameter in agent.parameters())
+    learn(agent, env, 4)  # the first steps may be left out, until the loss's scale fits
     moved = [not torch.equal(old, new) for old, new in zip(before, agent.parameters())]
     assert sum(moved) > 0.8 * len(moved)
     assert all(parameter.dtype == torch.float32 for parameter in agent.parameters())
@@ -149,54 +143,35 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, discrete: boo
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)
 
 
-def test_priorities_come_back_in_the_order_of_the_batch() -> None:
-    env, found = plain(discrete=True), []
-    for accumulate in (1, 4):
-        agent = small(env, name="rainbow", accumulate=accumulate, n_step=1, resample_noise=False)
-        torch.manual_seed(1)
-        batch = env.experience(agent, 1, 32)[0]
-        agent.replay.update_priority = lambda index, error: found.append((index, error))
-        torch.manual_seed(2)
-        agent.update(batch.set("index", torch.arange(32)))
-    torch.testing.assert_close(*found)
-
-
 # -- replay and cadence ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "discrete"), OFF_POLICY)
-def test_updates_follow_the_frames(name: str, discrete: bool) -> None:
-    env = plain(discrete)
-    for per_update in (0.5, 3, 100):
-        agent = small(env, name=name, frames_per_update=per_update, replay_device="cpu", learning_starts=48, n_step=1)
-        assert agent.learn(env.experience(agent, 1, 40), 40) == {} and agent.updates == 0
-        for frames in (48, 50, 51, 60, 160):
-            agent.learn(env.experience(agent, 1, frames - 40), frames)
-        assert agent.updates == pytest.approx(120 / per_update, abs=1), (
-            "those due before learning starts are not made up"
-        )
+def followers(agent: Any) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """Returns the parameters of networks and of their targets."""
+    pairs = [(agent.networks[name], target.network) for name, target in agent.targets.items()]
+    if agent.config.name == "acqn":
+        loss = agent.loss
+        pairs = [(agent.actor, loss.target_actor_network), (agent.critic, loss.target_critic_network)]
+    return [(list(network.parameters()), list(target.parameters())) for network, target in pairs]
 
 
-@exhaustive(("name", "discrete"), [case for case in OFF_POLICY if case[0] != "acqn"])  # has its own
+@exhaustive(("name", "discrete"), OFF_POLICY, quick=2)
 @exhaustive("every", [None, 40])
 def test_targets_follow_by_tau_and_by_period(name: str, discrete: bool, every: int | None) -> None:
     env = plain(discrete)
     agent = small(env, name=name, target_tau=0.25, target_every=every, frames_per_update=20, n_step=1)
-    assert set(agent.targets) and all(
-        not p.requires_grad for t in agent.targets.values() for p in t.network.parameters()
-    )
+    pairs = followers(agent)
+    assert pairs and not any(parameter.requires_grad for _, target in pairs for parameter in target)
     for frames in range(20, 121, 20):
-        old = {key: copies(list(target.network.parameters())) for key, target in agent.targets.items()}
+        before = [copies(target) for _, target in pairs]
         agent.learn(env.experience(agent, 1, 20), frames)
         assert agent.updates == frames // 20
-        for key, target in agent.targets.items():
-            now, online = list(target.network.parameters()), list(agent.networks[key].parameters())
+        for (online, now), old in zip(pairs, before):
             if every is not None and frames % every:
-                assert equal(now, old[key])
+                assert equal(now, old)
                 continue
-            for average, before, value in zip(now, old[key], online):
-                torch.testing.assert_close(average, 0.75 * before + 0.25 * value.detach())
+            for average, former, value in zip(now, old, online):
+                torch.testing.assert_close(average, 0.75 * former + 0.25 * value.detach())
 
 
 @pytest.mark.parametrize(("name", "discrete"), OFF_POLICY)
@@ -224,7 +199,7 @@ def test_layer_norm_bounds_the_values_far_from_the_data(name: str) -> None:
     growth = {}
     for layer_norm in (False, True):
         agent = small(env, name=name, layer_norm=layer_norm)
-        updated(agent, env)
+        learn(agent, env)
         spread = [agent.values_as_logits(scale * near).std().item() for scale in (1.0, 1e4)]
         growth[layer_norm] = spread[1] / spread[0]
     assert growth[True] < 10 and (growth[False] > 100 or name == "rainbow")  # whose values lie between its outer atoms
@@ -234,10 +209,10 @@ def test_the_temperature_is_learned_towards_its_entropy() -> None:
     for target, up in ((50.0, True), (-50.0, False)):
         env = plain(discrete=False)
         agent = small(env, name="sac", target_entropy=target, lr_alpha=0.01, alpha=0.2)
-        updated(agent, env)
+        learn(agent, env)
         assert (agent.temperature().item() > 0.2) == up
     fixed = small(plain(discrete=True), name="sac", learn_alpha=False, alpha=0.2)
-    updated(fixed, plain(discrete=True))
+    learn(fixed, plain(discrete=True))
     assert fixed.temperature().item() == pytest.approx(0.2)
 
 
@@ -270,7 +245,7 @@ def test_the_temperature_stays_where_nothing_can_be_chosen() -> None:
     """A single legal action has no entropy, whatever the temperature is."""
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(2, shape=()), masked=True)
     agent = small(env, name="sac", lr_alpha=0.1, alpha=0.2)
-    updated(agent, env, 4)
+    learn(agent, env, 4)
     assert agent.updates > 5 and agent.temperature().item() == pytest.approx(0.2)
 
 
@@ -296,15 +271,6 @@ def test_batches_with_little_or_nothing_to_learn_from(name: str, options: dict[s
         metrics = agent.learn(data, 1)
         assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
     assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
-
-
-def test_ppo_stops_once_its_policy_has_moved_far_enough() -> None:
-    env, counts = plain(discrete=True), []
-    for target_kl in (None, 1e-9):
-        agent = small(env, name="ppo", epochs=5, minibatch_size=20, target_kl=target_kl, lr=0.01)
-        agent.learn(env.experience(agent, 2, 20), 40)
-        counts.append(agent.updates)
-    assert counts == [10, 2]
 
 
 def test_ppo_may_learn_values_first() -> None:

@@ -19,9 +19,7 @@ import rlstack
 from rlstack import envs
 from rlstack.adapters.exporting import export_policy
 from rlstack.agents import Agent, build_agent, completed, make_agent
-from rlstack.agents.dqn import DQN
 from rlstack.config import ConfigError
-from rlstack.losses.dqn import DQNLoss
 from rlstack.networks.own import OwnNetwork
 from rlstack.runs.loading import initialise
 from tests.agents import own_network
@@ -73,15 +71,6 @@ class Dropped(own_network.Net):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 8)
         self.dropout = nn.Dropout(0.5)
-
-
-class Blind(DQN):
-    """An algorithm that does not use a user's network."""
-
-    def build(self) -> None:
-        self.network = self.add_network("network", nn.Linear(3, 4))
-        self.loss = DQNLoss(self.network)
-        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=None)
 
 
 # -- every agent -------------------------------------------------------------------------------------------------
@@ -393,7 +382,7 @@ def test_other_mistakes(name: str, options: dict[str, Any], message: str) -> Non
 
 
 def test_an_agent_that_asks_for_none_says_so() -> None:
-    config = {"name": "mine", "algorithm": f"{HERE}:Blind", "hidden": [4], "network": NET}
+    config = {"name": "mine", "algorithm": "tests.agents.test_policies:Hidden", "network": NET}
     with pytest.raises(ConfigError, match=r"agent.network: agent=mine makes its own networks"):
         build_agent(completed(config), plain(True), 100)  # type: ignore[arg-type]
 

@@ -18,12 +18,12 @@ from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents, n_step_returns
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.networks.recurrent import REMEMBERED
+from tests.agents import small_agents
 from tests.agents.recall import Recall
 from tests.agents.small_agents import (
     CONTINUOUS,
     ON_POLICY,
     REMEMBERING,
-    SMALL,
     Detour,
     batches,
     copies,
@@ -40,10 +40,9 @@ KINDS = ("lstm", "gru")
 
 
 def small(env: Any, name: str, kind: str = "lstm", length: int = 4, **overrides: Any) -> Any:
-    torch.manual_seed(0)
     own = {"burn_in": overrides.pop("burn_in", 0)} if name in OFF_POLICY else {}
     memory = {"kind": kind, "size": 8, "layers": overrides.pop("layers", 1), "sequence_length": length, **own}
-    return make_agent(name, env, 10_000, **{**SMALL[name], "recurrent": memory, **overrides})
+    return small_agents.small(env, 10_000, name, recurrent=memory, **overrides)
 
 
 def recall(name: str, *args: Any, **options: Any) -> Recall:

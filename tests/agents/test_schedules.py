@@ -24,9 +24,6 @@ from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, Detour, equal, pla
 from tests.agents.test_agents_going_on import both_go_on
 from tests.refusals import refused
 
-LINEAR = {"kind": "linear", "start": 1, "end": 0}
-
-
 DOWN = {"kind": "linear", "start": 1.0, "end": 0.0}
 SHORT = {**DOWN, "end": 0.1}
 
@@ -90,10 +87,10 @@ def test_accepts_hydra_nodes_and_built_configs_and_can_be_pickled() -> None:
         ({"kind": "linear", "start": 1.0}, "agent.lr: kind 'linear' needs an end"),
         ({"kind": "constant", "start": 1.0, "end": 2.0}, "agent.lr: kind 'constant' takes only"),
         ({"kind": "exponential", "start": 1.0, "end": 0.0}, "agent.lr: kind 'exponential' needs start"),
-        ({**LINEAR, "duration": 0}, r"agent.lr.duration: 0 is outside \(0, inf\)"),
-        ({**LINEAR, "warmup": -1}, r"agent.lr.warmup: -1 is outside \[0, inf\)"),
-        ({**LINEAR, "warmup": 500, "duration": 0.5}, "agent.lr.warmup: 500 frames leave"),
-        ({**LINEAR, "start": math.nan}, "agent.lr.start: nan is outside"),
+        ({**DOWN, "duration": 0}, r"agent.lr.duration: 0 is outside \(0, inf\)"),
+        ({**DOWN, "warmup": -1}, r"agent.lr.warmup: -1 is outside \[0, inf\)"),
+        ({**DOWN, "warmup": 500, "duration": 0.5}, "agent.lr.warmup: 500 frames leave"),
+        ({**DOWN, "start": math.nan}, "agent.lr.start: nan is outside"),
         (math.inf, "agent.lr.start: inf is outside"),
         (True, "agent.lr: expected a number or a schedule, got True"),
         ("1e-3", "agent.lr: expected a number or a schedule, got '1e-3'"),
