@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -14,6 +12,7 @@ from torchrl.data import Bounded, Categorical
 
 from rlstack.agents import make_agent
 from tests.agents.small_agents import Decisions
+from tests.losses import recordings
 
 PLACES = {
     "shared_net.0": ("actor", "encoder.layers.0"),
@@ -26,18 +25,11 @@ PLACES = {
 """Where their layers stand in our networks."""
 
 
-class Recording:
+class Recording(recordings.Recording):
     """A recorded ``.npz`` file.
 
     Tensors by their recorded names; ``rows`` says which rows of an array that was recorded whole are kept.
     """
-
-    def __init__(self, path: Path) -> None:
-        with np.load(path, allow_pickle=False) as file:
-            self.arrays = dict(file.items())
-
-    def __getitem__(self, key: str) -> Tensor:
-        return torch.as_tensor(self.arrays[key])
 
     def text(self, key: str) -> Any:
         """Returns the JSON text stored under a name."""

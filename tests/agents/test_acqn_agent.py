@@ -6,17 +6,16 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack import envs
-from rlstack.adapters.marinenav.agents import ACTOR_NAMES, CRITIC_NAMES, published_state
 from rlstack.agents import Agent, make_agent
 from tests.agents.small_agents import copies, equal, sequences, small
 from tests.exhaustive import exhaustive
+from tests.losses.test_acqn import NAMES, Pair
 
 
 def act(agent: Agent, observation: Tensor, explore: bool) -> Tensor:
@@ -186,33 +185,21 @@ def test_schedules_drive_what_they_should() -> None:
 
 def test_the_published_recipe_reproduces_recorded_updates(fixtures_dir: Path) -> None:
     """Covers optimisers, clipping and the order of updates, in addition to the losses."""
-    with np.load(fixtures_dir / "losses/public_AC_IQN.npz") as file:
-        data = {key: torch.from_numpy(value) for key, value in file.items() if value.ndim}
+    recording = Pair(fixtures_dir / "losses/public_AC_IQN.npz")
     env = envs.make("marinenav", num_worlds=1, dtype=torch.float64)
     sizes = {"self_features": 6, "object_features": [4], "hidden": [12, 12], "batch_size": 16, "buffer_size": 16}
     agent: Any = make_agent("acqn_published", env, 1000, **sizes)
-    for name, names in (("actor", ACTOR_NAMES), ("critic", CRITIC_NAMES)):
+    for name in NAMES:
         for ours, theirs in ((f"{name}_network_params", "local0"), (f"target_{name}_network_params", "target0")):
-            start = f"{theirs}/{name}/"
-            arrays = {key.removeprefix(start): v.numpy() for key, v in data.items() if key.startswith(start)}
-            for key, value in published_state(arrays, names).items():
+            for key, value in recording.state(theirs, name).items():
                 getattr(agent.loss, ours)[tuple(key.split("."))].data.copy_(value)
-    draws = iter(data[f"step{k}/rand{i}"] for k in range(3) for i in range(3))
+    draws = iter(recording[f"step{k}/rand{i}"] for k in range(3) for i in range(3))
     agent.loss.draw_levels = lambda like: next(draws)
-    following = {
-        "observation": {key: data[f"next_{key}"] for key in ("self", "objects", "mask")},
-        "reward": data["reward"][:, None],
-        "terminated": data["done"][:, None] > 0.5,
-    }
-    here = {key: data[key] for key in ("self", "objects", "mask")}
-    batch = TensorDict({"observation": here, "action": data["action"], "next": following}, [16])
     for k in range(3):
-        metrics = agent.update(batch)
+        metrics = agent.update(recording.batch())
         ours = torch.stack([metrics[key] for key in ("grad/critic", "grad/actor")])
-        torch.testing.assert_close(ours, data[f"step{k}/gradnorm"], rtol=0, atol=1e-9)
-    for name, names in (("actor", ACTOR_NAMES), ("critic", CRITIC_NAMES)):
-        start = f"step2/local/{name}/"
-        arrays = {key.removeprefix(start): v.numpy() for key, v in data.items() if key.startswith(start)}
-        for key, value in published_state(arrays, names).items():
+        torch.testing.assert_close(ours, recording[f"step{k}/gradnorm"], rtol=0, atol=1e-9)
+    for name in NAMES:
+        for key, value in recording.state("step2/local", name).items():
             found = getattr(agent.loss, f"{name}_network_params")[tuple(key.split("."))].data
             torch.testing.assert_close(found, value, rtol=0, atol=1e-9)

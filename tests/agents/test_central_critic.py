@@ -18,7 +18,6 @@ from rlstack.envs.world import World
 from tests.agents import small_agents
 from tests.agents.recall import Recall
 from tests.agents.small_agents import batches, copies, equal, some_arrive
-from tests.agents.test_agents_going_on import both_go_on
 from tests.exhaustive import exhaustive
 
 
@@ -325,7 +324,7 @@ def test_an_agent_by_itself_has_a_critic_of_its_own(name: str, world: str, memor
         assert equal(list(trained[0][network].values()), list(trained[1][network].values()))
 
 
-# -- acting and going on -----------------------------------------------------------------------------------------------
+# -- acting -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("explore", [False, True])
@@ -339,17 +338,6 @@ def test_acting_needs_nothing_of_the_others(explore: bool) -> None:
     if not explore:
         alone = [policy.action(seen["agents", "observation"][:, robot]) for robot in range(5)]
         torch.testing.assert_close(acted, torch.stack(alone, 1), rtol=0, atol=1e-6)
-
-
-@exhaustive("name", NAMES)
-@exhaustive("memory", MEMORIES)
-def test_a_restored_agent_goes_on_bit_by_bit(name: str, memory: Any) -> None:
-    env = Signals(4, A)
-    agent, other = (small(env, name, normalize_observations=True, recurrent=memory) for _ in range(2))
-    parts = list(islice(batches(env, agent, 8), 4))
-    for number, part in enumerate(parts[:2]):
-        agent.learn(part, 10 * number)
-    assert equal(*both_go_on(agent, other, parts[2:], [20, 30]))
 
 
 def test_other_agents_keep_what_they_kept() -> None:

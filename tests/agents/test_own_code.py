@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import warnings
 from pathlib import Path
@@ -210,24 +209,16 @@ def test_dropout_is_for_gradients_alone() -> None:
     assert not torch.equal(agent.network(x), agent.network(x))
 
 
-# -- kept and handed on ------------------------------------------------------------------------------------------
+# -- handed on ----------------------------------------------------------------------------------------------------
 
 
 @exhaustive("name", ["ppo", "dqn", "td3"])
-def test_checkpoints_copies_and_exports_act_the_same(name: str, tmp_path: Path) -> None:
+def test_exports_act_the_same(name: str, tmp_path: Path) -> None:
     env = plain(discrete=name != "td3")
-    agent = mine(name, env)
-    agent.update_once(env.experience(agent, 4, 8))
-    other = mine(name, env)
-    other.load_state_dict(agent.state_dict())
-    copy = pickle.loads(pickle.dumps(agent.policy(explore=False)))
-    x = env.draw(64)
-    wanted = agent.policy(explore=False)(x.clone())["action"]
-    assert torch.equal(other.policy(explore=False)(x.clone())["action"], wanted)
-    assert torch.equal(copy(x.clone())["action"], wanted)
+    agent, x = mine(name, env), env.draw(64)
     export_policy(agent, tmp_path / "mine.pt")
     program = torch.jit.load(tmp_path / "mine.pt")
-    torch.testing.assert_close(program(x["observation"]), wanted)
+    torch.testing.assert_close(program(x["observation"]), agent.policy(explore=False)(x)["action"])
 
 
 # -- weights from elsewhere --------------------------------------------------------------------------------------
