@@ -324,7 +324,7 @@ def test_an_agent_by_itself_has_a_critic_of_its_own(name: str, world: str, memor
         assert equal(list(trained[0][network].values()), list(trained[1][network].values()))
 
 
-# -- acting -------------------------------------------------------------------------------------------------------------
+# -- acting ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("explore", [False, True])

@@ -58,27 +58,6 @@ def test_steps_are_those_of_torch(kind: Any, on_gpu: bool, max_grad_norm: float 
         torch.testing.assert_close(mine, other)
 
 
-def test_moments_go_on_after_a_load() -> None:
-    straight, stopped = small_network(), small_network()
-    first = Optimizer([list(straight.parameters())], lr=0.01)
-    second = Optimizer([list(stopped.parameters())], lr=0.01)
-    batches = data()
-    for batch in batches[:3]:
-        first.minimize(squares(straight), batch)
-        second.minimize(squares(stopped), batch)
-    third = Optimizer([list(stopped.parameters())], lr=0.01)
-    kept = {name: value.clone() for name, value in stopped.state_dict().items()}
-    for batch in batches[:2]:
-        third.minimize(squares(stopped), batch)  # moments of its own, which the load replaces
-    stopped.load_state_dict(kept)
-    third.load_state_dict(second.state_dict())
-    for batch in batches[3:]:
-        first.minimize(squares(straight), batch)
-        third.minimize(squares(stopped), batch)
-    for mine, other in zip(straight.parameters(), stopped.parameters(), strict=True):
-        assert torch.equal(mine, other)
-
-
 def test_a_parameter_without_a_gradient_stays() -> None:
     network, unused = small_network(), nn.Parameter(torch.ones(2))
     optimizer = Optimizer([[*network.parameters(), unused]], lr=0.01, max_grad_norm=1.0)

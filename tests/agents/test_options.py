@@ -306,28 +306,6 @@ def test_minibatches_are_of_almost_equal_sizes(name: str, minibatch: int, count:
     assert seen == sizes
 
 
-@pytest.mark.parametrize("length", [5, 100])
-def test_advantages_of_sequences_equal_the_recursion(length: int) -> None:
-    """Covers both advantage estimators; values of next states are those of the true next observations."""
-    env = plain(discrete=True, dtype=torch.float64)
-    agent = small(env, name="ppo", gamma=0.875, gae_lambda=0.75)
-    data = env.experience(agent, 2, length)
-    following = data["next", "observation"]
-    going_on = ~data["next", "done"][:, :-1]
-    following[:, :-1] = torch.where(going_on, data["observation"][:, 1:], following[:, :-1])
-    batch = agent.rollout(data).view(2, length)
-    with torch.no_grad():
-        value, next_value = agent.critic(data["observation"])[..., 0], agent.critic(following)[..., 0]
-    for row in range(2):
-        advantage = 0.0
-        for t in reversed(range(length)):
-            reward, done, terminated = (data["next", key][row, t, 0].item() for key in ("reward", "done", "terminated"))
-            error = reward + 0.875 * float(next_value[row, t]) * (not terminated) - float(value[row, t])
-            advantage = error + 0.875 * 0.75 * advantage * (not done)
-            assert batch["advantage"][row, t].item() == pytest.approx(advantage, abs=1e-9)
-            assert batch["return"][row, t].item() == pytest.approx(advantage + float(value[row, t]), abs=1e-9)
-
-
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_each_reward_of_a_sum_is_clipped_not_the_sum(n_step: int) -> None:
     """Rewards of 1 and one of 1000 standard deviations; without discount the sums hold n rewards each."""
