@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -12,7 +14,6 @@ from torchrl.data import Bounded, Categorical
 
 from rlstack.agents import make_agent
 from tests.agents.small_agents import Decisions
-from tests.losses import recordings
 
 PLACES = {
     "shared_net.0": ("actor", "encoder.layers.0"),
@@ -25,11 +26,18 @@ PLACES = {
 """Where their layers stand in our networks."""
 
 
-class Recording(recordings.Recording):
+class Recording:
     """A recorded ``.npz`` file.
 
     Tensors by their recorded names; ``rows`` says which rows of an array that was recorded whole are kept.
     """
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path, allow_pickle=False) as file:
+            self.arrays = dict(file.items())
+
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.as_tensor(self.arrays[key])
 
     def text(self, key: str) -> Any:
         """Returns the JSON text stored under a name."""
@@ -58,7 +66,7 @@ def world(features: int = 32, actions: int = 6) -> Decisions:
     return Decisions(Bounded(-1.0, 1.0, shape=(features,)), Categorical(actions, shape=()))
 
 
-def published_agent(recording: Recording) -> Any:
+def published_agent(recording: Recording, **overrides: Any) -> Any:
     """Returns ``agent=ppo_published`` with the recorded settings and the weights from before the update."""
     c = recording.text("hp")
     own = {
@@ -77,7 +85,7 @@ def published_agent(recording: Recording) -> Any:
     }
     torch.manual_seed(0)
     env = world(features=recording["obs"].shape[1], actions=len(recording["before.actor.2.bias"]))
-    agent: Any = make_agent("ppo_published", env, 1000, **own)  # type: ignore[arg-type]
+    agent: Any = make_agent("ppo_published", env, 1000, **{**own, **overrides})  # type: ignore[arg-type]
     with torch.no_grad():
         for name, parameter in parameters(agent).items():
             parameter.copy_(recording[f"before.{name}"])

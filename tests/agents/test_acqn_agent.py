@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,10 +10,9 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack import envs
-from rlstack.agents import Agent, make_agent
+from rlstack.agents import Agent
 from tests.agents.small_agents import copies, equal, sequences, small
 from tests.exhaustive import exhaustive
-from tests.losses.test_acqn import NAMES, Pair
 
 
 def act(agent: Agent, observation: Tensor, explore: bool) -> Tensor:
@@ -181,25 +178,3 @@ def test_schedules_drive_what_they_should() -> None:
     agent.learn(sequences(750), 1000)
     assert state() == pytest.approx([0, 5e-3, 0, 0])
     assert equal(before, copies(agent.actor.parameters())), "a learning rate of 0 moves nothing"
-
-
-def test_the_published_recipe_reproduces_recorded_updates(fixtures_dir: Path) -> None:
-    """Covers optimisers, clipping and the order of updates, in addition to the losses."""
-    recording = Pair(fixtures_dir / "losses/public_AC_IQN.npz")
-    env = envs.make("marinenav", num_worlds=1, dtype=torch.float64)
-    sizes = {"self_features": 6, "object_features": [4], "hidden": [12, 12], "batch_size": 16, "buffer_size": 16}
-    agent: Any = make_agent("acqn_published", env, 1000, **sizes)
-    for name in NAMES:
-        for ours, theirs in ((f"{name}_network_params", "local0"), (f"target_{name}_network_params", "target0")):
-            for key, value in recording.state(theirs, name).items():
-                getattr(agent.loss, ours)[tuple(key.split("."))].data.copy_(value)
-    draws = iter(recording[f"step{k}/rand{i}"] for k in range(3) for i in range(3))
-    agent.loss.draw_levels = lambda like: next(draws)
-    for k in range(3):
-        metrics = agent.update(recording.batch())
-        ours = torch.stack([metrics[key] for key in ("grad/critic", "grad/actor")])
-        torch.testing.assert_close(ours, recording[f"step{k}/gradnorm"], rtol=0, atol=1e-9)
-    for name in NAMES:
-        for key, value in recording.state("step2/local", name).items():
-            found = getattr(agent.loss, f"{name}_network_params")[tuple(key.split("."))].data
-            torch.testing.assert_close(found, value, rtol=0, atol=1e-9)
