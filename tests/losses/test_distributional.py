@@ -14,8 +14,11 @@ from torch import Tensor, nn
 
 from rlstack.agents.qrdqn import worst_mean
 from rlstack.losses.dqn import project_distribution
-from rlstack.losses.quantile import TQCLoss, quantile_huber_loss
+from rlstack.losses.quantile import ACIQNLoss, TQCLoss, quantile_huber_loss
 from rlstack.losses.sac import CategoricalSACLoss
+from rlstack.networks.actors import DeterministicActor
+from rlstack.networks.encoders import FlatEncoder
+from rlstack.networks.quantile import LateQuantileCritic
 
 
 def slowly(probabilities: list[float], returns: list[float], low: float, high: float) -> list[float]:
@@ -82,25 +85,6 @@ def test_a_soft_target_worked_out_by_hand() -> None:
         torch.testing.assert_close(found, torch.tensor([[0.0, 0.75, 0.25]]))
 
 
-@pytest.mark.parametrize(("low", "high", "count"), [(-5.0, 5.0, 101), (-1.0, 2.0, 7), (0.0, 1.0, 2)])
-def test_soft_targets_equal_the_loop(low: float, high: float, count: int) -> None:
-    torch.manual_seed(0)
-    atoms = torch.linspace(low, high, count, dtype=torch.float64)
-    loss, gamma = soft(atoms, gamma=0.9, alpha=1.0).double(), 0.9
-    first, second = torch.randn(2, 20, count, dtype=torch.float64)
-    reward, log_prob = torch.randn(20, 1, dtype=torch.float64) * (high - low), torch.randn(20, 1, dtype=torch.float64)
-    ended = torch.arange(20).unsqueeze(-1) < 3
-    log_prob[:3] = torch.nan
-    found = loss.target_distribution(following(reward, ended), [first, second], log_prob)
-    for row in range(20):
-        ways = [logits[row].softmax(-1) for logits in (first, second)]
-        least = min(ways, key=lambda chances: float(chances @ atoms)).tolist()
-        r, lp = float(reward[row]), float(log_prob[row])
-        returns = [r if ended[row] else r + gamma * (z - lp) for z in atoms.tolist()]
-        expected = torch.tensor(slowly(least, returns, low, high), dtype=torch.float64)
-        torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-12)
-
-
 def test_a_return_that_is_no_number_has_a_target_that_is_none() -> None:
     loss = soft(torch.linspace(-1.0, 1.0, 5), gamma=0.9, alpha=1.0)
     step = following(torch.tensor([[torch.nan], [0.1]]), torch.tensor([[False], [False]]))
@@ -144,41 +128,11 @@ def test_equals_the_loops(seed: int, sizes: tuple[int, int, int], kappa: float, 
     np.testing.assert_allclose(ours, by_loops(prediction, target, tau, kappa), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("prediction", "target", "tau", "kappa", "expected"),
-    [
-        ([0.0], [0.5], [0.3], 1.0, 0.3 * 0.125),  # below the target, inside the parabola
-        ([0.5], [0.0], [0.3], 1.0, 0.7 * 0.125),  # above it
-        ([0.0], [3.0], [0.9], 1.0, 0.9 * 2.5),  # on the straight part
-        ([0.0], [3.0], [0.9], 2.0, 0.9 * 2 * (3 - 1) / 2),
-        ([0.0], [0.0], [0.9], 1.0, 0.0),
-        ([0.0], [1.0, -1.0], [0.25], 1.0, (0.25 * 0.5 + 0.75 * 0.5) / 2),  # mean over targets
-        ([0.0, 0.0], [1.0], [0.25, 0.5], 1.0, 0.25 * 0.5 + 0.5 * 0.5),  # sum over predictions
-    ],
-)
-def test_by_hand(prediction: list[float], target: list[float], tau: list[float], kappa: float, expected: float) -> None:
-    inputs = (torch.tensor([x], dtype=torch.float64) for x in (prediction, target, tau))
-    assert quantile_huber_loss(*inputs, kappa).item() == pytest.approx(expected, rel=1e-14)
-
-
 @pytest.mark.parametrize("shape", [(5, 1, 3), (5, 5, 3), (4, 3)])
 def test_a_target_of_other_entries_is_refused(shape: tuple[int, ...]) -> None:
     prediction, tau = torch.zeros(5, 2), torch.tensor([0.25, 0.75])
     with pytest.raises(ValueError, match="all but the last must agree"):
         quantile_huber_loss(prediction, torch.zeros(shape), tau)
-
-
-def test_its_minimum_is_the_quantile() -> None:
-    torch.manual_seed(0)
-    sample = torch.randn(1, 4000, dtype=torch.float64).exp()
-    tau = torch.tensor([[0.1, 0.5, 0.9]], dtype=torch.float64)
-    found = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([found], lr=0.05)
-    for _ in range(300):
-        optimizer.zero_grad()
-        quantile_huber_loss(found, sample, tau, kappa=0.01).sum().backward()
-        optimizer.step()
-    torch.testing.assert_close(found[0].detach(), sample[0].quantile(tau[0]), rtol=0.05, atol=0.02)
 
 
 # -- TQC's truncation, and the worst part of QR-DQN's quantiles, computed by hand ------------------------------------
@@ -234,3 +188,63 @@ def test_the_worst_part_of_returns(level: float, expected: float) -> None:
     """Quantiles 1 to 4 in any order: the worst three eighths are the first and half of the second."""
     quantiles = torch.tensor([[3.0, 1.0, 4.0, 2.0]]).unsqueeze(-1)
     assert worst_mean(quantiles, torch.tensor([level])).item() == pytest.approx(expected)
+
+
+# -- AC-IQN's levels and noise -----------------------------------------------------------------------------------------
+
+
+def test_low_precision_reaches_neither_discounts_nor_levels() -> None:
+    actor, critic = DeterministicActor(FlatEncoder(3), 1, (4,)), LateQuantileCritic(FlatEncoder(3), 1, (4,))
+    loss, seen = ACIQNLoss(actor, critic, gamma=0.995), []
+    loss.quantiles = lambda tensordict, action, tau, target=False: seen.append(tau) or torch.full_like(tau, 1000.0)
+    following = {"observation": torch.rand(7, 3), "reward": torch.ones(7, 1), "terminated": torch.zeros(7, 1).bool()}
+    batch = TensorDict({"observation": torch.rand(7, 3), "action": torch.rand(7, 1), "next": following}, [7])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert actor(batch["observation"]).dtype == torch.bfloat16
+        torch.testing.assert_close(loss.target_quantiles(batch, torch.rand(7, 8)), torch.full((7, 8), 996.0))
+        loss.actor_loss(batch)
+    assert seen[-1].dtype == torch.float32
+
+
+def test_shared_levels_are_stratified() -> None:
+    actor, critic = DeterministicActor(FlatEncoder(3), 1, (4,)), LateQuantileCritic(FlatEncoder(3), 1, (4,))
+    loss = ACIQNLoss(actor, critic, num_quantiles=10, shared_levels=True)
+    for _ in range(20):
+        levels = loss.draw_levels(torch.empty(7, 1))
+        assert levels.shape == (1, 10)
+        assert torch.equal((levels[0] * 10).floor(), torch.arange(10.0))
+    entries = {"observation": torch.rand(7, 3), "action": torch.rand(7, 1)}
+    following = {"observation": torch.rand(7, 3), "reward": torch.rand(7, 1), "terminated": torch.rand(7, 1) > 0.5}
+    batch = TensorDict({**entries, "next": following}, batch_size=[7])
+    repeated = levels.expand(7, 10)
+    for shared, full in (
+        (loss.critic_loss(batch, levels, levels)[0], loss.critic_loss(batch, repeated, repeated)[0]),
+        (loss.actor_loss(batch, levels)[0], loss.actor_loss(batch, repeated)[0]),
+    ):
+        torch.testing.assert_close(shared, full)
+
+
+def test_target_noise_is_clipped_and_of_the_given_size() -> None:
+    class Identity(nn.Module):
+        def forward(self, observation: Tensor) -> Tensor:
+            return observation * self.one
+
+    class ActionAsValue(Identity):
+        def forward(self, observation: Tensor, action: Tensor, tau: Tensor) -> Tensor:
+            return (self.one * action).expand(-1, tau.shape[-1])
+
+    def parametrised(module: nn.Module) -> nn.Module:
+        module.one = nn.Parameter(torch.ones(()))
+        return module
+
+    loss = ACIQNLoss(parametrised(Identity()), parametrised(ActionAsValue()), gamma=1.0, target_noise=0.1)
+    count = 20_000
+    where = torch.zeros(count, 1)
+    where[-1000:] = 0.95
+    following = {"observation": where, "reward": torch.zeros(count, 1), "terminated": torch.zeros(count, 1).bool()}
+    batch = TensorDict({"action": where, "observation": where, "next": following}, batch_size=[count])
+    smoothed = loss.target_quantiles(batch, torch.rand(count, 2))
+    inner = smoothed[:-1000, 0]
+    assert inner.abs().max() == pytest.approx(0.2) and abs(float(inner.mean())) < 0.005
+    assert float(inner.std()) == pytest.approx(0.0938, abs=0.003)  # of a normal clipped at two deviations: 0.938
+    assert smoothed.max() == 1.0

@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 from torchrl.modules import NoisyLinear
 
@@ -29,28 +30,52 @@ from rlstack.adapters.marinenav.agents import (
 )
 from rlstack.agents import make_agent, optimizer
 from rlstack.agents.optimizer import norm_of
-from tests.losses.recordings import BATCH, Recording
 
 TOLERANCE = 1e-9
+BATCH = 16
 
 
-class Updates(Recording):
-    """A recording of a whole learner."""
+class Updates:
+    """A recording of three updates of a reference learner on one batch."""
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path) as file:
+            self.arrays = dict(file.items())
+
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.as_tensor(self.arrays[key])
 
     def under(self, prefix: str) -> dict[str, np.ndarray]:
-        return unpacked(super().under(prefix))
+        """Returns the arrays whose names begin with ``prefix``, by the rest of their names.
+
+        Small recordings store the noise of weights as the two factors of a product.
+        """
+        arrays = {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
+        for name in [name for name in arrays if name.endswith("weight_epsilon_in")]:
+            layer = name.removesuffix("weight_epsilon_in")
+            arrays[f"{layer}weight_epsilon"] = np.outer(arrays[f"{layer}bias_epsilon"], arrays.pop(name))
+        return arrays
+
+    def batch(self) -> TensorDict:
+        """Returns the transitions of all three updates."""
+
+        def observation(prefix: str) -> dict[str, Tensor]:
+            return {key: self[prefix + key] for key in ("self", "objects", "mask")}
+
+        following = {
+            "observation": observation("next_"),
+            "reward": self["reward"][:, None],
+            "terminated": self["done"][:, None] > 0.5,
+        }
+        entries: dict[str, Any] = {"observation": observation(""), "action": self["action"], "next": following}
+        if "weights" in self.arrays:  # Rainbow: the rewards are three-step returns
+            gamma = torch.full((BATCH, 1), 0.99**3, dtype=torch.float64)
+            entries |= {"priority_weight": self["weights"], "gamma": gamma}
+        return TensorDict(entries, batch_size=[BATCH])
 
     def draws(self, name: str) -> Iterator[Tensor]:
         """Yields all draws of the three updates in order."""
         return (self[f"step{k}/{name}{i}"] for k in range(3) for i in range(3) if f"step{k}/{name}{i}" in self.arrays)
-
-
-def unpacked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the arrays with the noise of weights, which small recordings store as the two factors of a product."""
-    for name in [name for name in arrays if name.endswith("weight_epsilon_in")]:
-        layer = name.removesuffix("weight_epsilon_in")
-        arrays[f"{layer}weight_epsilon"] = np.outer(arrays[f"{layer}bias_epsilon"], arrays.pop(name))
-    return arrays
 
 
 def published_part(part: str) -> str:
