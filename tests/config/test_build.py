@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
@@ -383,16 +384,7 @@ def test_broken_yaml_is_one_line(conf: Path) -> None:
     refused(ConfigError, r"broken\.yaml", load_group, "agent", "broken")
 
 
-def test_leaves_a_running_hydra_application_alone(conf: Path) -> None:
-    before = GlobalHydra.instance().hydra
-    load_group("agent", "ddpg")
-    assert GlobalHydra.instance().hydra is before
-
-
 def test_a_group_can_be_read_while_hydra_is_in_use() -> None:
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         outer = GlobalHydra.instance().hydra
         assert load_group("agent", "acqn")["algorithm"] == "acqn"

@@ -17,7 +17,6 @@ from rlstack import envs
 from rlstack.agents.base import Policy
 from rlstack.agents.interface import Interface
 from rlstack.data.collector import make_collector
-from rlstack.data.flatten import flatten_agents, n_step_returns, transitions
 from tests.exhaustive import exhaustive
 
 STEPS, BATCHES = 7, 4
@@ -139,39 +138,10 @@ def test_marinenav_keeps_the_observation_that_ended_an_episode() -> None:
     assert (following[done] != root[done]).any(-1).all() and done.any()
 
 
-def test_flattened_marinenav_counts_decisions() -> None:
-    env = marinenav(4, min_start_goal_dis=25.0)
-    batch = collect(env, steering(env))
-    flat = flatten_agents(batch)
-    assert flat.shape == (8, STEPS * BATCHES)
-    assert len(transitions(flat)) == int(batch["agents", "active"].sum())
-    rewards = flat["next", "reward"][..., 0]
-    assert torch.equal(rewards.view(4, 2, -1).transpose(1, 2), batch["next", "agents", "reward"][..., 0])
-
-
 @pytest.mark.parametrize("spoil", [False, True])
 def test_any_batched_env(spoil: bool) -> None:
     env, twin = Clock(), Clock()
     assert_same(collect(env, idle(env), spoil), by_hand(twin, idle(twin)))
-
-
-def test_from_env_to_n_step_transitions() -> None:
-    """World 1 is truncated after 4 steps: bootstrap from count 4, never from the next episode."""
-    env = Clock()
-    batch = collect(env, idle(env))
-    result = n_step_returns(flatten_agents(batch, None), 3, 0.5)
-    for w in range(3):
-        length = 3 + w
-        for t in range(STEPS * BATCHES - 3):
-            count = t % length
-            used = min(3, length - count)
-            entry = result[w, t]
-            assert entry["observation"].tolist()[::2] == [w, count]
-            assert entry["next", "observation"].tolist()[::2] == [w, count + used]
-            assert entry["next", "observation"][1] == entry["observation"][1]
-            expected = sum(0.5**k * (count + k) for k in range(used))
-            assert entry["next", "reward"].item() == expected and entry["gamma"].item() == 0.5**used
-            assert entry["next", "terminated"].item() == (w % 2 == 0 and count + used == length)
 
 
 def test_the_policy_is_used_as_it_is_now() -> None:

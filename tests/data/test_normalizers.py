@@ -181,20 +181,6 @@ def test_the_variance_of_batches(unbiased: bool, count: int) -> None:
     assert torch.isfinite(moments.var).all()
 
 
-@pytest.mark.parametrize("unbiased", [False, True])
-def test_one_world_gives_numbers(unbiased: bool) -> None:
-    torch.manual_seed(0)
-    normalizer, scaler = ObservationNormalizer(Unbounded((4,))), RewardScaler(GAMMA)
-    for module in (*normalizer.moments, scaler.moments):
-        module.unbiased = unbiased
-    for _ in range(50):
-        observation, reward = 3 + torch.randn(1, 4), torch.randn(1)
-        normalizer.update(observation)
-        scaler.update(step_of(reward, torch.zeros(1, dtype=torch.bool)))
-        assert torch.isfinite(normalizer(observation)).all() and torch.isfinite(scaler(reward)).all()
-    assert (normalizer.moments[0].var > 0.3).all()
-
-
 def test_who_looks_does_not_change_them() -> None:
     normalizer, scaler = ObservationNormalizer(Unbounded((3,))), RewardScaler(GAMMA)
     normalizer.update(torch.randn(9, 3))

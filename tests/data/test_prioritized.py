@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlstack.data.replay import Replay, make_replay
 from rlstack.data.samplers import SumTree, _rising_only_at_values, _summed
+from tests.data.test_replay import numbered
 from tests.refusals import refused
 
 CPU = torch.device("cpu")
@@ -29,25 +30,10 @@ def sampled(replay: Replay, beta: float = 0.0) -> TensorDict:
     return replay.sample()
 
 
-def numbered(start: int, stop: int) -> TensorDict:
-    n = torch.arange(start, stop, dtype=torch.float32)[:, None]
-    return TensorDict({"observation": {"self": n + 0.1}, "action": n, "next": {"reward": -n}}, [stop - start])
-
-
 def filled(count: int = 10, capacity: int = 20, batch_size: int = 500, **options: Any) -> Replay:
     replay = prioritized(capacity, batch_size, CPU, **options)
     replay.extend(numbered(0, count))
     return replay
-
-
-def test_samples_are_transitions_with_their_index_and_weight() -> None:
-    torch.manual_seed(0)
-    replay = filled()
-    sample = sampled(replay, 0.4)
-    assert sample.shape == (500,) and sample["index"].dtype == torch.int64
-    assert sample["priority_weight"].shape == (500,) and sample["priority_weight"].dtype == torch.float32
-    assert (sample.exclude("index", "priority_weight") == numbered(0, 10)[sample["index"]]).all()
-    assert sample["index"].bincount().tolist() == [50] * 10  # equal priorities, stratified
 
 
 def test_frequencies_follow_the_priorities() -> None:
@@ -128,15 +114,6 @@ def test_states_that_do_not_fit() -> None:
 def test_mistakes_in_its_options() -> None:
     for options in ({"eps": 0.0}, {"alpha": -0.1}):
         refused(ValueError, "alpha >= 0 and eps > 0", filled, **options)
-    refused(ValueError, "empty", prioritized(10, 5, CPU).sample)
-
-
-@pytest.mark.filterwarnings("error")
-def test_storage_on_another_device() -> None:
-    replay = prioritized(20, 5, "meta", storage_device=CPU)
-    replay.extend(numbered(0, 10))
-    sample = sampled(replay, 0.4)
-    assert all(sample[key].is_meta for key in ("index", "priority_weight", "action"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -221,16 +198,6 @@ def test_rounding_never_leads_to_an_empty_entry(
     assert ((edges[index] >= inside - slack) & (edges[index] - expected[index] <= inside + slack)).all()
     torch.manual_seed(seed)
     assert (expected[tree.sample(500).numpy()] > 0).all()
-
-
-def test_get_and_values_are_what_was_set() -> None:
-    tree = SumTree(200)
-    tree.set(torch.tensor([3, 150, 3]), torch.tensor([2.0, 5.0, 7.0]))
-    assert tree.get(torch.tensor([150, 3, 4, 150])).tolist() == [5, 7, 0, 5]
-    tree.set(torch.tensor([3]), torch.tensor([1.0]))
-    assert tree.total == 6 and tree.values.shape == (200,)
-    tree.set_range(149, 152, torch.tensor([1.0, 2.0, 3.0]))
-    assert tree.values.nonzero()[:, 0].tolist() == [3, 149, 150, 151] and tree.total == 7
 
 
 def test_draws_are_stratified() -> None:

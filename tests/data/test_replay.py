@@ -46,14 +46,10 @@ def test_capacity_and_wrap_around() -> None:
     assert held(replay) == [10, 11, *range(2, 10)]
     replay.extend(numbered(12, 13))
     assert held(replay) == [10, 11, 12, *range(3, 10)]
-
-
-def test_more_than_fits_keeps_the_last() -> None:
-    replay = make_replay(10, 4, CPU)
-    replay.extend(numbered(0, 37))
-    assert sorted(held(replay)) == list(range(27, 37))
-    replay.extend(numbered(37, 39))
-    assert sorted(held(replay)) == list(range(29, 39))
+    replay.extend(numbered(13, 50))  # more than fits
+    assert sorted(held(replay)) == list(range(40, 50))
+    replay.extend(numbered(50, 52))
+    assert sorted(held(replay)) == list(range(42, 52))
 
 
 def test_samples_are_whole_transitions_of_what_is_held() -> None:
@@ -352,12 +348,14 @@ def test_a_sample_is_an_ordinary_tensordict() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_storage_on_another_device() -> None:
-    replay = make_replay(10, 5, "meta", storage_device=CPU)
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_storage_on_another_device(sampler: str) -> None:
+    replay = make_replay(10, 5, "meta", storage_device=CPU, sampler=sampler)
     replay.extend(numbered(0, 7))
     assert held(replay) == list(range(7))
     sample = replay.sample()
-    assert sample.device.type == "meta" and sample["next", "observation", "self"].is_meta
+    assert sample.device.type == "meta" and all(leaf.is_meta for leaf in sample.values(True, True))
+    assert ("priority_weight" in sample) == (sampler == "prioritized")
     assert sample.shape == (5,) and sample["next", "observation", "self"].shape == (5, 1)
 
 

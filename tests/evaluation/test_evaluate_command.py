@@ -12,21 +12,20 @@ from typing import Any
 import imageio.v2 as imageio
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 import rlstack
 from rlstack import envs
 from rlstack.agents import Interface
-from rlstack.config import ConfigError, conf_dir, load_group, to_plain
-from rlstack.config.allowed import granting
+from rlstack.config import ConfigError, load_group
 from rlstack.envs.marinenav.env import MarineNav
 from rlstack.envs.marinenav.episodes import Config, save_episodes
-from rlstack.evaluate import USUAL_EPISODES, EvaluateConfig, from_checkpoint, output_folder, run
+from rlstack.evaluate import USUAL_EPISODES, EvaluateConfig, from_checkpoint, output_folder
 from rlstack.evaluation.evaluator import EpisodeSet, as_evaluated, evaluate
 from rlstack.evaluation.pictures import best_and_worst, save_pictures
 from rlstack.runs import loading
 from tests.evaluation.scripted import Scripted, episodes, full_ahead, straight_run
 from tests.refusals import refused
+from tests.small_run import composed
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -54,10 +53,7 @@ def episodes_file(tmp_path: Path) -> Path:
 
 
 def command(*overrides: str) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("evaluate", list(overrides))
-    with granting(to_plain(cfg)):
-        run(cfg)
+    rlstack.evaluate(None, None, *overrides)
 
 
 def test_everything_is_left_in_one_folder(
@@ -105,8 +101,7 @@ def test_the_worlds_own_episodes_by_the_exploring_policy(run_dir: Path, monkeypa
 
 
 def test_the_usual_number_of_episodes_is_that_of_the_configuration() -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        assert compose("evaluate").episodes == USUAL_EPISODES
+    assert composed(command="evaluate")["episodes"] == USUAL_EPISODES
 
 
 def test_what_cannot_be_written_or_is_no_choice_is_told_before_the_episodes(run_dir: Path) -> None:

@@ -15,15 +15,10 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import open_dict
 from rich.segment import Segments
 
 from rlstack import envs, make_agent, watch
-from rlstack.config import ConfigError, conf_dir, load_group, to_plain
-from rlstack.config.allowed import granting
-from rlstack.config.overrides import readable
+from rlstack.config import ConfigError, load_group, to_plain
 from rlstack.envs.rendering.canvas import WrittenText, write
 from rlstack.evaluation.pictures import (
     FinishedAnimation,
@@ -38,7 +33,7 @@ from rlstack.evaluation.pictures import (
 )
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.training.interrupt import stopping_between_steps
-from rlstack.watch import find_policy, run
+from rlstack.watch import find_policy
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 from tests.small_run import composed
@@ -55,19 +50,6 @@ WORLDS = {
 def config(**changes: Any) -> watch.WatchConfig:
     plain = composed(command="watch")
     return watch.build(watch.WatchConfig, {**plain, **changes})
-
-
-def command(*overrides: str) -> None:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("watch", [part for entry in overrides for part in readable(entry)], return_hydra_config=True)
-    HydraConfig.instance().set_config(cfg)  # as hydra.main does
-    with open_dict(cfg):
-        del cfg["hydra"]
-    try:
-        with granting(to_plain(cfg)):
-            run(cfg)
-    finally:
-        HydraConfig.instance().cfg = None
 
 
 @pytest.fixture
@@ -144,14 +126,14 @@ def test_a_checkpoint_in_a_window(checkpoint: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("rlstack.envs.rendering.window.TkWindow", open_window)
     monkeypatch.setenv("DISPLAY", ":0")
-    command(f"checkpoint={checkpoint}", "env.max_steps=7", "speed=10")
+    watch(f"checkpoint={checkpoint}", "env.max_steps=7", "speed=10")
     assert opened[0].pictures == 4 and opened[0].title == f"{checkpoint} in arena"
     # Evaluations play the whole game, unless one asks for less.
     assert capsys.readouterr().out.startswith("episode 1, step 7: return")
 
 
 def test_a_checkpoint_in_a_terminal(checkpoint: Path, capsys: Any) -> None:
-    command(f"checkpoint={checkpoint}", "env.max_steps=2", "show=terminal", "episodes=2", "speed=50", "policy=explore")
+    watch(f"checkpoint={checkpoint}", "env.max_steps=2", "show=terminal", "episodes=2", "speed=50", "policy=explore")
     out = capsys.readouterr().out
     assert "▀" in out
     one, two = out.split("\x1b[?1049l")[1].splitlines()
@@ -160,25 +142,25 @@ def test_a_checkpoint_in_a_terminal(checkpoint: Path, capsys: Any) -> None:
 
 def test_a_film_and_numbers(checkpoint: Path, tmp_path: Path, capsys: Any) -> None:
     film = tmp_path / "films" / "two.mp4"
-    command(f"checkpoint={checkpoint}", "env.max_steps=7", f"record={film}", "episodes=2", "speed=2")
+    watch(f"checkpoint={checkpoint}", "env.max_steps=7", f"record={film}", "episodes=2", "speed=2")
     with imageio.get_reader(film) as reader:
         assert reader.count_frames() == 2 * (2 + 45)  # every fourth of 8 frames, and the end for 1.5 s
     out = capsys.readouterr().out.splitlines()
     assert [line[:17] for line in out[:2]] == ["episode 1, step 7", "episode 2, step 7"]
     assert out[2] == f"wrote {film}"
-    command(f"checkpoint={checkpoint}", "env.max_steps=7", "show=numbers")  # one episode, since nobody watches
+    watch(f"checkpoint={checkpoint}", "env.max_steps=7", "show=numbers")  # one episode, since nobody watches
     rows = capsys.readouterr().out.splitlines()
     assert len(rows) == 8 and rows[0].startswith("    1  observation ") and " reward " in rows[6]
 
 
 def test_a_world_without_pictures_is_shown_in_numbers(capsys: Any) -> None:
     world = ("policy=random", "env.name=tests.agents.recall:Recall", "allow=[tests.agents.recall]")
-    command(*world)
+    watch(*world)
     first, *rows, last = capsys.readouterr().out.splitlines()
     assert first.endswith(" draws no pictures; show=auto shows its numbers")
     assert rows[0].startswith("    1  observation ") and last.startswith(f"episode 1, step {len(rows)}: ")
     for asked in ("show=terminal", "record=film.gif"):
-        refused(ConfigError, "Recall draws no pictures", command, *world, asked)
+        refused(ConfigError, "Recall draws no pictures", watch, *world, asked)
 
 
 @pytest.mark.slow
@@ -186,7 +168,7 @@ def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("pygame")
     film = tmp_path / "film.gif"
     words = ["checkpoint=callable:tests.diagnostics.still:still", "env=gymnasium", "env.id=CartPole-v1"]
-    command(*words, "env.max_steps=2", f"record={film}")
+    watch(*words, "env.max_steps=2", f"record={film}")
     assert imageio.imread(film).shape[:2] == (400, 600)
     assert capsys.readouterr().out.startswith("episode 1, step 2: return 2")
 
@@ -202,14 +184,14 @@ def test_a_replay(tmp_path: Path) -> None:
     env.step(env.rand_action())
     recorder.add()
     recorder.recordings()[0].save_replay(tmp_path / "one.npz")
-    command(f"replay={tmp_path / 'one.npz'}", f"record={tmp_path / 'film.mp4'}")
+    watch(f"replay={tmp_path / 'one.npz'}", f"record={tmp_path / 'film.mp4'}")
     with imageio.get_reader(tmp_path / "film.mp4") as reader:
         assert reader.count_frames() == 3 + 45  # a step is 8 ticks, a picture 4
 
 
 def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("rlstack.evaluation.pictures.show", Mock(side_effect=KeyboardInterrupt))
-    command(f"checkpoint={checkpoint}", "show=terminal")
+    watch(f"checkpoint={checkpoint}", "show=terminal")
     out = capsys.readouterr().out
     assert "\x1b[?25h" in out and out.endswith("episode 1, step 0\n")  # the cursor is back
 
@@ -240,7 +222,7 @@ def test_what_is_impossible_is_refused(
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    refused(ConfigError, re.escape(message), command, *(entry.replace("FILE", str(checkpoint)) for entry in overrides))
+    refused(ConfigError, re.escape(message), watch, *(entry.replace("FILE", str(checkpoint)) for entry in overrides))
 
 
 # -- playback: what is shown when, how a window stops and seeks, and what a terminal gets ------------------------------

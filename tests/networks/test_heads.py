@@ -110,19 +110,6 @@ def inputs(*batch: int, levels: int = 4) -> tuple[torch.Tensor, torch.Tensor, to
 
 
 @pytest.mark.parametrize("critic", critics())
-def test_every_quantile_depends_on_its_own_level_alone(critic: nn.Module) -> None:
-    state, action, tau = inputs(6)
-    values = critic(state, action, tau)
-    assert values.shape == (6, 4)
-    for j in range(4):
-        torch.testing.assert_close(values[:, j : j + 1], critic(state, action, tau[:, j : j + 1]))
-    changed = tau.clone()
-    changed[:, 1] = 1 - tau[:, 1]
-    moved = (critic(state, action, changed) - values).abs() > 1e-12
-    assert moved[:, 1].any() and not moved[:, [0, 2, 3]].any()
-
-
-@pytest.mark.parametrize("critic", critics())
 def test_shared_levels_equal_the_same_levels_repeated(critic: nn.Module) -> None:
     for batch in ((6,), (1,)):
         state, action, _ = inputs(*batch)
@@ -139,17 +126,8 @@ def test_batch_dimensions_do_not_matter(critic: nn.Module) -> None:
     torch.testing.assert_close(values, folded.view(3, 4, 4))
 
 
-@pytest.mark.parametrize("critic", critics())
-def test_gradients_reach_the_action_and_every_parameter(critic: nn.Module) -> None:
-    state, action, tau = inputs(16)
-    action.requires_grad_()
-    critic(state, action, tau).sum().backward()
-    assert (action.grad != 0).any()
-    assert all((parameter.grad != 0).any() for parameter in critic.parameters())
-
-
-def test_late_critic_formula() -> None:
-    critic = critics()[1]
+@pytest.mark.parametrize("critic", critics()[1:])
+def test_late_critic_formula(critic: nn.Module) -> None:
     state, action, tau = inputs(3)
     hidden = critic.trunk(torch.cat((critic.encoder(state), action), -1))
     for b in range(3):
