@@ -21,15 +21,15 @@ LEAST = 5
 """Fewest values that get a 95 % interval; for fewer, the minimum and the maximum are shown."""
 
 
-def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Returns the score interval of a success rate, within [0, 1]; also valid for few trials and rates near 0 or 1.
+def wilson_interval(successes: int, n: int) -> tuple[float, float]:
+    """Returns the 95 % score interval of a success rate, in [0, 1]; also valid for few trials and rates near 0 or 1.
 
     Raises:
         ValueError: ``0 <= successes <= n`` does not hold, or there are no trials.
     """
     if not (n >= 1 and 0 <= successes <= n):
         raise ValueError(f"need 0 <= successes <= n and n >= 1, got successes={successes}, n={n}")
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = NormalDist().inv_cdf(0.975)
     rate, shrink = successes / n, 1 + z**2 / n
     centre = (rate + z**2 / (2 * n)) / shrink
     half = z * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / shrink
@@ -51,19 +51,14 @@ def iqm(values: ArrayLike) -> float:
 
 
 def bootstrap_interval(
-    values: ArrayLike,
-    statistic: Callable[[NDArray[np.float64]], float] = np.mean,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    values: ArrayLike, statistic: Callable[[NDArray[np.float64]], float] = np.mean
 ) -> tuple[float, float]:
-    """Returns the percentile bootstrap interval of ``statistic``.
+    """Returns the 95 % percentile bootstrap interval of ``statistic``, the same for the same values.
 
     Args:
         values: ``[samples]``, or ``[seeds, tasks]``. In two dimensions the bootstrap is stratified: each task
             resamples its seeds independently of the other tasks.
         statistic: maps an array of the shape of ``values`` to a number.
-        seed: seed of the resampling; the same arguments give the same interval.
 
     Raises:
         ValueError: the values are not finite, or of another shape.
@@ -71,12 +66,12 @@ def bootstrap_interval(
     samples = _finite(values)
     if samples.ndim not in (1, 2):
         raise ValueError(f"values must be [samples] or [seeds, tasks], got shape {samples.shape}")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     estimates = [
         statistic(np.take_along_axis(samples, rng.integers(len(samples), size=samples.shape), axis=0))
-        for _ in range(resamples)
+        for _ in range(2000)
     ]
-    tail = (1 - confidence) / 2
+    tail = (1 - 0.95) / 2
     low, high = np.quantile(estimates, (tail, 1 - tail))
     return float(low), float(high)
 

@@ -114,10 +114,6 @@ class Loss(LossModule):
         """The required entries."""
         return self._required_keys()
 
-    @in_keys.setter
-    def in_keys(self, value: Any) -> None:
-        raise AttributeError("in_keys follow from the keys, see set_keys")
-
     def _required_keys(self) -> list[NestedKey]:
         keys, observed = self.tensor_keys, self.observed
         following = [_under_next(key) for key in (*observed, *(getattr(keys, name) for name in self._following))]
@@ -247,12 +243,8 @@ class Loss(LossModule):
             ValueError: rewards or ends are not ``[..., 1]``; broadcasting them would mix up entries and quantiles.
         """
         keys, following = self.tensor_keys, required(tensordict, "next")
-        reward, end, gamma = (
-            required(following, keys.reward),
-            required(following, keys.terminated),
-            tensordict.get(keys.gamma, None),
-        )
-        lead = values.shape[:-1]
+        reward, end = required(following, keys.reward), required(following, keys.terminated)
+        gamma, lead = tensordict.get(keys.gamma, None), values.shape[:-1]
         for name, entry in (("reward", reward), ("terminated", end)):
             if entry.shape[-1:] != (1,) or entry.shape[entry.dim() - 1 - len(lead) : -1] != lead:
                 shapes = f"the shape {[*entry.shape]}, [..., 1] is needed for values {[*values.shape]}"

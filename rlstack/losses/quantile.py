@@ -83,13 +83,11 @@ class QuantileLoss(Loss):
         chooser = self.quantiles(following, tau) if self.double_targets else quantiles
         return self.bootstrapped(tensordict, _of_action(quantiles, self.greedy(chooser.mean(-2), following)))
 
-    def critic_loss(
-        self, tensordict: TensorDictBase, tau: Tensor | None = None, tau_target: Tensor | None = None
-    ) -> tuple[Tensor, Metrics]:
-        """Returns the loss, a scalar, and its metrics; levels not given are drawn, the target's first."""
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """Returns the loss, a scalar, and its metrics; the target's levels are drawn first."""
         reward = required(required(tensordict, "next"), self.tensor_keys.reward)
-        target = self.target_quantiles(tensordict, self.draw_levels(reward) if tau_target is None else tau_target)
-        tau = self.draw_levels(reward) if tau is None else tau
+        target = self.target_quantiles(tensordict, self.draw_levels(reward))
+        tau = self.draw_levels(reward)
         quantiles = self.quantiles(tensordict, tau)
         value = _of_action(quantiles, self.chosen(tensordict, quantiles.shape[-1]))
         errors = quantile_huber_loss(value, target, tau, self.kappa)
@@ -188,14 +186,10 @@ class TQCLoss(SACLoss):
         super().__init__(actor, critics, **options)
         self.drop, self.kappa = drop, kappa
 
-    def quantiles(self, critics: Any, tensordict: TensorDictBase, action: Tensor) -> list[Tensor]:
-        """Returns ``Z(s, a) [..., n]`` of each critic."""
-        return self.values_of_all(critics, tensordict, action)
-
     def soft_value(self, following: TensorDictBase) -> Tensor:
         """Returns the quantiles of the next state's value that are kept, ``[..., k]``, in ascending order."""
         action, log_prob = self.action_and_log_prob(following, self.target_actor_acts)
-        quantiles = torch.cat(self.quantiles(self.target_critics, following, action), -1).sort(-1).values
+        quantiles = torch.cat(self.values_of_all(self.target_critics, following, action), -1).sort(-1).values
         if (count := quantiles.shape[-1] - self.drop * len(self.critics)) < 1:
             raise ValueError(f"drop: {self.drop} quantiles left out per critic leave none of {quantiles.shape[-1]}")
         kept = quantiles[..., :count]
@@ -204,7 +198,7 @@ class TQCLoss(SACLoss):
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the sum over the critics of the mean over their quantiles, and its metrics."""
         target = self.target_value(tensordict)
-        predicted = torch.stack(self.quantiles(self.critics, tensordict, required(tensordict, self.tensor_keys.action)))
+        predicted = torch.stack(self.taken_values(tensordict))
         n = predicted.shape[-1]
         errors = quantile_huber_loss(predicted, target, midpoints(n, predicted), self.kappa).sum(0) / n
         return self.distributional(errors, predicted, target, tensordict)
@@ -212,7 +206,7 @@ class TQCLoss(SACLoss):
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar whose gradients also reach the critics, and the policy's ``entropy``."""
         action, log_prob = self.action_and_log_prob(tensordict)
-        value = torch.stack(self.quantiles(self.critics, tensordict, action)).mean()
+        value = torch.stack(self.expected_values(tensordict, action)).mean()
         return (self.temperature().detach() * log_prob).mean() - value, {"entropy": -log_prob.detach().mean()}
 
 
@@ -283,21 +277,19 @@ class ACIQNLoss(Loss):
             action = (action + noise.clamp(-2 * self.target_noise, 2 * self.target_noise)).clamp(-1, 1)
         return self.bootstrapped(tensordict, self.quantiles(following, action, tau, target=True))
 
-    def critic_loss(
-        self, tensordict: TensorDictBase, tau: Tensor | None = None, tau_target: Tensor | None = None
-    ) -> tuple[Tensor, Metrics]:
-        """Returns the loss, a scalar, and its metrics; levels not given are drawn, the target's first."""
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """Returns the loss, a scalar, and its metrics; the target's levels are drawn first."""
         action = required(tensordict, self.tensor_keys.action)
-        target = self.target_quantiles(tensordict, self.draw_levels(action) if tau_target is None else tau_target)
-        tau = self.draw_levels(action) if tau is None else tau
+        target = self.target_quantiles(tensordict, self.draw_levels(action))
+        tau = self.draw_levels(action)
         prediction = self.quantiles(tensordict, action, tau)
         errors = quantile_huber_loss(prediction, target, tau, self.kappa)
         return self.distributional(errors, prediction, target, tensordict)
 
-    def actor_loss(self, tensordict: TensorDictBase, tau: Tensor | None = None) -> tuple[Tensor, Metrics]:
+    def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """Returns the loss, a scalar whose gradients also reach the critic, and its metrics."""
         action, penalty = self.act_and_penalty(self.actor_network, tensordict, self.raw_penalty)
-        tau = self.draw_levels(required(tensordict, self.tensor_keys.action)) if tau is None else tau
+        tau = self.draw_levels(required(tensordict, self.tensor_keys.action))
         value = self.quantiles(tensordict, action, tau).mean()
         return penalty - value, {"saturation": (action.detach().abs() > 0.95).to(action.dtype).mean()}
 

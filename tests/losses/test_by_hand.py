@@ -14,7 +14,7 @@ from rlstack.data.flatten import NStepWindows, n_step_windows
 from rlstack.losses.ddpg import DDPGLoss, TD3Loss
 from rlstack.losses.dqn import PQNLoss
 from rlstack.losses.ppo import estimate, vtrace
-from rlstack.losses.quantile import ACIQNLoss, QuantileLoss
+from rlstack.losses.quantile import ACIQNLoss, QRDQNLoss, QuantileLoss
 from rlstack.losses.retrace import RetraceLoss, greedy_returns, retrace
 from rlstack.losses.sac import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import squashed
@@ -103,29 +103,6 @@ def transition(action: Tensor, reward: float = 1.0) -> TensorDict:
     return TensorDict({"observation": torch.zeros(1, 2), "action": action, "next": following}, [1])
 
 
-@pytest.mark.parametrize(("double", "target"), [(True, 2.25), (False, 2.0)])
-def test_retrace_follows_the_network_or_its_target(double: bool, target: float) -> None:
-    """One state after the other, values of the target (1, 2), (4, 0); the network prefers action 0 in the first.
-
-    With it, the action 0 goes on: 1 + (1 + (1 + 4/2 - 1))/2 - 1/2; by the target's choice the return ends with 1 + 2/2.
-    """
-    loss = RetraceLoss(Table(), gamma=0.5, double=double)
-    loss.target_network.values.data = torch.tensor([[0.0, 0.0], [1.0, 2.0], [4.0, 0.0], [0.0, 0.0]])
-    loss.network.values.data = torch.tensor([[0.0, 0.0], [9.0, 2.0], [4.0, 0.0], [0.0, 0.0]])
-    states, ends = torch.eye(4), torch.zeros(1, 2, 1, dtype=torch.bool)
-    following = {
-        **{
-            "observation": states[None, 1:3],
-            "reward": torch.tensor([[[1.0], [0.5]]]),
-            "done": ends,
-            "terminated": ends,
-        },
-        **{"action": torch.zeros(1, 2, dtype=torch.int64), "log_prob": torch.zeros(1, 2)},
-    }
-    data = {"observation": states[:1], "action": torch.zeros(1, dtype=torch.int64), "next": following}
-    assert loss(TensorDict(data, [1]))["target"].item() == pytest.approx(target)
-
-
 @pytest.mark.parametrize("squash", ["tanh", "arctan"])
 def test_the_density_of_a_squashed_action_is_exact(squash: Literal["tanh", "arctan"]) -> None:
     """That of the Gaussian over the derivative of the squash, which autograd knows."""
@@ -172,11 +149,21 @@ class Known(QuantileLoss):
 
 @pytest.mark.parametrize(("double", "chosen"), [(False, (5.0, 7.0)), (True, (2.0, 4.0))])
 def test_with_double_the_network_chooses_and_its_target_values(double: bool, chosen: tuple[float, float]) -> None:
-    never = torch.zeros(1, 1, dtype=torch.bool)
-    following = {"observation": torch.zeros(1, 1), "reward": torch.ones(1, 1), "terminated": never, "done": never}
     loss = Known(nn.Linear(1, 1), gamma=0.5, double=double)
-    target = loss.target_quantiles(TensorDict({"next": following}, [1]), torch.zeros(1, 2))
+    target = loss.target_quantiles(transition(torch.zeros(1)), torch.zeros(1, 2))
     assert target.tolist() == [[1 + 0.5 * value for value in chosen]]
+
+
+def test_qrdqn_by_hand() -> None:
+    """Two quantiles, one action each, kappa 1; levels 1/4 and 3/4.
+
+    The prediction is (0, 1), the target 1 + 0.5 (0, 2) = (1, 2). Errors by prediction: 0: 1, 2; 1: 0, 1. Huber: 0.5,
+    1.5; 0, 0.5. No error is negative, so weights are the levels: 1/4 (0.5 + 1.5)/2 + 3/4 (0 + 0.5)/2 = 0.25 + 0.1875.
+    """
+    data = transition(torch.zeros(1, dtype=torch.int64))
+    data["observation"], data["next", "observation"] = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 2.0]])
+    network = nn.Sequential(Shown(), nn.Unflatten(-1, (2, 1)))
+    assert QRDQNLoss(network, gamma=0.5, num_quantiles=2)(data)["loss_critic"].item() == pytest.approx(0.4375)
 
 
 class Actor(nn.Module):
@@ -246,6 +233,29 @@ class Table(nn.Module):
         return observation @ self.values
 
 
+def with_steps(*rewards: float, probability: float) -> TensorDict:
+    """Returns a step with action 0 from state 0 to 1 with the steps after it, one state after the other."""
+    n = len(rewards)
+    ends = torch.zeros(1, n, 1, dtype=torch.bool)
+    following = {"observation": torch.eye(4)[None, 1 : 1 + n], "reward": column(*rewards), "done": ends}
+    following |= {"terminated": ends, "action": torch.zeros(1, n, dtype=torch.int64)}
+    following["log_prob"] = torch.full((1, n), probability).log()
+    start = {"observation": torch.eye(4)[:1], "action": torch.zeros(1, dtype=torch.int64)}
+    return TensorDict({**start, "next": following}, [1])
+
+
+@pytest.mark.parametrize(("double", "target"), [(True, 2.25), (False, 2.0)])
+def test_retrace_follows_the_network_or_its_target(double: bool, target: float) -> None:
+    """One state after the other, values of the target (1, 2), (4, 0); the network prefers action 0 in the first.
+
+    With it, the action 0 goes on: 1 + (1 + (1 + 4/2 - 1))/2 - 1/2; by the target's choice the return ends with 1 + 2/2.
+    """
+    loss = RetraceLoss(Table(), gamma=0.5, double=double)
+    loss.target_network.values.data = torch.tensor([[0.0, 0.0], [1.0, 2.0], [4.0, 0.0], [0.0, 0.0]])
+    loss.network.values.data = torch.tensor([[0.0, 0.0], [9.0, 2.0], [4.0, 0.0], [0.0, 0.0]])
+    assert loss(with_steps(1, 0.5, probability=1.0))["target"].item() == pytest.approx(target)
+
+
 @pytest.mark.parametrize(("epsilon", "target"), [(0.5, 2.96875), (0.0, 2.0)])
 def test_the_loss_by_hand(epsilon: float, target: float) -> None:
     """States 0 to 3, actions 0, 0, 0, each with probability 1/2; the best ones are 1, 1, 0, 1.
@@ -254,18 +264,7 @@ def test_the_loss_by_hand(epsilon: float, target: float) -> None:
     min(1, (3/4)/(1/2)) = 1. Backwards: 4 + 3.5 = 7.5; 2 + (2.25 + 7.5 - 3)/2 = 5.375; 1 + (1.75 + (5.375 - 1)/2)/2.
     The greedy policy never takes action 0 in state 1: 1 + 2/2.
     """
-    states = torch.eye(4)
-    ends = torch.zeros(1, 3, 1, dtype=torch.bool)
-    following = {
-        "observation": states[None, 1:],
-        "reward": column(1, 2, 4),
-        "done": ends,
-        "terminated": ends,
-        "action": torch.zeros(1, 3, dtype=torch.int64),
-        "log_prob": torch.full((1, 3), 0.5).log(),
-    }
-    data = {"observation": states[:1], "action": torch.zeros(1, dtype=torch.int64), "next": following}
-    out = RetraceLoss(Table(), gamma=0.5, epsilon=epsilon)(TensorDict(data, [1]))
+    out = RetraceLoss(Table(), gamma=0.5, epsilon=epsilon)(with_steps(1, 2, 4, probability=0.5))
     assert out["target"].item() == pytest.approx(target)
     assert out["loss_critic"].item() == pytest.approx(target - 0.5), "Huber's, of an error beyond one"
 

@@ -19,6 +19,7 @@ from rlstack.losses.sac import CategoricalSACLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import FlatEncoder
 from rlstack.networks.quantile import LateQuantileCritic
+from tests.losses.test_by_hand import Always, Gaussian, transition
 
 
 def slowly(probabilities: list[float], returns: list[float], low: float, high: float) -> list[float]:
@@ -138,47 +139,25 @@ def test_a_target_of_other_entries_is_refused(shape: tuple[int, ...]) -> None:
 # -- TQC's truncation, and the worst part of QR-DQN's quantiles, computed by hand ------------------------------------
 
 
-class Still(nn.Module):
-    """A policy with mean 0 and log std 0 for one action."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.zero = nn.Parameter(torch.zeros(1))
-
-    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        return self.zero.expand(len(observation), 1), self.zero.expand(len(observation), 1)
-
-
-class Fixed(nn.Module):
-    """A critic with the same three quantiles for all inputs."""
-
-    def __init__(self, *quantiles: float) -> None:
-        super().__init__()
-        self.quantiles = nn.Parameter(torch.tensor(quantiles))
-
-    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        return self.quantiles.expand(len(observation), -1)
-
-
-def made(drop: int) -> tuple[TQCLoss, TensorDict]:
-    loss = TQCLoss(Still(), [Fixed(0.0, 8.0, 4.0), Fixed(6.0, 2.0, 9.0)], drop=drop, gamma=0.5, action_size=1)
+def made(drop: int) -> TQCLoss:
+    """At zero, the policy has mean 0 and log std 0."""
+    critics = [Always(0.0, 8.0, 4.0), Always(6.0, 2.0, 9.0)]
+    loss = TQCLoss(Gaussian().float(), critics, drop=drop, gamma=0.5, action_size=1)
     loss.draw = lambda like: torch.zeros_like(like)  # type: ignore[method-assign]
-    following = {"observation": torch.zeros(1, 2), "reward": torch.ones(1, 1)}
-    following["terminated"] = torch.zeros(1, 1, dtype=torch.bool)
-    return loss, TensorDict({"observation": torch.zeros(1, 2), "action": torch.zeros(1, 1), "next": following}, [1])
+    return loss
 
 
 @pytest.mark.parametrize(("drop", "left"), [(0, [0, 2, 4, 6, 8, 9]), (1, [0, 2, 4, 6]), (2, [0, 2])])
 def test_the_largest_of_all_critics_together_are_dropped(drop: int, left: list[float]) -> None:
     """Of one critic 0, 4, 8, of the other 2, 6, 9; the log density of an action at the mean is -log(2 pi) / 2."""
-    loss, data = made(drop)
     wanted = [1 + 0.5 * (value + math.log(2 * math.pi) / 2) for value in left]
-    torch.testing.assert_close(loss.target_value(data), torch.tensor([wanted]))
+    torch.testing.assert_close(made(drop).target_value(transition(torch.zeros(1, 1))), torch.tensor([wanted]))
 
 
 def test_the_actor_climbs_the_mean_of_all() -> None:
-    loss, data = made(1)
-    assert loss.actor_loss(data)[0].item() == pytest.approx(-math.log(2 * math.pi) / 2 - 29 / 6)
+    assert made(1).actor_loss(transition(torch.zeros(1, 1)))[0].item() == pytest.approx(
+        -math.log(2 * math.pi) / 2 - 29 / 6
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,12 +195,11 @@ def test_shared_levels_are_stratified() -> None:
     entries = {"observation": torch.rand(7, 3), "action": torch.rand(7, 1)}
     following = {"observation": torch.rand(7, 3), "reward": torch.rand(7, 1), "terminated": torch.rand(7, 1) > 0.5}
     batch = TensorDict({**entries, "next": following}, batch_size=[7])
-    repeated = levels.expand(7, 10)
-    for shared, full in (
-        (loss.critic_loss(batch, levels, levels)[0], loss.critic_loss(batch, repeated, repeated)[0]),
-        (loss.actor_loss(batch, levels)[0], loss.actor_loss(batch, repeated)[0]),
-    ):
-        torch.testing.assert_close(shared, full)
+    found = []
+    for drawn in (levels, levels.expand(7, 10)):
+        loss.draw_levels = lambda like, drawn=drawn: drawn
+        found.append([loss.critic_loss(batch)[0], loss.actor_loss(batch)[0]])
+    torch.testing.assert_close(*found)
 
 
 def test_target_noise_is_clipped_and_of_the_given_size() -> None:

@@ -402,31 +402,3 @@ def test_a_target_that_would_be_broadcast_is_refused() -> None:
 
     message = re.escape(f"the target has the shape ({N},), the values ({N}, 1)")
     refused(ValueError, message, Squeezed(Net(S, A)), batch("dqn"))
-
-
-# -- QR-DQN ------------------------------------------------------------------------------------------------------------
-
-
-def test_qrdqn_by_hand() -> None:
-    """Two quantiles, one action each, kappa 1; levels 1/4 and 3/4.
-
-    The prediction is (0, 1), the target 1 + 0.5 (0, 2) = (1, 2). Errors by prediction: 0: 1, 2; 1: 0, 1. Huber: 0.5,
-    1.5; 0, 0.5. No error is negative, so weights are the levels: 1/4 (0.5 + 1.5)/2 + 3/4 (0 + 0.5)/2 = 0.25 + 0.1875.
-    """
-
-    class Fixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-
-        def forward(self, observation: Tensor) -> Tensor:
-            return self.scale * observation.unsqueeze(-1)
-
-    following = {
-        "observation": torch.tensor([[0.0, 2.0]]),
-        "reward": torch.ones(1, 1),
-        "terminated": torch.zeros(1, 1, dtype=torch.bool),
-    }
-    here = {"observation": torch.tensor([[0.0, 1.0]]), "action": torch.zeros(1, dtype=torch.int64)}
-    data = TensorDict({**here, "next": following}, [1])
-    assert QRDQNLoss(Fixed(), gamma=0.5, num_quantiles=2)(data)["loss_critic"].item() == pytest.approx(0.4375)
