@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
-from torchrl.data import Binary, Bounded, Composite, Unbounded
 from torchrl.envs import EnvBase
 from torchrl.modules import ProbabilisticActor
 
@@ -17,50 +18,15 @@ from rlstack import envs
 from rlstack.agents.base import Policy
 from rlstack.agents.interface import Interface
 from rlstack.data.collector import make_collector
+from tests.evaluation.scripted import Countdown
 from tests.exhaustive import exhaustive
 
 STEPS, BATCHES = 7, 4
 
 
-class Clock(EnvBase):
-    """World w counts to 3 + w and starts again; even worlds terminate, odd ones are truncated.
-
-    The observation is ``[w, episode, count]``, the reward the count before the step.
-    """
-
-    def __init__(self, num_worlds: int = 3) -> None:
-        super().__init__(batch_size=[num_worlds])
-        lead = (num_worlds,)
-        self.observation_spec = Composite({"observation": Unbounded((*lead, 3))}, shape=lead)
-        self.action_spec = Composite({"action": Bounded(-1.0, 1.0, shape=(*lead, 1))}, shape=lead)
-        self.reward_spec = Composite({"reward": Unbounded((*lead, 1))}, shape=lead)
-        flags = ("done", "terminated", "truncated")
-        ends = {name: Binary(1, shape=(*lead, 1), dtype=torch.bool) for name in flags}
-        self.done_spec = Composite(ends, shape=lead)
-        self.world = torch.arange(float(num_worlds))
-        self.episode, self.count = torch.full(lead, -1.0), torch.zeros(lead)
-
-    def _observe(self) -> TensorDict:
-        seen = torch.stack((self.world, self.episode, self.count), -1)
-        return TensorDict({"observation": seen}, self.batch_size)
-
-    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDict:
-        mask = None if tensordict is None else tensordict.get("_reset", None)
-        chosen = torch.ones_like(self.world, dtype=torch.bool) if mask is None else mask.reshape(-1)
-        self.episode = torch.where(chosen, self.episode + 1, self.episode)
-        self.count = torch.where(chosen, 0.0, self.count)
-        return self._observe()
-
-    def _step(self, tensordict: TensorDictBase) -> TensorDict:
-        reward = self.count[:, None].clone()
-        self.count = self.count + 1
-        done = (self.count >= 3 + self.world)[:, None]
-        even = (self.world % 2 == 0)[:, None]
-        ends = {"done": done, "terminated": done & even, "truncated": done & ~even}
-        return self._observe().update({"reward": reward, **ends})
-
-    def _set_seed(self, seed: int | None) -> None:
-        pass
+def countdown() -> EnvBase:
+    """Three worlds whose episodes take 3, 4 and 5 steps."""
+    return Countdown(3, last=3)
 
 
 def marinenav(num_worlds: int, **options: Any) -> EnvBase:
@@ -106,13 +72,17 @@ def assert_same(ours: TensorDict, expected: TensorDict) -> None:
         assert torch.equal(ours[key], expected[key]), key
 
 
-@exhaustive("num_worlds", [1, 4])
-@exhaustive("spoil", [False, True])
-def test_marinenav_batches_are_those_of_a_plain_loop(num_worlds: int, spoil: bool) -> None:
-    env, twin = marinenav(num_worlds), marinenav(num_worlds)
-    ours = collect(env, steering(env), spoil)
-    assert ours["next", "done"].sum() >= num_worlds * 4
-    assert_same(ours, by_hand(twin, steering(twin)))
+@pytest.mark.parametrize("spoil", [False, True])
+@exhaustive(
+    ("made", "policy"),
+    [(countdown, idle), (partial(marinenav, 1), steering), (partial(marinenav, 4), steering)],
+    quick=2,
+)
+def test_batches_are_those_of_a_plain_loop(made: Callable[[], EnvBase], policy: Any, spoil: bool) -> None:
+    env, twin = made(), made()
+    ours = collect(env, policy(env), spoil)
+    assert ours["next", "done"].sum() >= env.batch_size.numel() * 4
+    assert_same(ours, by_hand(twin, policy(twin)))
 
 
 @pytest.mark.slow
@@ -138,14 +108,8 @@ def test_marinenav_keeps_the_observation_that_ended_an_episode() -> None:
     assert (following[done] != root[done]).any(-1).all() and done.any()
 
 
-@pytest.mark.parametrize("spoil", [False, True])
-def test_any_batched_env(spoil: bool) -> None:
-    env, twin = Clock(), Clock()
-    assert_same(collect(env, idle(env), spoil), by_hand(twin, idle(twin)))
-
-
 def test_the_policy_is_used_as_it_is_now() -> None:
-    env = Clock()
+    env = countdown()
     scale = torch.zeros(())
     collector = make_collector(env, Policy(Interface.of(env), lambda o: torch.zeros(3, 1) + scale), STEPS)
     batches = iter(collector)
@@ -162,7 +126,7 @@ def test_a_probabilistic_actor_draws_its_actions() -> None:
         lambda seen: (seen[..., :1] * 0, seen[..., :1] * 0 + 1), ["observation"], ["loc", "scale"]
     )
     actor = ProbabilisticActor(network, ["loc", "scale"], distribution_class=torch.distributions.Normal)
-    collector = make_collector(Clock(), actor, 50)
+    collector = make_collector(countdown(), actor, 50)
     action = next(iter(collector))["action"]
     assert action.std() > 0.5
     collector.shutdown(close_env=False)
@@ -180,7 +144,7 @@ def test_what_a_collector_cannot_take_is_named() -> None:
 
 @pytest.mark.parametrize("policy", [None, lambda tensordict: tensordict.set("action", torch.ones(3, 1))])
 def test_a_collector_with_a_policy_without_parameters_restores_its_state(policy: Any) -> None:
-    one, other = (make_collector(Clock(), policy, STEPS) for _ in range(2))
+    one, other = (make_collector(countdown(), policy, STEPS) for _ in range(2))
     next(iter(one))
     other.load_state_dict(one.state_dict())
     assert other.state_dict()["frames"] == one.state_dict()["frames"] == 3 * STEPS

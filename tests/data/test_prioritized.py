@@ -104,14 +104,10 @@ def test_updates_leave_the_graph_of_the_loss() -> None:
     assert not sampled(replay, 0.4)["priority_weight"].requires_grad and not replay.sampler.max_priority.requires_grad
 
 
-def test_states_that_do_not_fit() -> None:
+def test_states_of_a_uniform_replay_and_impossible_options_are_refused() -> None:
     uniform = make_replay(20, 5, CPU)
     uniform.extend(numbered(0, 10))
-    for wrong, message in ((uniform.state_dict(), "uniform"), (filled(capacity=30).state_dict(), "capacity 30")):
-        refused(ValueError, message, filled().load_state_dict, wrong)
-
-
-def test_mistakes_in_its_options() -> None:
+    refused(ValueError, "uniform", filled().load_state_dict, uniform.state_dict())
     for options in ({"eps": 0.0}, {"alpha": -0.1}):
         refused(ValueError, "alpha >= 0 and eps > 0", filled, **options)
 

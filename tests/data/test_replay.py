@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers import RandomSampler, SliceSampler, SliceSamplerWithoutReplacement
 from torchrl.envs.transforms import DoubleToFloat, RewardScaling
 
@@ -35,12 +35,13 @@ def held(replay: Replay) -> list[int]:
     return [int(value) for value in data["action"][:, 0]]
 
 
-def test_capacity_and_wrap_around() -> None:
-    replay = make_replay(10, 4, CPU)
+@pytest.mark.parametrize("storage", ["LazyTensorStorage", "LazyMemmapStorage"])
+def test_capacity_and_wrap_around(storage: Any) -> None:
+    replay = make_replay(10, 4, CPU, storage=storage)
     assert len(replay) == 0
-    replay.extend(numbered(0, 7))
+    assert replay.extend(numbered(0, 7)).tolist() == list(range(7))
     assert len(replay) == 7 and held(replay) == list(range(7))
-    replay.extend(numbered(7, 12))
+    assert replay.extend(numbered(7, 12)).tolist() == [7, 8, 9, 0, 1]
     assert len(replay) == 10 and held(replay) == [10, 11, *range(2, 10)]
     replay.extend(numbered(12, 12))
     assert held(replay) == [10, 11, *range(2, 10)]
@@ -153,21 +154,6 @@ def test_nothing_to_sample() -> None:
 # -- as a part of TorchRL ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("storage", "base"), [("LazyTensorStorage", LazyTensorStorage), ("LazyMemmapStorage", LazyMemmapStorage)]
-)
-def test_it_is_torchrls_and_so_are_its_parts(storage: Any, base: type) -> None:
-    replay = make_replay(10, 5, storage=storage)
-    assert isinstance(replay, ReplayBuffer) and isinstance(replay.storage, base)
-    assert isinstance(replay.sampler, RandomSampler)
-    assert replay.extend(numbered(0, 8)).tolist() == list(range(8))
-    assert replay.extend(numbered(8, 12)).tolist() == [8, 9, 0, 1]
-    assert replay.storage[:]["action"][:, 0].tolist() == [10, 11, *range(2, 10)]
-    assert replay[:]["action"][:, 0].tolist() == replay[torch.arange(10)]["action"][:, 0].tolist()
-    replay.empty()
-    assert len(replay) == 0
-
-
 PARTS = {
     "ours": lambda: {"storage": TensorRows(10), "writer": RangeWriter(), "sampler": SumTreeSampler(10, eps=0.5)},
     "storage": lambda: {"storage": LazyTensorStorage(10), "sampler": SumTreeSampler(10, eps=0.5)},
@@ -243,17 +229,6 @@ def test_the_storage_keeps_the_books_of_torchrls() -> None:
     assert (ours[:] == theirs[:]).all() and (ours.get(3) == theirs.get(3)).all()
     index = torch.tensor([9, 0, 9])
     assert (ours.get(index) == theirs.get(index)).all()
-
-
-def test_rows_that_are_sequences_come_back_as_torchrls_storage_returns_them() -> None:
-    data = TensorDict({"a": torch.randn(6, 4, 2), "next": TensorDict({"b": torch.randn(6, 4)}, [6, 4])}, [6, 4])
-    found = []
-    for storage in (TensorRows(10), LazyTensorStorage(10)):
-        buffer = TensorDictReplayBuffer(storage=storage, batch_size=3)
-        buffer.extend(data)
-        torch.manual_seed(0)
-        found.append(buffer.sample())
-    assert found[0].batch_size == found[1].batch_size == (3, 4) and (found[0] == found[1]).all()
 
 
 def test_dumps_and_loads(tmp_path: Path) -> None:

@@ -62,23 +62,6 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "agent.pt"
 
 
-class Screen:
-    """Counts the pictures, and closes after ``most``."""
-
-    held = ()
-
-    def __init__(self, size: tuple[int, int], title: str, most: int = 4) -> None:
-        self.size, self.title, self.most, self.pictures = size, title, most, 0
-
-    @property
-    def is_open(self) -> bool:
-        return self.pictures < self.most
-
-    def show(self, picture: Any) -> None:
-        assert picture.dtype == np.uint8 and picture.shape == (self.size[1], self.size[0], 3)
-        self.pictures += 1
-
-
 @exhaustive("world", WORLDS)
 def test_every_world_can_be_watched(world: str) -> None:
     if world == "gymnasium":
@@ -118,16 +101,17 @@ def test_the_same_seed_and_number_give_the_same_episode() -> None:
 
 
 def test_a_checkpoint_in_a_window(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    opened: list[Screen] = []
+    opened: list[Any] = []
 
-    def open_window(size: tuple[int, int], title: str) -> Screen:
-        opened.append(Screen(size, title))
+    def open_window(size: tuple[int, int], title: str) -> FakeWindow:
+        opened.extend((size, title, FakeWindow([set()] * 4)))
         return opened[-1]
 
     monkeypatch.setattr("rlstack.envs.rendering.window.TkWindow", open_window)
     monkeypatch.setenv("DISPLAY", ":0")
     watch(f"checkpoint={checkpoint}", "env.max_steps=7", "speed=10")
-    assert opened[0].pictures == 4 and opened[0].title == f"{checkpoint} in arena"
+    (width, height), title, window = opened
+    assert len(window.times) == 4 and window.shape == (height, width, 3) and title == f"{checkpoint} in arena"
     # Evaluations play the whole game, unless one asks for less.
     assert capsys.readouterr().out.startswith("episode 1, step 7: return")
 
@@ -270,6 +254,7 @@ class FakeWindow:
 
     def show(self, picture: Any) -> None:
         self.times.append(picture[0, 0, 0] / 10)
+        self.shape = picture.shape
 
 
 def shown(animation: Any, keys: list[set[str]], **options: Any) -> list[float]:

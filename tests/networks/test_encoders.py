@@ -203,15 +203,9 @@ def test_normalised_convolutions_equal_those_of_torch_pixel_by_pixel(residual: b
     torch.testing.assert_close(encoder(pixels), x, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (Unbounded((3, 8)), r"observations of shape \(3, 8\) have no encoder; .* agent.encoders=\{observation: "),
-        (Unbounded((4, 3, 8, 8)), r"observations of shape \(4, 3, 8, 8\) have no encoder"),
-    ],
-)
-def test_build_encoder_says_what_does_not_fit(spec: TensorSpec, message: str) -> None:
-    refused(ValueError, message, build_encoder, spec, None, 10, [3])
+def test_build_encoder_says_what_does_not_fit() -> None:
+    message = r"observations of shape \(3, 8\) have no encoder; .* agent.encoders=\{observation: "
+    refused(ConfigError, message, build_encoder, Unbounded((3, 8)), None, 10, [3])
 
 
 # -- An encoder of its own for every key of an observation -----------------------------------------------------------
