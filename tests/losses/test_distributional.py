@@ -185,8 +185,10 @@ def test_low_precision_reaches_neither_discounts_nor_levels() -> None:
     assert seen[-1].dtype == torch.float32
 
 
-def test_shared_levels_are_stratified() -> None:
+def test_levels_are_uniform_and_shared_ones_stratified() -> None:
     actor, critic = DeterministicActor(FlatEncoder(3), 1, (4,)), LateQuantileCritic(FlatEncoder(3), 1, (4,))
+    drawn = ACIQNLoss(actor, critic).draw_levels(torch.empty(5000, 1)).sort(0).values
+    torch.testing.assert_close(drawn, torch.linspace(0, 1, 5000).unsqueeze(-1).expand(-1, 8), rtol=0, atol=0.05)
     loss = ACIQNLoss(actor, critic, num_quantiles=10, shared_levels=True)
     for _ in range(20):
         levels = loss.draw_levels(torch.empty(7, 1))
