@@ -29,7 +29,7 @@ from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.envs.foundation.tensors import STATE, by_name, looks_are_free, unchecked
 from rlstack.losses.base import Loss
 from rlstack.networks.distributions import masked_logits
-from rlstack.networks.encoders import SEEN_BY_ACTOR, ActorEncoder, CriticEncoder, build_encoder, seen_by_actor
+from rlstack.networks.encoders import SEEN_BY_ACTOR, ActorEncoder, CriticEncoder, Encoder, build_encoder, seen_by_actor
 from rlstack.networks.own import OwnNetwork
 
 from .interface import MASK, Interface, Mirroring
@@ -363,7 +363,7 @@ class Agent(ABC):
 
     # -- building ------------------------------------------------------------------------------------------------
 
-    def encoder(self, role: str = "network") -> nn.Module:
+    def encoder(self, role: str = "network") -> Encoder:
         """Returns a new observation encoder for the network of a role: the user's, if one is named for it."""
         c, features = self.config, self.own.features
         if own := self.own.make(role, OwnNetwork, c.hidden[:1]):

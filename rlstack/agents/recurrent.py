@@ -16,12 +16,13 @@ from typing import Any, ClassVar
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlstack.config import ConfigError
 from rlstack.data.flatten import Windows, cut, episode_starts, n_step_returns
 from rlstack.envs.foundation.tensors import by_name, unchecked
 from rlstack.envs.world import MEMORY
+from rlstack.networks.encoders import Encoder
 from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, Segments, becomes_a_program, lasts, remembered
 from rlstack.networks.values import Others
 
@@ -224,7 +225,7 @@ class Recurrent(Agent):
         self._latest: Tensor | None = None
         self.restored: Tensor | None = None
 
-    def encoder(self, role: str = "network") -> nn.Module:
+    def encoder(self, role: str = "network") -> Encoder:
         encoder: Any = super().encoder(role)
         if role == "critic" and self.interface.privileged is not None:
             return encoder  # what is seen in training alone cannot be followed while acting

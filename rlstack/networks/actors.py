@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlstack.config.options import Activation, Squash
 
-from .encoders import Observation, apply_layer, mlp
+from .encoders import Encoder, Observation, apply_layer, mlp
 
 LOG_STD_RANGE = (-20.0, 2.0)
 
@@ -35,7 +35,7 @@ class DeterministicActor(nn.Module):
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoder: Encoder,
         action_size: int,
         hidden: Sequence[int] = (128, 128),
         squash: Squash = "arctan",
@@ -43,9 +43,8 @@ class DeterministicActor(nn.Module):
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
-        features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
-        self.trunk = mlp((features, *hidden), layer_norm, activation)
+        self.trunk = mlp((encoder.out_features, *hidden), layer_norm, activation)
         self.output = nn.Linear(hidden[-1], action_size)
         self.squash: Squash = squash
 
@@ -72,12 +71,11 @@ class GaussianActor(nn.Module):
     """
 
     def __init__(
-        self, encoder: nn.Module, action_size: int, hidden: Sequence[int], activation: Activation = "relu"
+        self, encoder: Encoder, action_size: int, hidden: Sequence[int], activation: Activation = "relu"
     ) -> None:
         super().__init__()
-        features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
-        self.trunk = mlp((features, *hidden), activation=activation)
+        self.trunk = mlp((encoder.out_features, *hidden), activation=activation)
         self.mean = nn.Linear(hidden[-1], action_size)
         self.log_std = nn.Linear(hidden[-1], action_size)
 

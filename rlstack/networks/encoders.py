@@ -75,7 +75,13 @@ def mlp(
     return Layers(*layers)
 
 
-class Trunk(nn.Module):
+class Encoder(nn.Module):
+    """The base class of encoders; ``out_features`` is the size of the feature vector."""
+
+    out_features: int
+
+
+class Trunk(Encoder):
     """An encoder followed by hidden layers, for several networks to share.
 
     Args:
@@ -83,17 +89,16 @@ class Trunk(nn.Module):
         hidden: widths of the layers.
     """
 
-    def __init__(self, encoder: nn.Module, hidden: Sequence[int], activation: Activation = "relu") -> None:
+    def __init__(self, encoder: Encoder, hidden: Sequence[int], activation: Activation = "relu") -> None:
         super().__init__()
-        features: int = encoder.out_features  # type: ignore[assignment]
-        self.encoder, self.layers = encoder, mlp((features, *hidden), activation=activation)
+        self.encoder, self.layers = encoder, mlp((encoder.out_features, *hidden), activation=activation)
         self.out_features = hidden[-1]
 
     def forward(self, observation: Observation) -> Tensor:
         return self.layers(self.encoder(observation))
 
 
-class FlatEncoder(nn.Module):
+class FlatEncoder(Encoder):
     """Passes a vector ``[..., size]`` on unchanged; has no parameters."""
 
     def __init__(self, size: int) -> None:
@@ -132,7 +137,7 @@ class _Residual(nn.Module):
         return image + self.second(functional.relu(self.first(functional.relu(image))))
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(Encoder):
     """Encodes images ``[..., C, H, W]``, ``[..., H, W, C]`` or ``[..., H, W]`` by the convolutions of Mnih et al. 2015.
 
     Images smaller than 36 x 36, for which those are too large, go through three convolutions of 3 x 3. Integers (uint8)
@@ -179,7 +184,7 @@ class ImageEncoder(nn.Module):
         return self.head(self.convolutions(images)).view(*lead, -1)
 
 
-class ObjectSetEncoder(nn.Module):
+class ObjectSetEncoder(Encoder):
     """Encodes the agent's own state and up to K masked objects, with layers shared by all objects.
 
     It reads ``"self" [..., S]``, ``"objects" [..., K, F]`` and ``"mask" [..., K]``; empty slots give zeros. The encoded
@@ -211,10 +216,10 @@ class ObjectSetEncoder(nn.Module):
         return torch.cat((own, objects.flatten(-2)), dim=-1)
 
 
-class Scaled(nn.Module):
+class Scaled(Encoder):
     """A world's own input scaling in front of an encoder."""
 
-    def __init__(self, features: nn.Module, encoder: nn.Module) -> None:
+    def __init__(self, features: nn.Module, encoder: Encoder) -> None:
         super().__init__()
         self.features, self.encoder = features, encoder
         self.out_features = encoder.out_features
@@ -236,10 +241,10 @@ def seen_by_actor(observation: Observation) -> Observation:
     return observation.get(SEEN_BY_ACTOR)
 
 
-class ActorEncoder(nn.Module):
+class ActorEncoder(Encoder):
     """Encodes what the actor sees, whether or not there are further entries."""
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder, self.out_features = encoder, encoder.out_features
 
@@ -247,17 +252,17 @@ class ActorEncoder(nn.Module):
         return self.encoder(seen_by_actor(observation))
 
 
-class CriticEncoder(nn.Module):
+class CriticEncoder(Encoder):
     """Concatenates the encodings of what a critic sees.
 
     Args:
         encoders: encoders of the entries by name; that of what the actor sees is called :data:`SEEN_BY_ACTOR`.
     """
 
-    def __init__(self, encoders: Mapping[str, nn.Module]) -> None:
+    def __init__(self, encoders: Mapping[str, Encoder]) -> None:
         super().__init__()
         self.names, self.parts = list(encoders), nn.ModuleList(encoders.values())
-        self.out_features = sum(part.out_features for part in encoders.values())  # type: ignore[misc]
+        self.out_features = sum(part.out_features for part in encoders.values())
 
     def forward(self, observation: TensorDictBase) -> Tensor:
         encoded = [part(observation.get(name)) for name, part in zip(self.names, self.parts)]
@@ -270,7 +275,7 @@ WHOLE = "observation"
 """The name of an observation without keys."""
 
 
-class KeyedEncoder(nn.Module):
+class KeyedEncoder(Encoder):
     """Concatenates the encodings of an observation's keys, in the order of the keys.
 
     Args:
@@ -318,8 +323,8 @@ class KeyedEncoder(nn.Module):
             raise ConfigError("agent.encoders: nothing of the observation is left, every key is skipped")
         self.names, self._paths = list(used), [paths[name] for name in used]
         self._masks = [None if config.mask is None else paths[config.mask] for config in used.values()]
-        self.parts = nn.ModuleList(_part(name, config, shapes) for name, config in used.items())
-        self.sizes: list[int] = [part.out_features for part in self.parts]  # type: ignore[misc]
+        parts = [_part(name, config, shapes) for name, config in used.items()]
+        self.parts, self.sizes = nn.ModuleList(parts), [part.out_features for part in parts]
         self.out_features = sum(self.sizes)
         self.flat = all(config.kind == "flat" for config in used.values())
 
@@ -337,7 +342,7 @@ def build_encoder(
     self_features: int,
     object_features: Sequence[int],
     encoders: Mapping[str, EncoderConfig] | None = None,
-) -> nn.Module:
+) -> Encoder:
     """Builds the encoder for an observation spec: a vector, an image, own state and masked objects, or any other dict.
 
     In a dict, images without an encoder of their own are encoded as images alone are, and everything else is used as
@@ -359,7 +364,7 @@ def build_encoder(
     structured = isinstance(observation, Composite)
     scaling: Any = None if features is None else features()
     if encoders or (structured and set(observation.keys()) != {"self", "objects", "mask"}):
-        encoder: nn.Module = KeyedEncoder(observation, scaling, self_features, encoders or {})
+        encoder: Encoder = KeyedEncoder(observation, scaling, self_features, encoders or {})
     elif structured:
         own, (count, size) = observation["self"].shape[0], observation["objects"].shape
         if scaling is not None:
@@ -380,7 +385,7 @@ def build_encoder(
 # -- encoders of single keys --------------------------------------------------------------------------------------
 
 
-class _Flat(nn.Module):
+class _Flat(Encoder):
     """Flattens a leaf to ``[..., F]``, images of bytes as numbers from 0 to 1, and applies layers if there are any."""
 
     def __init__(self, shape: torch.Size, hidden: list[int]) -> None:
@@ -396,7 +401,7 @@ class _Flat(nn.Module):
         return self.layers(values / 255 if pixels else values)
 
 
-class _Set(nn.Module):
+class _Set(Encoder):
     """Encodes a set of things ``[..., K, F]`` with a mask ``[..., K]``."""
 
     def __init__(self, shape: torch.Size, hidden: list[int], pool: str) -> None:
@@ -442,7 +447,7 @@ class _Attention(_Set):
         return self.norm(x + self.join(attended.transpose(-3, -2).flatten(-2)))
 
 
-def _part(name: str, config: EncoderConfig, shapes: Mapping[str, torch.Size]) -> nn.Module:
+def _part(name: str, config: EncoderConfig, shapes: Mapping[str, torch.Size]) -> Encoder:
     where, shape = f"agent.encoders.{name}", shapes[name]
     if config.kind in ("flat", "mlp"):
         return _Flat(shape, config.hidden or [])

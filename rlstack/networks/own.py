@@ -16,7 +16,7 @@ from rlstack.config.options import Squash
 from rlstack.envs.foundation.packages import found
 
 from .actors import LOG_STD_RANGE, squashed
-from .encoders import Observation, seen_by_actor
+from .encoders import Encoder, Observation, seen_by_actor
 
 Inputs: TypeAlias = int | tuple[int, ...] | dict[str, Any]
 """The size of a network's input: the size of a vector, the shape of another tensor, or a dict of these by key."""
@@ -26,7 +26,7 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 _SAMPLES = 3
 
 
-class OwnNetwork(nn.Module):
+class OwnNetwork(Encoder):
     """A user's network from observations ``[...]`` to outputs ``[..., *shape]``.
 
     The network itself is made by ``make(inputs, outputs, **options)`` and maps ``[N, inputs]`` to ``[N, outputs]``,

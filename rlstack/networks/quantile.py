@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlstack.config.options import Activation
 
-from .encoders import ACTIVATIONS, Observation, mlp
+from .encoders import ACTIVATIONS, Encoder, Observation, mlp
 from .values import StateNetwork
 
 COSINES = 64
@@ -48,16 +48,13 @@ class QuantileCritic(nn.Module):
         hidden: width of both hidden layers.
     """
 
-    def __init__(
-        self, encoder: nn.Module, action_size: int, hidden: int = 128, activation: Activation = "relu"
-    ) -> None:
+    def __init__(self, encoder: Encoder, action_size: int, hidden: int = 128, activation: Activation = "relu") -> None:
         super().__init__()
-        features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
-        self.embedding = CosineEmbedding(features)
+        self.embedding = CosineEmbedding(encoder.out_features)
         self.action_encoder = mlp((action_size, hidden), activation=activation)
         self.activation = ACTIVATIONS[activation]()
-        self.hidden = nn.Linear(features, hidden)
+        self.hidden = nn.Linear(encoder.out_features, hidden)
         self.hidden_2 = nn.Linear(hidden, hidden)
         self.output = nn.Linear(hidden, 1)
 
@@ -82,16 +79,15 @@ class LateQuantileCritic(nn.Module):
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoder: Encoder,
         action_size: int,
         hidden: Sequence[int] = (128, 128),
         layer_norm: bool = True,
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
-        features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
-        self.trunk = mlp((features + action_size, *hidden), layer_norm, activation)
+        self.trunk = mlp((encoder.out_features + action_size, *hidden), layer_norm, activation)
         self.embedding = CosineEmbedding(hidden[-1], relu=False)
         self.output = nn.Linear(hidden[-1], 1)
 
@@ -119,15 +115,14 @@ class QuantileNetwork(nn.Module):
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoder: Encoder,
         actions: int,
         hidden: Sequence[int] = (128, 128),
         activation: Activation = "relu",
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        features: int = encoder.out_features  # type: ignore[assignment]
-        self.encoder, widths = encoder, list(hidden)
+        self.encoder, features, widths = encoder, encoder.out_features, list(hidden)
         self.lift: nn.Module = nn.Identity()
         if not any(True for _ in encoder.parameters()):
             self.lift = mlp((features, widths[0]), layer_norm, activation)
@@ -154,7 +149,7 @@ class FixedQuantileNetwork(StateNetwork):
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoder: Encoder,
         actions: int,
         quantiles: int,
         hidden: Sequence[int] = (128, 128),

@@ -24,7 +24,7 @@ from torch.nn.functional import linear
 
 from rlstack.envs.foundation.tensors import unchecked
 
-from .encoders import Observation
+from .encoders import Encoder, Observation
 
 Kind: TypeAlias = Literal["lstm", "gru"]
 
@@ -238,7 +238,7 @@ def _in_low_precision(x: Tensor) -> bool:
     return x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
 
 
-class Remembering(nn.Module):
+class Remembering(Encoder):
     """An encoder followed by a recurrent core.
 
     For the network that contains it, it encodes what is :data:`REMEMBERED`: observations first go through :meth:`step`

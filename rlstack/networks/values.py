@@ -16,7 +16,7 @@ from rlstack.config.options import Activation
 from rlstack.envs.foundation.tensors import looks_are_free
 
 from .distributions import full_precision
-from .encoders import Layers, Observation, apply_layer, mlp
+from .encoders import Encoder, Layers, Observation, apply_layer, mlp
 from .own import OwnNetwork
 from .recurrent import Remembering
 
@@ -33,7 +33,7 @@ class StateNetwork(nn.Module):
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoder: Encoder,
         outputs: int,
         hidden: Sequence[int],
         activation: Activation = "relu",
@@ -41,9 +41,8 @@ class StateNetwork(nn.Module):
         besides: int = 0,
     ) -> None:
         super().__init__()
-        features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
-        widths = features + besides, *hidden
+        widths = encoder.out_features + besides, *hidden
         self.trunk = mlp(widths, layer_norm, activation)
         self.output = nn.Linear(widths[-1], outputs)
 
@@ -70,7 +69,7 @@ class DuelingNetwork(nn.Module):
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoder: Encoder,
         actions: int,
         hidden: Sequence[int],
         atoms: int | None = None,
@@ -79,12 +78,11 @@ class DuelingNetwork(nn.Module):
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
         self.actions, self.atoms = actions, atoms
         width = atoms or 1
         self.value, self.advantage = (
-            Layers(mlp((features, *hidden), layer_norm, activation, linear), linear(hidden[-1], outputs))
+            Layers(mlp((encoder.out_features, *hidden), layer_norm, activation, linear), linear(hidden[-1], outputs))
             for outputs in (width, actions * width)
         )
 
@@ -112,7 +110,7 @@ class ActionValue(nn.Module):
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoder: Encoder,
         action_size: int,
         hidden: Sequence[int],
         activation: Activation = "relu",
@@ -121,10 +119,9 @@ class ActionValue(nn.Module):
         outputs: int = 1,
     ) -> None:
         super().__init__()
-        features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
         self.action_encoder = mlp((action_size, hidden[0])) if join == "gated" else None
-        first = features if join == "gated" else features + action_size
+        first = encoder.out_features if join == "gated" else encoder.out_features + action_size
         self.trunk = mlp((first, *hidden), layer_norm, activation)
         self.output = nn.Linear(hidden[-1], outputs)
         self._first_layer = 3 if layer_norm else 2
@@ -312,12 +309,9 @@ class CentralNetwork(StateNetwork):
         others: the number of other agents that a world has room for.
     """
 
-    def __init__(
-        self, encoder: torch.nn.Module, hidden: Sequence[int], others: int, activation: Activation = "relu"
-    ) -> None:
+    def __init__(self, encoder: Encoder, hidden: Sequence[int], others: int, activation: Activation = "relu") -> None:
         super().__init__(encoder, 1, hidden, activation, besides=hidden[0] + 1)
-        features: int = encoder.out_features  # type: ignore[assignment]
-        self.view = mlp((features, hidden[0]), activation=activation)
+        self.view = mlp((encoder.out_features, hidden[0]), activation=activation)
         self.others = others
 
     def pooled(self, features: Tensor, there: Tensor) -> Tensor:
