@@ -89,19 +89,6 @@ def test_a_thousand_steps_are_the_limit() -> None:
     assert float(found["discounted_return"]) == pytest.approx(discounted([-0.1] * 1000))
 
 
-@pytest.mark.slow
-def test_time_and_energy_are_of_successes_only() -> None:
-    evaluation = play(["arrives", "collides", "rests"], max_steps=50)
-    arrival, collision, rest, overall = evaluation.table()
-    assert overall["time"] == arrival["time"] == 0.5 * arrival["length"]
-    assert collision["time"] is None and rest["energy"] is None
-    assert overall["length"] == pytest.approx((arrival["length"] + collision["length"] + 50) / 3)
-    assert overall["return"] == pytest.approx((arrival["return"] + collision["return"] + rest["return"]) / 3)
-    failures = play(["collides", "rests"], max_steps=50).summary()
-    assert failures["eval/success"] == 0.0
-    assert "eval/time" not in failures and "eval/energy" not in failures
-
-
 # --- the published actor
 
 

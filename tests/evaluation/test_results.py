@@ -7,6 +7,7 @@ import json
 import math
 import re
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -38,6 +39,16 @@ def test_intervals_are_wilsons(result: Evaluation) -> None:
     assert summary["eval/success"] == pytest.approx(1 / 3)
     assert (summary["eval/success_low"], summary["eval/success_high"]) == wilson_interval(1, 3)
     assert summary["eval/success_levelarrives"] == 1.0 and summary["eval/success_levelrests"] == 0.0
+
+
+def test_time_and_energy_are_of_successes_only(result: Evaluation) -> None:
+    arrival, collision, rest, overall = result.table()
+    assert overall["time"] == arrival["time"] == 0.5 * arrival["length"]
+    assert collision["time"] is None and rest["energy"] is None
+    for name in ("length", "return"):
+        assert overall[name] == pytest.approx((arrival[name] + collision[name] + rest[name]) / 3)
+    lost = replace(result, episodes={**result.episodes, "success": torch.zeros(3)}).summary()
+    assert lost["eval/success"] == 0.0 and "eval/time" not in lost and "eval/energy" not in lost
 
 
 def test_json_round_trip(result: Evaluation, tmp_path: Path) -> None:
