@@ -64,36 +64,31 @@ def as_picture(drawn: Any) -> Picture:
     return np.broadcast_to(pixels[..., :3], (*pixels.shape[:2], 3)).copy()
 
 
-class RenderedAnimation(Animation):
-    """The pictures in order, with time counted in steps.
+@dataclass(eq=False)
+class RenderedEpisode(EpisodeRecording, Animation):
+    """An episode as the pictures that its world drew, which are also its animation, with time counted in steps.
 
     Args:
         stills: at least one picture.
         per_second: steps per second at the usual speed of watching.
     """
 
-    def __init__(self, stills: list[Still], per_second: float) -> None:
-        self._stills, self.per_second = stills, per_second
-        height, width = stills[0].shape[:2]
+    stills: list[Still]
+    per_second: float
+
+    def __post_init__(self) -> None:
+        height, width = self.stills[0].shape[:2]
         self.size = (width, height)
 
     @property
     def span(self) -> tuple[float, float]:
-        return 0.0, float(len(self._stills) - 1)
+        return 0.0, float(len(self.stills) - 1)
 
     def draw(self, time: float, pause: float = 0.0, /) -> Picture:
-        return self._stills[int(time)].unpacked()
+        return self.stills[int(time)].unpacked()
 
-
-@dataclass(eq=False)
-class RenderedEpisode(EpisodeRecording):
-    """An episode as the pictures that its world drew; arguments as of :class:`RenderedAnimation`."""
-
-    stills: list[Still]
-    per_second: float
-
-    def animation(self) -> RenderedAnimation:
-        return RenderedAnimation(self.stills, self.per_second)
+    def animation(self) -> Animation:
+        return self
 
     def overview(self) -> Picture:
         """Returns up to six pictures, evenly spaced from the first to the last, in rows of three."""

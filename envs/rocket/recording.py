@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -466,110 +466,10 @@ def _box(now: Frames, car: int, size: float) -> Array:
 
 
 def _hull(points: Array) -> Array:
-    """Returns the convex hull of points ``[n, 2]``, clockwise with y down (Andrew's monotone chain)."""
-    ordered = sorted(map(tuple, points.tolist()))
+    """Returns the convex hull of points ``[n, 2]``, clockwise with y down."""
+    from scipy.spatial import ConvexHull  # takes long to import, and only pictures need it
 
-    def chain(places: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
-        kept: list[tuple[float, ...]] = []
-        for x, y in places:
-            while len(kept) > 1 and _turn(kept[-2], kept[-1], (x, y)) <= 1e-6:
-                kept.pop()
-            kept.append((x, y))
-        return kept[:-1]
-
-    return np.array(chain(ordered) + chain(ordered[::-1]))
-
-
-def _turn(a: tuple[float, ...], b: tuple[float, ...], c: tuple[float, ...]) -> float:
-    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
-
-
-# -- numbers -----------------------------------------------------------------------------------------------------------
-
-
-def draw_numbers(picture: Picture, layout: RocketPictureLayout, now: Frames) -> None:
-    """Writes the number of every car above it if teams have several."""
-    half = len(now.boost) // 2
-    for car in on_field(now) if half > 1 else ():
-        x, y = above(now.position[car]) * layout.scale + np.array(layout.above)
-        write(picture, f"{car % half + 1}", x, y - 15 * layout.unit, layout.points(11), PAPER, 0.5, bold=True)
-
-
-def draw_clock(picture: Picture, layout: RocketPictureLayout, now: Frames, title: str) -> None:
-    """Draws minutes and seconds since the kick-off in the middle, with a title on the left."""
-    seconds = now.clock / rules.TICKS_PER_SECOND
-    text = f"{int(seconds // 60)}:{seconds % 60:04.1f}"
-    y = 23 * layout.unit
-    write(picture, text, layout.size[0] / 2, y, layout.points(26), PAPER, 0.5, bold=True)
-    if title:
-        left = layout.above[0] - 5900 * layout.scale
-        write(picture, title, left, y, layout.points(13), FAINT)
-    speed = float(np.linalg.norm(now.ball_velocity))
-    right = layout.above[0] + 5900 * layout.scale
-    write(picture, f"ball {speed:,.0f} uu/s", right, y, layout.points(13), FAINT, 1.0)
-
-
-def draw_panels(
-    picture: Picture,
-    layout: RocketPictureLayout,
-    now: Frames,
-    players: Sequence[str],
-    goals: Sequence[int],
-    touches: Sequence[int],
-) -> None:
-    """Draws a column for each team with its player, its goals and its cars.
-
-    Args:
-        players: names of blue's and orange's players.
-        goals: goals of blue and orange.
-        touches: each car's touches of the ball so far.
-    """
-    unit, cars = layout.unit, len(now.boost)
-    for team, colour in enumerate(TEAM_COLOURS):
-        width = layout.panel - 24 * unit
-        left = 12 * unit if team == 0 else layout.size[0] - 12 * unit - width
-        box(picture, left, 12 * unit, width, 128 * unit, PLATE)
-        box(picture, left, 12 * unit, width, 4 * unit, colour)
-        name, size = players[team], layout.points(18)
-        while width_of(name, size, True) > width - 16 * unit and size > layout.points(10):
-            size -= 1
-        write(
-            picture, shortened(name, size, width - 16 * unit), left + width / 2, 36 * unit, size, PAPER, 0.5, bold=True
-        )
-        write(picture, f"{goals[team]}", left + width / 2, 94 * unit, layout.points(70), colour, 0.5, bold=True)
-        half = cars // 2
-        there = [car for car in range(team * half, (team + 1) * half) if now.gone[car] != ABSENT]
-        for row, car in enumerate(there):
-            top, size = (152 + row * _ROW) * unit, layout.points(13)
-            x, right = left + 12 * unit, left + width - 12 * unit
-            box(picture, left, top, width, (_ROW - 10) * unit, PLATE)
-            head = f"car {car % half + 1}" if len(there) > 1 else "car"
-            write(picture, head, x, top + 15 * unit, size, colour, bold=True)
-            gone = int(now.gone[car])
-            speed = float(np.linalg.norm(now.velocity[car])) if gone == 0 else 0.0
-            text, tint = f"back in {gone / rules.TICKS_PER_SECOND:.1f} s", _OUT
-            if gone == 0 and now.wheels[car] >= 3:
-                fast = speed >= rules.SUPERSONIC
-                on_wall = now.position[car, 2] > 60
-                text = "on the wall" if on_wall else "supersonic" if fast else "on the ground"
-                tint = _FAST if fast else FAINT
-            elif gone == 0:
-                text, tint = "in the air", PAPER
-            write(picture, text, right, top + 15 * unit, size, tint, 1.0)
-            shade = _FAST if speed >= rules.SUPERSONIC_KEPT else PAPER
-            bars = (
-                ("speed", speed, f"{speed:,.0f}", rules.CAR_TOP_SPEED, shade),
-                ("boost", float(now.boost[car]), f"{now.boost[car]:.0f}", rules.BOOST_MOST, BOOST),
-            )
-            for line, (name, value, number, most, shade) in enumerate(bars):
-                y = top + (39 + 26 * line) * unit
-                write(picture, name, x, y, size, FAINT)
-                meter(picture, (x + 48 * unit, right - 44 * unit), y, 12 * unit, value / most, shade, FAINT)
-                write(picture, number, right, y, size, PAPER, 1.0)
-            write(picture, f"touches {touches[car]}", x, top + 92 * unit, size, FAINT)
-            if gone == 0:
-                height = max(float(now.position[car, 2]) - rules.CAR_REST, 0.0)
-                write(picture, f"height {height:,.0f}", right, top + 92 * unit, size, FAINT, 1.0)
+    return points[ConvexHull(points).vertices]
 
 
 # -- films -------------------------------------------------------------------------------------------------------------
@@ -630,7 +530,7 @@ class RocketAnimation(Animation):
             draw_flight(canvas, path, landing, from_side)
             draw_ball(canvas, now, trail, from_side, ring)
             draw_cars(canvas, now, from_side)
-        draw_numbers(picture, layout, now)
+        self._draw_numbers(picture, now)
         for begun, at, reach, colour in self._bursts:
             share = (clock + pause - begun) / _BURST_TICKS
             if 0 <= share < 1:
@@ -638,14 +538,82 @@ class RocketAnimation(Animation):
                 side.burst(beside(at), 0.6 * reach, share, colour, 14, 60.0)
         goals = self.recording.goals if clock >= float(frames.clock[-1]) else (0, 0)
         t = int(np.searchsorted(frames.clock, clock, side="right")) - 1
-        draw_panels(picture, layout, now, self.recording.players, goals, self._touches[max(t, 0)].tolist())
-        draw_clock(picture, layout, now, self.recording.title)
+        self._draw_panels(picture, now, goals, self._touches[max(t, 0)])
+        self._draw_clock(picture, now)
         if pause > 0.3 * _BURST_TICKS:
             ends = zip(goals, ("BLUE SCORES", "ORANGE SCORES"), TEAM_COLOURS)
             text, colour = next(((text, colour) for goal, text, colour in ends if goal), ("NO GOAL", _DRAW))
             width = 2 * 5120 * layout.scale
             banner(picture, text, layout.above, width, 92 * layout.unit, layout.points(52), colour)
         return picture
+
+    def _draw_numbers(self, picture: Picture, now: Frames) -> None:
+        """Writes the number of every car above it if teams have several."""
+        layout, half = self.layout, self._cars // 2
+        for car in on_field(now) if half > 1 else ():
+            x, y = above(now.position[car]) * layout.scale + np.array(layout.above)
+            write(picture, f"{car % half + 1}", x, y - 15 * layout.unit, layout.points(11), PAPER, 0.5, bold=True)
+
+    def _draw_clock(self, picture: Picture, now: Frames) -> None:
+        """Draws minutes and seconds since the kick-off in the middle, with a title on the left."""
+        layout, title = self.layout, self.recording.title
+        seconds = now.clock / rules.TICKS_PER_SECOND
+        text = f"{int(seconds // 60)}:{seconds % 60:04.1f}"
+        y = 23 * layout.unit
+        write(picture, text, layout.size[0] / 2, y, layout.points(26), PAPER, 0.5, bold=True)
+        if title:
+            left = layout.above[0] - 5900 * layout.scale
+            write(picture, title, left, y, layout.points(13), FAINT)
+        speed = float(np.linalg.norm(now.ball_velocity))
+        right = layout.above[0] + 5900 * layout.scale
+        write(picture, f"ball {speed:,.0f} uu/s", right, y, layout.points(13), FAINT, 1.0)
+
+    def _draw_panels(self, picture: Picture, now: Frames, goals: tuple[int, int], touches: Array) -> None:
+        """Draws a column for each team with its player, its goals and its cars, with their ``touches`` so far."""
+        layout, unit, half = self.layout, self.layout.unit, self._cars // 2
+        for team, colour in enumerate(TEAM_COLOURS):
+            width = layout.panel - 24 * unit
+            left = 12 * unit if team == 0 else layout.size[0] - 12 * unit - width
+            box(picture, left, 12 * unit, width, 128 * unit, PLATE)
+            box(picture, left, 12 * unit, width, 4 * unit, colour)
+            name, size = self.recording.players[team], layout.points(18)
+            while width_of(name, size, True) > width - 16 * unit and size > layout.points(10):
+                size -= 1
+            name = shortened(name, size, width - 16 * unit)
+            write(picture, name, left + width / 2, 36 * unit, size, PAPER, 0.5, bold=True)
+            write(picture, f"{goals[team]}", left + width / 2, 94 * unit, layout.points(70), colour, 0.5, bold=True)
+            there = [car for car in range(team * half, (team + 1) * half) if now.gone[car] != ABSENT]
+            for row, car in enumerate(there):
+                top, size = (152 + row * _ROW) * unit, layout.points(13)
+                x, right = left + 12 * unit, left + width - 12 * unit
+                box(picture, left, top, width, (_ROW - 10) * unit, PLATE)
+                head = f"car {car % half + 1}" if len(there) > 1 else "car"
+                write(picture, head, x, top + 15 * unit, size, colour, bold=True)
+                gone = int(now.gone[car])
+                speed = float(np.linalg.norm(now.velocity[car])) if gone == 0 else 0.0
+                text, tint = f"back in {gone / rules.TICKS_PER_SECOND:.1f} s", _OUT
+                if gone == 0 and now.wheels[car] >= 3:
+                    fast = speed >= rules.SUPERSONIC
+                    on_wall = now.position[car, 2] > 60
+                    text = "on the wall" if on_wall else "supersonic" if fast else "on the ground"
+                    tint = _FAST if fast else FAINT
+                elif gone == 0:
+                    text, tint = "in the air", PAPER
+                write(picture, text, right, top + 15 * unit, size, tint, 1.0)
+                shade = _FAST if speed >= rules.SUPERSONIC_KEPT else PAPER
+                bars = (
+                    ("speed", speed, f"{speed:,.0f}", rules.CAR_TOP_SPEED, shade),
+                    ("boost", float(now.boost[car]), f"{now.boost[car]:.0f}", rules.BOOST_MOST, BOOST),
+                )
+                for line, (name, value, number, most, shade) in enumerate(bars):
+                    y = top + (39 + 26 * line) * unit
+                    write(picture, name, x, y, size, FAINT)
+                    meter(picture, (x + 48 * unit, right - 44 * unit), y, 12 * unit, value / most, shade, FAINT)
+                    write(picture, number, right, y, size, PAPER, 1.0)
+                write(picture, f"touches {touches[car]}", x, top + 92 * unit, size, FAINT)
+                if gone == 0:
+                    height = max(float(now.position[car, 2]) - rules.CAR_REST, 0.0)
+                    write(picture, f"height {height:,.0f}", right, top + 92 * unit, size, FAINT, 1.0)
 
     def _draw_ways(self, top: Canvas, side: Canvas, clock: float) -> None:
         frames = self.recording.frames
