@@ -51,7 +51,8 @@ class Simulators:
             raise ValueError(f"backend: rocketsim {needs('rocketsim')}")
         self._cars, self._patience = cars, patience
         self._kind: dict[str, Any] = {"dtype": dtype, "device": device}
-        shared = tuple(Shared.like(array) for array in SharedArrays.zeros(num_worlds, cars))
+        shapes, kinds = ((sum(sizes(cars)),), (cars, 8), ()), (np.float32, np.float32, np.uint8)
+        shared = tuple(Shared.like(np.zeros((num_worlds, *shape), kind)) for shape, kind in zip(shapes, kinds))
         self._arrays = SharedArrays(*(part.array() for part in shared))
         self._arguments = cars, tick_skip, str(mesh_folder(ramps)), shared
         self._rows = divided(num_worlds, workers)

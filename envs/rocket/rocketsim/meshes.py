@@ -11,7 +11,7 @@ import importlib.util
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -71,12 +71,13 @@ def field_mesh(low_ramp: float = rules.LOW_RAMP, high_ramp: float = rules.HIGH_R
         facets: number of strips of each.
     """
     shape = profile(low_ramp, high_ramp, facets)
-    builder = _Builder()
-    for side in range(len(_SIDES)):
-        _wall(builder, side, shape)
-    for end in (1.0, -1.0):
-        _goal(builder, end, shape)
-    return builder.mesh()
+    polygons = [polygon for side in range(len(_SIDES)) for polygon in _wall(side, shape)]
+    polygons += [polygon for end in (1.0, -1.0) for polygon in _goal(end, shape)]
+    fans = [(first, a, b) for first, *others in polygons for a, b in pairwise(others)]
+    corners = np.array(fans).reshape(-1, 3)
+    # Corners at the same place are one vertex; + 0.0 turns -0.0 into 0.0.
+    _, places, rows = np.unique(corners.round(3) + 0.0, axis=0, return_index=True, return_inverse=True)
+    return Mesh(corners[places], rows.reshape(-1, 3))
 
 
 def profile(low_ramp: float, high_ramp: float, facets: int) -> Profile:
@@ -89,30 +90,6 @@ def profile(low_ramp: float, high_ramp: float, facets: int) -> Profile:
     return [*points, *(high if high_ramp else [(0.0, rules.HEIGHT)])]
 
 
-class _Builder:
-    """Collects polygons, merging corners at the same place into one vertex."""
-
-    def __init__(self) -> None:
-        self._places: dict[tuple[float, ...], int] = {}
-        self._vertices: list[Point] = []
-        self._triangles: list[tuple[int, int, int]] = []
-
-    def add(self, *corners: Point) -> None:
-        """Adds a convex polygon, counterclockwise, as a fan around its first corner."""
-        rows = [self._row(corner) for corner in corners]
-        self._triangles += [(rows[0], a, b) for a, b in pairwise(rows[1:])]
-
-    def mesh(self) -> Mesh:
-        return Mesh(np.array(self._vertices), np.array(self._triangles))
-
-    def _row(self, corner: Point) -> int:
-        key = tuple(round(value, 3) + 0.0 for value in corner)  # + 0.0 turns -0.0 into 0.0
-        if key not in self._places:
-            self._places[key] = len(self._vertices)
-            self._vertices.append(corner)
-        return self._places[key]
-
-
 def _edge(side: int, point: tuple[float, float]) -> Point:
     """Returns the point at which the wall ``side`` meets the next one, for a point of the profile."""
     distance, height = point
@@ -121,8 +98,8 @@ def _edge(side: int, point: tuple[float, float]) -> Point:
     return (a * by - b * ay) * scale, (b * ax - a * bx) * scale, height
 
 
-def _wall(builder: _Builder, side: int, shape: Profile) -> None:
-    """Adds one of the eight walls from edge to edge, with its rounds."""
+def _wall(side: int, shape: Profile) -> Iterator[tuple[Point, ...]]:
+    """Returns the polygons of one of the eight walls from edge to edge, with its rounds."""
     normal_x, normal_y, _ = _SIDES[side]
     for lower, upper in pairwise(shape):
         first, last = _edge(side - 1, lower), _edge(side, lower)
@@ -130,16 +107,16 @@ def _wall(builder: _Builder, side: int, shape: Profile) -> None:
         if abs(normal_y) < 1.0:
             # The simulator has the plane of a side wall.
             if not (abs(normal_x) == 1.0 and lower[0] == upper[0] == 0.0):
-                builder.add(first, first_up, last_up, last)
+                yield first, first_up, last_up, last
             continue
         near, far = (_post(normal_y, lower, which) for which in (0, 1))
         if upper[1] <= rules.GOAL_HEIGHT:
-            builder.add(first, first_up, _post(normal_y, upper, 0), near)
-            builder.add(far, _post(normal_y, upper, 1), last_up, last)
+            yield first, first_up, _post(normal_y, upper, 0), near
+            yield far, _post(normal_y, upper, 1), last_up, last
         elif lower[1] == rules.GOAL_HEIGHT:
-            builder.add(first_up, last_up, last, far, near, first)
+            yield first_up, last_up, last, far, near, first
         else:
-            builder.add(first, first_up, last_up, last)
+            yield first, first_up, last_up, last
 
 
 def _post(end: float, point: tuple[float, float], which: int) -> Point:
@@ -149,27 +126,23 @@ def _post(end: float, point: tuple[float, float], which: int) -> Point:
     return x, end * (rules.HALF_LENGTH - point[0]), point[1]
 
 
-def _goal(builder: _Builder, end: float, shape: Profile) -> None:
-    """Adds a box without a front, and the surfaces that close the round at the floor beside the posts."""
-    wide, line, back, top = (
-        rules.GOAL_HALF_WIDTH * end,
-        end * rules.HALF_LENGTH,
-        end * rules.GOAL_BACK,
-        rules.GOAL_HEIGHT,
-    )
+def _goal(end: float, shape: Profile) -> Iterator[tuple[Point, ...]]:
+    """Returns a box without a front, and the surfaces that close the round at the floor beside the posts."""
+    wide, line, back = (end * value for value in (rules.GOAL_HALF_WIDTH, rules.HALF_LENGTH, rules.GOAL_BACK))
+    top = rules.GOAL_HEIGHT
     lower = [point for point in shape if point[1] <= top]
     frame = sorted({0.0, *(height for distance, height in lower if distance == 0.0)})
     # Looking into the goal, `right` is the post on the right.
     right, left = ([(x, line, height) for height in frame] for x in (wide, -wide))
-    builder.add((wide, back, 0.0), *right, (wide, back, top))
-    builder.add((-wide, back, 0.0), (-wide, back, top), *reversed(left))
-    builder.add((-wide, line, top), (-wide, back, top), (wide, back, top), (wide, line, top))
-    builder.add((wide, back, top), (-wide, back, top), (-wide, back, 0.0), (wide, back, 0.0))
+    yield (wide, back, 0.0), *right, (wide, back, top)
+    yield (-wide, back, 0.0), (-wide, back, top), *reversed(left)
+    yield (-wide, line, top), (-wide, back, top), (wide, back, top), (wide, line, top)
+    yield (wide, back, top), (-wide, back, top), (-wide, back, 0.0), (wide, back, 0.0)
     rounded = [point for point in lower if point[1] <= frame[1]] if shape[0][0] > 0 else []
     for x, order in ((wide, 1), (-wide, -1)):
         outline = [(x, end * (rules.HALF_LENGTH - distance), height) for distance, height in rounded]
         if outline:
-            builder.add((x, line, 0.0), *outline[::order])
+            yield (x, line, 0.0), *outline[::order]
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------

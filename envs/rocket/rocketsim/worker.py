@@ -18,13 +18,19 @@ from numpy.typing import NDArray
 from ...foundation.processes import Shared, serve
 from .. import rules
 
+_FLAGS = {
+    **{"has_jumped": "jumped", "has_double_jumped": "double_jumped", "has_flipped": "flipped"},
+    **{"is_flipping": "flipping", "is_jumping": "jumping", "is_supersonic": "supersonic"},
+    "has_world_contact": "touching",
+}
+_TIMES = {
+    **{"boosting_time": "boosting", "jump_time": "jump_ticks", "flip_time": "flip_ticks"},
+    **{"air_time_since_jump": "air_ticks", "supersonic_time": "supersonic_ticks"},
+}
+"""Names of a car's flags and times in the simulator and here."""
 CAR = {
     **{"position": 3, "velocity": 3, "spin": 3, "rotation": 9, "wheels": 4, "flip_axis": 2},
-    **dict.fromkeys(
-        ("boost", "boosting", "handbrake", "held", "touching", "supersonic", "supersonic_ticks", "gone"), 1
-    ),
-    **dict.fromkeys(("jumping", "jumped", "jump_ticks", "double_jumped", "flipped", "flipping", "flip_ticks"), 1),
-    "air_ticks": 1,
+    **dict.fromkeys(("boost", "handbrake", "held", "gone", *_FLAGS.values(), *_TIMES.values()), 1),
 }
 """Entries of a car and their sizes, without those that only the ticks of the torch world need."""
 BALL = ("position", "velocity", "spin")
@@ -32,8 +38,6 @@ EVENTS = (
     *("touches", "power", "bumps", "demolishes", "demolished"),
     *("big_pads", "small_pads", "boost_gained", "boost_used"),
 )
-CONTROLS = 8
-"""Throttle, steer, pitch, yaw, roll, jump, boost, handbrake."""
 
 
 class WorldViews(NamedTuple):
@@ -71,23 +75,13 @@ class SharedArrays(NamedTuple):
 
     Attributes:
         rows: float32 ``[W, width]``: states, before a step of restarted worlds, after it of all.
-        controls: float32 ``[W, C, 8]``.
+        controls: float32 ``[W, C, 8]``: throttle, steer, pitch, yaw, roll, jump, boost, handbrake.
         fresh: uint8 ``[W]``: 1: the world restarts from its row.
     """
 
     rows: NDArray[np.float32]
     controls: NDArray[np.float32]
     fresh: NDArray[np.uint8]
-
-    @classmethod
-    def zeros(cls, worlds: int, cars: int) -> SharedArrays:
-        """Makes arrays of zeros."""
-        width = sum(sizes(cars))
-        return cls(
-            np.zeros((worlds, width), np.float32),
-            np.zeros((worlds, cars, CONTROLS), np.float32),
-            np.zeros(worlds, np.uint8),
-        )
 
 
 _SECOND = rules.TICKS_PER_SECOND
@@ -99,16 +93,6 @@ _WIDTH = _ENDS[-1]
 _PLACES = {name: slice(end - size, end) for (name, size), end in zip(CAR.items(), _ENDS)}
 _PAD_ROWS = {place: row for row, place in enumerate(rules.PADS)}
 _WHEELS = (1, 0, 3, 2)  # right before left
-_FLAGS = {
-    **{"has_jumped": "jumped", "has_double_jumped": "double_jumped", "has_flipped": "flipped"},
-    **{"is_flipping": "flipping", "is_jumping": "jumping", "is_supersonic": "supersonic"},
-    "has_world_contact": "touching",
-}
-_TIMES = {
-    **{"boosting_time": "boosting", "jump_time": "jump_ticks", "flip_time": "flip_ticks"},
-    **{"air_time_since_jump": "air_ticks", "supersonic_time": "supersonic_ticks"},
-}
-"""Names of a car's flags and times in the simulator and here."""
 
 
 class StepLog:
@@ -320,21 +304,11 @@ def _numbers(state: Any) -> list[float]:
         *(wheels[wheel] for wheel in _WHEELS),
         *state.flip_rel_torque.as_tuple()[:2],
         state.boost,
-        round(state.boosting_time * _SECOND),
         state.handbrake_val,
         state.last_controls.jump,
-        state.has_world_contact,
-        state.is_supersonic,
-        round(state.supersonic_time * _SECOND),
         0 if here else round(state.demo_respawn_timer * _SECOND) + 1,
-        state.is_jumping,
-        state.has_jumped,
-        round(state.jump_time * _SECOND),
-        state.has_double_jumped,
-        state.has_flipped,
-        state.is_flipping,
-        round(state.flip_time * _SECOND),
-        round(state.air_time_since_jump * _SECOND),
+        *(getattr(state, name) for name in _FLAGS),
+        *(round(getattr(state, name) * _SECOND) for name in _TIMES),
     ]
 
 
