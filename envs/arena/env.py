@@ -15,7 +15,7 @@ from ..foundation.tensors import chosen, looks_are_free, unchecked
 from ..recording import EpisodeRecorder
 from ..states import Opening, StartPool
 from ..world import Mirror, World, check_known
-from .events import SampledDraws, begin, draw_everywhere
+from .events import ArenaDraws, begin, draw_everywhere
 from .observation import GROUPS, SIZE, TargetFeatures, mirror, observe
 from .rules import STAGES, make_rules, make_tables
 from .simulation import PLAIN, advance, compiled_kernels, trimmed
@@ -144,7 +144,7 @@ class Arena(World):
         """Sets the stage, which takes effect at once except for existing spawners."""
         self.rules, self._stage = self._rules_at(stage), stage
         self._tables = make_tables(self.rules, self.float_dtype, self.device)
-        self._draws = SampledDraws(self.rules, self.num_worlds, self.generator, self.float_dtype)
+        self._draws = ArenaDraws(self.rules, self.num_worlds, self.generator, self.float_dtype)
         self._pool.clear()
 
     # -- reset ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,22 +34,9 @@ from .state import (
 # -- random numbers --------------------------------------------------------------------------------------------------
 
 
-class ArenaDraws(Protocol):
-    """Random numbers in [0, 1) for the ``n`` worlds of an index tensor; None means all worlds."""
-
-    def fire(self, worlds: Tensor | None) -> Tensor:
-        """Draws ``[E, n]``: whether each enemy that is ready fires."""
-
-    def spawn(self, spawner: Tensor, worlds: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Draws angle ``[attempts + 1, n]`` and gap ``[attempts, n]`` of a new enemy of spawner ``[n]``."""
-
-    def jitter(self, worlds: Tensor | None) -> Tensor:
-        """Draws ``[2, S, n]``: displacement of a new phase's spawners."""
-
-
 @dataclass(eq=False)
-class SampledDraws:
-    """Draws numbers for ``num_worlds`` worlds from a ``torch.Generator``."""
+class ArenaDraws:
+    """Random numbers in [0, 1) for the ``n`` worlds of an index tensor; None means all ``num_worlds``."""
 
     rules: ArenaRules
     num_worlds: int
@@ -62,14 +49,17 @@ class SampledDraws:
         return torch.rand(*shape, count, generator=generator, dtype=self.dtype, device=generator.device)
 
     def fire(self, worlds: Tensor | None) -> Tensor:
+        """Draws ``[E, n]``: whether each enemy that is ready fires."""
         return self._uniform(worlds, self.rules.max_enemies)
 
     def spawn(self, spawner: Tensor, worlds: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Draws angle ``[attempts + 1, n]`` and gap ``[attempts, n]`` of a new enemy of spawner ``[n]``."""
         tries = self.rules.spawn_attempts
         units = self._uniform(worlds, 2 * tries + 1)
         return units[: tries + 1], units[tries + 1 :]
 
     def jitter(self, worlds: Tensor | int | None) -> Tensor:
+        """Draws ``[2, S, n]``: displacement of a new phase's spawners; ``worlds`` may be their number."""
         return self._uniform(worlds, 2, self.rules.num_spawners)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, MultiCategorical, TensorSpec
+
+from ..world import check_known
 
 AXES = ("throttle", "steer", "pitch", "yaw", "roll")
 BUTTONS = ("jump", "boost", "handbrake")
@@ -70,14 +71,12 @@ def action_spec(kind: str, lead: tuple[int, int], dtype: torch.dtype, device: to
     Raises:
         ValueError: the kind is unknown.
     """
-    here: dict[str, Any] = {"device": device}
+    check_known("actions", [kind], KINDS)
     if kind == "multi":
-        return MultiCategorical(list(CHOICES), shape=(*lead, len(CHOICES)), dtype=torch.int64, **here)
+        return MultiCategorical(list(CHOICES), shape=(*lead, len(CHOICES)), dtype=torch.int64, device=device)
     if kind == "lookup90":
-        return Categorical(len(lookup_table()), shape=lead, dtype=torch.int64, **here)
-    if kind == "box8":
-        return Bounded(-1.0, 1.0, shape=(*lead, len(CHOICES)), dtype=dtype, **here)
-    raise ValueError(f"actions: {kind!r} is unknown, allowed: {', '.join(KINDS)}")
+        return Categorical(len(lookup_table()), shape=lead, dtype=torch.int64, device=device)
+    return Bounded(-1.0, 1.0, shape=(*lead, len(CHOICES)), dtype=dtype, device=device)
 
 
 def chosen_for(kind: str, wanted: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ..world import Mirror
+from ..world import Mirror, check_known
 from . import rules
 from .actions import AXES, lookup_table
 from .prediction import Forecast, intercept
@@ -48,11 +48,8 @@ def size(kind: str, cars: int) -> int:
     Raises:
         ValueError: the kind is unknown.
     """
-    if kind == "rlbot180":
-        return 180
-    if kind == "compact":
-        return 22 + 9 + 6 + _OTHER * (cars - 1) + len(rules.PADS)
-    raise ValueError(f"observation: {kind!r} is unknown, allowed: {', '.join(KINDS)}")
+    check_known("observation", [kind], KINDS)
+    return 180 if kind == "rlbot180" else 22 + 9 + 6 + _OTHER * (cars - 1) + len(rules.PADS)
 
 
 def observe(kind: str, state: RocketState, ahead: Forecast) -> Tensor:

@@ -63,9 +63,7 @@ def advance(
         ground = _traced(ground, cars, state.ball, index, field, kernels)
     driven, motion = kernels.drive(cars, controls, ground)
     fallen, pull, plane, bounced = kernels.fly(state.ball, field)
-    met = meet_where_needed(
-        Scene(driven, motion, state.ball, fallen, pull, plane, bounced), near, field, kernels.contacts
-    )
+    met = meet_where_needed(Scene(driven, motion, state.ball, fallen, pull, plane, bounced), near, field, kernels)
     new, events = kernels.finish(state, driven, met)
     if bool((new.cars.gone == 1).any()):
         new = new.replace(cars=respawned(new.cars, new.clock))
@@ -191,14 +189,6 @@ _CAR_REACH = 96.0  # uu; greatest distance of a part of a car from its origin
 _BALL_REACH = _CAR_REACH + rules.BALL_RADIUS + 2.0
 
 
-class ContactKernels(NamedTuple):
-    """The functions that compute contacts, eager or compiled."""
-
-    press: Callable[..., Any]
-    crashes: Callable[..., Any]
-    hits: Callable[..., Any]
-
-
 class Corner(NamedTuple):
     """The corner of a car's box with the least gap to the field."""
 
@@ -225,7 +215,7 @@ def meet_everywhere(scene: Scene, body: Corner) -> Met:
     return struck(scene, with_all_pairs(scene, met) if len(cars.boost) > 1 else met)
 
 
-def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field, kernels: ContactKernels) -> Met:
+def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field, kernels: RocketKernels) -> Met:
     """Computes the contacts of worlds that may have one; branches on data.
 
     Args:
@@ -353,19 +343,14 @@ class RocketKernels(NamedTuple):
     fly: Callable[..., Any]
     finish: Callable[..., Any]
     trace: Callable[..., Any]
-    contacts: ContactKernels
+    press: Callable[..., Any]
+    crashes: Callable[..., Any]
+    hits: Callable[..., Any]
     flights: FlightKernels
 
 
-PLAIN = RocketKernels(
-    advance_densely,
-    drive,
-    fly,
-    finish,
-    Field.trace,
-    ContactKernels(press, crashes, hits),
-    FlightKernels(leap, lengthwise),
-)
+_FLIGHTS = FlightKernels(leap, lengthwise)
+PLAIN = RocketKernels(advance_densely, drive, fly, finish, Field.trace, press, crashes, hits, _FLIGHTS)
 """The eager functions."""
 
 
@@ -378,7 +363,6 @@ def compiled_kernels(balls: int = 1024) -> RocketKernels:
     def columns(function: Callable[..., Any], size: int) -> CompiledColumns:
         return CompiledColumns(function, f"{function.__name__} of rocket", size)
 
-    contacts = ContactKernels(columns(press, 512), columns(crashes, 128), columns(hits, 128))
-    flights = FlightKernels(columns(leap, balls), columns(lengthwise, balls))
-    tick = whole(advance_densely), whole(drive), whole(fly), whole(finish), columns(Field.trace, 512)
-    return RocketKernels(*tick, contacts, flights)
+    tick = whole(advance_densely), whole(drive), whole(fly), whole(finish)
+    rare = columns(Field.trace, 512), columns(press, 512), columns(crashes, 128), columns(hits, 128)
+    return RocketKernels(*tick, *rare, FlightKernels(columns(leap, balls), columns(lengthwise, balls)))
