@@ -173,38 +173,29 @@ def crashes(pairs: Pairs, rivals: Tensor) -> Tensor:
     return torch.cat((*moved, kick.flip(1), torch.stack((bumps, demolishes, demolishes.flip(0)))))
 
 
-def near_pairs(cars: Cars) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns first car, second car and world of all pairs that may touch."""
+def near_pairs(cars: Cars) -> tuple[Tensor, Tensor]:
+    """Returns the cars ``[2, n]`` and the worlds ``[n]`` of all pairs that may touch."""
     pairs = list(combinations(range(cars.boost.shape[0]), 2))
     firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
     apart = cars.position[:, seconds] - cars.position[:, firsts]
     here = (cars.gone[firsts] == 0) & (cars.gone[seconds] == 0)
-    pair, worlds = ((dot(apart, apart) < _NEAR**2) & here).nonzero().unbind(1)
-    table = torch.tensor(pairs, device=pair.device)
-    return table[pair, 0], table[pair, 1], worlds
+    place, worlds = ((dot(apart, apart) < _NEAR**2) & here).nonzero().unbind(1)
+    return torch.tensor([firsts, seconds], device=place.device)[:, place], worlds
 
 
-def with_pairs(
-    scene: Scene,
-    met: Met,
-    first: Tensor,
-    second: Tensor,
-    worlds: Tensor,
-    compute: Callable[[Pairs, Tensor], Tensor] = crashes,
-) -> Met:
-    """Returns ``met`` with the contacts of ``n`` pairs of cars ``[n]`` in worlds ``[n]``.
+def with_pairs(scene: Scene, met: Met, pair: Tensor, worlds: Tensor, compute: Callable[..., Tensor]) -> Met:
+    """Returns ``met`` with the contacts of pairs of cars ``[2, n]`` in worlds ``[n]``.
 
     Args:
         compute: :func:`crashes`, eager or compiled.
     """
     count, width = scene.cars.boost.shape
-    pair = torch.stack((first, second))
     places = (pair * width + worlds).flatten()
 
     def both(value: Tensor) -> Tensor:
         return taken(value, places).unflatten(-1, (2, -1))
 
-    changes = _computed(scene, met, both, pair, count, compute)
+    changes = _computed(scene, met, both, pair, compute)
     total = changes.new_zeros(len(changes), count * width).index_add(-1, places, changes.flatten(1))
     return _changed(met, total.unflatten(-1, (count, width)))
 
@@ -221,7 +212,7 @@ def with_all_pairs(scene: Scene, met: Met) -> Met:
         return value.unflatten(-2, (2, -1)).flatten(-2)
 
     pair = cars.view(2, -1, 1).expand(2, len(pairs), width).flatten(1)
-    changes = _computed(scene, met, both, pair, count, crashes).unflatten(-1, (len(pairs), width)).flatten(1, 2)
+    changes = _computed(scene, met, both, pair, crashes).unflatten(-1, (len(pairs), width)).flatten(1, 2)
     # The sum over each car's pairs.
     own = [place for car in range(count) for place, other in enumerate(order) if other == car]
     total = changes.index_select(1, constant(own, changes, 0, torch.int64)).unflatten(1, (count, count - 1)).sum(2)
@@ -229,15 +220,10 @@ def with_all_pairs(scene: Scene, met: Met) -> Met:
 
 
 def _computed(
-    scene: Scene,
-    met: Met,
-    both: Callable[[Tensor], Tensor],
-    pair: Tensor,
-    count: int,
-    compute: Callable[[Pairs, Tensor], Tensor],
+    scene: Scene, met: Met, both: Callable[[Tensor], Tensor], pair: Tensor, compute: Callable[..., Tensor]
 ) -> Tensor:
-    """Returns :func:`crashes` of pairs ``[2, n]`` of ``count`` cars; a bump's flag is the other car's number from 1."""
-    cars, other, half = scene.cars, pair.flip(0), (count + 1) // 2
+    """Returns :func:`crashes` of pairs of cars ``[2, n]``; a bump's flag is the other car's number from 1."""
+    cars, other, half = scene.cars, pair.flip(0), (len(scene.cars.boost) + 1) // 2
     free = (both(cars.bump_wait) <= 0) | (both(cars.bumped) != other)
     motion = (both(scene.motion.velocity), both(cars.wheels), both(cars.supersonic), both(cars.gone), free)
     moved = (both(met.cars.velocity), both(met.cars.spin))

@@ -235,9 +235,9 @@ def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field, kernels: R
             touch_normal=put(met.touch_normal, index, pressed.normal),
         )
     if cars.boost.shape[0] > 1:
-        first, second, worlds = near_pairs(cars)
+        pair, worlds = near_pairs(cars)
         if len(worlds):
-            met = with_pairs(scene, met, first, second, worlds, kernels.crashes)
+            met = with_pairs(scene, met, pair, worlds, kernels.crashes)
     away = scene.ball.position[:, None] - cars.position
     worlds = ((dot(away, away) < _BALL_REACH**2) & (cars.gone == 0)).any(0).nonzero()[:, 0]
     return struck(scene, met, worlds, kernels.hits) if len(worlds) else met
