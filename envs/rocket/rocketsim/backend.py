@@ -11,11 +11,10 @@ from torch import Tensor
 
 from ...foundation.packages import needs
 from ...foundation.processes import TIMEOUT, Shared, Workers, divided
-from .. import rules
 from ..simulation import Events
-from ..state import Ball, Cars, RocketState, new_cars
+from ..state import Ball, RocketState, new_cars
 from .meshes import mesh_folder
-from .worker import BALL, CAR, EVENTS, SharedArrays, parts, sizes, work
+from .worker import BALL, CAR, EVENTS, SharedArrays, sizes, work
 
 
 class Simulators:
@@ -77,18 +76,13 @@ class Simulators:
         if worlds is None:
             worlds = torch.arange(state.clock.shape[-1], device=state.clock.device)
 
-        def chosen(value: Tensor) -> Tensor:
-            return value.index_select(-1, worlds).detach().flatten(0, -3).float().cpu().movedim(-1, 0)
-
-        rows, cars = worlds.cpu().numpy(), state.cars
+        cars, ball = state.cars, state.ball
         like = (-1, *cars.boost.shape)
-        written = parts(np.zeros((len(rows), self._arrays.rows.shape[1]), np.float32), self._cars)
-        entries = [getattr(cars, name).reshape(like) for name in CAR]
-        written.cars[:] = chosen(torch.cat(entries)).transpose(1, 2).numpy()
-        ball = [getattr(state.ball, name) for name in BALL]
-        rest = chosen(torch.cat([*ball, state.pads, state.clock[None], state.goal[None]])[:, None])[..., 0].numpy()
-        written.ball[:], written.pads[:], written.clock[:] = np.split(rest, [9, 9 + len(rules.PADS)], axis=1)
-        self._arrays.rows[rows] = np.concatenate([part.reshape(len(rows), -1) for part in written], axis=1)
+        own = torch.cat([getattr(cars, name).reshape(like) for name in CAR]).transpose(0, 1).flatten(0, 1)
+        rest = [*(getattr(ball, name) for name in BALL), state.pads, state.clock[None], state.goal[None]]
+        events = own.new_zeros(sizes(self._cars)[-1], own.shape[-1])
+        rows = worlds.cpu().numpy()
+        self._arrays.rows[rows] = torch.cat((own, *rest, events)).index_select(-1, worlds).T.float().cpu().numpy()
         self._arrays.fresh[rows] = 1
 
     # -- step ----------------------------------------------------------------------------------------------------
@@ -124,10 +118,9 @@ class Simulators:
         cars, ball, pads, clock, events = rows.split(sizes(self._cars))
         car = cars.view(self._cars, width, worlds).transpose(0, 1).contiguous()
         values = dict(zip(CAR, car.split(tuple(CAR.values()))))
-        single = {name: value[0] for name, value in values.items() if CAR[name] == 1}
-        several = {name: value for name, value in values.items() if CAR[name] > 1}
-        several["rotation"] = several["rotation"].view(3, 3, *several["rotation"].shape[1:])
-        others = new_cars(several["position"], several["rotation"], single["boost"])  # whose entries share memory
-        moved = Cars.from_items({name: value.clone() for name, value in others.items()}).replace(**several, **single)
+        values = {name: value[0] if CAR[name] == 1 else value for name, value in values.items()}
+        values["rotation"] = values["rotation"].unflatten(0, (3, 3))
+        others = new_cars(values["position"], values["rotation"], values["boost"])  # whose entries share memory
+        moved = others.map(torch.clone).replace(**values)
         state = RocketState(moved, Ball(*ball.view(len(BALL), 3, worlds)), pads, *clock)
         return state, Events(*events.view(self._cars, len(EVENTS), worlds).unbind(1))

@@ -40,34 +40,9 @@ EVENTS = (
 )
 
 
-class WorldViews(NamedTuple):
-    """Views into rows ``[..., width]`` of worlds.
-
-    Attributes:
-        cars: ``[..., C, numbers of a car]``.
-        ball: ``[..., 9]``.
-        pads: ``[..., 34]``.
-        clock: ``[..., 2]`` clock and goal.
-        events: ``[..., C, 9]``.
-    """
-
-    cars: Any
-    ball: Any
-    pads: Any
-    clock: Any
-    events: Any
-
-
 def sizes(cars: int) -> tuple[int, ...]:
-    """Returns the size of each part of :class:`WorldViews`."""
+    """Returns the numbers of each part of a world's row: cars, ball, pads, clock and goal, events."""
     return cars * sum(CAR.values()), 3 * len(BALL), len(rules.PADS), 2, cars * len(EVENTS)
-
-
-def parts(rows: NDArray[np.float32], cars: int) -> WorldViews:
-    """Returns the parts of rows as views."""
-    car, ball, pads, clock, events = np.split(rows, np.cumsum(sizes(cars))[:-1], axis=-1)
-    each = (*rows.shape[:-1], cars, -1)
-    return WorldViews(car.reshape(each), ball, pads, clock, events.reshape(each))
 
 
 class SharedArrays(NamedTuple):
@@ -171,19 +146,21 @@ class RocketSimMatch:
 
     # -- begin ---------------------------------------------------------------------------------------------------
 
-    def place(self, world: WorldViews) -> None:
-        """Begins from the views of a row."""
+    def place(self, row: NDArray[np.float32]) -> None:
+        """Begins from a row."""
         rs = self._rs
+        cars, places, pads, clock, _ = np.split(row, np.cumsum(sizes(self._seats))[:-1])
+        cars = cars.reshape(self._seats, -1)
         # New cars, since the controls of an old car's wheels would persist.
         for car in self._cars.values():
             self._arena.remove_car(car)
-        present = [seat for seat in range(self._seats) if not math.isinf(world.cars[seat][_PLACES["gone"]][0])]
+        present = [seat for seat in range(self._seats) if not math.isinf(cars[seat][_PLACES["gone"]][0])]
         teams = {seat: rs.Team.BLUE if seat < self._blue else rs.Team.ORANGE for seat in present}
         self._cars = {seat: self._arena.add_car(team, rs.CarConfig.OCTANE) for seat, team in teams.items()}
         self._log.seats = {car.id: seat for seat, car in self._cars.items()}
         for seat, car in self._cars.items():
             state = rs.CarState()
-            value = {name: world.cars[seat][place].tolist() for name, place in _PLACES.items()}
+            value = {name: cars[seat][place].tolist() for name, place in _PLACES.items()}
             state.pos, state.vel, state.ang_vel = (rs.Vec(*value[name]) for name in ("position", "velocity", "spin"))
             axes = value["rotation"]
             state.rot_mat = rs.RotMat(*(rs.Vec(*axes[first : first + 3]) for first in (0, 3, 6)))
@@ -199,15 +176,15 @@ class RocketSimMatch:
             gone = value["gone"][0]
             state.is_demoed, state.demo_respawn_timer = gone > 0, max(gone - 1, 0.0) / _SECOND
             car.set_state(state)
-        ball, numbers = rs.BallState(), world.ball.tolist()
+        ball, numbers = rs.BallState(), places.tolist()
         ball.pos, ball.vel, ball.ang_vel = (rs.Vec(*numbers[first : first + 3]) for first in (0, 3, 6))
         self._arena.ball.set_state(ball)
-        self._waiting[:] = world.pads
-        for row, pad in self._pads.items():
-            state, ticks = pad.get_state(), float(world.pads[row])
+        self._waiting[:] = pads
+        for place, pad in self._pads.items():
+            state, ticks = pad.get_state(), float(pads[place])
             state.is_active, state.cooldown, state.prev_locked_car_id = ticks <= 0, ticks / _SECOND, 0
             pad.set_state(state)
-        self._clock, self._log.goal = world.clock.tolist()
+        self._clock, self._log.goal = clock.tolist()
         self._look()
 
     # -- step ----------------------------------------------------------------------------------------------------
@@ -333,8 +310,6 @@ class RocketSimMatches:
         simulator = importlib.import_module("RocketSim")
         simulator.init(meshes)  # all matches of a process have the same field
         self._arrays, self._ticks = SharedArrays(*(part.array() for part in arrays)), ticks
-        views = parts(self._arrays.rows, cars)
-        self._worlds = {row: WorldViews(*(part[row] for part in views)) for row in rows}
         self._arenas = {row: RocketSimMatch(simulator, cars) for row in rows}
 
     def step(self, _: bytes) -> None:
@@ -342,7 +317,7 @@ class RocketSimMatches:
         fresh = self._arrays.fresh.tolist()
         for row, arena in self._arenas.items():
             if fresh[row]:
-                arena.place(self._worlds[row])
+                arena.place(self._arrays.rows[row])
                 self._arrays.fresh[row] = 0
             arena.play(self._arrays.controls[row], self._ticks)
             arena.write(self._arrays.rows[row])
