@@ -16,11 +16,11 @@ from torch import Tensor
 from rlstack.envs.arena.events import draw_everywhere
 from rlstack.envs.arena.rules import FAR, NEVER, ArenaRules, make_rules, make_tables
 from rlstack.envs.arena.simulation import PLAIN, ArenaOutcome, advance, advance_densely
-from rlstack.envs.arena.state import ArenaState, blank_state
+from rlstack.envs.arena.state import ArenaState, blank_state, rows_of
 from rlstack.envs.foundation.tensors import counting
 
 Array = NDArray[Any]
-WIDTH, HEIGHT, LIFETIME, ENEMIES, SPAWNERS, SHOTS = 1600, 1280, 120, 8, 5, 12
+WIDTH, HEIGHT, LIFETIME, ENEMIES, SPAWNERS, SHOTS, MOST_BULLETS = 1600, 1280, 120, 8, 5, 12, 24
 JITTER_X, JITTER_Y, FIRE, ANGLE, GAP, LAST_ANGLE = range(6)
 
 
@@ -128,7 +128,7 @@ def given_draws(moments: list[Moment], dtype: torch.dtype) -> GivenDraws:
 
 def snapshot(moments: list[Moment], rules: ArenaRules, dtype: torch.dtype) -> ArenaState:
     """Returns the state at each moment."""
-    state = blank_state(rules, 24, len(moments), dtype, "cpu")
+    state = blank_state(rules, MOST_BULLETS, len(moments), dtype, "cpu")
 
     def column(name: str) -> Tensor:
         values = np.stack([moment.recording[name][moment.t] for moment in moments])
@@ -230,90 +230,58 @@ class Differences:
     largest: dict[str, float]
     wrong: list[tuple[str, int, str]]  # recording, t, name
 
-    def see(self, name: str, ours: Any, theirs: Any) -> None:
-        """Records the largest difference."""
-        ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-        if ours.size:
-            self.largest[name] = max(self.largest.get(name, 0.0), float(np.abs(ours - theirs).max()))
 
-    def exact(self, moment: Moment, name: str, ours: Any, theirs: Any) -> bool:
-        """Records whether integers differ."""
-        same = np.array_equal(np.asarray(ours, np.float64), np.asarray(theirs, np.float64))
-        if not same:
-            self.wrong.append((moment.recording.name, moment.t, name))
-        return same
+NEAR = (
+    *("position", "velocity", "rotation", "returns", "targets", "speed", "period"),
+    *("shots", "shot_velocity", "bullets", "bullet_velocity", "observation", "reward"),
+)
+"""What may differ by rounding; all else that is compared is whole numbers."""
+
+
+def listed(state: ArenaState) -> dict[str, Tensor]:
+    """Returns what is compared: shots by age, waits in place of times, zeros for what is not there."""
+    whole = ("health", "step", "phase", "phase_start", "kills", "spawner_kills", "first_kill", "overflow", "enemies")
+    seen = {name: getattr(state, name) for name in (*whole, *NEAR[:4], "target_health")}
+    seen["shot_ready"] = (state.shot_ready - state.step).clamp_min(0)
+    alive = state.target_health > 0
+    targets = {"targets": state.targets, "speed": state.speed, "ready": (state.ready - state.step).clamp_min(0)}
+    seen |= {name: torch.where(alive, value, 0.0) for name, value in targets.items()}
+    seen["period"] = torch.where(alive[ENEMIES:], state.period, 0.0)
+    (x, y), taken = state.shots, state.bullet_ends < NEVER
+    flying = (state.shot_ends > state.step) & (x >= 0) & (x <= WIDTH) & (y >= 0) & (y <= HEIGHT)
+    assert ((state.bullets[0] < FAR / 2) == taken).all()
+    age = torch.remainder(rows_of(x) - state.fired, SHOTS)
+    for kind, there, born in (("shot", flying, age), ("bullet", taken, state.bullet_born)):
+        order = torch.where(there, born, NEVER).sort(dim=0, stable=True).indices[:MOST_BULLETS]
+        seen[f"{kind} count"] = there.sum(0)
+        for name in (f"{kind}s", f"{kind}_velocity", *(("bullet_born",) if kind == "bullet" else ())):
+            value = torch.where(there, getattr(state, name), 0.0)
+            seen[name] = value.gather(-2, order.expand(*value.shape[:-2], *order.shape))
+    return seen
 
 
 def compare(replay: Replay, outcome: ArenaOutcome, differences: Differences, worlds: list[int] | None = None) -> None:
-    """Compares worlds after a step with the snapshots that follow it."""
-    state = {name: value.double().numpy() for name, value in replay.state.items()}
-    seen, reward = outcome.observation.double().numpy(), outcome.reward.numpy()
-    over = (outcome.terminated | outcome.time_out).numpy()
-    for world in range(len(replay.moments)) if worlds is None else worlds:
-        moment = replay.moments[world]
-        record, t = moment.recording, moment.t
-        one = {name: value[..., world] for name, value in state.items()}
-        differences.see("observation", seen[world], record["obs"][t])
-        differences.see("reward", reward[world], record["reward"][t - 1])
-        differences.see("returns", one["returns"], record["ep_rew"][t])
-        differences.exact(moment, "over", over[world], record["terminated"][t - 1])
-        _compare_player(one, moment, differences)
-        _compare_targets(one, moment, differences)
-        _compare_projectiles(one, moment, differences)
+    """Compares worlds after a step with the snapshots that follow it; numbers only where all whole ones agree."""
+    worlds = list(range(len(replay.moments))) if worlds is None else worlds
+    moments = [replay.moments[world] for world in worlds]
 
+    def recorded(name: str, back: int = 0) -> Tensor:
+        return torch.as_tensor(np.stack([moment.recording[name][moment.t - back] for moment in moments], -1))
 
-def _compare_player(one: dict[str, Array], moment: Moment, differences: Differences) -> None:
-    record, t = moment.recording, moment.t
-    for ours, theirs in (("position", "p_pos"), ("velocity", "p_vel"), ("rotation", "p_rot")):
-        differences.see(ours, one[ours], record[theirs][t])
-    whole = {
-        "health": (one["health"], "p_health"),
-        "shot_ready": (max(one["shot_ready"] - one["step"], 0), "p_cd"),
-        "step": (one["step"], "step"),
-        "phase": (one["phase"], "phase"),
-        "phase_start": (one["phase_start"], "phase_start"),
-        "won": (one["phase"] == 5, "win"),
-        "kills": (one["kills"], "info_total_enemies_destroyed"),
-        "spawner_kills": (one["spawner_kills"], "info_total_spawners_destroyed"),
-        "first_kill": (one["first_kill"], "info_first_spawner_kill_step"),
+    state = replay.state.map(lambda value: value[..., worlds])
+    ours, theirs = listed(state), listed(snapshot(moments, replay.rules, replay.dtype))
+    over = outcome.terminated | outcome.time_out
+    ours |= {"observation": outcome.observation[worlds].T, "reward": outcome.reward[worlds]}
+    theirs |= {"observation": recorded("obs"), "reward": recorded("reward", 1)}
+    ours |= {"over": over[worlds], "won": state.phase == 5}
+    theirs |= {"over": recorded("terminated", 1), "won": recorded("win")}
+    apart = {
+        name: (value.double() - theirs[name].double()).abs().reshape(-1, len(worlds)) for name, value in ours.items()
     }
-    for name, (value, theirs) in whole.items():
-        differences.exact(moment, name, value, record[theirs][t])
-    differences.exact(moment, "overflow", one["overflow"], 0)
-
-
-def _compare_targets(one: dict[str, Array], moment: Moment, differences: Differences) -> None:
-    record, t = moment.recording, moment.t
-    alive = one["target_health"] > 0
-    wait = np.maximum(one["ready"] - one["step"], 0)
-    for name, rows, columns in (("enemy", slice(0, ENEMIES), 5), ("spawner", slice(ENEMIES, None), 5)):
-        theirs = record[name][t][record[f"{name}_id"][t] >= 0][:, :columns]
-        here = alive[rows]
-        if not differences.exact(moment, f"{name} count", here.sum(), len(theirs)):
-            continue
-        last = one["speed"][rows] if name == "enemy" else one["period"]
-        ours = np.stack([*one["targets"][:, rows], one["target_health"][rows], wait[rows], last], 1)[here]
-        differences.see(f"{name} position", ours[:, :2], theirs[:, :2])
-        differences.exact(moment, f"{name} health, wait", ours[:, 2:4], theirs[:, 2:4])
-        differences.see("enemy speed" if name == "enemy" else "period", ours[:, 4], theirs[:, 4])
-    differences.exact(moment, "enemies", one["enemies"], alive[:ENEMIES].sum())
-
-
-def _compare_projectiles(one: dict[str, Array], moment: Moment, differences: Differences) -> None:
-    record, t = moment.recording, moment.t
-    theirs = record["proj"][t][record["proj_id"][t] >= 0]
-    x, y = one["shots"]
-    alive = (one["shot_ends"] > one["step"]) & (x >= 0) & (x <= WIDTH) & (y >= 0) & (y <= HEIGHT)
-    shots = np.concatenate((one["shots"], one["shot_velocity"])).T[alive]
-    age = np.mod(np.arange(SHOTS) - one["fired"], SHOTS)[alive]
-    flying = one["bullet_ends"] < NEVER
-    bullets = np.concatenate((one["bullets"], one["bullet_velocity"], one["bullet_born"][None])).T[flying]
-    bullets = bullets[np.argsort(bullets[:, 4], kind="stable")]
-    for name, owner, ours in (("shots", 1, shots[np.argsort(age)]), ("bullets", 0, bullets)):
-        recorded = theirs[theirs[:, 5] == owner]
-        if differences.exact(moment, f"{name} count", len(ours), len(recorded)):
-            differences.see(f"{name}", ours[:, :2], recorded[:, :2])
-            differences.see(f"{name} velocity", ours[:, 2:4], recorded[:, 2:4])
-            if name == "bullets":
-                differences.exact(moment, "bullets life", LIFETIME - one["step"] + ours[:, 4], recorded[:, 4])
-    differences.exact(moment, "empty slots", (one["bullets"][0] >= FAR / 2), ~flying)
+    wrong = {name: value.any(0) for name, value in apart.items() if name not in NEAR}
+    for name, where in wrong.items():
+        differences.wrong += [(moments[k].recording.name, moments[k].t, name) for k in where.nonzero()[:, 0]]
+    agree = ~torch.stack([*wrong.values()]).any(0)
+    for name in NEAR:
+        most = float(apart[name][:, agree].max()) if agree.any() else 0.0
+        differences.largest[name] = max(differences.largest.get(name, 0.0), most)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from rlstack import envs
 from tests.conftest import REPO, SHARED
 from tests.envs.arena.recorded import Differences, Moment, Recording, Replay, compare, load_all
 
@@ -17,12 +22,12 @@ SETS = [
     ),
 ]
 NEAR = {  # teacher-forced
-    **dict.fromkeys(("position", "enemy position", "spawner position", "shots", "bullets"), 1e-3),  # px
-    **{"observation": 1e-5, "reward": 1e-5, "returns": 1e-5, "rotation": 1e-9, "enemy speed": 1e-6, "period": 0.0},
-    **dict.fromkeys(("velocity", "shots velocity", "bullets velocity"), 1e-5),
+    **dict.fromkeys(("position", "targets", "shots", "bullets"), 1e-3),  # px
+    **{"observation": 1e-5, "reward": 1e-5, "returns": 1e-5, "rotation": 1e-9, "speed": 1e-6, "period": 0.0},
+    **dict.fromkeys(("velocity", "shot_velocity", "bullet_velocity"), 1e-5),
 }
-FREE = NEAR | {"observation": 1e-4, "shots": 0.02, "bullets": 0.02, "bullets velocity": 1e-4, "returns": 1e-3}
-DOUBLE = NEAR | dict.fromkeys(("position", "enemy position", "spawner position", "shots", "bullets"), 2e-4)
+FREE = NEAR | {"observation": 1e-4, "shots": 0.02, "bullets": 0.02, "bullet_velocity": 1e-4, "returns": 1e-3}
+DOUBLE = NEAR | dict.fromkeys(("position", "targets", "shots", "bullets"), 2e-4)
 
 
 def check(differences: Differences, most: dict[str, float]) -> None:
@@ -32,28 +37,27 @@ def check(differences: Differences, most: dict[str, float]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
-@pytest.mark.parametrize("paths", SETS)
-def test_every_step_from_the_snapshot_before_it(paths: list[Path], dense: bool) -> None:
+@pytest.mark.parametrize(
+    ("paths", "dtype", "dense", "most"),
+    [
+        *[
+            pytest.param(*each.values, torch.float32, dense, NEAR, marks=each.marks)
+            for each in SETS
+            for dense in (False, True)
+        ],
+        # The remaining differences are the rounding of the recordings, which are in single precision.
+        pytest.param(*SETS[0].values, torch.float64, False, DOUBLE),
+    ],
+)
+def test_every_step_from_the_snapshot_before_it(
+    paths: list[Path], dtype: torch.dtype, dense: bool, most: dict[str, float]
+) -> None:
     differences = Differences({}, [])
     for recordings in load_all(paths).values():
-        replay = Replay([Moment(record, t) for record in recordings for t in range(record.steps)], dense=dense)
+        replay = Replay([Moment(record, t) for record in recordings for t in range(record.steps)], dtype, dense)
         compare(replay, replay.step(), differences)
     assert differences.wrong == []
-    check(differences, NEAR)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("paths", SETS[:1])
-def test_in_double_precision(paths: list[Path]) -> None:
-    """The remaining differences are the rounding of the recordings, which are in single precision."""
-    differences = Differences({}, [])
-    for recordings in load_all(paths).values():
-        moments = [Moment(record, t) for record in recordings for t in range(record.steps)]
-        replay = Replay(moments, dtype=torch.float64)
-        compare(replay, replay.step(), differences)
-    assert differences.wrong == []
-    check(differences, DOUBLE)
+    check(differences, most)
 
 
 @pytest.mark.parametrize("paths", SETS)
@@ -72,3 +76,43 @@ def run_freely(replay: Replay, recordings: list[Recording], differences: Differe
     for t in range(max(record.steps for record in recordings)):
         running = [world for world, record in enumerate(recordings) if t < record.steps]
         compare(replay, replay.step(), differences, running)
+
+
+# -- Random actions fare as in the original game: lengths of episodes, spawns and shots, with our own random numbers
+
+
+EPISODES = 3000
+STATISTICS = ("return", "length", "success", "phase", "spawners", "enemies", "health")
+ORIGINAL: dict[str, Any] = json.loads((REPO / "tests/fixtures/arena/random_policy.json").read_text())
+
+
+def play(style: int, stage: int | None) -> dict[str, Tensor]:
+    """Returns the statistics of the first episode of every world."""
+    env: Any = envs.make("arena", num_worlds=EPISODES, style=style, stage=stage, seed=11)
+    generator = torch.Generator().manual_seed(7)
+    root = env.reset()
+    running = torch.ones(EPISODES, dtype=torch.bool)
+    final = {name: torch.zeros(EPISODES, dtype=torch.float64) for name in (*STATISTICS, "timeout")}
+    while running.any():
+        action = torch.randint(env.rules.num_actions, (EPISODES,), generator=generator)
+        step, root = env.step_and_maybe_reset(root.set("action", action))
+        following = step["next"]
+        ends = following["done"][:, 0] & running
+        for name in STATISTICS:
+            final[name][ends] = following["episode", name][ends, 0].double()
+        final["timeout"][ends] = following["truncated"][ends, 0].double()
+        running &= ~ends
+    assert env.worlds.overflow.sum() == 0
+    return final
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [None, 0, 3])
+@pytest.mark.parametrize("style", [1, 2])
+def test_within_three_standard_errors(style: int, stage: int | None) -> None:
+    original = ORIGINAL[f"style {style}, stage {'none' if stage is None else stage}"]
+    for name, ours in play(style, stage).items():
+        error = math.sqrt(original["std"][name] ** 2 / original["n"] + float(ours.var()) / EPISODES)
+        off = abs(float(ours.mean()) - original["mean"][name])
+        # Where nothing ever happened in a few hundred episodes, it may happen once in a hundred.
+        assert off <= max(3 * error, 3 / original["n"]), f"{name}: {float(ours.mean())}, {original['mean'][name]}"
