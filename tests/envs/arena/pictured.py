@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rlstack.envs.arena.recording import ArenaRecording, ArenaSnapshot, snapshot
 from rlstack.envs.arena.rules import ArenaRules, make_rules
@@ -56,13 +53,3 @@ def recording(frames: int = 7, stride: int = 1) -> ArenaRecording:
         state.step += stride
         state.position[0] += 3 * stride
     return ArenaRecording(taken, rules_of(), "episode 0")
-
-
-def has(picture: NDArray[np.uint8], at: tuple[float, float], colour: Any, reach: int = 3) -> bool:
-    """Returns whether a pixel within ``reach`` of an arena position has this colour, in a picture of any size."""
-    height, width = picture.shape[:2]
-    scale = min(width / 1600, height / 1280)
-    column = round((width - 1600 * scale) / 2 + at[0] * scale)
-    row = round((height - 1280 * scale) / 2 + at[1] * scale)
-    patch = picture[max(0, row - reach) : row + reach + 1, max(0, column - reach) : column + reach + 1].astype(int)
-    return bool((np.abs(patch - np.array(colour)).max(-1) < 40).any())
