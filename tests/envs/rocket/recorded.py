@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlstack.envs.rocket.field import Field
-from rlstack.envs.rocket.simulation import Events, advance, advance_densely
+from rlstack.envs.rocket.simulation import Events, advance
 from rlstack.envs.rocket.state import Ball, Cars, RocketState, new_cars, new_state
 
 Array = NDArray[Any]
@@ -47,11 +48,11 @@ class Recording:
 
     def flag(self, name: str) -> Array:
         """Returns ``[B, T, C]`` after each tick."""
-        return self["car_flags"][:, 1:, :, list(self["flag_names"]).index(name)]
+        return self["car_flags"][:, 1 : self.ticks + 1, :, list(self["flag_names"]).index(name)]
 
     def number(self, name: str) -> Array:
         """Returns ``[B, T, C]`` after each tick."""
-        return self["car_floats"][:, 1:, :, list(self["float_names"]).index(name)]
+        return self["car_floats"][:, 1 : self.ticks + 1, :, list(self["float_names"]).index(name)]
 
     def start(self, dtype: torch.dtype = torch.float64) -> RocketState:
         """Returns the state before the first tick."""
@@ -115,7 +116,7 @@ class Flight:
 
     def car_errors(self) -> Array:
         """Returns the error ``[B, T]`` of the worst car in uu."""
-        return np.abs(self.cars("position") - self.recording["car_pos"][:, 1:]).max((-1, -2))
+        return np.abs(self.cars("position") - self.recording["car_pos"][:, 1 : self.recording.ticks + 1]).max((-1, -2))
 
     def wrong_flags(self) -> dict[str, int]:
         """Returns how many flags differ, by name, without those that all agree."""
@@ -129,19 +130,20 @@ class Flight:
         return {name: count for name, count in kept.items() if count}
 
 
+Tick = Callable[[RocketState, Tensor, Field], tuple[RocketState, Events]]
+
+
 def fly(
-    recordings: list[Recording], dtype: torch.dtype = torch.float64, dense: bool = False, ticks: int | None = None
+    recordings: list[Recording], dtype: torch.dtype = torch.float64, tick: Tick = advance, ticks: int | None = None
 ) -> list[Flight]:
     """Flies all recordings of the same number of cars on the same field at once."""
     starts = [dict(recording.start(dtype).items()) for recording in recordings]
     state = RocketState.from_items({name: torch.cat([start[name] for start in starts], -1) for name in starts[0]})
     states, events = [], []
     with torch.no_grad():
-        for tick in range(1, (ticks or max(recording.ticks for recording in recordings)) + 1):
-            controls = torch.cat(
-                [recording.controls(min(tick, recording.ticks), dtype) for recording in recordings], -1
-            )
-            state, happened = (advance_densely if dense else advance)(state, controls, recordings[0].field)
+        for now in range(1, (ticks or max(recording.ticks for recording in recordings)) + 1):
+            controls = [recording.controls(min(now, recording.ticks), dtype) for recording in recordings]
+            state, happened = tick(state, torch.cat(controls, -1), recordings[0].field)
             states.append(state)
             events.append(happened)
     firsts = [sum(recording.flights for recording in recordings[:place]) for place in range(len(recordings))]

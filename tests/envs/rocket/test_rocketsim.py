@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from rlstack.envs.rocket.field import Field
 from rlstack.envs.rocket.rocketsim import meshes
@@ -18,7 +19,6 @@ from rlstack.envs.rocket.simulation import Events
 from rlstack.envs.rocket.state import RocketState
 from tests.conftest import REPO
 from tests.envs.rocket.recorded import Flight, Recording, fly
-from tests.envs.rocket.test_recordings import BALL, CARS
 
 pytest.importorskip("RocketSim", reason="needs the extra rocketsim")
 
@@ -29,38 +29,24 @@ RECORDED = (
 TICKS = 240
 
 
-def first_ticks(recording: Recording) -> Recording:
-    """Cuts a recording as :data:`TICKS` says."""
-    rows = recording.ticks + 1
-    for name, array in recording.arrays.items():
-        if array.ndim > 1 and array.shape[1] == rows:
-            recording.arrays[name] = array[:, : TICKS + 1]
-    recording.ticks = min(recording.ticks, TICKS)
-    return recording
-
-
 @pytest.fixture(scope="module")
 def flights(meshes: Path) -> dict[str, tuple[Flight, Flight]]:
     """Flies recordings again in both, from the same starts, with the same controls: torch first."""
-    recordings = [first_ticks(Recording(REPO / f"tests/fixtures/rocket/{name}.npz")) for name in RECORDED]
-    starts = [dict(recording.start().items()) for recording in recordings]
-    state = RocketState.from_items({name: torch.cat([start[name] for start in starts], -1) for name in starts[0]})
-    worlds = state.clock.shape[-1]
+    recordings = [Recording(REPO / f"tests/fixtures/rocket/{name}.npz") for name in RECORDED]
+    for recording in recordings:
+        recording.ticks = min(recording.ticks, TICKS)
+    worlds = sum(recording.flights for recording in recordings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(meshes))
         live = Simulators(worlds, 1, 1, 1, True, torch.float64, torch.device("cpu"))
-    live.begin(state, None)
-    states: list[RocketState] = []
-    events: list[Events] = []
-    for tick in range(1, TICKS + 1):
-        controls = torch.cat([recording.controls(min(tick, recording.ticks)) for recording in recordings], -1)
-        state, happened, _ = live.advance(state, controls)
-        states.append(state)
-        events.append(happened)
+
+    def simulated(state: RocketState, controls: Tensor, _: Field) -> tuple[RocketState, Events]:
+        if not state.clock.any():
+            live.begin(state, None)
+        return live.advance(state, controls)[:2]
+
+    ours, theirs = fly(recordings, ticks=TICKS), fly(recordings, tick=simulated, ticks=TICKS)
     live.close()
-    ours = fly(recordings, ticks=TICKS)
-    firsts = np.cumsum([0, *(recording.flights for recording in recordings)])
-    theirs = [Flight(recording, states, events, int(first)) for recording, first in zip(recordings, firsts)]
     return {name: flown for name, *flown in zip(RECORDED, ours, theirs)}  # type: ignore[misc]
 
 
@@ -68,7 +54,7 @@ def on_the_flat(flight: Flight) -> np.ndarray:
     """Returns which flights stay away from the ramps, which most recordings lack."""
     if not flight.recording.has_cars:
         return np.ones(flight.recording.flights, bool)
-    places = np.abs(flight.recording["car_pos"][:, :, 0])
+    places = np.abs(flight.recording["car_pos"][:, : TICKS + 1, 0])
     return (places[..., 0].max(1) < 3800) & (places[..., 1].max(1) < 4800)
 
 
@@ -82,27 +68,19 @@ def test_it_flies_as_it_was_recorded(flights: dict[str, tuple[Flight, Flight]], 
         assert live.car_errors()[chosen].max() < 1e-2
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_torch_flies_as_it_does(flights: dict[str, tuple[Flight, Flight]], name: str) -> None:
-    """The limits are those of the recordings."""
+@pytest.mark.parametrize("name", [name for name in RECORDED if not name.startswith("ball")])
+def test_torch_tells_the_same_of_its_cars(flights: dict[str, tuple[Flight, Flight]], name: str) -> None:
     ours, live = flights[name]
     chosen = on_the_flat(live)
 
-    def errors(body: str, value: str) -> np.ndarray:
-        return np.abs(getattr(ours, body)(value) - getattr(live, body)(value))[chosen]
+    def errors(value: str) -> np.ndarray:
+        return np.abs(ours.cars(value) - live.cars(value))[chosen]
 
-    for body, limits in (("ball", BALL.get(name)), ("cars", CARS.get(name))):
-        if limits is not None:
-            apart = errors(body, "position")
-            apart = apart.reshape(*apart.shape[:2], -1).max(-1)
-            assert np.median(apart, 0).max() <= limits[0] and apart.max() <= limits[1]
-    if not live.recording.has_cars:
-        return
     for flag in ("wheels", "jumping", "jumped", "flipped", "flipping", "double_jumped", "held", "touching", "gone"):
-        assert not errors("cars", flag).any(), flag
+        assert not errors(flag).any(), flag
     for number in ("flip_ticks", "air_ticks", "boosting", "flip_axis", "handbrake", "boost"):
-        assert errors("cars", number).max() < 1e-2, number
-    assert (errors("cars", "jump_ticks") * live.cars("jumped")[chosen]).max() == 0
+        assert errors(number).max() < 1e-2, number
+    assert (errors("jump_ticks") * live.cars("jumped")[chosen]).max() == 0
 
 
 @pytest.mark.parametrize("name", ["hit_rest", "hit_moving", "boost_pads"])
@@ -184,19 +162,6 @@ def test_it_has_no_holes_but_where_the_simulator_has_planes(ramps: tuple[float, 
     for rim in rims:
         on_floor, on_ceiling = (rim[:, 2] == 0).all(), (np.abs(rim[:, 2] - 2048) < 1e-9).all()
         assert on_floor or on_ceiling or (np.abs(np.abs(rim[:, 0]) - 4096) < 1e-9).all()
-
-
-def test_both_halves_are_alike(ramps: tuple[float, float]) -> None:
-    vertices = field_mesh(*ramps).vertices
-    places = {tuple(place) for place in np.round(vertices, 6) + 0.0}
-    for turn in ([-1, 1, 1], [1, -1, 1]):
-        assert {tuple(place) for place in np.round(vertices * turn, 6) + 0.0} == places
-
-
-def test_goals_are_open() -> None:
-    middle, _ = sides(field_mesh())
-    before = (np.abs(middle[:, 0]) < POST - 1) & (middle[:, 2] < 640) & (np.abs(middle[:, 1]) < 5999)
-    assert not before.any()
 
 
 @pytest.fixture

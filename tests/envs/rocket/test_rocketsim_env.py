@@ -16,9 +16,8 @@ from torchrl.envs import check_env_specs
 
 from rlstack.envs.rocket.actions import chosen_for
 from rlstack.envs.rocket.env import Rocket
-from rlstack.envs.rocket.players import rule_controls
 from rlstack.envs.rocket.rocketsim.backend import Simulators
-from tests.envs.rocket.fields import act, build
+from tests.envs.rocket.fields import act, build, first_matches, put
 from tests.exhaustive import exhaustive
 from tests.refusals import refused
 
@@ -44,16 +43,6 @@ def simulated() -> Iterator[Any]:
 def simulators(env: Rocket) -> Simulators:
     assert env._simulators is not None
     return env._simulators
-
-
-def put(env: Rocket, **changes: Any) -> None:
-    """Changes the state of the cars and the ball: ``ball_position``, ``cars_velocity``, ``[..., W]``."""
-    world = env.worlds.world
-    cars = {name.removeprefix("cars_"): value for name, value in changes.items() if name.startswith("cars_")}
-    ball = {name.removeprefix("ball_"): value for name, value in changes.items() if name.startswith("ball_")}
-    env.worlds.world = world.replace(cars=world.cars.replace(**cars), ball=world.ball.replace(**ball))
-    if env._simulators is not None:
-        env._simulators.begin(env.worlds.world, None)
 
 
 # -- the same world ----------------------------------------------------------------------------------------------------
@@ -103,10 +92,7 @@ def test_the_same_actions_lead_to_the_same(simulated: Any, options: dict[str, An
 def test_goals_end_matches_which_restart_alone(simulated: Any) -> None:
     for env in (build(3, rewards="sparse"), simulated(3, rewards="sparse", workers=2)):
         root = env.reset()
-        ball = env.worlds.world.ball
-        position, velocity = ball.position.clone(), ball.velocity.clone()
-        position[:, 1], velocity[:, 1] = torch.tensor([0.0, -5000.0, 200.0]), torch.tensor([0.0, -3000.0, 0.0])
-        put(env, ball_position=position, ball_velocity=velocity)
+        put(env, 1, position=[0.0, -5000.0, 200.0], velocity=[0.0, -3000.0, 0.0])
         root["agents", "action"] = chosen_for("multi", torch.zeros(8, 2, 3))
         for _ in range(3):
             root, following = env.step_and_maybe_reset(root)
@@ -132,12 +118,11 @@ def test_demolitions_and_returns_are_the_same(simulated: Any) -> None:
     seen = []
     for env in (build(1, observation="compact"), simulated(1, observation="compact")):
         root = env.reset()
-        like = torch.zeros(3, 2, 1)
-        position, velocity = like.clone(), like.clone()
-        position[:, :, 0] = torch.tensor([[-1700.0, -1200.0], [500.0, 500.0], [17.0, 17.0]])
-        velocity[0, 0, 0] = 2290.0
-        rotation = torch.eye(3)[..., None, None].repeat(1, 1, 2, 1)
-        put(env, cars_position=position, cars_velocity=velocity, cars_rotation=rotation)
+        cars = {
+            "position": [[-1700.0, -1200.0], [500.0] * 2, [17.0] * 2],
+            "velocity": [[2290.0, 0.0], [0.0] * 2, [0.0] * 2],
+        }
+        put(env, 0, {**cars, "rotation": torch.eye(3)[..., None].repeat(1, 1, 2).tolist()})
         wanted = torch.zeros(8, 2, 1)
         wanted[0, 0], wanted[6, 0] = 1.0, 1.0
         rows = []
@@ -281,15 +266,8 @@ def test_the_player_of_rules_scores_as_often(simulated: Any) -> None:
     matches, results = 64, []
     options = {"kick_offs": 0.0, "random_states": 1.0, "max_seconds": 20.0, "observation": "compact"}
     for env in (build(matches, **options), simulated(matches, workers=2, **options)):
-        root, first = env.reset(), {}
-        over = torch.zeros(matches, dtype=torch.bool)
-        while not over.all():
-            root["agents", "action"] = chosen_for("multi", rule_controls(env.worlds.world))
-            root, following = env.step_and_maybe_reset(root)
-            now = {name: value[:, 0] for name, value in root["next", "episode"].items()}
-            first = {name: torch.where(over, first.get(name, value), value) for name, value in now.items()}
-            over |= root["next", "done"][:, 0]
-            root = following
+        env.reset()
+        first = first_matches(env)
         touches = (first["touches_blue"] + first["touches_orange"]) / first["time"]
         results.append([float(row.mean()) for row in (first["goals_for"], first["goals_against"], touches)])
     (ours_for, ours_against, ours_touches), (theirs_for, theirs_against, theirs_touches) = results
