@@ -469,7 +469,8 @@ def _hull(points: Array) -> Array:
     """Returns the convex hull of points ``[n, 2]``, clockwise with y down."""
     from scipy.spatial import ConvexHull  # takes long to import, and only pictures need it
 
-    return points[ConvexHull(points).vertices]
+    flat = np.ptp(points, 0).min() == 0  # of a file with a rotation of zeros: a hull has an area
+    return points if flat else points[ConvexHull(points).vertices]
 
 
 # -- films -------------------------------------------------------------------------------------------------------------
