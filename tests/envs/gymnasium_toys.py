@@ -145,18 +145,15 @@ class MaskedByMethod(Masked):
 
 
 class MaskedBelow(Masked):
-    """The same mask in a Dict within a Dict, with a choice beside it."""
+    """The same mask in a Dict within a Dict."""
 
     observation_space = spaces.Dict(
-        {
-            "ship": spaces.Dict({"speed": Masked.observation_space, "action_mask": spaces.MultiBinary(3)}),
-            "kind": spaces.Discrete(2),
-        }
+        {"ship": spaces.Dict({"speed": Masked.observation_space, "action_mask": spaces.MultiBinary(3)})}
     )
 
     def _shown(self) -> tuple[Any, dict[str, Any]]:
         observation, info = super()._shown()
-        return {"ship": {"speed": observation, **info}, "kind": self.steps % 2}, {}
+        return {"ship": {"speed": observation, **info}}, {}
 
 
 class MaskedAtFirst(Masked):

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torchrl.data import Bounded, MultiCategorical
 from torchrl.envs.utils import check_env_specs
 
@@ -171,6 +172,7 @@ def test_own_environments_outside_of_the_repository(tmp_path: Path, monkeypatch:
         ({}, "id: missing, give an environment such as CartPole-v1"),
         ({"id": "cartpol-v1"}, "id: unknown environment 'cartpol-v1', did you mean CartPole-v1"),
         ({"id": "no_such_module:Some-v0"}, "id: no_such_module:Some-v0 cannot be imported: No module named"),
+        ({"id": "no_such_module:Some"}, "id: no_such_module:Some cannot be imported: No module"),
         ({"id": "math:Some"}, "math has no 'Some'"),
         ({"id": f"{TOYS}:Maskd"}, "has no 'Maskd'; it has .*; did you mean 'Masked'"),
         ({"id": "builtins:dict"}, "builtins:dict is neither a gymnasium.Env class nor a function"),
@@ -296,12 +298,36 @@ def test_evaluation_brings_its_own_size_and_seeds() -> None:
 # -- Collecting many steps at once equals single steps that are stacked ----------------------------------------------
 
 
+class Turns(gymnasium.Env[dict[str, Any], int]):
+    """Nested observations, a mask that changes every step, episodes of 4 to 6 steps; ``info`` is empty."""
+
+    observation_space = spaces.Dict(
+        {"place": spaces.Box(-9, 9, (2,)), "kind": spaces.Discrete(3), "action_mask": spaces.MultiBinary(4)}
+    )
+    action_space = spaces.Discrete(4)
+
+    def _observe(self) -> dict[str, Any]:
+        mask = np.ones(4, np.int8)
+        mask[self.count % 4] = 0
+        return {"place": np.array([self.count, self.last], np.float32), "kind": self.count % 3, "action_mask": mask}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count, self.last, self.length = 0, 0, int(self.np_random.integers(4, 7))
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        assert action != self.count % 4, "an action that the mask forbids"
+        self.count, self.last = self.count + 1, int(action)
+        return self._observe(), float(action), self.count >= self.length, False, {}
+
+
 CASES: list[tuple[dict[str, Any], str]] = [
     ({"id": "CartPole-v1", "num_envs": 3}, "ppo"),
     ({"id": "CartPole-v1", "num_envs": 1, "max_steps": 15}, "dqn"),
     ({"id": "Pendulum-v1", "num_envs": 2, "max_steps": 20}, "sac"),
-    ({"id": f"{TOYS}:MaskedBelow", "num_envs": 3}, "ppo"),
-    ({"id": f"{TOYS}:MaskedBelow", "num_envs": 2, "workers": 2}, "dqn"),
+    ({"id": f"{__name__}:Turns", "num_envs": 3}, "ppo"),
+    ({"id": f"{__name__}:Turns", "num_envs": 2, "workers": 2}, "dqn"),
 ]
 
 
