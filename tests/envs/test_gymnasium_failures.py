@@ -180,7 +180,9 @@ def test_an_observation_that_does_not_fit_its_space_ends_it(space: Any, fits: An
     [
         ({"observation": np.zeros(5)}, "the observation does not fit its space: it is float64 of shape [5], but"),
         ({"reward": [0.5]}, "the reward is [0.5], it must be a number"),
+        ({"reward": np.ones(1)}, "the reward is array([1.]), it must be a number"),
         ({"reward": None}, "the reward is None, it must be a number"),
+        ({"reward": 1j}, "the reward is 1j, it must be a number"),
         ({"terminated": "no"}, "terminated is 'no', it must be True or False"),
         ({"truncated": [1, 0]}, "truncated is [1, 0], it must be True or False"),
         ({"info": [1]}, "info is [1], it must be a dict"),

@@ -63,6 +63,7 @@ def test_trainer_histories_are_accepted() -> None:
         ("env.goal_rewards", 1.0, r"env has unknown keys \['goal_rewards'\]; allowed are .*'goal_reward'"),
         ("env.seed", 1.5, r"env.seed must be an integer, got 1.5"),
         ("env.is_eval_env", 1, r"env.is_eval_env must be true or false, got 1"),
+        ("env.num_robots", 2, r"robots.dt must be a list of length 2, got \[0.05, 0.05, 0.05\]"),
         ("env.num_robots", 0, r"env.num_robots must be positive, got 0"),
         ("env.cores.positions", 3, r"env.cores.positions must be a list"),
         ("env.obstacles.positions", [[1.0, 2.0]], r"env.obstacles.r must be a list of length 1, got \[\]"),
