@@ -100,6 +100,18 @@ def check_step(record: Table, t: int, active: torch.Tensor, state: object, follo
     assert bool(following["truncated"]) == timed_out.any()  # type: ignore[index]
 
 
+def test_fixtures_cover_what_can_go_wrong() -> None:
+    records = [load(path) for path in sorted(FIXTURES.glob("rollout_*.npz"))]
+    assert set(np.concatenate([r["info"].ravel() for r in records])) == {0, 1, 2, 3, 4, 5}
+    assert any((r["collision"] & r["reach_goal"]).any() for r in records)
+    assert any(r["continuous"] and np.abs(r["actions"]).max() > 1.3 for r in records)
+    for name in ("noise", "continuous", "reset_mode"):
+        assert {int(r[name]) for r in records} == {0, 1}, name
+    assert any(len(r["cores"]) and not r["reset_mode"] for r in records)
+    assert sum(r["colregs"].sum() for r in records) > 50
+    assert max(r["n_objects"].max() for r in records) == 5
+
+
 # --- tables
 
 
