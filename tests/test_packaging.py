@@ -230,9 +230,8 @@ def test_the_rest_works_without(room: str, tmp_path: Path) -> None:
     report = "" if room == "reporting" else REPORT
     check = f"try:\n    {needing}\nexcept Exception as error:\n    print('missing:', error)\n"
     program = f"{COMMON}{report}{check}"
-    done = _python(
-        "-c", program, str(tmp_path), f"rlstack.adapters.{removed.name}", cwd=tmp_path
-    )  # the world's adapter
+    adapter = f"rlstack.adapters.{removed.name}"  # that of the world
+    done = _python("-c", program, str(tmp_path), adapter, cwd=tmp_path)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("missing:")]
     assert named in line
     assert room == "reporting" or (tmp_path / "run" / "report.html").is_file()
