@@ -129,6 +129,8 @@ def test_the_evaluation_episodes_are_the_published_ones(fixtures_dir: Path, tmp_
     assert levels == [str(level) for level in range(6) for _ in range(10)]
     for record in records:
         assert configs[record["eval_id"]] == record["config"]
+    (trial,) = read_trials(write(tmp_path))  # of 2 episodes and 1
+    assert trial.eval_schedule.episodes()[1] == ["0", "0", "1"]
 
 
 def test_every_list_outside_of_the_schedules_spans_the_grid(tmp_path: Path) -> None:
