@@ -24,8 +24,7 @@ from rlstack.data.graphs import GRAPHS
 from rlstack.envs.foundation.tensors import looks_are_free
 from rlstack.envs.world import GROUP, World, hooks_of
 from rlstack.envs.wrappers import Wrapper
-from rlstack.training.hooks import Hook
-from rlstack.training.loop import Training
+from rlstack.training.hooks import Hook, Training
 
 from .players import EMPTY, RANDOM, SELF, ScriptedPlayer, Seats, half_worlds, of_first, sides_of
 from .pool import LEARNER, Opponent, Pool, make_sampler
