@@ -466,11 +466,25 @@ def _box(now: Frames, car: int, size: float) -> Array:
 
 
 def _hull(points: Array) -> Array:
-    """Returns the convex hull of points ``[n, 2]``, clockwise with y down."""
-    from scipy.spatial import ConvexHull  # takes long to import, and only pictures need it
+    """Returns the convex hull of points ``[n, 2]``, clockwise with y down (Andrew's monotone chain).
 
-    flat = np.ptp(points, 0).min() == 0  # of a file with a rotation of zeros: a hull has an area
-    return points if flat else points[ConvexHull(points).vertices]
+    SciPy's takes ten times as long for so few, and refuses points on a line.
+    """
+    ordered = sorted(map(tuple, points.tolist()))
+
+    def chain(places: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+        kept: list[tuple[float, ...]] = []
+        for x, y in places:
+            while len(kept) > 1 and _turn(kept[-2], kept[-1], (x, y)) <= 1e-6:
+                kept.pop()
+            kept.append((x, y))
+        return kept[:-1]
+
+    return np.array(chain(ordered) + chain(ordered[::-1]))
+
+
+def _turn(a: tuple[float, ...], b: tuple[float, ...], c: tuple[float, ...]) -> float:
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 
 
 # -- films -------------------------------------------------------------------------------------------------------------

@@ -359,6 +359,13 @@ def test_everything_is_within_any_picture(size: tuple[int, int]) -> None:
     assert EchelonAnimation(fight()[1].replay, size).draw(ways=True).shape == (size[1], size[0], 3)
 
 
+@pytest.mark.parametrize("rotation", [np.zeros((3, 3)), np.outer([1.0, 0.3, -2.0], [0.3, 0.5, 0.7])])
+def test_cars_without_an_area_have_a_picture(rotation: Any) -> None:
+    """A replay may hold any finite numbers: these boxes are a point, and a line across the axes."""
+    with np.errstate(invalid="ignore"):
+        RocketAnimation(soccer(rotation=rotation), (640, 360)).draw(0.0)
+
+
 def test_impossible_pictures_are_refused(tmp_path: Path) -> None:
     refused(ValueError, "100 x 80 is too small, at least 320 x 256", ArenaRenderer, arena.rules_of(), (100, 80))
     refused(ValueError, "320 x 200 is too small", RocketAnimation, soccer(), (320, 200))
