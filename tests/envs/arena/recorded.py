@@ -276,7 +276,8 @@ def compare(replay: Replay, outcome: ArenaOutcome, differences: Differences, wor
     ours |= {"over": over[worlds], "won": state.phase == 5}
     theirs |= {"over": recorded("terminated", 1), "won": recorded("win")}
     apart = {
-        name: (value.double() - theirs[name].double()).abs().reshape(-1, len(worlds)) for name, value in ours.items()
+        name: (value.double() - theirs[name].double()).abs().nan_to_num(torch.inf).reshape(-1, len(worlds))
+        for name, value in ours.items()
     }
     wrong = {name: value.any(0) for name, value in apart.items() if name not in NEAR}
     for name, where in wrong.items():
