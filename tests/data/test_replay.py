@@ -231,6 +231,17 @@ def test_the_storage_keeps_the_books_of_torchrls() -> None:
     assert (ours.get(index) == theirs.get(index)).all()
 
 
+def test_rows_that_are_sequences_come_back_as_torchrls_storage_returns_them() -> None:
+    data = TensorDict({"a": torch.randn(6, 4, 2), "next": TensorDict({"b": torch.randn(6, 4)}, [6, 4])}, [6, 4])
+    found = []
+    for storage in (TensorRows(10), LazyTensorStorage(10)):
+        buffer = TensorDictReplayBuffer(storage=storage, batch_size=3)
+        buffer.extend(data)
+        torch.manual_seed(0)
+        found.append(buffer.sample())
+    assert found[0].batch_size == found[1].batch_size == (3, 4) and (found[0] == found[1]).all()
+
+
 def test_dumps_and_loads(tmp_path: Path) -> None:
     replay, other = (make_replay(10, 5, sampler="prioritized") for _ in range(2))
     replay.extend(numbered(0, 8))

@@ -126,6 +126,15 @@ def test_batch_dimensions_do_not_matter(critic: nn.Module) -> None:
     torch.testing.assert_close(values, folded.view(3, 4, 4))
 
 
+@pytest.mark.parametrize("critic", critics())
+def test_gradients_reach_the_action_and_every_parameter(critic: nn.Module) -> None:
+    state, action, tau = inputs(16)
+    action.requires_grad_()
+    critic(state, action, tau).sum().backward()
+    assert (action.grad != 0).any()
+    assert all((parameter.grad != 0).any() for parameter in critic.parameters())
+
+
 @pytest.mark.parametrize("critic", critics()[1:])
 def test_late_critic_formula(critic: nn.Module) -> None:
     state, action, tau = inputs(3)
