@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 from tensordict import TensorDict
 from torch import Tensor, nn
 
@@ -18,6 +19,11 @@ from tests.exhaustive import exhaustive
 def act(agent: Agent, observation: Tensor, explore: bool) -> Tensor:
     td = TensorDict({"observation": observation}, observation.shape[:1])
     return agent.policy(explore)(td)["action"]
+
+
+def test_epsilon_one_is_uniform() -> None:
+    actions = act(small(epsilon=1.0), torch.zeros(5000, 2), explore=True)
+    assert stats.kstest(actions[:, 0].numpy(), stats.uniform(-1, 2).cdf).pvalue > 1e-3
 
 
 def test_every_agent_of_a_world_explores_on_its_own() -> None:

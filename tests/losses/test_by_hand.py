@@ -423,10 +423,12 @@ def test_advantages_of_long_sequences_are_those_of_short_ones(gamma: float, deca
     torch.manual_seed(0)
     value, following, reward = (torch.randn(3, 130, 1, dtype=torch.float64) for _ in range(3))
     done = torch.rand(3, 130, 1) < 0.1
-    found, _ = estimate(gamma, decay, value, following, reward, done, done)
+    terminated = done & (torch.rand(3, 130, 1) < 0.5)  # others are cut off
+    found, returns = estimate(gamma, decay, value, following, reward, done, terminated)
     running, wanted = torch.zeros(3, 1, dtype=torch.float64), torch.zeros_like(value)
     for t in reversed(range(130)):
-        goes_on = (~done[:, t]).double()
-        running = reward[:, t] + gamma * goes_on * following[:, t] - value[:, t] + gamma * decay * goes_on * running
+        error = reward[:, t] + gamma * ~terminated[:, t] * following[:, t] - value[:, t]
+        running = error + gamma * decay * ~done[:, t] * running
         wanted[:, t] = running
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(returns, wanted + value, rtol=1e-5, atol=1e-6)
