@@ -16,7 +16,7 @@ from rlstack.runs.checkpoint import read_checkpoint, state_digest
 from rlstack.training.loop import Training
 from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, YAMLS
 from tests.rehearsal import rehearsing
-from tests.small_run import begun, composed, reopened
+from tests.small_run import begun, composed, logged, reopened
 
 RUN = [
     *("total_frames=400", "log_every=100", "eval.every=1000", "eval.episodes=1", "checkpoint.every=130"),
@@ -176,6 +176,7 @@ def check_resumed(plain: dict[str, Any], tmp_path: Path) -> None:
     again = resumed(tmp_path / "killed", plain)
     assert again.agent.updates == straight.agent.updates > 0
     assert digests(tmp_path / "killed") == wanted and again.digest == straight.digest
+    assert logged(tmp_path / "killed") == logged(tmp_path / "straight")
 
 
 @pytest.mark.slow
