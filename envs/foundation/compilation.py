@@ -91,8 +91,8 @@ class Compiled:
         if not self._begun:
             _under_way.append((self.what, begin))
         try:
-            if self._fixed and not self._begun:
-                self._fast = self._fast.aot_compile((arguments, {}))  # type: ignore[attr-defined]
+            if self._fixed and not self._begun and hasattr(self._fast, "aot_compile"):  # torch 2.11 has none
+                self._fast = self._fast.aot_compile((arguments, {}))
             result = self._fast(*arguments)
         except Exception as error:
             result = self.function(*arguments)  # raises the function's own errors

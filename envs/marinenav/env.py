@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
-from ..foundation.tensors import GROUP, STATE, chosen_together, counting, put_where
+from ..foundation.tensors import GROUP, STATE, counting
 from ..recording import EpisodeRecorder
 from ..states import StartPool
 from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
@@ -29,6 +29,7 @@ from .simulation import (
     Report,
     StepOptions,
     advance,
+    begin_anew,
     begun,
     compiled_for_speed,
     conclude,
@@ -195,7 +196,7 @@ class MarineNav(World):
         self._default_rules = MarineNavRules(**rewards)
         prepare: Callable[[Any], Any] = compiled_for_speed if compiled else lambda function: function
         self._advance_physics, self._conclude = prepare(advance), prepare(conclude)
-        self._look_around = prepare(look_around)
+        self._look_around, self._begin_anew = prepare(look_around), prepare(begin_anew)
         # The pool has as many worlds as the batch, so that code compiled for the batch also serves the pool.
         size = num_worlds if compiled else max(num_worlds, _SMALLEST_POOL)
         self._pool = StartPool(self._random_worlds, MarineNavStart.restored, size)
@@ -296,10 +297,10 @@ class MarineNav(World):
         else:
             begun, places = (self._prepared() if self._pool.is_due else self._pool).take_where(ended)
             state, observation = begun.state, begun.observation
-        put_where(ended, self.worlds.items(), state.items(), places)
-        # Not in place, since batches refer to these tensors.
         fresh, old = (dict(every.items(True, True)) for every in (observation, self._observation))
-        self._observation = self._observation.copy().update(chosen_together(ended, fresh, places, old))
+        self.worlds, left = self._begin_anew(self.worlds, old, state, fresh, ended, places)
+        # Not in place, since batches refer to these tensors.
+        self._observation = self._observation.copy().update(left)
         return True
 
     def make_ready(self, steps: int) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..foundation.compilation import Compiled, at_once
-from ..foundation.tensors import GROUP, made_once
+from ..foundation.tensors import GROUP, chosen, chosen_together, made_once, put_where
 from ..states import mapped
 from .dynamics import add_scaled, move, thrust_change
 from .perception import NoiseDraws, Percept, others, perceive
@@ -48,6 +48,23 @@ def advance(state: WorldState, action: Tensor, rules: MarineNavRules, continuous
     pose, velocity, velocity_r, thrust = torch.lerp(old, new, state.active.to(old.dtype)).split((3, 3, 3, 2))
     before, after = torch.hypot(*(state.goal - torch.stack((state.pose[:2], pose[:2]))).unbind(1))
     return state.replace(pose=pose, velocity=velocity, velocity_r=velocity_r, thrust=thrust), before - after
+
+
+def begin_anew(
+    state: WorldState, shown: dict[Any, Tensor], fresh: WorldState, begun: dict[Any, Tensor], *ended: Tensor
+) -> tuple[WorldState, dict[Any, Tensor]]:
+    """Replaces ended worlds by fresh ones.
+
+    Args:
+        state, shown: the worlds and what they show, tensors ``[W, ...]`` by key; the state may be written to.
+        fresh, begun: other worlds and what these show.
+        ended: which worlds have ended, ``[W]`` bool, and the indices ``[W]`` of the fresh worlds that replace them.
+    """
+    if torch.compiler.is_compiling():  # each tensor passes through memory once
+        left = [torch.where(ended[0], new[..., ended[1]], old) for (_, new), (_, old) in zip(fresh.own, state.own)]
+        return WorldState(*left), {key: chosen(ended[0], begun[key], ended[1], old) for key, old in shown.items()}
+    put_where(ended[0], state.items(), fresh.items(), ended[1])
+    return state, chosen_together(ended[0], begun, ended[1], shown)
 
 
 # -- outputs -------------------------------------------------------------------------------------------------------
