@@ -374,7 +374,7 @@ DEEP = ["[" * 100_000, "- " * 100_000]
 @pytest.mark.parametrize("text", [BOMB, "a: &a [*a]", "a: &a {<<: *a}", f"a: {'x' * 300_000}", *DEEP])
 def test_yaml_that_expands_or_nests_too_far_is_refused_unbuilt(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    refused(ConfigError, r"alias|bytes|deeply", RunDirectory.open(tmp_path).read_config)
+    refused(ConfigError, r"alias|bytes|deeply|nesting depth", RunDirectory.open(tmp_path).read_config)
     assert StoredRun.read(tmp_path, "a").config == {}
 
 
