@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from . import envs as envs
     from .adapters.exporting import export_policy as export_policy
     from .agents import make_agent as make_agent
-    from .agents.foreign import load_policy as load_policy
+    from .agents.legacy import load_policy as load_policy
     from .config.errors import ConfigError as ConfigError
     from .config.errors import RunError as RunError
     from .convert import convert as convert
@@ -69,7 +69,7 @@ _HOMES = {
     "flatten_agents": "rlstack.data.flatten",
     "imitate": "rlstack.training.imitation",
     "load": "rlstack.runs.loading",
-    "load_policy": "rlstack.agents.foreign",
+    "load_policy": "rlstack.agents.legacy",
     "export_policy": "rlstack.adapters.exporting",
 }
 __all__ = [*_MODULES, *_HOMES]

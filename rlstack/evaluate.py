@@ -132,7 +132,7 @@ def run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
     """
     config = build(EvaluateConfig, cfg)
     if config.checkpoint is not None and ":" in config.checkpoint and "algorithm" not in (config.agent or {}):
-        from rlstack.agents.foreign import parse
+        from rlstack.agents.legacy import parse
 
         kind, path = parse(config.checkpoint)
         if kind not in ("rlstack", "zoo", "hf"):  # replaced by the agent that acts like it
@@ -286,8 +286,8 @@ def from_object(config: EvaluateConfig, acting: Any, device: torch.device) -> tu
 
     from rlstack.agents import Agent
     from rlstack.agents.compatibility import telling
-    from rlstack.agents.foreign import KINDS
     from rlstack.agents.interface import Interface
+    from rlstack.agents.legacy import KINDS
     from rlstack.config.rooms import target
     from rlstack.evaluation.evaluator import check_fit, judging_world
     from rlstack.runs.loading import LoadedRun

@@ -267,8 +267,8 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
             message has one line.
     """
     from rlstack import envs
-    from rlstack.agents.foreign import load_policy, parse
     from rlstack.agents.interface import Interface, difference
+    from rlstack.agents.legacy import load_policy, parse
     from rlstack.evaluation.evaluator import evaluation_world
     from rlstack.runs.loading import load
     from rlstack.runs.worlds import choose_device, chosen_world, world_options

@@ -26,7 +26,7 @@ from rlstack.adapters.marinenav.agents import load_published
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.sb3.model import load_sb3, load_vecnormalize
 from rlstack.agents import Interface
-from rlstack.agents.foreign import load_policy
+from rlstack.agents.legacy import load_policy
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.data.recordings import save_arrays
 from rlstack.diagnostics import report as diagnoses

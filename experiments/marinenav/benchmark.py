@@ -30,7 +30,7 @@ from tensordict.nn import TensorDictModuleBase
 from experiments.results import interval, markdown, saved
 from experiments.runs import options
 from rlstack import envs
-from rlstack.agents.foreign import load_policy, parse
+from rlstack.agents.legacy import load_policy, parse
 from rlstack.config import ConfigError
 from rlstack.envs.marinenav.episodes import PUBLISHED_LEVELS, evaluation_set, load_episodes
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate

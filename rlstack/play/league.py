@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rlstack import envs
-from rlstack.agents.foreign import parse
+from rlstack.agents.legacy import parse
 from rlstack.config import ConfigError, Interval, build, convert
 from rlstack.config.allowed import check_named, links_in, sign
 from rlstack.config.errors import writing

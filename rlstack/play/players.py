@@ -17,8 +17,8 @@ from torchrl.envs import EnvBase
 
 from rlstack import envs
 from rlstack.agents.base import AgentPolicy
-from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.agents.interface import MASK, Interface
+from rlstack.agents.legacy import KINDS, load_policy, parse
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 from rlstack.envs.foundation.tensors import looks_are_free
@@ -321,7 +321,7 @@ def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player
     """Makes a player from its source.
 
     A source is ``random``, a name of the world's players (Rocket: ``rule``), a run directory or checkpoint, or
-    ``kind:path`` with options; see :func:`~rlstack.agents.foreign.load_policy`.
+    ``kind:path`` with options; see :func:`~rlstack.agents.legacy.load_policy`.
 
     Args:
         env: the world with both sides that the player will play in.

@@ -137,7 +137,7 @@ def _shape(key: str, value: Any) -> Any:
 
 
 def run_policy(path: str, env: EnvBase, which: str = "latest", explore: bool = False) -> TensorDictModuleBase:
-    """Loads the policy of a run directory or checkpoint for an env; see :func:`rlstack.agents.foreign.load_policy`."""
+    """Loads the policy of a run directory or checkpoint for an env; see :func:`rlstack.agents.legacy.load_policy`."""
     agent = load(path, device=env.device or "cpu", which=which).agent
     fault = difference(agent.interface, Interface.of(env))
     if fault is not None:
@@ -146,12 +146,12 @@ def run_policy(path: str, env: EnvBase, which: str = "latest", explore: bool = F
 
 
 def zoo_policy(name: str, env: EnvBase, explore: bool = False) -> TensorDictModuleBase:
-    """Loads the policy of an agent that comes with rlstack; see :func:`rlstack.agents.foreign.load_policy`."""
+    """Loads the policy of an agent that comes with rlstack; see :func:`rlstack.agents.legacy.load_policy`."""
     return run_policy(f"{PREFIX}{name}", env, explore=explore)
 
 
 def hub_policy(name: str, env: EnvBase, explore: bool = False) -> TensorDictModuleBase:
-    """Loads the policy of an agent of the Hugging Face Hub; see :func:`rlstack.agents.foreign.load_policy`."""
+    """Loads the policy of an agent of the Hugging Face Hub; see :func:`rlstack.agents.legacy.load_policy`."""
     return run_policy(f"{HUB}{name}", env, explore=explore)
 
 

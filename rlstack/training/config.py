@@ -205,7 +205,7 @@ class ImitationConfig:
     Attributes:
         expert: policy to imitate: one of the world's players, a run directory or checkpoint, or ``kind:path`` of a
             agent from elsewhere.
-        expert_options: options of an agent from elsewhere; see :func:`rlstack.agents.foreign.load_policy`.
+        expert_options: options of an agent from elsewhere; see :func:`rlstack.agents.legacy.load_policy`.
         episodes: file of recorded episodes, instead of an expert.
         frames: number of the expert's decisions to gather.
         epochs: number of passes over the data.

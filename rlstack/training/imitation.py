@@ -20,8 +20,8 @@ from torchrl.objectives.common import LossModule
 
 from rlstack.agents.base import Agent
 from rlstack.agents.compatibility import check_bounds
-from rlstack.agents.foreign import load_policy
 from rlstack.agents.interface import MASK, Interface
+from rlstack.agents.legacy import load_policy
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.optimizer import Info, Optimizer
 from rlstack.agents.recurrent import Recurrent, RecurrentPolicy
@@ -134,7 +134,7 @@ def expert_policy(
     Args:
         env: the world that the expert acts in.
         interface: the env's interface.
-        options: options of an agent from elsewhere; see :func:`rlstack.agents.foreign.load_policy`.
+        options: options of an agent from elsewhere; see :func:`rlstack.agents.legacy.load_policy`.
 
     Raises:
         ConfigError: there is no such expert, or it cannot act in this env.

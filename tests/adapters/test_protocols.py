@@ -18,7 +18,7 @@ from torchrl.envs import EnvBase
 from rlstack import envs
 from rlstack.adapters.protocols import callable_policy
 from rlstack.adapters.scripted import onnx_policy, torchscript_policy
-from rlstack.agents.foreign import KINDS, load_policy
+from rlstack.agents.legacy import KINDS, load_policy
 from rlstack.config import ConfigError
 from rlstack.envs.foundation.packages import found
 from tests.adapters.small_worlds import Noise, box

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlstack.envs.rocket.rocketsim.meshes import VARIABLE, field_mesh
+from rlstack.envs.rocket.rocketsim.backend import VARIABLE, field_mesh
 
 
 @pytest.fixture(scope="session")

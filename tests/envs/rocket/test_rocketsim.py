@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from rlstack.envs.rocket.field import Field
-from rlstack.envs.rocket.rocketsim import meshes
-from rlstack.envs.rocket.rocketsim.backend import Simulators
-from rlstack.envs.rocket.rocketsim.meshes import VARIABLE, Mesh, field_mesh, mesh_folder
+from rlstack.envs.rocket.rocketsim import backend
+from rlstack.envs.rocket.rocketsim.backend import VARIABLE, Mesh, Simulators, field_mesh, mesh_folder
 from rlstack.envs.rocket.simulation import Events
 from rlstack.envs.rocket.state import RocketState
 from tests.conftest import REPO
@@ -168,7 +167,7 @@ def test_it_has_no_holes_but_where_the_simulator_has_planes(ramps: tuple[float, 
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(meshes, "_RLGYM", Path("nowhere"))  # as if RLGym were not installed
+    monkeypatch.setattr(backend, "_RLGYM", Path("nowhere"))  # as if RLGym were not installed
     return tmp_path / "cache"
 
 
