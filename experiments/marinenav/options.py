@@ -19,10 +19,9 @@ from typing import Any
 from experiments.results import join, markdown
 from experiments.runs import logged, options, train_arms
 
-from .algorithms import ENV_STEPS, recipe
+from .algorithms import ENV_STEPS, GOAL, recipe
 
 HERE = Path(__file__).parent
-GOAL = 0.95
 _BATCH = ("agent.critic_norm=batch", "agent.layer_norm=false")
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "symmetry": {"none": ("env.colregs_penalty=0",), "augment": ("env.colregs_penalty=0", "agent.symmetry=augment")},
