@@ -12,6 +12,7 @@ from rlstack.config import load_group
 from rlstack.envs.arena.events import draw_everywhere
 from rlstack.envs.arena.simulation import advance_densely
 from rlstack.envs.foundation import tensors
+from rlstack.envs.marinenav.simulation import begin_anew
 from tests.exhaustive import exhaustive
 from tests.host_waits import HostWaits
 
@@ -81,6 +82,20 @@ def test_arenas_dense_step_is_one_graph(style: int, monkeypatch: pytest.MonkeyPa
     (state, outcome), (wanted, expected) = compiled(*given), advance_densely(*given)
     torch.testing.assert_close(dict(state.items()), dict(wanted.items()))
     torch.testing.assert_close(outcome, expected)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_ended_worlds_begin_as_others_and_the_rest_go_on(compiled: bool) -> None:
+    worlds: list[Any] = [envs.make("marinenav", num_worlds=3, seed=seed) for seed in (0, 1)]
+    old, new = (dict(env.reset()["agents"].flatten_keys().items()) for env in worlds)
+    before, fresh = (dict(env.worlds.map(torch.clone).items()) for env in worlds)
+    begin = torch.compile(begin_anew, backend="eager", fullgraph=True) if compiled else begin_anew
+    ended, places = torch.tensor([True, False, True]), torch.tensor([2, 1, 0])
+    state, shown = begin(worlds[0].worlds, old, worlds[1].worlds, new, ended, places)
+    for name, value in state.items():
+        assert torch.equal(value, torch.stack([fresh[name][..., 2], before[name][..., 1], fresh[name][..., 0]], -1))
+    for name, value in shown.items():
+        assert torch.equal(value, torch.stack([new[name][2], old[name][1], new[name][0]]))
 
 
 @exhaustive("name", ["arena", "marinenav"])
