@@ -75,7 +75,7 @@ def put(env: Rocket, world: int, cars: Mapping[str, Any] | None = None, **ball: 
 
 def first_matches(env: Rocket, random: list[int] | None = None, steps: int = 10_000) -> dict[str, Tensor]:
     """Returns the statistics of every world's first match, in which rules drive all but the ``random`` cars."""
-    root, first = env._current(), dict[str, Tensor]()
+    root, first = env._current() if env._begun else env.reset(), dict[str, Tensor]()
     over = torch.zeros(env.num_worlds, dtype=torch.bool)
     for _ in range(steps):
         action = chosen_for("multi", rule_controls(env.worlds.world))

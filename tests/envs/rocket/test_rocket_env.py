@@ -1,4 +1,4 @@
-"""The environment: specs, agents, observations, rewards, how episodes begin and end."""
+"""The environment: specs, agents, observations, rewards, how episodes begin and end; and its rule-based player."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torchrl.envs import check_env_specs
 from rlstack import envs
 from rlstack.envs.rocket.actions import chosen_for, controls, lookup_table
 from rlstack.envs.rocket.observation import mirror, observe
+from rlstack.envs.rocket.players import rule_controls
 from rlstack.envs.rocket.prediction import forecast
 from rlstack.envs.rocket.rewards import TERMS, make_weights
 from rlstack.envs.rocket.rules import PADS
 from rlstack.envs.rocket.state import Ball, RocketState
-from tests.envs.rocket.fields import act, build, lively, mirrored, put, random_controls, run, turned
+from tests.envs.rocket.fields import act, build, first_matches, lively, mirrored, put, random_controls, run, turned
 from tests.exhaustive import exhaustive
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}
@@ -323,3 +324,42 @@ def test_everything_stays_within_the_field() -> None:
     assert (state.cars.velocity.norm(dim=0) < 2300.01).all() and (state.ball.velocity.norm(dim=0) < 6000.1).all()
     axes = torch.einsum("ijcw,kjcw->ikcw", state.cars.rotation, state.cars.rotation)
     torch.testing.assert_close(axes, torch.eye(3, dtype=torch.float64)[..., None, None].expand_as(axes))
+
+
+# -- the rule-based player ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_rule_player_drives_through_the_ball_to_the_goal() -> None:
+    env = build(3, observation="compact")
+    env.reset()
+    # The car faces the goal behind the ball; the rival is out of the way.
+    north = [[[0.0] * 2, [1.0] * 2, [0.0] * 2], [[-1.0] * 2, [0.0] * 2, [0.0] * 2], [[0.0] * 2, [0.0] * 2, [1.0] * 2]]
+    for world, x in enumerate((0.0, 300.0, -300.0)):
+        cars = {"position": [[x, 0.0], [1500.0, -3000.0], [17.0, 17.0]], "rotation": north}
+        put(env, world, cars, position=[0.0, 3000.0, 93.15])
+    result = first_matches(env, [1], 60)
+    assert result["goals_for"].tolist() == [1, 1, 1]
+    assert (result["time"] < 4).all()
+
+
+@pytest.mark.slow
+def test_the_rule_player_is_first_at_the_ball_after_a_kick_off() -> None:
+    result = first_matches(build(5, observation="compact"), [1], 50)
+    assert (result["touches_blue"] >= 1).all() and not result["touches_orange"].any()
+
+
+def test_the_rule_player_treats_both_teams_alike() -> None:
+    state = lively(32, 4, dtype=torch.float32)
+    ours, theirs = rule_controls(state), rule_controls(turned(state))
+    torch.testing.assert_close(ours.flip(1), theirs, rtol=0, atol=2e-3)
+    assert (ours.abs() <= 1).all() and len(ours[1].unique()) > 5
+    assert set(ours[5:].unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.slow
+def test_the_rule_player_nearly_always_beats_random_actions() -> None:
+    torch.manual_seed(0)
+    result = first_matches(build(24, observation="compact", max_seconds=60.0), [1], 900)
+    assert result["goals_for"].mean() > 0.9
+    assert result["goals_against"].sum() <= 1
