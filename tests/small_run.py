@@ -12,6 +12,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import numpy as np
+
 from rlstack.config import build, to_plain
 from rlstack.config.groups import compose_config
 from rlstack.runs.run_directory import RunDirectory
@@ -79,3 +81,8 @@ def python(*words: str, cwd: Path | None = None, timeout: float = 300, **variabl
     environment = {**os.environ, "PYTHONPATH": str(REPO), **variables}
     command = [sys.executable, *words]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+
+
+def still(observation: Any) -> Any:
+    """A policy of another library."""
+    return np.zeros(len(observation), dtype=np.int64)

@@ -132,7 +132,7 @@ def test_exploring_is_asked_for_by_the_key_of_the_command(run: TrainedRun) -> No
 
 
 def test_an_agent_from_elsewhere_is_named_as_a_checkpoint(tmp_path: Path) -> None:
-    source = "tests.diagnostics.still:still"
+    source = "tests.small_run:still"
     (tmp_path / "own").mkdir()
     keys = {"env": "cartpole", "episodes": 2, "plots": False, "video": False, "quiet": True}
     as_agent = rlstack.evaluate(agent="legacy", **{"agent.kind": "callable", "agent.path": source}, **keys)

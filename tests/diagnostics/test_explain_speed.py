@@ -122,7 +122,7 @@ def test_samples_of_sequences_are_their_steps(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_policy_from_elsewhere_acts_but_does_not_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    elsewhere = ["agent=legacy", "+agent.kind=callable", "+agent.path=tests.diagnostics.still:still"]
+    elsewhere = ["agent=legacy", "+agent.kind=callable", "+agent.path=tests.small_run:still"]
     options = [*elsewhere, *ON_POLICY[1:4], "collector.steps_per_batch=4", f"output={tmp_path}"]
     diagnose(*options)
     assert list(result(tmp_path)["tests"]) == ["env", "inference"]

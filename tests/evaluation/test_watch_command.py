@@ -151,7 +151,7 @@ def test_a_world_without_pictures_is_shown_in_numbers(capsys: Any) -> None:
 def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("pygame")
     film = tmp_path / "film.gif"
-    words = ["checkpoint=callable:tests.diagnostics.still:still", "env=gymnasium", "env.id=CartPole-v1"]
+    words = ["checkpoint=callable:tests.small_run:still", "env=gymnasium", "env.id=CartPole-v1"]
     watch(*words, "env.max_steps=2", f"record={film}")
     assert imageio.imread(film).shape[:2] == (400, 600)
     assert capsys.readouterr().out.startswith("episode 1, step 2: return 2")
