@@ -4,7 +4,7 @@
     python -m experiments.marinenav.algorithms --agents ppo sac --seeds 0 1
 
 Each run is ``rlstack train agent=<name> env=marinenav`` with the numbers of
-``conf/recipe/marinenav_<name>.yaml`` and one thread, counted in env steps (of one world); its last checkpoint then
+``conf/recipe/marinenav_<name>.yaml`` (FlashSAC: ``experiment=marinenav/flashsac``) and one thread, counted in env steps (of one world); its last checkpoint then
 plays 100 unseen episodes a level. Results beside this file: ``algorithms.json`` and ``algorithms.png``.
 """
 
@@ -39,7 +39,6 @@ CHANGES = {
     "iqn": ("agent.kappa=10",),
     "qrdqn": ("agent.kappa=10",),
     "tqc": ("agent.kappa=10",),
-    "flashsac": ("env.num_worlds=1024",),
     "dqn": (
         *("agent.normalize_rewards=true", "agent.layer_norm=true", "agent.n_step=10", "agent.gamma=0.998"),
         "agent.epsilon={kind: linear, start: 0.5, end: 0.0, duration: 0.5}",
@@ -56,7 +55,8 @@ def recipe(agent: str) -> list[str]:
     Checkpoints leave out the replay buffer, hundreds of MB: a run that is interrupted goes on with an empty one.
     """
     overrides = [
-        *(f"agent={agent}", "env=marinenav", "collector.count=env_steps", f"total_frames={ENV_STEPS}"),
+        *(["experiment=marinenav/flashsac"] if agent == "flashsac" else [f"agent={agent}", "env=marinenav"]),
+        *("collector.count=env_steps", f"total_frames={ENV_STEPS}"),
         *(f"log_every={ENV_STEPS // 50}", f"eval.every={ENV_STEPS // 10}", f"checkpoint.every={ENV_STEPS}"),
         *("checkpoint.replay=false", "logger=csv"),
     ]
