@@ -5,7 +5,8 @@
 
 Each run is ``rlstack train agent=<name> env=marinenav`` with the numbers of
 ``conf/recipe/marinenav_<name>.yaml`` (FlashSAC: ``experiment=marinenav/flashsac``) and one thread, counted in env steps
-(of one world); its last checkpoint then plays 100 unseen episodes a level. Results beside this file: ``algorithms.json`` and ``algorithms.png``.
+(of one world); its last checkpoint then plays 100 unseen episodes a level. Results beside this file:
+``algorithms.json`` and ``algorithms.png``.
 """
 
 from __future__ import annotations
