@@ -229,7 +229,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "file").touch()
     refused(ConfigError, r"out: .* cannot be written", export_policy, agent, tmp_path / "file/x")
     refused(ConfigError, r"out: .* is a folder", export_policy, agent, tmp_path)
-    foreign = rlstack.make_agent("legacy", plain(True), kind="callable", path="tests.diagnostics.still:still")  # type: ignore[arg-type]
+    foreign = rlstack.make_agent("legacy", plain(True), kind="callable", path="tests.small_run:still")  # type: ignore[arg-type]
     refused(ConfigError, "Legacy cannot be exported", export_policy, foreign, tmp_path / "x")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     message = "format=onnx needs the extra 'export': pip install "
