@@ -51,20 +51,21 @@ def advance(state: WorldState, action: Tensor, rules: MarineNavRules, continuous
 
 
 def begin_anew(
-    state: WorldState, shown: dict[Any, Tensor], fresh: WorldState, begun: dict[Any, Tensor], *ended: Tensor
+    state: WorldState, shown: dict[Any, Tensor], new: WorldState, begun: dict[Any, Tensor], ended: Tensor, at: Tensor
 ) -> tuple[WorldState, dict[Any, Tensor]]:
     """Replaces ended worlds by fresh ones.
 
     Args:
         state, shown: the worlds and what they show, tensors ``[W, ...]`` by key; the state may be written to.
-        fresh, begun: other worlds and what these show.
-        ended: which worlds have ended, ``[W]`` bool, and the indices ``[W]`` of the fresh worlds that replace them.
+        new, begun: other worlds and what these show.
+        ended: which worlds have ended, ``[W]`` bool.
+        at: index of the other world that replaces each, ``[W]``.
     """
     if torch.compiler.is_compiling():  # each tensor passes through memory once
-        left = [torch.where(ended[0], new[..., ended[1]], old) for (_, new), (_, old) in zip(fresh.own, state.own)]
-        return WorldState(*left), {key: chosen(ended[0], begun[key], ended[1], old) for key, old in shown.items()}
-    put_where(ended[0], state.items(), fresh.items(), ended[1])
-    return state, chosen_together(ended[0], begun, ended[1], shown)
+        left = [torch.where(ended, other[..., at], old) for (_, other), (_, old) in zip(new.own, state.own)]
+        return WorldState(*left), {key: chosen(ended, begun[key], at, old) for key, old in shown.items()}
+    put_where(ended, state.items(), new.items(), at)
+    return state, chosen_together(ended, begun, at, shown)
 
 
 # -- outputs -------------------------------------------------------------------------------------------------------
