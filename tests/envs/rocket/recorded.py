@@ -133,30 +133,16 @@ class Flight:
 Tick = Callable[[RocketState, Tensor, Field], tuple[RocketState, Events]]
 
 
-def fly(
-    recordings: list[Recording], dtype: torch.dtype = torch.float64, tick: Tick = advance, ticks: int | None = None
-) -> list[Flight]:
+def fly(recordings: list[Recording], dtype: torch.dtype = torch.float64, tick: Tick = advance) -> list[Flight]:
     """Flies all recordings of the same number of cars on the same field at once."""
     starts = [dict(recording.start(dtype).items()) for recording in recordings]
     state = RocketState.from_items({name: torch.cat([start[name] for start in starts], -1) for name in starts[0]})
     states, events = [], []
     with torch.no_grad():
-        for now in range(1, (ticks or max(recording.ticks for recording in recordings)) + 1):
+        for now in range(1, max(recording.ticks for recording in recordings) + 1):
             controls = [recording.controls(min(now, recording.ticks), dtype) for recording in recordings]
             state, happened = tick(state, torch.cat(controls, -1), recordings[0].field)
             states.append(state)
             events.append(happened)
     firsts = [sum(recording.flights for recording in recordings[:place]) for place in range(len(recordings))]
     return [Flight(recording, states, events, first) for recording, first in zip(recordings, firsts)]
-
-
-def fly_all(paths: list[Path], ball_ticks: int) -> dict[str, Flight]:
-    """Returns recordings by name, those that fly at once together; balls on the flat field for so many ticks."""
-    groups: dict[tuple[Field, int], list[Recording]] = {}
-    for path in paths:
-        recording = Recording(path)
-        cars = recording["car_pos"].shape[2] if recording.has_cars else 1
-        if not recording.has_cars and recording.field == PLANES:
-            recording.ticks = min(recording.ticks, ball_ticks)
-        groups.setdefault((recording.field, cars), []).append(recording)
-    return {flight.recording.name: flight for group in groups.values() for flight in fly(group)}

@@ -1,4 +1,4 @@
-"""The original simulator, run live, repeats its recordings, and the torch world repeats both."""
+"""The generated field: file format, corners on the surface, no gaps; and the folders searched for files."""
 
 from __future__ import annotations
 
@@ -9,94 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from rlstack.envs.rocket.field import Field
 from rlstack.envs.rocket.rocketsim import backend
-from rlstack.envs.rocket.rocketsim.backend import VARIABLE, Mesh, Simulators, field_mesh, mesh_folder
-from rlstack.envs.rocket.simulation import Events
-from rlstack.envs.rocket.state import RocketState
-from tests.conftest import REPO
-from tests.envs.rocket.recorded import Flight, Recording, fly
-
-pytest.importorskip("RocketSim", reason="needs the extra rocketsim")
-
-RECORDED = (
-    *("car_throttle", "car_coast", "car_boost", "car_turn", "car_powerslide", "car_jump", "car_double_jump"),
-    *("car_flip", "car_land", "car_air_torque", "car_aerial", "ball_oblique", "hit_rest", "hit_moving", "boost_pads"),
-)
-TICKS = 240
-
-
-@pytest.fixture(scope="module")
-def flights(meshes: Path) -> dict[str, tuple[Flight, Flight]]:
-    """Flies recordings again in both, from the same starts, with the same controls: torch first."""
-    recordings = [Recording(REPO / f"tests/fixtures/rocket/{name}.npz") for name in RECORDED]
-    for recording in recordings:
-        recording.ticks = min(recording.ticks, TICKS)
-    worlds = sum(recording.flights for recording in recordings)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, str(meshes))
-        live = Simulators(worlds, 1, 1, 1, True, torch.float64, torch.device("cpu"))
-
-    def simulated(state: RocketState, controls: Tensor, _: Field) -> tuple[RocketState, Events]:
-        if not state.clock.any():
-            live.begin(state, None)
-        return live.advance(state, controls)[:2]
-
-    ours, theirs = fly(recordings, ticks=TICKS), fly(recordings, tick=simulated, ticks=TICKS)
-    live.close()
-    return {name: flown for name, *flown in zip(RECORDED, ours, theirs)}  # type: ignore[misc]
-
-
-def on_the_flat(flight: Flight) -> np.ndarray:
-    """Returns which flights stay away from the ramps, which most recordings lack."""
-    if not flight.recording.has_cars:
-        return np.ones(flight.recording.flights, bool)
-    places = np.abs(flight.recording["car_pos"][:, : TICKS + 1, 0])
-    return (places[..., 0].max(1) < 3800) & (places[..., 1].max(1) < 4800)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_it_flies_as_it_was_recorded(flights: dict[str, tuple[Flight, Flight]], name: str) -> None:
-    _, live = flights[name]
-    chosen = on_the_flat(live)
-    # RocketSim computes in float32; after two seconds its results on another processor differ by 0.002 uu.
-    assert chosen.sum() >= 1 and live.ball_errors()[chosen].max() < 1e-2
-    if live.recording.has_cars:
-        assert live.car_errors()[chosen].max() < 1e-2
-
-
-@pytest.mark.parametrize("name", [name for name in RECORDED if not name.startswith("ball")])
-def test_torch_tells_the_same_of_its_cars(flights: dict[str, tuple[Flight, Flight]], name: str) -> None:
-    ours, live = flights[name]
-    chosen = on_the_flat(live)
-
-    def errors(value: str) -> np.ndarray:
-        return np.abs(ours.cars(value) - live.cars(value))[chosen]
-
-    for flag in ("wheels", "jumping", "jumped", "flipped", "flipping", "double_jumped", "held", "touching", "gone"):
-        assert not errors(flag).any(), flag
-    for number in ("flip_ticks", "air_ticks", "boosting", "flip_axis", "handbrake", "boost"):
-        assert errors(number).max() < 1e-2, number
-    assert (errors("jump_ticks") * live.cars("jumped")[chosen]).max() == 0
-
-
-@pytest.mark.parametrize("name", ["hit_rest", "hit_moving", "boost_pads"])
-def test_events_are_the_same(flights: dict[str, tuple[Flight, Flight]], name: str) -> None:
-    ours, live = flights[name]
-    chosen = on_the_flat(live)
-    limits = {"touches": 0, "big_pads": 0, "small_pads": 0, "power": 2.0, "boost_gained": 1e-3, "boost_used": 1e-3}
-    for event, limit in limits.items():
-        assert np.abs(ours.event(event) - live.event(event))[chosen].max() <= limit, event
-    if name == "boost_pads":
-        assert live.event("small_pads")[chosen].sum() >= 1 and live.event("boost_gained")[chosen].sum() >= 12
-    else:
-        assert live.event("touches").sum() >= 3 and live.event("power").max() > 1000
-
-
-# -- The generated field: file format, corners on the surface, no gaps; and the folders searched for files -----------
-
+from rlstack.envs.rocket.rocketsim.backend import VARIABLE, Mesh, field_mesh, mesh_folder
 
 SHAPES = {"ramps": (256.0, 512.0), "planes": (0.0, 0.0)}
 POST, LINE = 892.755, 5120.0
